@@ -1,0 +1,21 @@
+"""Mixed precision for PyTorch loops, and optimizers and schedulers that step when a step is due."""
+
+from accel_amp.forward import AutocastForward, autocast, unwrap_forward, wrap_forward
+from accel_amp.optimizer import AcceleratedOptimizer
+from accel_amp.policy import PrecisionPolicy
+from accel_amp.precisions import PRECISIONS, Precision
+from accel_amp.scaler import LossScaler
+from accel_amp.scheduler import AcceleratedScheduler
+
+__all__ = [
+    "PRECISIONS",
+    "AcceleratedOptimizer",
+    "AcceleratedScheduler",
+    "AutocastForward",
+    "LossScaler",
+    "Precision",
+    "PrecisionPolicy",
+    "autocast",
+    "unwrap_forward",
+    "wrap_forward",
+]

@@ -1,0 +1,72 @@
+"""Runs a model's forward under autocast, and gives its outputs in one dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from accel_amp.policy import PrecisionPolicy
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def autocast(policy: PrecisionPolicy, device_type: str) -> AbstractContextManager[Any]:
+    """The context in which operations compute in the policy's dtype; does nothing for a policy without one."""
+    if policy.compute is None:
+        return nullcontext()
+    return torch.autocast(device_type, dtype=policy.compute)
+
+
+class AutocastForward:
+    """A forward that computes in the policy's dtype and returns half-precision outputs in its output dtype."""
+
+    def __init__(self, forward: Callable[..., Any], policy: PrecisionPolicy, device_type: str) -> None:
+        self.forward = forward
+        self.policy = policy
+        self.device_type = device_type
+        # Tools look at a forward's name and signature, through __wrapped__.
+        self.__wrapped__ = forward
+        self.__name__ = "forward"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with autocast(self.policy, self.device_type):
+            outputs = self.forward(*args, **kwargs)
+        return outputs if self.policy.output is None else _cast(outputs, self.policy.output)
+
+
+def wrap_forward(model: nn.Module, policy: PrecisionPolicy, device_type: str) -> nn.Module:
+    """`model` itself, its forward now under autocast; untouched when the policy computes in no dtype of its own."""
+    if policy.compute is not None and not isinstance(model.__dict__.get("forward"), AutocastForward):
+        model.forward = AutocastForward(model.forward, policy, device_type)
+    return model
+
+
+def unwrap_forward(model: nn.Module) -> nn.Module:
+    """`model` itself, with the forward it had before `wrap_forward`."""
+    wrapped = model.__dict__.get("forward")
+    if isinstance(wrapped, AutocastForward):
+        del model.__dict__["forward"]
+        if getattr(model.forward, "__func__", None) is not getattr(wrapped.forward, "__func__", wrapped.forward):
+            model.forward = wrapped.forward
+    return model
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    """`value` with every half-precision tensor, however deep, in `dtype`."""
+    if isinstance(value, torch.Tensor):
+        return value.to(dtype) if value.dtype in _HALF else value
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_cast(item, dtype) for item in value))
+    if isinstance(value, list | tuple):
+        return type(value)(_cast(item, dtype) for item in value)
+    if isinstance(value, Mapping):
+        # In place: an output object of a model has more to it than its items.
+        if type(value) is dict:
+            return {key: _cast(item, dtype) for key, item in value.items()}
+        for key, item in list(value.items()):
+            value[key] = _cast(item, dtype)  # type: ignore[index]
+    return value

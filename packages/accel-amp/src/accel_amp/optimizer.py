@@ -1,0 +1,125 @@
+"""An optimizer that steps when a step is due."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from accel_state import StepClock
+from torch.optim import Optimizer
+
+from accel_amp.scaler import LossScaler
+
+
+class AcceleratedOptimizer(Optimizer):
+    """Another optimizer, whose `step` and `zero_grad` do nothing in the middle of an accumulation window.
+
+    With a scaler, a step whose gradients overflowed is skipped and `step_was_skipped` is true. State, groups and
+    defaults are those of the inner optimizer, `optimizer`.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        device_placement: bool = True,
+        scaler: LossScaler | None = None,
+        *,
+        clock: StepClock | None = None,
+        step_boundary: Callable[[], None] | None = None,
+    ) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"only a torch.optim.Optimizer can be prepared, found a {type(optimizer).__name__}")
+        if isinstance(optimizer, AcceleratedOptimizer):
+            raise TypeError("this optimizer is prepared already; prepare it once")
+        # Optimizer.__init__ would build groups and state of its own: everything is the inner optimizer's.
+        self.optimizer = optimizer
+        self.scaler = scaler
+        self.clock = clock or StepClock()
+        self.step_was_skipped = False
+        self._boundary = step_boundary
+        if device_placement and optimizer.state:
+            optimizer.load_state_dict(optimizer.state_dict())  # puts each entry beside its parameter
+
+    @property
+    def state(self) -> Any:
+        """The inner optimizer's state."""
+        return self.optimizer.state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self.optimizer.state = state
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The inner optimizer's groups."""
+        return self.optimizer.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self.optimizer.param_groups = groups
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The inner optimizer's defaults."""
+        return self.optimizer.defaults
+
+    @defaults.setter
+    def defaults(self, defaults: dict[str, Any]) -> None:
+        self.optimizer.defaults = defaults
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group to the inner optimizer."""
+        self.optimizer.add_param_group(param_group)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The inner optimizer's state dict."""
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Loads into the inner optimizer, which puts each entry beside its parameter."""
+        self.optimizer.load_state_dict(state_dict)
+
+    def step(self, closure: Any = None) -> Any:
+        """Steps the inner optimizer if a step is due, and leaves it alone otherwise."""
+        if not self.clock.due:
+            return None
+        if self.scaler is not None:
+            self.step_was_skipped = not self.scaler.step(self.optimizer, closure)
+            loss = None
+        else:
+            loss = self.optimizer.step() if closure is None else self.optimizer.step(closure)
+        if self._boundary is not None:
+            self._boundary()
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clears the gradients if a step is due: within a window they accumulate."""
+        if self.clock.due:
+            self.optimizer.zero_grad(set_to_none=set_to_none)
+
+    def train(self) -> None:
+        """Tells an optimizer that has modes (a schedule-free one) to train."""
+        self._mode("train")
+
+    def eval(self) -> None:
+        """Tells an optimizer that has modes (a schedule-free one) to evaluate."""
+        self._mode("eval")
+
+    def _mode(self, name: str) -> None:
+        mode = getattr(self.optimizer, name, None)
+        if callable(mode):
+            mode()
+
+    def parameters(self) -> list[torch.Tensor]:
+        """Every parameter of every group."""
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__.copy()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    def __repr__(self) -> str:
+        return f"AcceleratedOptimizer({self.optimizer!r})"

@@ -1,0 +1,16 @@
+"""What is computed in which dtype."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionPolicy:
+    """What is computed in which dtype; None leaves it as it is."""
+
+    compute: torch.dtype | None = None
+    output: torch.dtype | None = None
+    scale_loss: bool = False

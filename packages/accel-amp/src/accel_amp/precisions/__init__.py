@@ -1,0 +1,9 @@
+"""Precisions: one a file."""
+
+from accel_state import Registry
+
+from accel_amp.precisions._base import Precision
+
+PRECISIONS: Registry[type[Precision]] = Registry(__name__, "accel.precisions", "PRECISION")
+
+__all__ = ["PRECISIONS", "Precision"]

@@ -1,0 +1,25 @@
+"""bfloat16 under autocast, with float32 parameters."""
+
+from typing import ClassVar, final
+
+import torch
+
+from accel_amp.policy import PrecisionPolicy
+from accel_amp.precisions._base import Precision
+
+
+@final
+class Bf16(Precision):
+    """bfloat16: the range of float32, so no loss scaling."""
+
+    name: ClassVar[str] = "bf16"
+    policy: ClassVar[PrecisionPolicy] = PrecisionPolicy(compute=torch.bfloat16, output=torch.float32)
+
+    def missing(self, device_kind: str) -> str | None:
+        """A reason on a GPU that has no bfloat16."""
+        if device_kind == "cuda" and not torch.cuda.is_bf16_supported():
+            return "this GPU has no bfloat16; use fp16"
+        return None
+
+
+PRECISION = Bf16

@@ -1,0 +1,68 @@
+"""Scales the loss so that float16 gradients do not vanish, and finds out which steps overflowed."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import torch
+from torch.optim import Optimizer
+
+
+@final
+class LossScaler:
+    """torch's GradScaler for any number of optimizers.
+
+    The scale changes between steps, not between two optimizers of one step: it is updated when the next loss is scaled,
+    or when somebody asks for it.
+    """
+
+    def __init__(self, device_type: str, **settings: Any) -> None:
+        self.grad_scaler = torch.amp.GradScaler(device_type, **settings)
+        self._unscaled: set[int] = set()
+        self._update_due = False
+
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """`loss` times the current scale."""
+        self._update()
+        return self.grad_scaler.scale(loss)
+
+    def unscale(self, optimizer: Optimizer) -> None:
+        """Divides the optimizer's gradients by the scale, once a step however often it is called."""
+        if id(optimizer) not in self._unscaled:
+            self._unscaled.add(id(optimizer))
+            self.grad_scaler.unscale_(optimizer)
+
+    def step(self, optimizer: Optimizer, closure: Any = None) -> bool:
+        """Steps the optimizer unless its gradients have an inf or nan; False when it was skipped."""
+        if closure is not None:
+            raise ValueError("fp16 cannot step with a closure: the loss inside it would not be scaled; use bf16 or no")
+        stepped = []
+        hook = optimizer.register_step_post_hook(lambda *_: stepped.append(True))
+        try:
+            self.grad_scaler.step(optimizer)
+        finally:
+            hook.remove()
+        self._unscaled.discard(id(optimizer))
+        self._update_due = True
+        return bool(stepped)
+
+    def get_scale(self) -> float:
+        """What the next loss will be multiplied by."""
+        self._update()
+        return float(self.grad_scaler.get_scale())
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scale, and how many steps it has held."""
+        self._update()
+        return self.grad_scaler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues from a state of `state_dict`."""
+        self._update_due = False
+        self.grad_scaler.load_state_dict(state)
+
+    def _update(self) -> None:
+        if self._update_due:
+            self._update_due = False
+            self._unscaled.clear()
+            self.grad_scaler.update()

@@ -1,0 +1,147 @@
+"""Reads a model's weights from a file, an index or a folder, without running code from it."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import nn
+
+from accel_checkpoint.errors import CheckpointError
+from accel_checkpoint.save import ALIASES, INDEX, PICKLED, SAFETENSORS
+
+
+def weight_files(checkpoint: str | Path) -> list[Path]:
+    """The files that hold the weights at `checkpoint`: a file, an index, or a folder with either.
+
+    Raises: CheckpointError when there are none, or the index names files that are missing or elsewhere.
+    """
+    path = Path(checkpoint)
+    if path.is_dir():
+        candidates = [
+            path / f"{stem}{suffix}{ending}" for stem, suffix in (SAFETENSORS, PICKLED) for ending in ("", INDEX)
+        ]
+        found = [candidate for candidate in candidates if candidate.is_file()]
+        if not found:
+            names = ", ".join(candidate.name for candidate in candidates)
+            raise CheckpointError(f"no weights in {path}: expected one of {names}")
+        path = found[0]
+    if not path.is_file():
+        raise CheckpointError(f"no weights at {path}: no such file or folder")
+    return _files_of_index(path) if path.name.endswith(".json") else [path]
+
+
+def load_checkpoint_in_model(
+    model: nn.Module,
+    checkpoint: str | Path,
+    device_map: Mapping[str, torch.device | str | int] | None = None,
+    *,
+    dtype: torch.dtype | str | None = None,
+    strict: bool = False,
+) -> None:
+    """Loads weights into `model`, one file at a time; everything is checked before anything is changed.
+
+    `device_map={"": device}` moves the model there first; `dtype` converts floating-point weights. What is missing from
+    the files or not in the model is a warning, and an error with `strict`.
+
+    Raises: CheckpointError for weights of another shape, for files that cannot be read, and with `strict` for names
+    that do not match; ValueError for a device map of more than one device.
+    """
+    files = weight_files(checkpoint)
+    wanted = model.state_dict(keep_vars=True)
+    _check(files, wanted, strict=strict)
+    if device_map is not None:
+        if set(device_map) != {""}:
+            raise ValueError(f"device_map={dict(device_map)!r}: only the whole model on one device, {{'': device}}")
+        model.to(torch.device(device_map[""]))
+        wanted = model.state_dict(keep_vars=True)
+    as_dtype = getattr(torch, dtype.removeprefix("torch.")) if isinstance(dtype, str) else dtype
+    if as_dtype is not None:
+        model.to(as_dtype)
+        wanted = model.state_dict(keep_vars=True)
+    with torch.no_grad():
+        for file in files:
+            for name, tensor in read_tensors(file):
+                if name in wanted:
+                    wanted[name].copy_(tensor)
+
+
+def _check(files: list[Path], wanted: Mapping[str, torch.Tensor], *, strict: bool) -> None:
+    found: dict[str, tuple[int, ...]] = {}
+    for file in files:
+        found |= read_shapes(file)
+    shared = {name: tensor.data_ptr() for name, tensor in wanted.items() if tensor.numel()}
+    given = {shared[name] for name in found if name in shared}
+    missing = [name for name in wanted if name not in found and shared.get(name) not in given]
+    unexpected = [name for name in found if name not in wanted]
+    wrong = [
+        f"{name}: {list(found[name])} in the file, {list(wanted[name].shape)} in the model"
+        for name in found
+        if name in wanted and found[name] != tuple(wanted[name].shape)
+    ]
+    names = [f"missing from the files: {', '.join(missing)}"] if missing else []
+    names += [f"not in the model: {', '.join(unexpected)}"] if unexpected else []
+    problems = [f"another shape: {line}" for line in wrong] + (names if strict else [])
+    if problems:
+        raise CheckpointError(f"the weights in {files[0].parent} do not fit the model:\n  " + "\n  ".join(problems))
+    if names:
+        warnings.warn(f"weights in {files[0].parent}: {'; '.join(names)}", stacklevel=3)
+
+
+def read_shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    """The name and shape of every tensor in a weights file."""
+    if file.suffix != ".safetensors":
+        return {name: tuple(tensor.shape) for name, tensor in _read_pickled(file).items()}
+    with _opened(file) as reader:
+        shapes = {name: tuple(reader.get_slice(name).get_shape()) for name in reader.keys()}  # noqa: SIM118 - no mapping
+        for alias, name in json.loads((reader.metadata() or {}).get(ALIASES, "{}")).items():
+            shapes[alias] = shapes[name]
+    return shapes
+
+
+def read_tensors(file: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor of a weights file, with its name; one at a time from a safetensors file."""
+    if file.suffix != ".safetensors":
+        yield from _read_pickled(file).items()
+        return
+    with _opened(file) as reader:
+        for name in reader.keys():  # noqa: SIM118 - no mapping
+            yield name, reader.get_tensor(name)
+        for alias, name in json.loads((reader.metadata() or {}).get(ALIASES, "{}")).items():
+            yield alias, reader.get_tensor(name)
+
+
+def _opened(file: Path) -> Any:
+    try:
+        return safe_open(file, framework="pt", device="cpu")
+    except SafetensorError as error:
+        raise CheckpointError(f"{file} is damaged or no safetensors file: {error}") from error
+
+
+def _read_pickled(file: Path) -> dict[str, torch.Tensor]:
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:
+        raise CheckpointError(f"{file} cannot be read as plain weights: {error}") from error
+    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+        raise CheckpointError(f"{file} holds more than weights: expected a mapping of names to tensors")
+    return state
+
+
+def _files_of_index(index: Path) -> list[Path]:
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise CheckpointError(f"{index} is no index of weights: {error}") from error
+    outside = [name for name in names if not isinstance(name, str) or Path(name).name != name]
+    if outside:
+        raise CheckpointError(f"{index} names files outside its folder: {', '.join(map(str, outside))}")
+    missing = [name for name in names if not (index.parent / name).is_file()]
+    if missing:
+        raise CheckpointError(f"{index} names files that are missing: {', '.join(missing)}")
+    return [index.parent / name for name in names]

@@ -1,0 +1,85 @@
+"""Writes a model's weights: safetensors or torch's own format, one file or shards with an index."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from accel_checkpoint.disk import write_whole
+from accel_checkpoint.errors import CheckpointError
+from accel_checkpoint.shards import plan
+from accel_checkpoint.sizes import size_in_bytes
+
+SAFETENSORS = ("model", ".safetensors")
+PICKLED = ("pytorch_model", ".bin")
+INDEX = ".index.json"
+ALIASES = "accel.aliases"  # in the metadata of a safetensors file: names that share another one's tensor
+
+
+def save_weights(
+    state: Mapping[str, torch.Tensor],
+    directory: str | Path,
+    *,
+    max_shard_size: int | str = "10GB",
+    safe_serialization: bool = True,
+) -> Path:
+    """The path of what opens the written weights: the one file, or the index of its shards.
+
+    Each file appears under its name when it is whole; files of an earlier save that are not part of this one are
+    removed last. Tensors that share memory are stored once.
+
+    Raises: CheckpointError when `directory` is a file, or a value is no tensor; ValueError for a size that is none.
+    """
+    folder = Path(directory)
+    if folder.exists() and not folder.is_dir():
+        raise CheckpointError(f"{folder} is a file: give save_model a folder")
+    wrong = [name for name, value in state.items() if not isinstance(value, torch.Tensor)]
+    if wrong:
+        raise CheckpointError(f"only tensors are weights, found others under: {', '.join(wrong)}")
+    stem, suffix = SAFETENSORS if safe_serialization else PICKLED
+    layout = plan(state, stem=stem, suffix=suffix, max_bytes=size_in_bytes(max_shard_size))
+    folder.mkdir(parents=True, exist_ok=True)
+    weight_map: dict[str, str] = {}
+    for file, tensors in layout.files.items():
+        aliases = layout.aliases_in(file)
+        if safe_serialization:
+            _write_safetensors(folder / file, tensors, aliases)
+        else:
+            tensors = tensors | {alias: tensors[name] for alias, name in aliases.items()}
+            _write_pickled(folder / file, tensors)
+        weight_map |= dict.fromkeys(tensors, file)
+    opens, written = next(iter(layout.files)), {*layout.files}
+    if len(layout.files) > 1:
+        opens = f"{stem}{suffix}{INDEX}"
+        index = {"metadata": {"total_size": layout.total_bytes}, "weight_map": weight_map}
+        text = json.dumps(index, indent=2, sort_keys=True) + "\n"
+        write_whole(folder / opens, lambda path: _write_text(path, text))
+        written.add(opens)
+    _remove_stale(folder, written)
+    return folder / opens
+
+
+def _write_safetensors(path: Path, tensors: dict[str, torch.Tensor], aliases: dict[str, str]) -> None:
+    metadata = {"format": "pt"} | ({ALIASES: json.dumps(aliases)} if aliases else {})
+    write_whole(path, lambda aside: save_file(tensors, aside, metadata=metadata))
+
+
+def _write_pickled(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    write_whole(path, lambda aside: torch.save(tensors, aside))
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def _remove_stale(folder: Path, written: set[str]) -> None:
+    """Removes weights of an earlier save, which a reader could take for this one's."""
+    ours = re.compile(r"(model|pytorch_model)(-\d{5}-of-\d{5})?(\.safetensors|\.bin)(\.index\.json)?")
+    for path in folder.iterdir():
+        if ours.fullmatch(path.name) and path.name not in written:
+            path.unlink()

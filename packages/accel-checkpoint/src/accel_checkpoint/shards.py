@@ -1,0 +1,58 @@
+"""Which tensor of a state dict goes into which file; tensors that share memory are stored once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """File name to its tensors, in order; `aliases` maps each name that is stored under another one to that one."""
+
+    files: dict[str, dict[str, torch.Tensor]]
+    aliases: dict[str, str]
+    total_bytes: int
+
+    def aliases_in(self, file: str) -> dict[str, str]:
+        """The aliases of tensors that are stored in `file`."""
+        return {alias: name for alias, name in self.aliases.items() if name in self.files[file]}
+
+
+def plan(state: Mapping[str, torch.Tensor], *, stem: str, suffix: str, max_bytes: int) -> Layout:
+    """Files filled in order up to `max_bytes`; a tensor larger than that has a file of its own."""
+    aliases: dict[str, str] = {}
+    first_of: dict[tuple[object, ...], str] = {}
+    shards: list[dict[str, torch.Tensor]] = [{}]
+    filled = total = 0
+    for name, tensor in state.items():
+        first = first_of.setdefault(_memory(name, tensor), name)
+        if first != name:
+            aliases[name] = first
+            continue
+        size = tensor.numel() * tensor.element_size()
+        if shards[-1] and filled + size > max_bytes:
+            shards.append({})
+            filled = 0
+        shards[-1][name] = _by_itself(tensor.detach().to("cpu"))
+        filled += size
+        total += size
+    if len(shards) == 1:
+        return Layout({f"{stem}{suffix}": shards[0]}, aliases, total)
+    names = [f"{stem}-{number:05d}-of-{len(shards):05d}{suffix}" for number in range(1, len(shards) + 1)]
+    return Layout(dict(zip(names, shards, strict=True)), aliases, total)
+
+
+def _by_itself(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor in memory that no other tensor shares: a part of a larger one is copied out."""
+    if tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size():
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _memory(name: str, tensor: torch.Tensor) -> tuple[object, ...]:
+    if tensor.device.type == "meta" or tensor.numel() == 0:
+        return (name,)
+    return (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())

@@ -1,0 +1,107 @@
+"""Random numbers over ranks: equal where they must be, different where they should be."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import Any
+
+import torch
+from accel_state import Device, Transport
+from accel_state.devices import choose
+
+
+class RNGType(StrEnum):
+    """The generators that can be made equal on all ranks."""
+
+    TORCH = "torch"
+    CUDA = "cuda"
+    XLA = "xla"
+    GENERATOR = "generator"
+
+
+def rng_types_of(names: Iterable[str | RNGType]) -> list[RNGType]:
+    """The named generators.
+
+    Raises: ValueError that lists what there is.
+    """
+    known = {one.value for one in RNGType}
+    wrong = [name for name in names if name not in known]
+    if wrong:
+        raise ValueError(f"rng_types {', '.join(map(repr, wrong))}: expected some of {', '.join(sorted(known))}")
+    return [RNGType(name) for name in names]
+
+
+def synchronize_rng_state(
+    rng_type: str | RNGType | None = None,
+    generator: torch.Generator | None = None,
+    *,
+    transport: Transport,
+    device: Device | None = None,
+) -> None:
+    """Puts one generator where that of rank 0 stands.
+
+    Raises: ValueError for a name that is not known, for "generator" without a generator, or for a device not in use.
+    Collective: every rank of the transport must call.
+    """
+    (kind,) = rng_types_of(["torch" if rng_type is None else rng_type])
+    if kind is RNGType.TORCH:
+        torch.set_rng_state(transport.broadcast(torch.get_rng_state(), 0))
+    elif kind is RNGType.GENERATOR:
+        if generator is None:
+            raise ValueError('synchronising "generator" needs the generator: pass generator=')
+        generator.set_state(transport.broadcast(generator.get_state(), 0))
+    else:
+        hardware = device or choose(cpu=False)
+        if hardware.kind != kind:
+            raise ValueError(f"rng_types has {kind.value!r}, but this run is on {hardware.kind}; leave it out")
+        hardware.set_rng_state(transport.broadcast(hardware.rng_state(), 0))
+
+
+def synchronize_rng_states(
+    rng_types: Iterable[str | RNGType],
+    generator: torch.Generator | None = None,
+    *,
+    transport: Transport,
+    device: Device | None = None,
+) -> None:
+    """Puts each named generator where that of rank 0 stands.
+
+    Raises: ValueError as `synchronize_rng_state`.
+    Collective: every rank of the transport must call.
+    """
+    for rng_type in rng_types_of(rng_types):
+        synchronize_rng_state(rng_type, generator, transport=transport, device=device)
+
+
+def set_seed(seed: int, device_specific: bool = False, deterministic: bool = False, *, rank: int = 0) -> None:
+    """Seeds Python, torch with all its devices, and NumPy when it is loaded; one seed a rank when device-specific."""
+    if device_specific:
+        seed += rank
+    _seed_everything(seed)
+    if deterministic:
+        torch.use_deterministic_algorithms(True)
+
+
+class WorkerSeed:
+    """A `worker_init_fn` that moves the seeds of a rank's loader workers away from those of rank 0."""
+
+    def __init__(self, rank: int, then: Callable[[int], None] | None) -> None:
+        self.rank = rank
+        self.then = then
+
+    def __call__(self, worker_id: int) -> None:
+        # torch has seeded the worker with (a number drawn from the synchronised generator) + worker_id.
+        _seed_everything((torch.initial_seed() + self.rank * 0x9E3779B97F4A7C15) % 2**63)
+        if self.then is not None:
+            self.then(worker_id)
+
+
+def _seed_everything(seed: int) -> None:
+    random.seed(seed)
+    torch.manual_seed(seed)
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)

@@ -1,0 +1,57 @@
+"""Pads nested tensors to the longest rank, or to a multiple of the ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from accel_state import Transport
+
+from accel_ops.agree import ShapeMismatch, exchange_signatures, table
+from accel_ops.tree import recursively_apply
+
+
+def pad_across_processes(
+    data: Any, transport: Transport, *, dim: int = 0, pad_index: float = 0, pad_first: bool = False
+) -> Any:
+    """Nested tensors made as long along `dim` as the longest rank's; a tensor without that dim stays as it is.
+
+    Shape: (..., n_r, ...) on rank r -> (..., max of n_r, ...) on all; other dims are not touched.
+    Raises: ShapeMismatch when ranks have different structures.
+    Collective: every rank of the group must call.
+    """
+    if transport.size == 1:
+        return recursively_apply(lambda tensor: tensor, data, error_on_other_type=True)
+    everyone = exchange_signatures(f"pad_across_processes (dim {dim})", data, transport)
+    if everyone is None:
+        return data
+    if len({tuple((leaf.path, len(leaf.shape)) for leaf in one) for one in everyone}) > 1:
+        raise ShapeMismatch(f"pad_across_processes needs the same structure on all ranks, found{table(everyone)}")
+    columns = iter(list(zip(*everyone, strict=True)))
+
+    def pad(tensor: torch.Tensor) -> torch.Tensor:
+        column = next(columns)
+        if not -tensor.ndim <= dim < tensor.ndim:
+            return tensor
+        missing = max(leaf.shape[dim] for leaf in column) - tensor.shape[dim]
+        if missing == 0:
+            return tensor
+        shape = list(tensor.shape)
+        shape[dim] = missing
+        filling = tensor.new_full(shape, pad_index)
+        return torch.cat([filling, tensor] if pad_first else [tensor, filling], dim=dim)
+
+    return recursively_apply(pad, data, error_on_other_type=True)
+
+
+def pad_input_tensors(data: Any, batch_size: int, num_processes: int, dim: int = 0) -> Any:
+    """Nested tensors of `batch_size` rows, lengthened by their last row to a multiple of the ranks."""
+    wanted = -(-batch_size // num_processes) * num_processes
+
+    def pad(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.ndim <= dim or tensor.shape[dim] != batch_size or wanted == batch_size:
+            return tensor
+        last = tensor.narrow(dim, batch_size - 1, 1)
+        return torch.cat([tensor, last.repeat_interleave(wanted - batch_size, dim=dim)], dim=dim)
+
+    return recursively_apply(pad, data)

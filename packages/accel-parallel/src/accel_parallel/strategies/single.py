@@ -1,0 +1,39 @@
+"""One process: nothing is spread."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import ClassVar, final
+
+from accel_amp import Precision
+from accel_state import Run
+from torch import nn
+
+from accel_parallel.strategies._replicated import Replicated
+
+
+@final
+class SingleProcess(Replicated):
+    """One process trains the whole model; nothing is wrapped."""
+
+    name: ClassVar[str] = "single"
+
+    def check(self, run: Run, precision: Precision) -> Sequence[str]:
+        """A reason when there are more processes."""
+        if run.topology.world_size > 1:
+            return [f"one process is all it knows, and this job has {run.topology.world_size}; use ddp"]
+        return []
+
+    def setup(self, model: nn.Module, run: Run) -> nn.Module:
+        """The model itself. Collective: no other rank exists."""
+        return model
+
+    def unwrap(self, model: nn.Module) -> nn.Module:
+        """The model itself."""
+        return model
+
+    def synchronising(self, model: nn.Module, *, enabled: bool) -> AbstractContextManager[None]:
+        """Does nothing: no gradient travels."""
+        return nullcontext()
+
+
+STRATEGY = SingleProcess

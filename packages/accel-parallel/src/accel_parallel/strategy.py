@@ -1,0 +1,39 @@
+"""What a way of spreading parameters and gradients offers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import ClassVar
+
+import torch
+from accel_amp import Precision
+from accel_state import Run
+from torch import nn
+
+
+class Strategy(ABC):
+    """How parameters and gradients are spread. Exactly one per run."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def check(self, run: Run, precision: Precision) -> Sequence[str]:
+        """Every reason why it cannot run, in words."""
+
+    @abstractmethod
+    def setup(self, model: nn.Module, run: Run) -> nn.Module:
+        """The model in the container that exchanges its gradients. Collective: every rank must call."""
+
+    @abstractmethod
+    def unwrap(self, model: nn.Module) -> nn.Module:
+        """The model that `setup` was given."""
+
+    @abstractmethod
+    def synchronising(self, model: nn.Module, *, enabled: bool) -> AbstractContextManager[None]:
+        """The context of a forward and backward whose gradients travel, or stay at home."""
+
+    @abstractmethod
+    def clip_norm(self, parameters: Iterable[torch.Tensor], max_norm: float, *, kind: float = 2.0) -> torch.Tensor:
+        """The norm of all gradients, which are scaled down where it exceeds `max_norm`; the same on every rank."""

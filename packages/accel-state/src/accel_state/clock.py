@@ -1,0 +1,122 @@
+"""Counts micro-batches, and says when an optimizer step is due."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What is real in a batch that was filled up with samples seen before.
+
+    `real` counts the samples of the whole job's batch that are no repetitions (they come first, in rank order), `ranks`
+    the ranks that have at least one of them, and `rows` the samples of this rank's part, real or not.
+    """
+
+    real: int
+    ranks: int
+    rows: int
+
+
+@dataclass(slots=True)
+class Epoch:
+    """One pass over a loader, as far as it has come: whether the batch is the last, and what is real in it."""
+
+    loader: Any
+    last: bool = False
+    tail: Tail | None = None
+
+
+class StepClock:
+    """Counts micro-batches, and says when an optimizer step is due."""
+
+    def __init__(self, every: int = 1, *, flush_at_epoch_end: bool = True) -> None:
+        self.every = every
+        self.flush_at_epoch_end = flush_at_epoch_end
+        self.due = True
+        self._count = 0
+        self._epochs: list[Epoch] = []
+
+    @property
+    def every(self) -> int:
+        """Micro-batches to an optimizer step."""
+        return self._every
+
+    @every.setter
+    def every(self, steps: int) -> None:
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+            raise ValueError(f"gradient_accumulation_steps={steps!r}: expected a whole number of at least 1")
+        self._every = steps
+
+    def tick(self) -> bool:
+        """Begins a micro-batch; True when the optimizer step is due at its end."""
+        if self.flush_at_epoch_end and self.end_of_dataloader:
+            self._count = 0
+            self.due = True
+        else:
+            self._count += 1
+            self.due = self._count % self._every == 0
+        return self.due
+
+    def reset(self) -> None:
+        """Forgets a window that has begun."""
+        self._count = 0
+        self.due = True
+
+    @contextmanager
+    def iterating(self, loader: Any) -> Iterator[Epoch]:
+        """A pass over `loader`; while it lasts it is the active one, unless another one starts inside it."""
+        epoch = Epoch(loader)
+        self._epochs.append(epoch)
+        try:
+            yield epoch
+        finally:
+            # By identity: an outer pass may end before an inner one that was left with `break`.
+            self._epochs = [one for one in self._epochs if one is not epoch]
+
+    @property
+    def active(self) -> Epoch | None:
+        """The innermost pass that has not ended."""
+        return self._epochs[-1] if self._epochs else None
+
+    # What follows are the names under which scripts know the same facts.
+
+    @property
+    def sync_gradients(self) -> bool:
+        """Whether the current micro-batch ends with an optimizer step."""
+        return self.due
+
+    @sync_gradients.setter
+    def sync_gradients(self, due: bool) -> None:
+        self.due = due
+
+    @property
+    def num_steps(self) -> int:
+        """Micro-batches to an optimizer step."""
+        return self._every
+
+    @property
+    def in_dataloader(self) -> bool:
+        """Whether a prepared loader is being iterated."""
+        return bool(self._epochs)
+
+    @property
+    def active_dataloader(self) -> Any:
+        """The prepared loader that is being iterated, or None."""
+        return self._epochs[-1].loader if self._epochs else None
+
+    @property
+    def end_of_dataloader(self) -> bool:
+        """Whether the current batch is the last one of the active loader."""
+        return bool(self._epochs) and self._epochs[-1].last
+
+    @property
+    def remainder(self) -> int:
+        """Samples of the job's current batch that are no repetitions; 0 when all are real, -1 outside a loop."""
+        if not self._epochs:
+            return -1
+        tail = self._epochs[-1].tail
+        return tail.real if tail is not None else 0

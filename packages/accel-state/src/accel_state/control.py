@@ -1,0 +1,168 @@
+"""What only some processes do, and what they wait for: shared by the facade and the state views."""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from accel_state.distributed_type import DistributedType
+from accel_state.errors import PeerFailed
+from accel_state.run import Run
+from accel_state.split import split
+from accel_state.truth import Truth
+
+if TYPE_CHECKING:
+    import torch
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class ProcessControl(ABC):
+    """Who this process is, and how it takes turns with the others."""
+
+    @property
+    @abstractmethod
+    def run(self) -> Run:
+        """The run that this process belongs to."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this process."""
+        return self.run.placed_on
+
+    @property
+    def distributed_type(self) -> DistributedType:
+        """The kind of set-up."""
+        return self.run.distributed_type
+
+    @property
+    def num_processes(self) -> int:
+        """How many processes the job has."""
+        return self.run.topology.world_size
+
+    @property
+    def process_index(self) -> int:
+        """The rank of this process among all."""
+        return self.run.topology.rank
+
+    @property
+    def local_process_index(self) -> int:
+        """The rank of this process on its machine."""
+        return self.run.topology.local_rank
+
+    @property
+    def use_distributed(self) -> bool:
+        """Whether the job has more than one process."""
+        return self.num_processes > 1
+
+    @property
+    def is_main_process(self) -> Truth:
+        """True on one process of the job; may also be called."""
+        return Truth(self.process_index == 0)
+
+    @property
+    def is_local_main_process(self) -> Truth:
+        """True on one process of each machine; may also be called."""
+        return Truth(self.local_process_index == 0)
+
+    @property
+    def is_last_process(self) -> Truth:
+        """True on the process with the highest rank; may also be called."""
+        return Truth(self.process_index == self.num_processes - 1)
+
+    def wait_for_everyone(self) -> None:
+        """Returns when every process has called; at once when there is only one.
+
+        Collective: every process must call.
+        """
+        self.run.transport.barrier()
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        """Prints once a machine."""
+        if self.is_local_main_process:
+            print(*args, **kwargs)
+
+    @contextmanager
+    def split_between_processes(self, inputs: Any, apply_padding: bool = False) -> Iterator[Any]:
+        """This process's contiguous piece of `inputs`; with padding all pieces are equally long."""
+        yield split(inputs, self.process_index, self.num_processes, padding=apply_padding)
+
+    @contextmanager
+    def main_process_first(self) -> Iterator[None]:
+        """Lets the main process run the block before the others.
+
+        Raises: PeerFailed on the others when the main process fails in the block.
+        Collective: every process must enter.
+        """
+        with self._goes_first(bool(self.is_main_process)):
+            yield
+
+    @contextmanager
+    def local_main_process_first(self) -> Iterator[None]:
+        """Lets the main process of each machine run the block before the others.
+
+        Raises: PeerFailed on the others when one of them fails in the block.
+        Collective: every process must enter.
+        """
+        with self._goes_first(bool(self.is_local_main_process)):
+            yield
+
+    @contextmanager
+    def _goes_first(self, first: bool) -> Iterator[None]:
+        """Collective: every process must enter; those that are `first` report when they have left."""
+
+        def exchange(report: str | None) -> list[str | None]:
+            return self.run.transport.all_gather_objects(report)
+
+        if not first:
+            failures = [text for text in exchange(None) if text is not None]
+            if failures:
+                raise PeerFailed("the process that had to go first failed: " + "; ".join(failures))
+            yield
+            return
+        try:
+            yield
+        except BaseException as error:
+            exchange(f"rank {self.process_index}: {type(error).__name__}: {error}")
+            raise
+        exchange(None)
+
+    def on_main_process(self, function: Callable[P, R]) -> Callable[P, R | None]:
+        """`function`, called on one process of the job; None elsewhere."""
+        return _only(lambda: bool(self.is_main_process), function)
+
+    def on_local_main_process(self, function: Callable[P, R]) -> Callable[P, R | None]:
+        """`function`, called on one process of each machine; None elsewhere."""
+        return _only(lambda: bool(self.is_local_main_process), function)
+
+    def on_last_process(self, function: Callable[P, R]) -> Callable[P, R | None]:
+        """`function`, called on the process with the highest rank; None elsewhere."""
+        return _only(lambda: bool(self.is_last_process), function)
+
+    def on_process(self, function: Callable[..., Any] | None = None, process_index: int | None = None) -> Any:
+        """`function`, called on the process with this rank; None elsewhere."""
+        wanted = process_index or 0
+        return _decorator(lambda: self.process_index == wanted, function)
+
+    def on_local_process(
+        self, function: Callable[..., Any] | None = None, local_process_index: int | None = None
+    ) -> Any:
+        """`function`, called on the process with this rank on its machine; None elsewhere."""
+        wanted = local_process_index or 0
+        return _decorator(lambda: self.local_process_index == wanted, function)
+
+
+def _decorator(chosen: Callable[[], bool], function: Callable[..., Any] | None) -> Any:
+    return functools.partial(_only, chosen) if function is None else _only(chosen, function)
+
+
+def _only(chosen: Callable[[], bool], function: Callable[P, R]) -> Callable[P, R | None]:
+    @functools.wraps(function)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> R | None:
+        return function(*args, **kwargs) if chosen() else None
+
+    return guarded

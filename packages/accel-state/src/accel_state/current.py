@@ -1,0 +1,104 @@
+"""The one cell of global state: the run of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+
+from accel_state.devices import choose
+from accel_state.environ import process_environ
+from accel_state.environments import detect
+from accel_state.errors import NoRun, RunConflict
+from accel_state.process_group import close_group, open_group
+from accel_state.run import Run, RunRequest
+from accel_state.transports import Transport
+
+_process: Run | None = None
+_here: ContextVar[Run | None] = ContextVar("accel_run", default=None)
+
+
+def is_initialized() -> bool:
+    """Whether this process has a run."""
+    return (_here.get() or _process) is not None
+
+
+def current() -> Run:
+    """The run of this process.
+
+    Raises: NoRun before `acquire`.
+    """
+    run = _here.get() or _process
+    if run is None:
+        raise NoRun("this process has no run yet; create an Accelerator() or a PartialState() first")
+    return run
+
+
+def acquire(request: RunRequest) -> Run:
+    """The run of this process, started by the first call; later calls must agree with it.
+
+    Raises: RunConflict that names each point of disagreement.
+    Collective: the first call of a job with several processes waits for all of them.
+    """
+    global _process
+    if not is_initialized():
+        _process = _start(request)
+        return _process
+    run = _agree(current(), request)
+    if _here.get() is None:
+        _process = run
+    return run
+
+
+def release() -> None:
+    """Forgets the run of this process, and closes the process group if the run opened it."""
+    global _process
+    run, _process = _process, None
+    if run is not None and run.opened_group:
+        close_group()
+
+
+@contextmanager
+def using(run: Run) -> Iterator[Run]:
+    """Makes `run` the current one in this thread and context."""
+    token = _here.set(run)
+    try:
+        yield run
+    finally:
+        _here.reset(token)
+
+
+def _start(request: RunRequest) -> Run:
+    topology = detect(process_environ())
+    device = choose(cpu=request.cpu)
+    placed_on = device.place(topology.local_rank)
+    opened = topology.world_size > 1 and open_group(topology, device.group_backend)
+    return Run(topology, device, placed_on, _transport(topology.world_size), request.precision, opened)
+
+
+def _transport(world_size: int) -> Transport:
+    if world_size == 1:
+        from accel_state.transports.single import Single
+
+        return Single()
+    from accel_state.transports.torch_dist import TorchDist
+
+    return TorchDist()
+
+
+def _agree(run: Run, request: RunRequest) -> Run:
+    conflicts = []
+    if request.cpu and run.placed_on.type != "cpu":
+        conflicts.append(f"device={run.placed_on.type!r} (now asked: 'cpu')")
+    if request.precision is not None and run.precision not in (None, request.precision):
+        conflicts.append(f"mixed_precision={run.precision!r} (now asked: {request.precision!r})")
+    if conflicts:
+        raise RunConflict(
+            "this process already runs with "
+            + " and ".join(conflicts)
+            + "; ask for the same everywhere, or only the first time"
+        )
+    if run.precision is None and request.precision is not None:
+        return replace(run, precision=request.precision)
+    return run

@@ -1,0 +1,36 @@
+"""What accel asks of hardware."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Device(ABC):
+    """One kind of hardware as one process sees it."""
+
+    kind: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def group_backend(self) -> str:
+        """The torch.distributed backend that serves this device and the CPU."""
+
+    @abstractmethod
+    def place(self, local_rank: int) -> torch.device:
+        """The device of the process with this rank on its machine, made current."""
+
+    @abstractmethod
+    def rng_state(self) -> torch.Tensor:
+        """The state of this device's default generator, as bytes on the CPU."""
+
+    @abstractmethod
+    def set_rng_state(self, state: torch.Tensor) -> None:
+        """Puts the default generator of this device where `rng_state` found it."""
+
+    @abstractmethod
+    def release_memory(self) -> None:
+        """Gives memory that nothing uses any more back to the system."""

@@ -1,0 +1,46 @@
+"""The CPU: always there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, final
+
+from accel_state.devices._base import Device
+
+if TYPE_CHECKING:
+    import torch
+
+
+@final
+class Cpu(Device):
+    """The processor that runs Python itself."""
+
+    kind: ClassVar[str] = "cpu"
+
+    @property
+    def group_backend(self) -> str:
+        """gloo."""
+        return "gloo"
+
+    def place(self, local_rank: int) -> torch.device:
+        """`cpu`, for every process."""
+        import torch
+
+        return torch.device("cpu")
+
+    def rng_state(self) -> torch.Tensor:
+        """The state of torch's default CPU generator."""
+        import torch
+
+        return torch.get_rng_state()
+
+    def set_rng_state(self, state: torch.Tensor) -> None:
+        """Sets torch's default CPU generator."""
+        import torch
+
+        torch.set_rng_state(state)
+
+    def release_memory(self) -> None:
+        """Does nothing: the allocator of the CPU keeps no cache of its own."""
+
+
+DEVICE = Cpu

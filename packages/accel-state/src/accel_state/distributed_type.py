@@ -1,0 +1,36 @@
+"""The kind of set-up, under the names that training scripts compare with."""
+
+from enum import StrEnum
+
+
+class DistributedType(StrEnum):
+    """What kind of set-up a job runs on; `TPU` is another name of `XLA`."""
+
+    NO = "NO"
+    MULTI_CPU = "MULTI_CPU"
+    MULTI_GPU = "MULTI_GPU"
+    MULTI_NPU = "MULTI_NPU"
+    MULTI_MLU = "MULTI_MLU"
+    MULTI_SDAA = "MULTI_SDAA"
+    MULTI_MUSA = "MULTI_MUSA"
+    MULTI_XPU = "MULTI_XPU"
+    MULTI_HPU = "MULTI_HPU"
+    MULTI_NEURON = "MULTI_NEURON"
+    DEEPSPEED = "DEEPSPEED"
+    FSDP = "FSDP"
+    XLA = "XLA"
+    TPU = "XLA"
+    MEGATRON_LM = "MEGATRON_LM"
+
+
+def distributed_type(device_kind: str, world_size: int) -> DistributedType:
+    """The set-up of `world_size` processes on one kind of device.
+
+    Raises: ValueError for several processes on a kind of device that has no name here.
+    """
+    if device_kind == "xla":
+        return DistributedType.XLA
+    if world_size == 1:
+        return DistributedType.NO
+    name = "MULTI_GPU" if device_kind == "cuda" else f"MULTI_{device_kind.upper()}"
+    return DistributedType(name)

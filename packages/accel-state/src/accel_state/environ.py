@@ -1,0 +1,105 @@
+"""The environment variables that launchers and workers share: the only place in the libraries that reads them."""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from accel_state.errors import TopologyError
+from accel_state.topology import Topology
+
+PREFIX = "ACCEL_"
+STORE_PORT = "ACCEL_STORE_PORT"
+STORE_FD = "ACCEL_STORE_FD"
+USE_CPU = "ACCEL_USE_CPU"
+MIXED_PRECISION = "ACCEL_MIXED_PRECISION"
+ACCUMULATION_STEPS = "ACCEL_GRADIENT_ACCUMULATION_STEPS"
+
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("", "0", "false", "no", "off")
+
+
+def process_environ() -> Mapping[str, str]:
+    """The environment of this process."""
+    return os.environ
+
+
+def flag(environ: Mapping[str, str], name: str) -> bool:
+    """The truth of a variable; absent is false.
+
+    Raises: ValueError for a word that is neither true nor false.
+    """
+    word = environ.get(name, "").strip().lower()
+    if word in _TRUE:
+        return True
+    if word in _FALSE:
+        return False
+    raise ValueError(f"{name}={environ[name]!r}: expected one of {', '.join((*_TRUE, *_FALSE[1:]))}")
+
+
+def integers(environ: Mapping[str, str], names: Iterable[str], launcher: str) -> list[int]:
+    """The whole numbers of several variables, all of which must be set.
+
+    Raises: TopologyError that lists every missing and every malformed one.
+    """
+    names = tuple(names)
+    missing = [name for name in names if name not in environ]
+    wrong = [f"{name}={environ[name]!r}" for name in names if name in environ and not _is_integer(environ[name])]
+    if missing or wrong:
+        found = [f"{name}={environ[name]}" for name in names if name in environ and name not in missing]
+        parts = [
+            f"set by {launcher}: {', '.join(found) or 'nothing'}",
+            *([f"missing: {', '.join(missing)}"] if missing else []),
+            *([f"not a whole number: {', '.join(wrong)}"] if wrong else []),
+        ]
+        raise TopologyError(
+            "the environment is half set; "
+            + "; ".join(parts)
+            + f". Set all of {', '.join(names)}, or unset all of them to run as a single process"
+        )
+    return [int(environ[name]) for name in names]
+
+
+def _is_integer(text: str) -> bool:
+    return text.strip().removeprefix("-").isdigit()
+
+
+def worker_environ(topology: Topology) -> dict[str, str]:
+    """The variables by which a launcher tells one worker its place; `environments.elastic` reads them back."""
+    variables = {
+        "RANK": str(topology.rank),
+        "WORLD_SIZE": str(topology.world_size),
+        "LOCAL_RANK": str(topology.local_rank),
+        "LOCAL_WORLD_SIZE": str(topology.local_world_size),
+        "GROUP_RANK": str(topology.node_rank),
+    }
+    meeting = topology.rendezvous
+    if meeting is not None:
+        variables["MASTER_ADDR"] = meeting.address
+        variables[STORE_PORT] = str(meeting.port)
+        if meeting.listen_fd is not None:
+            variables[STORE_FD] = str(meeting.listen_fd)
+    return variables
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironSettings:
+    """What the environment says of how to train; None and False are silence."""
+
+    cpu: bool = False
+    mixed_precision: str | None = None
+    accumulation_steps: int | None = None
+
+
+def settings(environ: Mapping[str, str]) -> EnvironSettings:
+    """How to train, as a launcher wrote it into the environment.
+
+    Raises: ValueError for a value that cannot be meant.
+    """
+    steps = environ.get(ACCUMULATION_STEPS)
+    if steps is not None and (not steps.isdigit() or int(steps) < 1):
+        raise ValueError(f"{ACCUMULATION_STEPS}={steps!r}: expected a whole number of at least 1")
+    return EnvironSettings(
+        cpu=flag(environ, USE_CPU),
+        mixed_precision=environ.get(MIXED_PRECISION) or None,
+        accumulation_steps=int(steps) if steps is not None else None,
+    )

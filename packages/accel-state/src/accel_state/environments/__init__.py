@@ -1,0 +1,22 @@
+"""Ways of learning the topology: one launcher a file."""
+
+from collections.abc import Mapping
+
+from accel_state.environments._base import Environment
+from accel_state.registry import Registry
+from accel_state.topology import Topology
+
+ENVIRONMENTS: Registry[type[Environment]] = Registry(__name__, "accel.environments", "ENVIRONMENT")
+
+
+def detect(environ: Mapping[str, str]) -> Topology:
+    """The topology that the first launcher to recognise itself reports, asked in order of priority.
+
+    Raises: TopologyError when a launcher's variables are incomplete or contradict each other.
+    """
+    known = sorted((ENVIRONMENTS.load(name) for name in ENVIRONMENTS.names()), key=lambda one: -one.priority)
+    for environment in known:
+        topology = environment.topology(environ)
+        if topology is not None:
+            return topology
+    return Topology()

@@ -1,0 +1,54 @@
+"""Workers of torchrun and of `accel launch`: RANK and WORLD_SIZE, which always win."""
+
+from collections.abc import Mapping
+from typing import ClassVar, final
+
+from accel_state.environ import STORE_FD, STORE_PORT, integers
+from accel_state.environments._base import Environment, meeting_place
+from accel_state.errors import TopologyError
+from accel_state.topology import ACCEL_LAUNCH, Rendezvous, Topology
+
+
+@final
+class Elastic(Environment):
+    """A process that was told RANK and WORLD_SIZE by whoever started it."""
+
+    name: ClassVar[str] = "elastic"
+    priority: ClassVar[int] = 100
+
+    @classmethod
+    def topology(cls, environ: Mapping[str, str]) -> Topology | None:
+        """The place given by RANK and WORLD_SIZE; LOCAL_* default to a single machine."""
+        if "RANK" not in environ and "WORLD_SIZE" not in environ:
+            return None
+        launcher = ACCEL_LAUNCH if STORE_PORT in environ else "torchrun"
+        rank, world_size = integers(environ, ("RANK", "WORLD_SIZE"), launcher)
+        local_rank, local_world_size, node_rank = rank, world_size, 0
+        if "LOCAL_RANK" in environ or "LOCAL_WORLD_SIZE" in environ:
+            local_rank, local_world_size = integers(environ, ("LOCAL_RANK", "LOCAL_WORLD_SIZE"), launcher)
+        if "GROUP_RANK" in environ:
+            (node_rank,) = integers(environ, ("GROUP_RANK",), launcher)
+        return Topology(
+            rank=rank,
+            world_size=world_size,
+            local_rank=local_rank,
+            local_world_size=local_world_size,
+            node_rank=node_rank,
+            rendezvous=_meeting(environ) if world_size > 1 else None,
+            launcher=launcher,
+        )
+
+
+def _meeting(environ: Mapping[str, str]) -> Rendezvous:
+    if STORE_PORT not in environ:
+        place = meeting_place(environ, "torchrun")
+        if place is None:
+            integers(environ, ("RANK", "WORLD_SIZE", "MASTER_PORT"), "torchrun")
+            raise TopologyError("RANK and WORLD_SIZE are set but MASTER_ADDR is not")
+        return place
+    (port,) = integers(environ, (STORE_PORT,), ACCEL_LAUNCH)
+    fd = integers(environ, (STORE_FD,), ACCEL_LAUNCH)[0] if STORE_FD in environ else None
+    return Rendezvous(environ.get("MASTER_ADDR", "127.0.0.1"), port, listen_fd=fd)
+
+
+ENVIRONMENT = Elastic

@@ -1,0 +1,97 @@
+"""Opens torch's default process group once, and closes it only when it is ours to close."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from accel_state.errors import TopologyError
+from accel_state.topology import ACCEL_LAUNCH, Topology
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+
+def open_group(topology: Topology, backend: str, *, timeout: timedelta | None = None) -> bool:
+    """True when this call opened the default group, False when it was open already.
+
+    Raises: TopologyError when an open group contradicts the topology, or the processes have no way to meet.
+    Collective: every process of the job must call.
+    """
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        found = (dist.get_rank(), dist.get_world_size())
+        if found != (topology.rank, topology.world_size):
+            raise TopologyError(
+                f"a process group is open with rank {found[0]} of {found[1]}, but {topology.launcher} says rank"
+                f" {topology.rank} of {topology.world_size}; open neither by hand, or both alike"
+            )
+        return False
+    meeting = topology.rendezvous
+    rank, size = topology.rank, topology.world_size
+    if meeting is not None and topology.launcher != ACCEL_LAUNCH:
+        # torch's own meeting knows whether torchrun's agent serves the store already.
+        address = f"[{meeting.address}]" if ":" in meeting.address else meeting.address
+        method = f"tcp://{address}:{meeting.port}"
+        dist.init_process_group(backend, init_method=method, timeout=timeout, rank=rank, world_size=size)
+    else:
+        dist.init_process_group(backend, store=_store(topology), timeout=timeout, rank=rank, world_size=size)
+    atexit.register(_close_at_exit)
+    return True
+
+
+def close_group() -> None:
+    """Closes the default group if one is open."""
+    import torch.distributed as dist
+
+    atexit.unregister(_close_at_exit)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _close_at_exit() -> None:
+    # After an uncaught error the peers may be anywhere, and closing could wait for them for ever.
+    if not hasattr(sys, "last_value"):
+        close_group()
+
+
+def _store(topology: Topology) -> Store:
+    # torch.distributed has the same names, but its type hints do not export them.
+    from torch._C._distributed_c10d import FileStore, TCPStore
+
+    meeting = topology.rendezvous
+    if meeting is None:
+        return FileStore(str(_common_file(topology)), topology.world_size)
+    return TCPStore(
+        meeting.address,
+        meeting.port,
+        topology.world_size,
+        is_master=topology.rank == 0,
+        master_listen_fd=meeting.listen_fd if topology.rank == 0 else None,
+    )
+
+
+def _common_file(topology: Topology) -> Path:
+    """A file that only the processes started by one parent on one machine agree on (mpirun without an address)."""
+    if topology.local_world_size != topology.world_size:
+        raise TopologyError(
+            f"{topology.launcher} started {topology.world_size} processes on several machines and no address to meet at"
+            " is set; set MASTER_ADDR to the host of rank 0 and MASTER_PORT to a free port, on every process"
+        )
+    parent = os.getppid()
+    started = Path(f"/proc/{parent}/stat")
+    if not started.exists():
+        raise TopologyError("set MASTER_ADDR and MASTER_PORT: this system does not say which processes belong together")
+    # The 22nd field is the parent's start time: with it a recycled process id is told apart.
+    birth = started.read_text().rpartition(")")[2].split()[19]
+    folder = Path(tempfile.gettempdir()) / f"accel-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise TopologyError(f"{folder} belongs to somebody else; set MASTER_ADDR and MASTER_PORT")
+    return folder / f"{parent}-{birth}.store"

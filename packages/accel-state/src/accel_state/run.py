@@ -1,0 +1,39 @@
+"""What is settled before training starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from accel_state.devices import Device
+from accel_state.distributed_type import DistributedType, distributed_type
+from accel_state.topology import Topology
+from accel_state.transports import Transport
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What a caller wants of the run; None and False are silence, which agrees with everything."""
+
+    cpu: bool = False
+    precision: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """All that is settled before training starts. Shared by every Accelerator of the process."""
+
+    topology: Topology
+    device: Device
+    placed_on: torch.device
+    transport: Transport
+    precision: str | None = None
+    opened_group: bool = False
+
+    @property
+    def distributed_type(self) -> DistributedType:
+        """The kind of set-up."""
+        return distributed_type(self.placed_on.type, self.topology.world_size)

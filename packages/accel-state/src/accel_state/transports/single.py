@@ -1,0 +1,43 @@
+"""The exchange of a process that is alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar, final
+
+from accel_state.transports._base import Reduction, Transport
+
+if TYPE_CHECKING:
+    import torch
+
+T = TypeVar("T")
+
+
+@final
+class Single(Transport):
+    """A world of one: everything comes back as it is, and nothing waits."""
+
+    rank = 0
+    size = 1
+
+    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
+        """`x` itself. Collective: no other rank exists."""
+        return x
+
+    def all_reduce(self, x: torch.Tensor, how: Reduction) -> torch.Tensor:
+        """A copy of `x`. Collective: no other rank exists."""
+        return x.clone()
+
+    def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
+        """`x` itself. Collective: no other rank exists."""
+        return x
+
+    def all_gather_objects(self, value: T) -> list[T]:
+        """`value` alone in a list. Collective: no other rank exists."""
+        return [value]
+
+    def broadcast_object(self, value: T, source: int) -> T:
+        """`value` itself. Collective: no other rank exists."""
+        return value
+
+    def barrier(self) -> None:
+        """Returns at once. Collective: no other rank exists."""

@@ -1,0 +1,54 @@
+"""Read-only views of the run of this process, under the names that training scripts know."""
+
+from __future__ import annotations
+
+from typing import final
+
+from accel_state.control import ProcessControl
+from accel_state.current import acquire, current, is_initialized, release
+from accel_state.run import Run, RunRequest
+
+
+@final
+class PartialState(ProcessControl):
+    """The run of this process, started if nothing has started it yet; every instance sees the same one."""
+
+    def __init__(self, cpu: bool = False) -> None:
+        acquire(RunRequest(cpu=cpu))
+
+    @property
+    def run(self) -> Run:
+        """The current run."""
+        return current()
+
+    @property
+    def initialized(self) -> bool:
+        """Whether the process has a run."""
+        return is_initialized()
+
+    def destroy_process_group(self) -> None:
+        """Ends the run of this process, and closes the process group if the run opened it."""
+        release()
+
+
+@final
+class AcceleratorState(ProcessControl):
+    """The run of this process and its precision; every instance sees the same one."""
+
+    def __init__(self, mixed_precision: str | None = None, cpu: bool = False) -> None:
+        acquire(RunRequest(cpu=cpu, precision=mixed_precision))
+
+    @property
+    def run(self) -> Run:
+        """The current run."""
+        return current()
+
+    @property
+    def initialized(self) -> bool:
+        """Whether the process has a run."""
+        return is_initialized()
+
+    @property
+    def mixed_precision(self) -> str:
+        """The name of the precision; "no" until an Accelerator has chosen one."""
+        return self.run.precision or "no"

@@ -1,0 +1,43 @@
+"""Tests of multi-process PyTorch code; importing this package does not import torch."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from accel_testing.failure import NotSendable, RankFailure
+from accel_testing.world import MakeWorld, World
+
+if TYPE_CHECKING:
+    from accel_testing.equivalence import assert_same_numbers
+    from accel_testing.tiny import Mlp, RangeDataset, RangeStream, Regression
+
+__all__ = [
+    "MakeWorld",
+    "Mlp",
+    "NotSendable",
+    "RangeDataset",
+    "RangeStream",
+    "RankFailure",
+    "Regression",
+    "World",
+    "assert_same_numbers",
+]
+
+# so that `pytest -p accel_testing` means the same installed (an entry point of that name) and from a bare checkout;
+# no __dir__ here: pytest asks for every name of a plug-in that is in its dir(), and would import torch
+pytest_plugins = ["accel_testing.plugin"]
+
+_NEEDS_TORCH = {
+    "Mlp": "accel_testing.tiny",
+    "RangeDataset": "accel_testing.tiny",
+    "RangeStream": "accel_testing.tiny",
+    "Regression": "accel_testing.tiny",
+    "assert_same_numbers": "accel_testing.equivalence",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NEEDS_TORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(_NEEDS_TORCH[name]), name)

@@ -1,0 +1,69 @@
+"""Modules of a test session, in a worker that may not be able to import them by name."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+
+def _same(found: str | None, source: str) -> bool:
+    return found is not None and Path(found).resolve() == Path(source).resolve()
+
+
+def _by_name(name: str) -> ModuleSpec | None:
+    try:
+        return find_spec(name)
+    except (ImportError, ValueError):
+        return None
+
+
+def _load(name: str, source: str) -> None:
+    spec = spec_from_file_location(name, source)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"module {name!r} cannot be loaded from {source}: expected a Python file")
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+
+
+def _ensure_package(name: str, folder: Path) -> None:
+    """After this, sys.modules[name] exists: pickle cannot find a.b where there is no a, and so pytest makes one too."""
+    if name in sys.modules:
+        return
+    parent = name.rpartition(".")[0]
+    if parent:
+        _ensure_package(parent, folder.parent)
+    if _by_name(name) is not None:
+        import_module(name)
+    elif (folder / "__init__.py").exists():
+        _load(name, str(folder / "__init__.py"))
+    else:
+        package = sys.modules[name] = ModuleType(name)
+        package.__path__ = [str(folder)]
+
+
+def ensure_module(name: str, source: str) -> None:
+    """After this, sys.modules[name] is the module made from the file `source`, executed at most once per worker.
+
+    Raises: ImportError when the file is no Python module.
+    """
+    # multiprocessing has already made __main__ out of the script of the parent
+    if name == "__main__" or (name in sys.modules and _same(vars(sys.modules[name]).get("__file__"), source)):
+        return
+    by_name = _by_name(name)
+    # a test file called test_x may share its name with another on the path: the file decides
+    if by_name is not None and _same(by_name.origin, source):
+        import_module(name)
+        return
+    folder, parent = Path(source).parent, name.rpartition(".")[0]
+    if parent:
+        _ensure_package(parent, folder.parent if Path(source).name == "__init__.py" else folder)
+    _load(name, source)

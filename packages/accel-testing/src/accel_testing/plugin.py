@@ -1,0 +1,78 @@
+"""The pytest plug-in: fixtures `world` and `device`, option --device, and the police."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import pytest
+
+from accel_testing import police
+from accel_testing.seeds import seeded
+from accel_testing.world import MakeWorld, World
+
+if TYPE_CHECKING:
+    import torch
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds --device."""
+    parser.getgroup("accel-testing").addoption(
+        "--device", choices=["cpu", "cuda", "xla"], default="cpu", help="kind of device that fixture `device` gives"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Registers the marker `leaves`."""
+    kinds = ", ".join(police.KINDS)
+    config.addinivalue_line("markers", f"leaves(*kinds): the test may leave these behind: {kinds}")
+
+
+@pytest.fixture
+def world() -> Iterator[MakeWorld]:
+    """Makes worlds of fresh workers for this test, and closes them after it."""
+    with ExitStack() as stack:
+
+        def make(size: int, *, join: bool = True) -> World:
+            return stack.enter_context(World(size, join=join))
+
+        yield make
+
+
+@pytest.fixture
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """The device of --device; the test is skipped when this machine has none."""
+    import torch
+
+    kind: str = request.config.getoption("--device")
+    if kind == "cuda" and not torch.cuda.is_available():
+        pytest.skip("--device=cuda: torch.cuda.is_available() is False on this machine")
+    if kind == "xla":
+        if find_spec("torch_xla") is None:
+            pytest.skip("--device=xla: torch_xla is not installed")
+        # by name: torch_xla has no wheel for most machines, and a type checker stops at its import
+        found: torch.device = import_module("torch_xla").device()
+        return found
+    return torch.device(kind)
+
+
+def _allowed(item: pytest.Item) -> frozenset[str]:
+    allowed = frozenset(kind for mark in item.iter_markers("leaves") for kind in mark.args)
+    if unknown := allowed - set(police.KINDS):
+        pytest.fail(f"mark leaves({', '.join(sorted(unknown))}): expected some of {', '.join(police.KINDS)}")
+    return allowed
+
+
+@pytest.fixture(autouse=True)
+def accel_testing_police(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that leaves something behind has an error, and the next test starts clean and seeded."""
+    allowed = _allowed(request.node)
+    before = police.look()
+    with seeded(0):
+        yield
+    left = [sentence for kind, sentence in police.put_right(before).items() if kind not in allowed]
+    if left:
+        pytest.fail("the test left behind\n  " + "\n  ".join(left), pytrace=False)

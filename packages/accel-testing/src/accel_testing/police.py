@@ -1,0 +1,120 @@
+"""What a test may not leave behind."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from typing import Literal, get_args
+
+from accel_testing.member import NAME
+
+Kind = Literal["environment", "threads", "group", "children"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+GRACE_S = 1.0
+# pytest rewrites the first in every phase of a test; torch._inductor writes the others when it is first used
+NOT_OURS = frozenset({"PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"})
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The state of this process that tests share."""
+
+    environ: Mapping[str, str]
+    threads: frozenset[threading.Thread]
+    children: frozenset[BaseProcess]
+    group: bool
+
+
+def _environ() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in NOT_OURS}
+
+
+def _threads() -> frozenset[threading.Thread]:
+    return frozenset(thread for thread in threading.enumerate() if not thread.daemon)
+
+
+def _children() -> frozenset[BaseProcess]:
+    return frozenset(child for child in multiprocessing.active_children() if not child.name.startswith(NAME))
+
+
+def _group() -> bool:
+    if "torch.distributed" not in sys.modules:
+        return False
+    import torch.distributed as dist
+
+    return dist.is_available() and dist.is_initialized()
+
+
+def look() -> Scene:
+    """The scene as it is now."""
+    return Scene(_environ(), _threads(), _children(), _group())
+
+
+def _restore_environment(before: Scene) -> str | None:
+    now = _environ()
+    changes = [
+        f"{name}: {before.environ.get(name, '(unset)')!r} became {now.get(name, '(unset)')!r}"
+        for name in sorted(before.environ.keys() | now.keys())
+        if before.environ.get(name) != now.get(name)
+    ]
+    if not changes:
+        return None
+    for name in now.keys() - before.environ.keys():
+        del os.environ[name]
+    os.environ.update(before.environ)
+    return f"a changed environment (use monkeypatch.setenv): {'; '.join(changes)}"
+
+
+def _wait_threads(before: Scene) -> str | None:
+    deadline = time.monotonic() + GRACE_S
+    for thread in _threads() - before.threads:
+        thread.join(timeout=max(0.0, deadline - time.monotonic()))
+    names = sorted(thread.name for thread in _threads() - before.threads)
+    return f"running threads (join them, or make them daemons): {', '.join(names)}" if names else None
+
+
+def _close_group(before: Scene) -> str | None:
+    if before.group or not _group():
+        return None
+    import torch.distributed as dist
+
+    dist.destroy_process_group()
+    return "an open default process group (call torch.distributed.destroy_process_group)"
+
+
+def _kill_children(before: Scene) -> str | None:
+    if not _children() - before.children:
+        return None
+    # an iterator of a DataLoader joins its workers when it is collected, and it can sit in a cycle
+    gc.collect()
+    deadline = time.monotonic() + GRACE_S
+    for child in _children() - before.children:
+        child.join(timeout=max(0.0, deadline - time.monotonic()))
+    left = _children() - before.children
+    for child in left:
+        child.kill()
+        child.join()
+    names = sorted(f"{child.name} (pid {child.pid})" for child in left)
+    return f"child processes (join them): {', '.join(names)}" if names else None
+
+
+_CHECKS: dict[Kind, Callable[[Scene], str | None]] = {
+    "environment": _restore_environment,
+    "threads": _wait_threads,
+    "group": _close_group,
+    "children": _kill_children,
+}
+
+
+def put_right(before: Scene) -> dict[Kind, str]:
+    """One sentence for each kind of thing left behind since `before`; all of it but threads is put right."""
+    found = {kind: check(before) for kind, check in _CHECKS.items()}
+    return {kind: sentence for kind, sentence in found.items() if sentence is not None}

@@ -1,0 +1,38 @@
+"""The one fork server of a session."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+
+
+@contextmanager
+def _environment(changes: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def fork_server() -> ForkServerContext:
+    """A context whose processes are forked from a server that has imported torch; the first call starts that server."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["accel_testing.preload"])
+    # the server skips, without a word, a preload module that it cannot import, and Python 3.11 does not give it our
+    # sys.path (python/cpython#117378): name our folder. OpenMP with one thread: a fork copies no other thread
+    ours = str(Path(__file__).resolve().parent.parent)
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), ours]))
+    with _environment({"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}):
+        forkserver.ensure_running()
+    return context

@@ -1,0 +1,103 @@
+"""A worker's life: take its place, join its group, answer calls, leave."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+from datetime import timedelta
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
+
+from accel_testing.by_path import ensure_module
+from accel_testing.message import STOP, Call, pack_done, pack_failed
+from accel_testing.place import Place
+from accel_testing.seeds import seed
+
+# longer than any test: a hang is found by World, which shows stacks, and not by the process group
+GROUP_TIMEOUT = timedelta(hours=1)
+PR_SET_PDEATHSIG = 1
+
+
+def _take_place(place: Place) -> None:
+    # a session of its own: killing the group kills a DataLoader's workers too, and Ctrl-C is the test's to handle
+    os.setsid()
+    if sys.platform == "linux":
+        # a hanging worker must not outlive a test session that was killed: the kernel kills it with its server, and
+        # the server ends when nobody but itself holds this pipe, of which every child gets an end
+        alive = vars(forkserver._forkserver).get("_forkserver_alive_fd")
+        if alive is not None:
+            os.close(alive)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    output = os.open(place.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    sys.stdout, sys.stderr = (
+        os.fdopen(fd, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False) for fd in (1, 2)
+    )
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, file=open(place.stacks, "w"), all_threads=True)  # noqa: SIM115
+    os.environ.clear()
+    os.environ.update(place.environ)
+    # the default here would start one more, cold, fork server for each DataLoader
+    multiprocessing.set_start_method("fork", force=True)
+
+
+def _prepare(place: Place) -> None:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    if place.join:
+        store = f"file://{place.folder / 'joined'}"
+        dist.init_process_group(
+            "gloo", init_method=store, rank=place.rank, world_size=place.size, timeout=GROUP_TIMEOUT
+        )
+    seed(0)
+
+
+def _answer(message: bytes) -> bytes:
+    try:
+        call: Call = pickle.loads(message)
+        for name, source in call.sources.items():
+            ensure_module(name, source)
+        function, args = pickle.loads(call.body)
+        return pack_done(function(*args))
+    except BaseException as error:  # noqa: BLE001 - whatever a rank raises, sys.exit too, is the test's to see
+        if error.__traceback__ is not None:
+            error = error.with_traceback(error.__traceback__.tb_next)
+        return pack_failed(error)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def _leave() -> None:
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def serve(place: Place, pipe: Connection) -> None:
+    """Answers every call that comes through `pipe` until STOP or its end; a failure to join is the first answer."""
+    _take_place(place)
+    try:
+        _prepare(place)
+    except BaseException as error:  # noqa: BLE001 - as above
+        pipe.send_bytes(pack_failed(error))
+        return
+    while True:
+        try:
+            message = pipe.recv_bytes()
+        except EOFError:
+            break
+        if message == STOP:
+            break
+        pipe.send_bytes(_answer(message))
+    _leave()

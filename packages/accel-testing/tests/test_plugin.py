@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+pytest_plugins = ["pytester"]
+
+
+def run(pytester: pytest.Pytester, source: str, *args: str) -> pytest.RunResult:
+    pytester.makepyfile(source)
+    return pytester.runpytest_inprocess("-p", "accel_testing", "--import-mode=importlib", *args)
+
+
+def test_a_changed_environment_is_an_error_and_is_put_back(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import os
+        def test_leaks():
+            os.environ["LEFT_BEHIND"] = "1"
+        def test_next():
+            assert "LEFT_BEHIND" not in os.environ
+        """,
+    )
+    result.assert_outcomes(passed=2, errors=1)
+    result.stdout.fnmatch_lines(["*changed environment*LEFT_BEHIND: '(unset)' became '1'*"])
+
+
+def test_monkeypatch_is_no_leak(pytester: pytest.Pytester) -> None:
+    result = run(pytester, "def test_sets(monkeypatch):\n    monkeypatch.setenv('SET', '1')")
+    result.assert_outcomes(passed=1)
+
+
+def test_a_running_thread_is_an_error(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import threading
+        stop = threading.Event()
+        def test_leaks():
+            threading.Thread(target=stop.wait, name="forgotten").start()
+        def test_next():
+            stop.set()
+        def test_daemons_are_allowed():
+            threading.Thread(target=threading.Event().wait, args=(1,), daemon=True).start()
+        """,
+    )
+    result.assert_outcomes(passed=3, errors=1)
+    result.stdout.fnmatch_lines(["*running threads*forgotten*"])
+
+
+def test_an_open_process_group_is_an_error_and_is_closed(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import torch.distributed as dist
+        def test_leaks():
+            dist.init_process_group("fake", rank=0, world_size=4)
+        def test_next():
+            assert not dist.is_initialized()
+        """,
+    )
+    result.assert_outcomes(passed=2, errors=1)
+    result.stdout.fnmatch_lines(["*open default process group*"])
+
+
+def test_a_child_process_is_an_error_and_is_killed(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import multiprocessing, time
+        def test_leaks():
+            multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,), name="orphan").start()
+        def test_next():
+            assert not multiprocessing.active_children()
+        """,
+    )
+    result.assert_outcomes(passed=2, errors=1)
+    result.stdout.fnmatch_lines(["*child processes*orphan*"])
+
+
+def test_a_mark_allows_what_it_names_and_nothing_else(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import os, pytest
+        @pytest.mark.leaves("environment")
+        def test_allowed():
+            os.environ["LEFT_BEHIND"] = "1"
+        @pytest.mark.leaves("threads")
+        def test_refused():
+            os.environ["LEFT_BEHIND"] = "1"
+        @pytest.mark.leaves("everything")
+        def test_unknown():
+            pass
+        """,
+        "--strict-markers",
+    )
+    result.assert_outcomes(passed=2, errors=2)
+    result.stdout.fnmatch_lines(["*leaves(everything): expected some of environment, threads, group, children*"])
+
+
+def test_each_test_starts_with_the_same_random_numbers(pytester: pytest.Pytester) -> None:
+    random.seed(1)
+    torch.manual_seed(1)
+    before = random.getstate(), torch.get_rng_state()
+    result = run(
+        pytester,
+        """
+        import random, pytest, torch
+        drawn = set()
+        @pytest.mark.parametrize("time", range(3))
+        def test_draws(time):
+            drawn.add((random.random(), float(torch.rand(()))))
+            assert len(drawn) == 1
+        """,
+    )
+    result.assert_outcomes(passed=3)
+    assert random.getstate() == before[0]
+    assert torch.equal(torch.get_rng_state(), before[1])
+
+
+@pytest.mark.parametrize("mode", ["importlib", "prepend"])
+def test_a_test_file_that_no_worker_can_import_runs_in_a_world(pytester: pytest.Pytester, mode: str) -> None:
+    pytester.makepyfile(
+        **{
+            "deep/test_far.py": """
+            import enum
+            import torch.distributed as dist
+            class Color(enum.Enum):
+                RED = 1
+            def paint(color):
+                assert color is Color.RED
+                return color, dist.get_rank()
+            def test_paint(world):
+                assert world(2).run(paint, Color.RED) == [(Color.RED, 0), (Color.RED, 1)]
+            """
+        }
+    )
+    result = pytester.runpytest_inprocess("-p", "accel_testing", f"--import-mode={mode}")
+    result.assert_outcomes(passed=1)
+
+
+def test_the_device_is_the_one_asked_for(pytester: pytest.Pytester) -> None:
+    source = "def test_device(device):\n    assert device.type == 'cpu'"
+    run(pytester, source).assert_outcomes(passed=1)
+    run(pytester, source, "--device=cpu").assert_outcomes(passed=1)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+def test_a_device_that_is_not_there_skips_the_test_with_the_reason(pytester: pytest.Pytester) -> None:
+    result = run(pytester, "def test_device(device):\n    pass", "--device=cuda", "-rs")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["*--device=cuda: torch.cuda.is_available() is False*"])
+
+
+def test_a_failing_rank_reads_well_in_the_report(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        def broken():
+            raise OSError("the disk is on fire")
+        def test_it(world):
+            world(2).run(broken)
+        """,
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E *broken on 2 ranks: rank 0, 1 failed", "E *--- rank 1 raised OSError ---"])
+    result.stdout.no_fnmatch_line("*_sorted_out*")

@@ -1,0 +1,57 @@
+"""Runs an ordinary PyTorch training loop on any number of processes and devices.
+
+Importing this package does not import torch; the first use of a name does.
+"""
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from accel_checkpoint import load_checkpoint_in_model
+    from accel_launch import debug_launcher, notebook_launcher
+    from accel_state import AcceleratorState, DistributedType, PartialState
+
+    from accel.accelerator import Accelerator
+    from accel.configuration import DataLoaderConfiguration
+    from accel.operations import synchronize_rng_states
+
+try:
+    __version__ = version("accel")
+except PackageNotFoundError:  # run from a bare tree
+    __version__ = "unknown"
+
+_FOUND_IN = {
+    "Accelerator": "accel.accelerator",
+    "AcceleratorState": "accel_state",
+    "DataLoaderConfiguration": "accel.configuration",
+    "DistributedType": "accel_state",
+    "PartialState": "accel_state",
+    "debug_launcher": "accel_launch",
+    "load_checkpoint_in_model": "accel_checkpoint",
+    "notebook_launcher": "accel_launch",
+    "synchronize_rng_states": "accel.operations",
+}
+
+__all__ = [
+    "Accelerator",
+    "AcceleratorState",
+    "DataLoaderConfiguration",
+    "DistributedType",
+    "PartialState",
+    "__version__",
+    "debug_launcher",
+    "load_checkpoint_in_model",
+    "notebook_launcher",
+    "synchronize_rng_states",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FOUND_IN:
+        raise AttributeError(f"module 'accel' has no attribute {name!r}")
+    return getattr(import_module(_FOUND_IN[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,267 @@
+"""The facade: one object that a training script talks to."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar, TypeVarTuple, final, overload
+
+import torch
+from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, LossScaler, autocast
+from accel_checkpoint import save_weights
+from accel_ops import gather, gather_for_metrics, pad_across_processes, reduce
+from accel_state import AcceleratorState, ProcessControl, Reduction, Run, StepClock
+from accel_state.environ import process_environ
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from accel.assembly import Parts, assemble
+from accel.configuration import DataLoaderConfiguration
+from accel.preparation import Preparer
+from accel.settings import Settings, resolve
+
+A = TypeVar("A")
+More = TypeVarTuple("More")
+Module = TypeVar("Module", bound=nn.Module)
+
+
+@final
+class Accelerator(ProcessControl):
+    """Runs an ordinary PyTorch loop on any number of processes, devices and precisions.
+
+    Collective: every process of the job must create one, and call what is marked so in like order.
+    """
+
+    settings: Settings
+    parts: Parts
+    _preparer: Preparer
+
+    def __init__(
+        self,
+        device_placement: bool = True,
+        split_batches: bool = False,
+        mixed_precision: str | None = None,
+        gradient_accumulation_steps: int | None = None,
+        cpu: bool = False,
+        dataloader_config: DataLoaderConfiguration | None = None,
+        rng_types: Iterable[str] | None = None,
+        step_scheduler_with_optimizer: bool = True,
+        *,
+        fp16: bool = False,
+        scheduler_once_per_step: bool = False,
+    ) -> None:
+        self.settings = resolve(
+            process_environ(),
+            cpu=cpu,
+            fp16=fp16,
+            mixed_precision=mixed_precision,
+            gradient_accumulation_steps=gradient_accumulation_steps,
+            split_batches=split_batches,
+            dataloader_config=dataloader_config,
+            rng_types=rng_types,
+        )
+        self.parts = assemble(self.settings)
+        self._preparer = Preparer(
+            self.parts,
+            self.settings,
+            device_placement=device_placement,
+            step_scheduler_with_optimizer=step_scheduler_with_optimizer,
+            scheduler_once_per_step=scheduler_once_per_step,
+        )
+
+    @property
+    def run(self) -> Run:
+        """What is settled for this process; shared with every other Accelerator."""
+        return self.parts.run
+
+    @property
+    def state(self) -> AcceleratorState:
+        """The view of the run that every Accelerator shares."""
+        return AcceleratorState()
+
+    @property
+    def gradient_state(self) -> StepClock:
+        """The clock of this Accelerator: accumulation, and the loader that is being iterated."""
+        return self.parts.clock
+
+    @property
+    def scaler(self) -> LossScaler | None:
+        """What scales the loss in fp16; None otherwise."""
+        return self.parts.scaler
+
+    @property
+    def mixed_precision(self) -> str:
+        """The name of the precision."""
+        return self.parts.precision.name
+
+    @property
+    def device_placement(self) -> bool:
+        """Whether prepared objects and their batches are moved to the device."""
+        return self._preparer.device_placement
+
+    @property
+    def split_batches(self) -> bool:
+        """Whether the batch size of a loader is that of the whole job."""
+        return self.settings.data.split_batches
+
+    @property
+    def gradient_accumulation_steps(self) -> int:
+        """Micro-batches to an optimizer step; may be set at any time."""
+        return self.parts.clock.every
+
+    @gradient_accumulation_steps.setter
+    def gradient_accumulation_steps(self, steps: int) -> None:
+        self.parts.clock.every = steps
+
+    @property
+    def sync_gradients(self) -> bool:
+        """Whether the current micro-batch ends with an optimizer step."""
+        return self.parts.clock.due
+
+    @property
+    def optimizer_step_was_skipped(self) -> bool:
+        """Whether the last step of any prepared optimizer was skipped, because gradients had overflowed."""
+        return any(optimizer.step_was_skipped for optimizer in self._preparer.optimizers)
+
+    @overload
+    def prepare(self, one: A, /, *, device_placement: Sequence[bool] | None = None) -> A: ...
+    @overload
+    def prepare(self, *objects: *More, device_placement: Sequence[bool] | None = None) -> tuple[*More]: ...
+    # mypy does not see that *Any takes every *More
+    def prepare(self, *objects: Any, device_placement: Sequence[bool] | None = None) -> Any:  # type: ignore[misc]
+        """The objects, ready for this run, in the order given; one object comes back by itself.
+
+        Models, optimizers, loaders and schedulers are prepared; anything else comes back as it is.
+
+        Raises: TypeError or ValueError for what cannot be prepared, in words.
+        Collective: every process must call with like objects in like order.
+        """
+        if not objects:
+            raise ValueError("prepare() needs at least one object: a model, an optimizer, a DataLoader or a scheduler")
+        ready = self._preparer.prepare(objects, device_placement)
+        return ready[0] if len(ready) == 1 else tuple(ready)
+
+    def prepare_model(
+        self, model: Module, device_placement: bool | None = None, evaluation_mode: bool = False
+    ) -> Module:
+        """The model, ready; without the container that exchanges gradients in `evaluation_mode`. Collective."""
+        return self._preparer.model(model, place=device_placement, evaluation=evaluation_mode)  # type: ignore[return-value]
+
+    def prepare_optimizer(self, optimizer: Optimizer, device_placement: bool | None = None) -> AcceleratedOptimizer:
+        """The optimizer, ready."""
+        return self._preparer.optimizer(optimizer, place=device_placement)
+
+    def prepare_data_loader(self, data_loader: DataLoader[A], device_placement: bool | None = None) -> DataLoader[A]:
+        """The loader of this process. Collective."""
+        return self._preparer.loader(data_loader, place=device_placement)
+
+    def prepare_scheduler(self, scheduler: Any) -> AcceleratedScheduler:
+        """The scheduler, following its prepared optimizer."""
+        return self._preparer.scheduler(scheduler)
+
+    def unwrap_model(self, model: nn.Module, keep_fp32_wrapper: bool = True) -> Any:
+        """The model that was given to `prepare`; without its autocast when `keep_fp32_wrapper` is False."""
+        return self._preparer.unwrap(model, keep_autocast=keep_fp32_wrapper)
+
+    @contextmanager
+    def accumulate(self, *models: nn.Module) -> Iterator[None]:
+        """One micro-batch; gradients travel, and optimizers step, only when a step is due."""
+        due = self.parts.clock.tick()
+        if due:
+            yield
+            return
+        with ExitStack() as stack:
+            for model in models:
+                stack.enter_context(self.no_sync(model))
+            yield
+
+    def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
+        """The context of a forward and backward whose gradients stay in this process."""
+        return self.parts.strategy.synchronising(model, enabled=False)
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        """Gradients of `loss`, divided by the accumulation steps and scaled as the precision needs."""
+        every = self.parts.clock.every
+        if every > 1:
+            loss = loss / every
+        if self.parts.scaler is not None:
+            loss = self.parts.scaler.scale(loss)
+        loss.backward(**kwargs)  # type: ignore[no-untyped-call]
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The context in which operations compute in the run's precision, as inside the model."""
+        return autocast(self.parts.precision.policy, self.device.type)
+
+    def unscale_gradients(self, optimizer: AcceleratedOptimizer | Sequence[AcceleratedOptimizer] | None = None) -> None:
+        """Divides gradients by the scale of the loss, once a step; does nothing but in fp16."""
+        if self.parts.scaler is None:
+            return
+        chosen = self._preparer.optimizers if optimizer is None else optimizer
+        for one in [chosen] if isinstance(chosen, AcceleratedOptimizer) else chosen:
+            self.parts.scaler.unscale(one.optimizer)
+
+    def clip_grad_norm_(
+        self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float = 2.0
+    ) -> torch.Tensor:
+        """The norm of the unscaled gradients, which are then at most `max_norm`; within a window nothing is clipped."""
+        chosen = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        if self.parts.clock.due:
+            self.unscale_gradients()
+            return self.parts.strategy.clip_norm(chosen, max_norm, kind=norm_type)
+        norm = self.parts.strategy.clip_norm(chosen, float("inf"), kind=norm_type)
+        return norm if self.parts.scaler is None else norm / self.parts.scaler.get_scale()
+
+    def clip_grad_value_(self, parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float) -> None:
+        """Cuts each unscaled gradient to [-clip_value, clip_value]; does nothing within a window."""
+        if self.parts.clock.due:
+            self.unscale_gradients()
+            nn.utils.clip_grad_value_(parameters, clip_value)
+
+    def gather(self, tensor: Any) -> Any:
+        """Nested tensors of all processes, joined along dim 0. Collective."""
+        return gather(tensor, self.run.transport)
+
+    def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
+        """What `gather` returns, less the samples that were repeated to fill the loader's last batch. Collective."""
+        active = self.parts.clock.active
+        return gather_for_metrics(input_data, self.run.transport, active, use_gather_object=use_gather_object)
+
+    def reduce(self, tensor: Any, reduction: Reduction = "sum", scale: float = 1.0) -> Any:
+        """Nested tensors of all processes, combined element by element. Collective."""
+        return reduce(tensor, self.run.transport, how=reduction, scale=scale)
+
+    def pad_across_processes(self, tensor: Any, dim: int = 0, pad_index: float = 0, pad_first: bool = False) -> Any:
+        """Nested tensors as long along `dim` as the longest process's. Collective."""
+        return pad_across_processes(tensor, self.run.transport, dim=dim, pad_index=pad_index, pad_first=pad_first)
+
+    def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, torch.Tensor]:
+        """The weights of the model, under the names that the model itself gives them."""
+        return (self.unwrap_model(model) if unwrap else model).state_dict()
+
+    def save_model(
+        self,
+        model: nn.Module,
+        save_directory: str | Path,
+        max_shard_size: int | str = "10GB",
+        safe_serialization: bool = True,
+    ) -> Path | None:
+        """Writes the weights on the main process: the path to open them by; None on the others."""
+        if not self.is_main_process:
+            return None
+        state = self.get_state_dict(model)
+        return save_weights(state, save_directory, max_shard_size=max_shard_size, safe_serialization=safe_serialization)
+
+    def free_memory(self, *objects: Any) -> list[None]:
+        """Forgets what was prepared and returns a None for each object, to assign to its name."""
+        self._preparer.forget()
+        self.parts.clock.reset()
+        nothing: list[None] = [None] * len(objects)
+        del objects
+        gc.collect()
+        self.run.device.release_memory()
+        return nothing
+
+    clear = free_memory

@@ -1,0 +1,47 @@
+"""Names become objects: the only place that knows which strategy, precision or device a run has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from accel_amp import PRECISIONS, LossScaler, Precision
+from accel_parallel import STRATEGIES, Strategy
+from accel_state import CannotRun, Run, RunRequest, StepClock, acquire, current, is_initialized
+
+from accel.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What an Accelerator is made of."""
+
+    run: Run
+    strategy: Strategy
+    precision: Precision
+    clock: StepClock
+    scaler: LossScaler | None
+
+
+def assemble(settings: Settings) -> Parts:
+    """The parts that the settings name.
+
+    Raises: CannotRun with every reason why they do not go together here; RunConflict when the process runs otherwise.
+    Collective: every process must call.
+    """
+    silent = settings.mixed_precision is None and is_initialized() and current().precision is not None
+    wanted = None if silent else settings.mixed_precision or "no"
+    run = acquire(RunRequest(cpu=settings.cpu, precision=wanted))
+    precision = PRECISIONS.load(run.precision or "no")()
+    strategy = STRATEGIES.load("ddp" if run.topology.world_size > 1 else "single")()
+    kind = run.placed_on.type
+    missing = precision.missing(kind)
+    problems = [*strategy.check(run, precision), *([missing] if missing is not None else [])]
+    if problems:
+        raise CannotRun(f"strategy {strategy.name} with precision {precision.name} on {kind}", problems)
+    return Parts(
+        run=run,
+        strategy=strategy,
+        precision=precision,
+        clock=StepClock(settings.accumulation_steps),
+        scaler=LossScaler(kind) if precision.policy.scale_loss else None,
+    )

@@ -1,0 +1,15 @@
+"""Settings that scripts pass as objects."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DataLoaderConfiguration:
+    """How prepared loaders share data; see `accel_data.prepare_data_loader` for each field."""
+
+    split_batches: bool = False
+    dispatch_batches: bool | None = None
+    even_batches: bool = True
+    use_seedable_sampler: bool = False
+    data_seed: int | None = None
+    non_blocking: bool = False

@@ -1,0 +1,63 @@
+"""The functions of accel-ops and accel-data, bound to the run of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import accel_data
+import accel_ops
+import torch
+from accel_state import PartialState, Reduction, Transport
+
+
+def _transport() -> Transport:
+    return PartialState().run.transport
+
+
+def gather(tensor: Any) -> Any:
+    """Nested tensors of all processes, joined along dim 0. Collective."""
+    return accel_ops.gather(tensor, _transport())
+
+
+def gather_object(object: Any) -> Any:
+    """The lists of all processes, joined in rank order. Collective."""
+    return accel_ops.gather_object(object, _transport())
+
+
+def broadcast(tensor: Any, from_process: int = 0) -> Any:
+    """Nested tensors of one process, on all. Collective."""
+    return accel_ops.broadcast(tensor, _transport(), source=from_process)
+
+
+def broadcast_object_list(object_list: list[Any], from_process: int = 0) -> list[Any]:
+    """The list, overwritten in place by that of one process. Collective."""
+    return accel_ops.broadcast_object_list(object_list, _transport(), source=from_process)
+
+
+def reduce(tensor: Any, reduction: Reduction = "mean", scale: float = 1.0) -> Any:
+    """Nested tensors of all processes, combined element by element. Collective."""
+    return accel_ops.reduce(tensor, _transport(), how=reduction, scale=scale)
+
+
+def pad_across_processes(tensor: Any, dim: int = 0, pad_index: float = 0, pad_first: bool = False) -> Any:
+    """Nested tensors as long along `dim` as the longest process's. Collective."""
+    return accel_ops.pad_across_processes(tensor, _transport(), dim=dim, pad_index=pad_index, pad_first=pad_first)
+
+
+def synchronize_rng_state(rng_type: str | None = None, generator: torch.Generator | None = None) -> None:
+    """Puts one random generator where that of the main process stands. Collective."""
+    run = PartialState().run
+    accel_data.synchronize_rng_state(rng_type, generator, transport=run.transport, device=run.device)
+
+
+def synchronize_rng_states(rng_types: Iterable[str], generator: torch.Generator | None = None) -> None:
+    """Puts random generators where those of the main process stand. Collective."""
+    run = PartialState().run
+    accel_data.synchronize_rng_states(rng_types, generator, transport=run.transport, device=run.device)
+
+
+def set_seed(seed: int, device_specific: bool = False, deterministic: bool = False) -> None:
+    """Seeds Python, NumPy and torch; one seed a process when device-specific."""
+    rank = PartialState().process_index if device_specific else 0
+    accel_data.set_seed(seed, device_specific, deterministic, rank=rank)

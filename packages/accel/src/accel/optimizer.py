@@ -1,0 +1,5 @@
+"""The prepared optimizer, under the path that scripts import it from."""
+
+from accel_amp import AcceleratedOptimizer
+
+__all__ = ["AcceleratedOptimizer"]

@@ -1,0 +1,212 @@
+"""Makes models, optimizers, loaders and schedulers ready for a run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, unwrap_forward, wrap_forward
+from accel_data import prepare_data_loader
+from accel_parallel import rebind, refuse_stale, replaced
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
+
+from accel.assembly import Parts
+from accel.settings import Settings
+
+logger = logging.getLogger("accel")
+
+
+class Preparer:
+    """Makes objects ready for a run, and remembers them."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        settings: Settings,
+        *,
+        device_placement: bool,
+        step_scheduler_with_optimizer: bool,
+        scheduler_once_per_step: bool,
+    ) -> None:
+        self.parts = parts
+        self.settings = settings
+        self.device_placement = device_placement
+        self.step_scheduler_with_optimizer = step_scheduler_with_optimizer
+        self.scheduler_once_per_step = scheduler_once_per_step
+        self.models: list[nn.Module] = []
+        self.optimizers: list[AcceleratedOptimizer] = []
+        self.schedulers: list[AcceleratedScheduler] = []
+        self.loaders: list[DataLoader[Any]] = []
+        self._said_how_schedulers_step = False
+
+    def prepare(self, objects: Sequence[Any], placement: Sequence[bool] | None) -> list[Any]:
+        """The objects, ready, in the order given; what is none of torch's classes comes back as it is.
+
+        Raises: ValueError for placements that do not match the objects, or a scheduler without its optimizer.
+        Collective: every process must call with like objects in like order.
+        """
+        if placement is not None and len(placement) != len(objects):
+            raise ValueError(
+                f"device_placement has {len(placement)} entries for {len(objects)} objects; give one for each"
+            )
+        places = list(placement) if placement is not None else [self.device_placement] * len(objects)
+        raw_optimizers = [one for one in objects if isinstance(one, Optimizer) and not self._is_ready(one)]
+        ready = list(objects)
+        for index, (one, place) in enumerate(zip(objects, places, strict=True)):
+            if isinstance(one, nn.Module):
+                ready[index] = self.model(one, place=place, optimizers=raw_optimizers)
+        refuse_stale(raw_optimizers, [*self.models, *(one for one in objects if isinstance(one, nn.Module))])
+        for index, (one, place) in enumerate(zip(objects, places, strict=True)):
+            if isinstance(one, Optimizer):
+                ready[index] = self.optimizer(one, place=place)
+            elif isinstance(one, DataLoader):
+                ready[index] = self.loader(one, place=place)
+        for index, one in enumerate(objects):
+            if isinstance(one, LRScheduler | AcceleratedScheduler):
+                ready[index] = self.scheduler(one)
+        return ready
+
+    def model(
+        self,
+        model: nn.Module,
+        *,
+        place: bool | None = None,
+        evaluation: bool = False,
+        optimizers: Sequence[Optimizer] = (),
+    ) -> nn.Module:
+        """The model on its device, its forward in the run's precision, in the container of the strategy.
+
+        Collective: every process must call, unless the model is for evaluation.
+        """
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"only a torch.nn.Module can be prepared as a model, found a {type(model).__name__}")
+        if self._is_ready(model):
+            return model
+        if self.device_placement if place is None else place:
+            self._move(model, optimizers)
+        kind = self.parts.run.placed_on.type
+        ready = wrap_forward(model, self.parts.precision.policy, kind)
+        if not evaluation:
+            ready = self.parts.strategy.setup(ready, self.parts.run)
+        self.models.append(ready)
+        return ready
+
+    def _move(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+        """Moves the model; where that makes new parameters, ties and optimizers follow."""
+        names = [(name, parameter) for name, parameter in model.named_parameters(remove_duplicate=False)]
+        before = list(model.parameters())
+        model.to(self.parts.run.placed_on)
+        after = dict(model.named_parameters(remove_duplicate=False))
+        _tie_again(model, names, after)
+        first_name = {id(parameter): name for name, parameter in reversed(names)}
+        current = dict(model.named_parameters(remove_duplicate=False))
+        new_of = replaced(before, [current[first_name[id(parameter)]] for parameter in before])
+        if new_of:
+            for optimizer in optimizers:
+                rebind(optimizer, new_of)
+
+    def optimizer(self, optimizer: Optimizer, *, place: bool | None = None) -> AcceleratedOptimizer:
+        """The optimizer, stepping when the clock says so."""
+        if isinstance(optimizer, AcceleratedOptimizer) and self._is_ready(optimizer):
+            return optimizer
+        ready = AcceleratedOptimizer(
+            optimizer,
+            self.device_placement if place is None else place,
+            self.parts.scaler,
+            clock=self.parts.clock,
+        )
+        self.optimizers.append(ready)
+        return ready
+
+    def loader(self, loader: DataLoader[Any], *, place: bool | None = None) -> DataLoader[Any]:
+        """The loader of this process. Collective: every process must call and iterate alike."""
+        if self._is_ready(loader):
+            return loader
+        data, run = self.settings.data, self.parts.run
+        ready = prepare_data_loader(
+            loader,
+            run.placed_on,
+            split_batches=data.split_batches,
+            put_on_device=self.device_placement if place is None else place,
+            rng_types=self.settings.rng_types,
+            dispatch_batches=data.dispatch_batches,
+            even_batches=data.even_batches,
+            use_seedable_sampler=data.use_seedable_sampler,
+            data_seed=data.data_seed,
+            non_blocking=data.non_blocking,
+            transport=run.transport,
+            hardware=run.device,
+            clock=self.parts.clock,
+        )
+        self.loaders.append(ready)
+        return ready
+
+    def scheduler(self, scheduler: LRScheduler | AcceleratedScheduler) -> AcceleratedScheduler:
+        """The scheduler, following the prepared optimizer that it belongs to."""
+        if isinstance(scheduler, AcceleratedScheduler):
+            if not self._is_ready(scheduler):
+                raise ValueError("this scheduler was prepared by another Accelerator; pass the original one")
+            return scheduler
+        target = scheduler.optimizer
+        followed = [one for one in self.optimizers if target is one or target is one.optimizer]
+        if not followed:
+            raise ValueError(
+                f"{type(scheduler).__name__} belongs to an optimizer that is not prepared; pass the optimizer to"
+                " prepare together with the scheduler, or before it"
+            )
+        run = self.parts.run
+        advance = 1 if self.scheduler_once_per_step else run.topology.world_size
+        ready = AcceleratedScheduler(
+            scheduler,
+            followed,
+            self.step_scheduler_with_optimizer,
+            self.settings.data.split_batches,
+            num_processes=advance,
+            clock=self.parts.clock,
+        )
+        self.schedulers.append(ready)
+        self._say_how_schedulers_step(advance)
+        return ready
+
+    def _say_how_schedulers_step(self, advance: int) -> None:
+        stays = self.settings.data.split_batches or not self.step_scheduler_with_optimizer
+        topology = self.parts.run.topology
+        if topology.world_size == 1 or topology.rank != 0 or stays or self._said_how_schedulers_step:
+            return
+        self._said_how_schedulers_step = True
+        if advance == 1:
+            rule = "advance once for each optimizer step (scheduler_once_per_step=True)"
+        else:
+            rule = (
+                f"advance {advance} times for each optimizer step, once for each process, as they were made for the"
+                " unsharded data; for once, use Accelerator(scheduler_once_per_step=True)"
+            )
+        logger.warning("prepared learning-rate schedulers %s", rule)
+
+    def unwrap(self, model: nn.Module, *, keep_autocast: bool = True) -> nn.Module:
+        """The model that was given to `prepare`."""
+        inner = self.parts.strategy.unwrap(model)
+        return inner if keep_autocast else unwrap_forward(inner)
+
+    def forget(self) -> None:
+        """Drops every reference to what was prepared."""
+        for known in (self.models, self.optimizers, self.schedulers, self.loaders):
+            known.clear()
+
+    def _is_ready(self, candidate: object) -> bool:
+        known: tuple[Sequence[object], ...] = (self.models, self.optimizers, self.schedulers, self.loaders)
+        return any(candidate is one for kind in known for one in kind)
+
+
+def _tie_again(model: nn.Module, names: list[tuple[str, nn.Parameter]], after: dict[str, nn.Parameter]) -> None:
+    """Makes parameters one again that were one before a move and came out of it as two."""
+    first: dict[int, str] = {}
+    for name, parameter in names:
+        leader = first.setdefault(id(parameter), name)
+        if after[name] is not after[leader]:
+            owner, _, leaf = name.rpartition(".")
+            setattr(model.get_submodule(owner), leaf, after[leader])

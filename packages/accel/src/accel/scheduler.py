@@ -1,0 +1,5 @@
+"""The prepared scheduler, under the path that scripts import it from."""
+
+from accel_amp import AcceleratedScheduler
+
+__all__ = ["AcceleratedScheduler"]

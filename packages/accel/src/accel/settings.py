@@ -1,0 +1,66 @@
+"""What an Accelerator was asked for: arguments over environment over defaults, merged once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from accel_amp import PRECISIONS
+from accel_data import RNGType
+from accel_data.rng import rng_types_of
+from accel_state.environ import settings as environ_settings
+
+from accel.configuration import DataLoaderConfiguration
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an Accelerator was asked for; `mixed_precision` is None when nobody asked."""
+
+    cpu: bool
+    mixed_precision: str | None
+    accumulation_steps: int
+    data: DataLoaderConfiguration
+    rng_types: tuple[RNGType, ...]
+
+
+def resolve(
+    environ: Mapping[str, str],
+    *,
+    cpu: bool,
+    fp16: bool,
+    mixed_precision: str | None,
+    gradient_accumulation_steps: int | None,
+    split_batches: bool,
+    dataloader_config: DataLoaderConfiguration | None,
+    rng_types: Iterable[str] | None,
+) -> Settings:
+    """The arguments, completed from the environment.
+
+    Raises: ValueError that lists every problem.
+    """
+    problems: list[str] = []
+    from_environ = environ_settings(environ)
+    if fp16 and mixed_precision not in (None, "fp16"):
+        problems.append(f"fp16=True and mixed_precision={mixed_precision!r} contradict each other; give one of them")
+    precision = mixed_precision or ("fp16" if fp16 else from_environ.mixed_precision)
+    if precision is not None and precision not in PRECISIONS.names():
+        problems.append(f"mixed_precision={precision!r}: expected one of {', '.join(PRECISIONS.names())}")
+    steps = gradient_accumulation_steps if gradient_accumulation_steps is not None else from_environ.accumulation_steps
+    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
+        problems.append(f"gradient_accumulation_steps={steps!r}: expected a whole number of at least 1")
+    kinds: list[RNGType] = []
+    try:
+        kinds = rng_types_of(["generator"] if rng_types is None else rng_types)
+    except ValueError as error:
+        problems.append(str(error))
+    if problems:
+        raise ValueError("Accelerator(...): " + "\n  ".join(problems))
+    data = dataloader_config or DataLoaderConfiguration()
+    return Settings(
+        cpu=cpu or from_environ.cpu,
+        mixed_precision=precision,
+        accumulation_steps=1 if steps is None else steps,
+        data=replace(data, split_batches=True) if split_batches else data,
+        rng_types=tuple(kinds),
+    )

@@ -1,0 +1,5 @@
+"""The views of the run, under the path that scripts import them from."""
+
+from accel_state import AcceleratorState, DistributedType, PartialState, is_initialized
+
+__all__ = ["AcceleratorState", "DistributedType", "PartialState", "is_initialized"]

@@ -1,0 +1,58 @@
+"""Names that scripts import from `utils`; nothing is defined here."""
+
+from accel_checkpoint import load_checkpoint_in_model
+from accel_data import RNGType
+from accel_ops import (
+    concatenate,
+    convert_to_fp32,
+    find_batch_size,
+    honor_type,
+    is_namedtuple,
+    is_torch_tensor,
+    listify,
+    pad_input_tensors,
+    recursively_apply,
+    send_to_device,
+    slice_tensors,
+)
+from accel_state import DistributedType
+
+from accel.configuration import DataLoaderConfiguration
+from accel.operations import (
+    broadcast,
+    broadcast_object_list,
+    gather,
+    gather_object,
+    pad_across_processes,
+    reduce,
+    set_seed,
+    synchronize_rng_state,
+    synchronize_rng_states,
+)
+
+__all__ = [
+    "DataLoaderConfiguration",
+    "DistributedType",
+    "RNGType",
+    "broadcast",
+    "broadcast_object_list",
+    "concatenate",
+    "convert_to_fp32",
+    "find_batch_size",
+    "gather",
+    "gather_object",
+    "honor_type",
+    "is_namedtuple",
+    "is_torch_tensor",
+    "listify",
+    "load_checkpoint_in_model",
+    "pad_across_processes",
+    "pad_input_tensors",
+    "recursively_apply",
+    "reduce",
+    "send_to_device",
+    "set_seed",
+    "slice_tensors",
+    "synchronize_rng_state",
+    "synchronize_rng_states",
+]
