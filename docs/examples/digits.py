@@ -1,8 +1,8 @@
 """Trains a classifier of handwritten digits on any number of processes.
 
-    python docs/examples/digits.py
-    torchrun --nproc-per-node 2 docs/examples/digits.py
-    accel launch --cpu --num_processes 2 docs/examples/digits.py
+python docs/examples/digits.py
+torchrun --nproc-per-node 2 docs/examples/digits.py
+accel launch --cpu --num_processes 2 docs/examples/digits.py
 """
 
 import argparse

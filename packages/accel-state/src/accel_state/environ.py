@@ -60,7 +60,7 @@ def integers(environ: Mapping[str, str], names: Iterable[str], launcher: str) ->
 
 
 def _is_integer(text: str) -> bool:
-    return text.strip().removeprefix("-").isdigit()
+    return text.strip().removeprefix("-").isdecimal()
 
 
 def worker_environ(topology: Topology) -> dict[str, str]:
@@ -96,7 +96,7 @@ def settings(environ: Mapping[str, str]) -> EnvironSettings:
     Raises: ValueError for a value that cannot be meant.
     """
     steps = environ.get(ACCUMULATION_STEPS)
-    if steps is not None and (not steps.isdigit() or int(steps) < 1):
+    if steps is not None and (not steps.isdecimal() or int(steps) < 1):
         raise ValueError(f"{ACCUMULATION_STEPS}={steps!r}: expected a whole number of at least 1")
     return EnvironSettings(
         cpu=flag(environ, USE_CPU),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from accel_state.errors import TopologyError
-from accel_state.topology import ACCEL_LAUNCH, Topology
+from accel_state.topology import ACCEL_LAUNCH, TORCHRUN, Topology
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -35,6 +35,11 @@ def open_group(topology: Topology, backend: str, *, timeout: timedelta | None = 
         return False
     meeting = topology.rendezvous
     rank, size = topology.rank, topology.world_size
+    if meeting is None and topology.launcher == TORCHRUN:
+        raise TopologyError(
+            f"RANK={rank} and WORLD_SIZE={size} are set, but not where the processes meet; set MASTER_ADDR to the host"
+            " of rank 0 and MASTER_PORT to a free port there, or start the script with accel launch or torchrun"
+        )
     if meeting is not None and topology.launcher != ACCEL_LAUNCH:
         # torch's own meeting knows whether torchrun's agent serves the store already.
         address = f"[{meeting.address}]" if ":" in meeting.address else meeting.address

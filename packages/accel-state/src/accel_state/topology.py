@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from accel_state.errors import TopologyError
 
 ACCEL_LAUNCH = "accel launch"
+TORCHRUN = "torchrun"  # or anything else that sets RANK and WORLD_SIZE
 
 
 @dataclass(frozen=True, slots=True)

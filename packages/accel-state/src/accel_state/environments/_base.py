@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from accel_state.environ import integers
+from accel_state.errors import TopologyError
 from accel_state.topology import Rendezvous, Topology
 
 
@@ -21,10 +22,19 @@ class Environment(ABC):
 
 
 def meeting_place(environ: Mapping[str, str], launcher: str) -> Rendezvous | None:
-    """The store named by MASTER_ADDR and MASTER_PORT, or None when neither is set."""
-    if "MASTER_ADDR" not in environ and "MASTER_PORT" not in environ:
+    """The store named by MASTER_ADDR and MASTER_PORT, or None when neither is set.
+
+    Raises: TopologyError when only one of them is set, or the port is no port.
+    """
+    names = ("MASTER_ADDR", "MASTER_PORT")
+    given = [f"{name}={environ[name]}" for name in names if name in environ]
+    missing = [name for name in names if name not in environ]
+    if not given:
         return None
-    if "MASTER_ADDR" not in environ:
-        integers(environ, ("MASTER_PORT", "MASTER_ADDR"), launcher)
+    if missing:
+        raise TopologyError(
+            f"the environment is half set; set by {launcher}: {given[0]}; missing: {missing[0]}. Set MASTER_ADDR to the"
+            " host of rank 0 and MASTER_PORT to a free port there, on every process"
+        )
     (port,) = integers(environ, ("MASTER_PORT",), launcher)
     return Rendezvous(environ["MASTER_ADDR"], port)

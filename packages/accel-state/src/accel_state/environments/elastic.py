@@ -5,8 +5,7 @@ from typing import ClassVar, final
 
 from accel_state.environ import STORE_FD, STORE_PORT, integers
 from accel_state.environments._base import Environment, meeting_place
-from accel_state.errors import TopologyError
-from accel_state.topology import ACCEL_LAUNCH, Rendezvous, Topology
+from accel_state.topology import ACCEL_LAUNCH, TORCHRUN, Rendezvous, Topology
 
 
 @final
@@ -21,7 +20,7 @@ class Elastic(Environment):
         """The place given by RANK and WORLD_SIZE; LOCAL_* default to a single machine."""
         if "RANK" not in environ and "WORLD_SIZE" not in environ:
             return None
-        launcher = ACCEL_LAUNCH if STORE_PORT in environ else "torchrun"
+        launcher = ACCEL_LAUNCH if STORE_PORT in environ else TORCHRUN
         rank, world_size = integers(environ, ("RANK", "WORLD_SIZE"), launcher)
         local_rank, local_world_size, node_rank = rank, world_size, 0
         if "LOCAL_RANK" in environ or "LOCAL_WORLD_SIZE" in environ:
@@ -39,13 +38,9 @@ class Elastic(Environment):
         )
 
 
-def _meeting(environ: Mapping[str, str]) -> Rendezvous:
+def _meeting(environ: Mapping[str, str]) -> Rendezvous | None:
     if STORE_PORT not in environ:
-        place = meeting_place(environ, "torchrun")
-        if place is None:
-            integers(environ, ("RANK", "WORLD_SIZE", "MASTER_PORT"), "torchrun")
-            raise TopologyError("RANK and WORLD_SIZE are set but MASTER_ADDR is not")
-        return place
+        return meeting_place(environ, TORCHRUN)
     (port,) = integers(environ, (STORE_PORT,), ACCEL_LAUNCH)
     fd = integers(environ, (STORE_FD,), ACCEL_LAUNCH)[0] if STORE_FD in environ else None
     return Rendezvous(environ.get("MASTER_ADDR", "127.0.0.1"), port, listen_fd=fd)

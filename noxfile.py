@@ -1,0 +1,135 @@
+"""The contributor's manual: `nox -l` lists what there is, `nox -s NAME` sets it up and runs it."""
+
+import os
+import re
+import shutil
+import tomllib
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).parent
+PACKAGES = {
+    path.parent.name: tomllib.loads(path.read_text())["project"]
+    for path in sorted(ROOT.glob("packages/*/pyproject.toml"))
+}
+# An unpinned torch may pull gigabytes of CUDA; this is the version that everything is tested with.
+TORCH = "torch==2.13.0"
+TESTING = ("pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "numpy", "scikit-learn", "tqdm", "cloudpickle>=3")
+TYPING = ("mypy>=1.15", "types-PyYAML", "types-tqdm", "nox")
+
+nox.options.sessions = ["lint", "types", "tests"]
+nox.options.reuse_existing_virtualenvs = True
+nox.options.error_on_external_run = True
+
+
+def siblings(name: str) -> list[str]:
+    """`name` and every package of ours below it, lowest first."""
+    below = [re.split(r"[\[=]", line)[0] for line in PACKAGES[name]["dependencies"] if line.startswith("accel")]
+    return list(dict.fromkeys([one for each in below for one in siblings(each)] + [name]))
+
+
+def install(session: nox.Session, *names: str, extra: tuple[str, ...] = ()) -> None:
+    """The packages, editable, with all that they need."""
+    wanted = dict.fromkeys(one for name in names for one in siblings(name))
+    session.install(TORCH)
+    session.install(*[part for name in wanted for part in ("-e", str(ROOT / "packages" / name))], *extra)
+
+
+def bare(session: nox.Session) -> dict[str, str]:
+    """An environment in which the tests, and what they start, find the packages of this tree without an install."""
+    return {"PYTHONPATH": os.pathsep.join(str(ROOT / "packages" / name / "src") for name in PACKAGES)}
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Trains the digits example on two processes."""
+    install(session, "accel", extra=("scikit-learn", "tqdm"))
+    session.run("accel", "launch", "--cpu", "--num_processes", "2", "docs/examples/digits.py", *session.posargs)
+    print("the same file alone:        python docs/examples/digits.py")
+    print("the same file by torchrun:  torchrun --nproc-per-node 2 docs/examples/digits.py")
+    print(f"with the environment in     {Path(session.bin).relative_to(ROOT)}")
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Checks style and form (ruff)."""
+    session.install("ruff==0.17.5")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Checks types of packages, tests and examples (mypy --strict)."""
+    install(session, *PACKAGES, extra=TESTING + TYPING)
+    session.run("mypy", *[f"packages/{name}/src" for name in PACKAGES], "noxfile.py", "docs/examples")
+    for name in PACKAGES:
+        session.run("mypy", f"packages/{name}/tests")
+    session.run("mypy", "tests-integration")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Runs the whole suite; arguments go to pytest."""
+    install(session, *PACKAGES, extra=TESTING)
+    session.run("pytest", *(session.posargs or ["packages", "tests-integration"]))
+
+
+@nox.session
+@nox.parametrize("package", [nox.param(name, id=name) for name in PACKAGES])
+def unit(session: nox.Session, package: str) -> None:
+    """Runs the tests of one package, with that package and what it declares alone."""
+    install(session, package, "accel-testing", extra=TESTING)
+    session.run("pytest", f"packages/{package}/tests", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def gpu(session: nox.Session) -> None:
+    """Runs the suite on CUDA with the interpreter at hand; nothing is installed."""
+    arguments = ["-p", "accel_testing", "--device=cuda", *(session.posargs or ["packages", "tests-integration"])]
+    session.run("python", "-m", "pytest", *arguments, env=bare(session), external=True)
+
+
+@nox.session(venv_backend="none")
+def rows(session: nox.Session) -> None:
+    """Lists the rows of docs/features.md that no test names."""
+    session.run("python", "tests-integration/feature_rows.py", external=True)
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Builds sdists, wheels from them, and imports each package with only what it declares."""
+    session.install("build", "twine")
+    dist = ROOT / "dist"
+    shutil.rmtree(dist, ignore_errors=True)
+    for name in PACKAGES:
+        session.run("python", "-m", "build", "--outdir", str(dist), f"packages/{name}", silent=True)
+    session.run("twine", "check", "--strict", *map(str, sorted(dist.iterdir())))
+    session.install(TORCH, "safetensors", "pyyaml", "pytest")
+    for name, project in PACKAGES.items():
+        folder = Path(session.create_tmp()) / f"only-{name}"
+        shutil.rmtree(folder, ignore_errors=True)
+        wheels = [next(dist.glob(f"{one.replace('-', '_')}-{project['version']}-*.whl")) for one in siblings(name)]
+        session.run(
+            "python", "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), *map(str, wheels)
+        )
+        session.run("python", "tests-integration/import_alone.py", name.replace("-", "_"), str(folder))
+
+
+@nox.session(venv_backend="none")
+def bump(session: nox.Session) -> None:
+    """Writes a new version into every package: nox -s bump -- 0.11.0."""
+    if len(session.posargs) != 1 or not re.fullmatch(r"\d+\.\d+\.\d+", session.posargs[0]):
+        session.error("give the new version: nox -s bump -- 0.11.0")
+    for name in PACKAGES:
+        path = ROOT / "packages" / name / "pyproject.toml"
+        text = re.sub(r'(?m)^version = ".*"$', f'version = "{session.posargs[0]}"', path.read_text())
+        path.write_text(re.sub(r'("accel[\w\[\]-]*==)[^"]+"', rf'\g<1>{session.posargs[0]}"', text))
+
+
+@nox.session
+def dev(session: nox.Session) -> None:
+    """Makes an environment with everything in it, and says where it is."""
+    install(session, *PACKAGES, extra=TESTING + TYPING + ("ruff==0.17.5",))
+    print(f"source {Path(session.bin).relative_to(ROOT)}/activate")

@@ -1,0 +1,103 @@
+"""Splits a command line into the launcher's options, the script, and what belongs to the script."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from accel_launch.kinds import Value
+from accel_launch.options import BY_FLAG, BY_NAME
+
+HELP = ("-h", "--help")
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """What a command line says; `flags` holds only the options that were given."""
+
+    flags: dict[str, Value]
+    script: str | None
+    arguments: tuple[str, ...]
+    help: bool
+    problems: tuple[str, ...]
+
+
+def split(tokens: Sequence[str]) -> CommandLine:
+    """The parts of a command line: options up to the first token that is none, which is the script; then its arguments.
+
+    Nothing after the script is looked at. A `--` before the script ends the options.
+    """
+    flags: dict[str, Value] = {}
+    problems: list[str] = []
+    position = 0
+    while position < len(tokens):
+        token = tokens[position]
+        if token in HELP:
+            return CommandLine(flags, None, (), True, ())
+        if token == "--":
+            position += 1
+            break
+        if not token.startswith("-") or token == "-":
+            break
+        flag, attached = _flag_and_value(token)
+        if flag not in BY_FLAG:
+            problems.append(_unknown(flag))
+            # Nobody knows whether an unknown flag takes a value: what follows cannot be told apart.
+            return CommandLine(flags, None, (), False, tuple(problems))
+        option, on = BY_FLAG[flag]
+        position += 1
+        if not option.kind.takes_value:
+            if attached is not None:
+                problems.append(f"{flag} takes no value, found {attached!r}")
+            flags[option.name] = on
+            continue
+        if attached is None:
+            if position == len(tokens) or tokens[position] in BY_FLAG:
+                found = f"the option {tokens[position]}" if position < len(tokens) else "the end of the line"
+                problems.append(f"{flag} needs a value ({option.kind.expected}), found {found}")
+                continue
+            attached = tokens[position]
+            position += 1
+        value = option.kind.read(attached)
+        if value is None:
+            problems.append(f"{flag} {attached!r}: expected {option.kind.expected}")
+        else:
+            flags[option.name] = value
+    script = tokens[position] if position < len(tokens) else None
+    expanded = _expand(flags, problems)
+    return CommandLine(expanded, script, tuple(tokens[position + 1 :]), False, tuple(problems))
+
+
+def _flag_and_value(token: str) -> tuple[str, str | None]:
+    """The flag of a token, and the value attached to it: `--n=2`, `-n=2` and `-n2`."""
+    if "=" in token:
+        flag, value = token.split("=", 1)
+        return flag, value
+    if not token.startswith("--") and token not in BY_FLAG and token[:2] in BY_FLAG:
+        option, _ = BY_FLAG[token[:2]]
+        if option.kind.takes_value:
+            return token[:2], token[2:]
+    return token, None
+
+
+def _expand(flags: dict[str, Value], problems: list[str]) -> dict[str, Value]:
+    """The flags with each short form replaced by what it stands for."""
+    expanded = {name: value for name, value in flags.items() if BY_NAME[name].stands_for is None}
+    for short in (BY_NAME[name] for name in flags):
+        if short.stands_for is None:
+            continue
+        name, wanted = short.stands_for
+        if expanded.setdefault(name, wanted) != wanted:
+            long = BY_NAME[name].flags[-1]
+            problems.append(
+                f"{short.flags[-1]} means {long} {wanted}, found also {long} {expanded[name]}: give one of the two"
+            )
+    return expanded
+
+
+def _unknown(flag: str) -> str:
+    near = get_close_matches(flag, BY_FLAG, n=1)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    return (
+        f"{flag} is not an option of accel launch{meant} (see accel launch --help;"
+        " options for the script come after the script)"
+    )

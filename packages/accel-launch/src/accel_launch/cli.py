@@ -1,0 +1,72 @@
+"""The command `accel`: finds the subcommand, and turns its refusals into words and exit codes."""
+
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+
+from accel_launch.help_text import program_help
+
+COMMANDS = {
+    "launch": "start a script on one or many processes",
+    "test": "check that processes on this machine find each other",
+    "env": "print versions, devices and settings, for a bug report",
+}
+
+REFUSED = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command line and gives its exit code: 2 if it was refused, 1 if it was empty."""
+    tokens = list(sys.argv[1:] if arguments is None else arguments)
+    if not tokens:
+        print(program_help(COMMANDS.items()), end="")
+        return 1
+    name, *rest = tokens
+    if name in ("-h", "--help"):
+        print(program_help(COMMANDS.items()), end="")
+        return 0
+    if name == "--version":
+        print(f"accel-launch {_version()}")
+        return 0
+    if name not in COMMANDS:
+        near = get_close_matches(name, COMMANDS, n=1)
+        meant = f"; did you mean {near[0]!r}?" if near else ""
+        return _refuse([f"there is no command {name!r}{meant}; the commands are: {', '.join(COMMANDS)}"])
+    command = import_module(f"accel_launch.commands.{name}")
+    try:
+        code = command.run(rest)
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        # Imported only now: a help page must not wait for it.
+        from accel_state.errors import AccelError, CannotRun
+
+        if isinstance(error, CannotRun):
+            return _refuse(error.reasons)
+        if isinstance(error, AccelError):
+            return _refuse([str(error)])
+        raise
+    return int(code)
+
+
+def _refuse(reasons: Sequence[str]) -> int:
+    if len(reasons) == 1:
+        print(f"accel: error: {reasons[0]}", file=sys.stderr, flush=True)
+    else:
+        listed = "\n".join(f"  - {reason}" for reason in reasons)
+        print(f"accel: error: {len(reasons)} problems\n{listed}", file=sys.stderr, flush=True)
+    return REFUSED
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("accel-launch")
+    except PackageNotFoundError:
+        return "from a source folder (not installed)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The subcommands of `accel`, one file each, imported when used."""

@@ -1,0 +1,158 @@
+"""Finds and reads a config file: accel's own keys, and Accelerate's as far as they ask for something accel does."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from accel_state.errors import CannotRun
+
+from accel_launch.foreign_keys import (
+    COMPUTE_ENVIRONMENT,
+    DISTRIBUTED_TYPE,
+    INSTEAD,
+    KNOWN,
+    LEGACY_FP16,
+    LOCAL,
+    MEANS_NOTHING,
+    SAGEMAKER_KEYS,
+)
+from accel_launch.kinds import SWITCH, Value
+from accel_launch.options import BY_KEY
+
+DEFAULT_NAME = "default_config.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """What one config file says: values by option name, and everything in it that cannot be followed."""
+
+    path: Path
+    values: Mapping[str, Value]
+    problems: tuple[str, ...] = ()
+
+
+def config_folder(environ: Mapping[str, str]) -> Path:
+    """$ACCEL_HOME, else accel in $HF_HOME, else huggingface/accel in $XDG_CACHE_HOME, else in ~/.cache."""
+    if environ.get("ACCEL_HOME"):
+        return Path(environ["ACCEL_HOME"]).expanduser()
+    if environ.get("HF_HOME"):
+        return Path(environ["HF_HOME"]).expanduser() / "accel"
+    home = environ.get("HOME")
+    cache = environ.get("XDG_CACHE_HOME") or (Path(home) if home else Path.home()) / ".cache"
+    return Path(cache).expanduser() / "huggingface" / "accel"
+
+
+def default_config(environ: Mapping[str, str]) -> Path | None:
+    """The config file used when none is named, or None where there is none."""
+    path = config_folder(environ) / DEFAULT_NAME
+    return path if path.is_file() else None
+
+
+def read_config(path: Path) -> ConfigFile:
+    """The values of one file; what is wrong with them is in `problems`.
+
+    Raises: CannotRun if the file cannot be read, or is not a list of names and values.
+    """
+    content = _parse(path)
+    if content is None:
+        return ConfigFile(path, {})
+    if not isinstance(content, dict):
+        raise CannotRun(
+            f"config file {path}",
+            [f"expected lines of the form name: value, found a {type(content).__name__}"],
+        )
+    values, problems = interpret(content)
+    return ConfigFile(path, values, tuple(f"config file {path}: {problem}" for problem in problems))
+
+
+def _parse(path: Path) -> object:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise CannotRun(f"config file {path}", [f"there is no such file (looked from {Path.cwd()})"]) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise CannotRun(f"config file {path}", [f"it cannot be read: {error}"]) from None
+    if path.suffix == ".json":
+        import json
+
+        try:
+            return json.loads(text) if text.strip() else None
+        except json.JSONDecodeError as error:
+            raise CannotRun(f"config file {path}", [f"not JSON: {error}"]) from None
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise CannotRun(f"config file {path}", [f"not YAML: {' '.join(str(error).split())}"]) from None
+
+
+def interpret(content: Mapping[object, object]) -> tuple[dict[str, Value], list[str]]:
+    """The option values in a file's content, and every problem with it."""
+    values: dict[str, Value] = {}
+    problems: list[str] = []
+    remote = content.get(COMPUTE_ENVIRONMENT) not in (None, LOCAL)
+    for key, value in content.items():
+        if key in BY_KEY:
+            _own(str(key), value, values, problems)
+        elif key in MEANS_NOTHING:
+            if not MEANS_NOTHING[str(key)](value):
+                why = INSTEAD.get(str(key), "accel launch cannot do that yet")
+                problems.append(f"{key}: {value!r} is not supported: {why}; remove the line")
+        elif key in SAGEMAKER_KEYS:
+            if not remote and value is not None:
+                problems.append(f"{key}: {value!r} is for SageMaker, which is not supported; remove the line")
+        elif key not in KNOWN:
+            near = get_close_matches(str(key), [*BY_KEY, *KNOWN], n=1)
+            problems.append(f"unknown key {str(key)!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    if remote:
+        problems.append(
+            f"{COMPUTE_ENVIRONMENT}: {content[COMPUTE_ENVIRONMENT]!r} is not supported: expected {LOCAL},"
+            " the only place where accel launch can start processes"
+        )
+    _legacy_fp16(content, values, problems)
+    _distributed_type(content, values, problems)
+    return values, problems
+
+
+def _own(key: str, value: object, values: dict[str, Value], problems: list[str]) -> None:
+    option = BY_KEY[key]
+    # Accelerate writes -1 for a count that nobody chose.
+    if value is None or (key == "num_processes" and value == -1):
+        return
+    read = option.kind.read(value)
+    if read is None:
+        problems.append(f"{key}: expected {option.kind.expected}, found {value!r}")
+    else:
+        values[option.name] = read
+
+
+def _legacy_fp16(content: Mapping[object, object], values: dict[str, Value], problems: list[str]) -> None:
+    asked = content.get(LEGACY_FP16)
+    if asked is None:
+        return
+    on = SWITCH.read(asked)
+    if on is None:
+        problems.append(f"{LEGACY_FP16}: expected {SWITCH.expected}, found {asked!r}")
+    elif on and values.setdefault("mixed_precision", "fp16") != "fp16":
+        problems.append(
+            f"{LEGACY_FP16}: true contradicts mixed_precision: {values['mixed_precision']}; remove one of the two"
+        )
+
+
+def _distributed_type(content: Mapping[object, object], values: dict[str, Value], problems: list[str]) -> None:
+    kind = content.get(DISTRIBUTED_TYPE)
+    if kind in ("NO", "no", False):
+        if values.setdefault("num_processes", 1) != 1:
+            problems.append(
+                f"{DISTRIBUTED_TYPE}: NO means one process, found num_processes: {values['num_processes']};"
+                f" remove {DISTRIBUTED_TYPE}, or set it to MULTI_GPU or MULTI_CPU"
+            )
+    elif kind == "MULTI_CPU":
+        values["cpu"] = True
+    elif kind not in (None, "MULTI_GPU"):
+        problems.append(
+            f"{DISTRIBUTED_TYPE}: {kind!r} is not supported: expected NO, MULTI_CPU or MULTI_GPU;"
+            " accel launch cannot do more yet"
+        )

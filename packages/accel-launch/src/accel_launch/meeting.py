@@ -1,0 +1,54 @@
+"""Opens the two ports of a job of several processes, on 127.0.0.1 only and chosen by the system."""
+
+import socket
+from types import TracebackType
+from typing import Self
+
+from accel_launch.plan import LOOPBACK, Ports
+
+
+class Meeting:
+    """The sockets that a launcher holds for its workers while their job lasts.
+
+    The store's socket listens already, so no worker can come too early; rank 0 inherits it. The master's port is for
+    scripts that call `init_process_group` by themselves: it is bound with SO_REUSEADDR and never listens, so rank 0
+    can listen on it, and the system gives it to nobody else.
+    """
+
+    def __init__(self) -> None:
+        self._store = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._master = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+
+    def __enter__(self) -> Self:
+        try:
+            self._store.bind((LOOPBACK, 0))
+            self._store.listen(socket.SOMAXCONN)
+            self._master.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._master.bind((LOOPBACK, 0))
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._store.close()
+        self._master.close()
+
+    @property
+    def ports(self) -> Ports:
+        """Where the workers meet; valid until `handed_over`."""
+        return Ports(
+            store_port=self._store.getsockname()[1],
+            store_fd=self._store.fileno(),
+            master_port=self._master.getsockname()[1],
+        )
+
+    def handed_over(self, rank: int) -> None:
+        """Closes the launcher's own copy of the store's socket once rank 0 has one.
+
+        With no other copy open, peers of a dead rank 0 are refused at once and wait in no queue that nobody reads.
+        """
+        if rank == 0:
+            self._store.close()

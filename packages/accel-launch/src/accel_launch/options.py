@@ -1,0 +1,127 @@
+"""The launch options, each declared once: the parser, the config reader and the help are made from this table."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from accel_launch.kinds import COUNT, DEVICES, PATH, SWITCH, Kind, Value, one_of
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One launch option: its flags, its kind, and where else it may be set.
+
+    `key` is its name in a config file, `variable` its name in the environment; None: cannot be set there.
+    `stands_for` makes the flag a short form of another option with a fixed value.
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    kind: Kind
+    help: str
+    key: str | None = None
+    variable: str | None = None
+    stands_for: tuple[str, Value] | None = None
+
+    @property
+    def on(self) -> tuple[str, ...]:
+        """Every spelling that sets the option."""
+        return tuple(_spellings(self.flags))
+
+    @property
+    def off(self) -> tuple[str, ...]:
+        """Every spelling that unsets the option: there is one for each switch that a config file could have set."""
+        if self.kind.takes_value or self.key is None:
+            return ()
+        return tuple(_spellings(tuple(f"--no_{flag[2:]}" for flag in self.flags if flag.startswith("--"))))
+
+
+def _spellings(flags: tuple[str, ...]) -> Iterator[str]:
+    for flag in flags:
+        yield flag
+        if flag.startswith("--") and "_" in flag:
+            yield "--" + flag[2:].replace("_", "-")
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option(
+        name="num_processes",
+        flags=("-n", "--num_processes"),
+        kind=COUNT,
+        help="How many processes to start. Default: one for each accelerator; one where there is none.",
+        key="num_processes",
+        variable="ACCEL_NUM_PROCESSES",
+    ),
+    Option(
+        name="cpu",
+        flags=("--cpu",),
+        kind=SWITCH,
+        help="Compute on the CPU, even where there are accelerators.",
+        key="use_cpu",
+        variable="ACCEL_USE_CPU",
+    ),
+    Option(
+        name="gpu_ids",
+        flags=("--gpu_ids",),
+        kind=DEVICES,
+        help="Which GPUs to use: numbers such as 0,1, or all.",
+        key="gpu_ids",
+        variable="ACCEL_GPU_IDS",
+    ),
+    Option(
+        name="mixed_precision",
+        flags=("--mixed_precision",),
+        kind=one_of("no", "bf16", "fp16"),
+        help="The precision in which an Accelerator computes, unless the script says otherwise.",
+        key="mixed_precision",
+        variable="ACCEL_MIXED_PRECISION",
+    ),
+    Option(
+        name="fp16",
+        flags=("--fp16",),
+        kind=SWITCH,
+        help="Short for --mixed_precision fp16.",
+        stands_for=("mixed_precision", "fp16"),
+    ),
+    Option(
+        name="gradient_accumulation_steps",
+        flags=("--gradient_accumulation_steps",),
+        kind=COUNT,
+        help="Batches for each step of the optimizer, unless the script says otherwise.",
+        key="gradient_accumulation_steps",
+        variable="ACCEL_GRADIENT_ACCUMULATION_STEPS",
+    ),
+    Option(
+        name="num_cpu_threads_per_process",
+        flags=("--num_cpu_threads_per_process",),
+        kind=COUNT,
+        help="OMP_NUM_THREADS of each process. Default with several processes: cores divided by processes.",
+        key="num_cpu_threads_per_process",
+        variable="ACCEL_NUM_CPU_THREADS_PER_PROCESS",
+    ),
+    Option(
+        name="config_file",
+        flags=("--config_file",),
+        kind=PATH,
+        help="A YAML or JSON file of settings. Default: default_config.yaml in the config folder, where it exists.",
+        variable="ACCEL_CONFIG_FILE",
+    ),
+    Option(
+        name="module",
+        flags=("-m", "--module"),
+        kind=SWITCH,
+        help="SCRIPT is the name of a module, as in python -m.",
+    ),
+    Option(
+        name="no_python",
+        flags=("--no_python",),
+        kind=SWITCH,
+        help="SCRIPT is a program, not a Python file.",
+    ),
+)
+
+BY_NAME: dict[str, Option] = {option.name: option for option in OPTIONS}
+BY_KEY: dict[str, Option] = {option.key: option for option in OPTIONS if option.key is not None}
+BY_FLAG: dict[str, tuple[Option, bool]] = {
+    **{flag: (option, True) for option in OPTIONS for flag in option.on},
+    **{flag: (option, False) for option in OPTIONS for flag in option.off},
+}

@@ -1,0 +1,179 @@
+"""Turns settings into the processes to start: their commands and environments. Pure: it starts nothing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from accel_state.environ import ACCUMULATION_STEPS, MIXED_PRECISION, USE_CPU, worker_environ
+from accel_state.errors import CannotRun
+from accel_state.topology import ACCEL_LAUNCH, Rendezvous, Topology
+
+from accel_launch.settings import LaunchSettings, Origin
+
+LOOPBACK = "127.0.0.1"
+
+# What torchrun, mpirun and srun set in each process they start: a variable, and the number of processes.
+_STARTED_BY = (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the plan must know of this machine."""
+
+    cores: int
+    accelerators: int
+    loopback_interface: str = "lo"
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where several processes meet: the store that rank 0 opens on `store_fd`, and a port for scripts of their own."""
+
+    store_port: int
+    store_fd: int
+    master_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """Everything needed to start one process; `descriptors` are the open files that it inherits."""
+
+    command: tuple[str, ...]
+    environ: Mapping[str, str]
+    descriptors: tuple[int, ...] = ()
+
+
+def started_by_others(environ: Mapping[str, str]) -> str | None:
+    """How this process was told its place among several by another launcher, or None."""
+    for rank, size in _STARTED_BY:
+        if rank in environ and size in environ:
+            return f"{rank}={environ[rank]}, {size}={environ[size]}"
+    tasks = environ.get("SLURM_STEP_NUM_TASKS", "1")
+    if "SLURM_PROCID" in environ and tasks.isdigit() and int(tasks) > 1:
+        return f"SLURM_PROCID={environ['SLURM_PROCID']}, SLURM_STEP_NUM_TASKS={tasks}"
+    return None
+
+
+def count_processes(settings: LaunchSettings, environ: Mapping[str, str], machine: Machine) -> int:
+    """How many processes to start on this machine.
+
+    Raises: CannotRun if another launcher has started this one, or if there are not enough accelerators.
+    """
+    asked = settings.num_processes
+    place = started_by_others(environ)
+    if place is not None:
+        if asked is not None and asked > 1 and settings.origins["num_processes"] is Origin.FLAG:
+            raise CannotRun(
+                "launch",
+                [
+                    f"{asked} processes were asked for, but another launcher has started this one already ({place}):"
+                    " choose one of the two; leave out --num_processes, or start accel launch by itself"
+                ],
+            )
+        return 1
+    problems = _device_problems(settings, machine)
+    if problems:
+        raise CannotRun("launch", problems)
+    if settings.cpu:
+        return asked or 1
+    return asked or _visible(settings, machine) or 1
+
+
+def _visible(settings: LaunchSettings, machine: Machine) -> int:
+    if settings.gpu_ids in (None, "all"):
+        return machine.accelerators
+    return len(str(settings.gpu_ids).split(","))
+
+
+def _device_problems(settings: LaunchSettings, machine: Machine) -> list[str]:
+    chosen = settings.gpu_ids not in (None, "all")
+    if settings.cpu:
+        origins = settings.origins
+        if chosen and origins["cpu"] is Origin.FLAG and origins["gpu_ids"] is Origin.FLAG:
+            return [f"--cpu and --gpu_ids {settings.gpu_ids} contradict each other: give one of the two"]
+        return []
+    if chosen and machine.accelerators == 0:
+        return [f"gpu_ids {settings.gpu_ids} was asked for, but no GPU was found; leave it out, or add --cpu"]
+    visible = _visible(settings, machine)
+    asked = settings.num_processes or visible
+    if machine.accelerators and asked > visible:
+        named = f"gpu_ids {settings.gpu_ids} names {visible}" if chosen else f"{visible} can be seen"
+        return [
+            f"{asked} processes were asked for, each with a GPU of its own, but {named}:"
+            f" ask for {visible} or fewer, or add --cpu"
+        ]
+    return []
+
+
+def script_command(
+    script: str, arguments: Sequence[str], *, settings: LaunchSettings, interpreter: str
+) -> tuple[str, ...]:
+    """The command that runs the script with its arguments untouched."""
+    if settings.no_python:
+        return (script, *arguments)
+    if settings.module:
+        return (interpreter, "-m", script, *arguments)
+    return (interpreter, script, *arguments)
+
+
+def plan_one(settings: LaunchSettings, command: Sequence[str], environ: Mapping[str, str]) -> ProcessSpec:
+    """One process in the environment it is launched from, plus the settings: nothing tells it of ranks."""
+    variables = {**environ, **_setting_variables(settings)}
+    if settings.num_cpu_threads_per_process is not None and _threads_win(settings, environ):
+        variables["OMP_NUM_THREADS"] = str(settings.num_cpu_threads_per_process)
+    return ProcessSpec(tuple(command), variables)
+
+
+def plan_many(
+    settings: LaunchSettings,
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    count: int,
+    machine: Machine,
+    ports: Ports,
+) -> list[ProcessSpec]:
+    """Several processes of this machine in rank order; only rank 0 inherits the store's descriptor."""
+    shared = {
+        "OMP_NUM_THREADS": str(max(1, machine.cores // count)),
+        "GLOO_SOCKET_IFNAME": machine.loopback_interface,
+        "NCCL_SOCKET_IFNAME": machine.loopback_interface,
+        **plan_one(settings, command, environ).environ,
+        "MASTER_PORT": str(ports.master_port),
+    }
+    return [
+        ProcessSpec(
+            command=tuple(command),
+            environ={**shared, **worker_environ(_place(rank, count, ports))},
+            descriptors=(ports.store_fd,) if rank == 0 else (),
+        )
+        for rank in range(count)
+    ]
+
+
+def _place(rank: int, count: int, ports: Ports) -> Topology:
+    return Topology(
+        rank=rank,
+        world_size=count,
+        local_rank=rank,
+        local_world_size=count,
+        rendezvous=Rendezvous(LOOPBACK, ports.store_port, listen_fd=ports.store_fd if rank == 0 else None),
+        launcher=ACCEL_LAUNCH,
+    )
+
+
+def _threads_win(settings: LaunchSettings, environ: Mapping[str, str]) -> bool:
+    """A flag and ACCEL_NUM_CPU_THREADS_PER_PROCESS beat OMP_NUM_THREADS, which beats a config file."""
+    return "OMP_NUM_THREADS" not in environ or settings.origins["num_cpu_threads_per_process"] is not Origin.FILE
+
+
+def _setting_variables(settings: LaunchSettings) -> dict[str, str]:
+    variables = {}
+    if settings.said("cpu"):
+        variables[USE_CPU] = "1" if settings.cpu else "0"
+    if settings.mixed_precision is not None:
+        variables[MIXED_PRECISION] = settings.mixed_precision
+    if settings.gradient_accumulation_steps is not None:
+        variables[ACCUMULATION_STEPS] = str(settings.gradient_accumulation_steps)
+    if settings.gpu_ids is not None and settings.gpu_ids != "all" and not settings.cpu:
+        variables["CUDA_VISIBLE_DEVICES"] = settings.gpu_ids
+    return variables

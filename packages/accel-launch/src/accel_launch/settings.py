@@ -1,0 +1,102 @@
+"""Which value of each launch option wins: flag, then environment variable, then config file, then default."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeVar
+
+from accel_launch.kinds import Value
+from accel_launch.options import BY_NAME, OPTIONS
+
+T = TypeVar("T", bool, int, str)
+
+
+class Origin(Enum):
+    """Where a value came from."""
+
+    FLAG = "flag"
+    ENVIRONMENT = "environment"
+    FILE = "config file"
+    DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The value that won, and where it came from; None: nobody said anything."""
+
+    value: Value | None
+    origin: Origin
+
+
+NOT_SAID = Resolved(None, Origin.DEFAULT)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSettings:
+    """Every launch option with its value; `origins` tells where each came from."""
+
+    num_processes: int | None
+    cpu: bool
+    gpu_ids: str | None
+    mixed_precision: str | None
+    gradient_accumulation_steps: int | None
+    num_cpu_threads_per_process: int | None
+    module: bool
+    no_python: bool
+    origins: Mapping[str, Origin]
+
+    def said(self, name: str) -> bool:
+        """Whether anybody set the option: a flag, a variable or a file."""
+        return self.origins[name] is not Origin.DEFAULT
+
+
+def read_variables(environ: Mapping[str, str]) -> tuple[dict[str, Value], list[str]]:
+    """The option values in an environment, and every variable whose value cannot be meant; empty is not set."""
+    values: dict[str, Value] = {}
+    problems: list[str] = []
+    for option in OPTIONS:
+        word = environ.get(option.variable, "").strip() if option.variable is not None else ""
+        if not word:
+            continue
+        value = option.kind.read(word)
+        if value is None:
+            problems.append(f"{option.variable}={word!r} in the environment: expected {option.kind.expected}")
+        else:
+            values[option.name] = value
+    return values, problems
+
+
+def resolve(
+    flags: Mapping[str, Value], variables: Mapping[str, Value], file: Mapping[str, Value]
+) -> dict[str, Resolved]:
+    """The winner for each option."""
+    sources = ((Origin.FLAG, flags), (Origin.ENVIRONMENT, variables), (Origin.FILE, file))
+    return {
+        name: next((Resolved(values[name], origin) for origin, values in sources if name in values), NOT_SAID)
+        for name in BY_NAME
+        if BY_NAME[name].stands_for is None
+    }
+
+
+def launch_settings(resolved: Mapping[str, Resolved]) -> LaunchSettings:
+    """The winners, typed."""
+    return LaunchSettings(
+        num_processes=_typed(resolved, "num_processes", int),
+        cpu=_typed(resolved, "cpu", bool) or False,
+        gpu_ids=_typed(resolved, "gpu_ids", str),
+        mixed_precision=_typed(resolved, "mixed_precision", str),
+        gradient_accumulation_steps=_typed(resolved, "gradient_accumulation_steps", int),
+        num_cpu_threads_per_process=_typed(resolved, "num_cpu_threads_per_process", int),
+        module=_typed(resolved, "module", bool) or False,
+        no_python=_typed(resolved, "no_python", bool) or False,
+        origins={name: each.origin for name, each in resolved.items()},
+    )
+
+
+def _typed(resolved: Mapping[str, Resolved], name: str, kind: type[T]) -> T | None:
+    value = resolved[name].value
+    if value is None:
+        return None
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} is {value!r}: expected {kind.__name__}")
+    return value

@@ -1,0 +1,58 @@
+"""The real command line in a process of its own, with an environment that says nothing."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+Start = Callable[..., "subprocess.Popen[str]"]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+SILENT = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH")
+
+
+@pytest.fixture
+def silent_environ(tmp_path: Path) -> dict[str, str]:
+    """An environment without settings or ranks, in which this source tree is importable and no GPU is seen."""
+    environ = {name: os.environ[name] for name in SILENT if name in os.environ}
+    path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
+    return {**environ, "PYTHONPATH": path, "ACCEL_HOME": str(tmp_path / "no-config"), "CUDA_VISIBLE_DEVICES": ""}
+
+
+@pytest.fixture
+def start(tmp_path: Path, silent_environ: Mapping[str, str]) -> Start:
+    """Starts `accel` with some arguments in the temporary folder."""
+
+    def start(*arguments: str, environ: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, "-m", "accel_launch", *arguments],
+            cwd=tmp_path,
+            env={**silent_environ, **(environ or {})},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
+
+
+@pytest.fixture
+def accel(start: Start) -> Run:
+    """Runs `accel` with some arguments to its end."""
+
+    def run(
+        *arguments: str, input: str = "", environ: Mapping[str, str] | None = None
+    ) -> "subprocess.CompletedProcess[str]":
+        with start(*arguments, environ=environ) as process:
+            try:
+                out, err = process.communicate(input, timeout=60)
+            except BaseException:
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    return run

@@ -1,0 +1,208 @@
+"""The real command line, from the shell's side."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from accel_launch.options import OPTIONS
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+SHOW = """\
+import os, sys
+names = ("RANK", "WORLD_SIZE", "ACCEL_USE_CPU", "ACCEL_MIXED_PRECISION", "ACCEL_STORE_PORT")
+line = " ".join([*sys.argv[1:], *(f"{n}={os.environ[n]}" for n in names if n in os.environ)])
+sys.stdout.write(line + "\\n")
+"""
+
+
+@pytest.fixture
+def show(tmp_path: Path) -> str:
+    (tmp_path / "show.py").write_text(SHOW)
+    return "show.py"
+
+
+def test_the_command_alone_prints_help_and_exits_1(accel: Run) -> None:
+    done = accel()
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "usage: accel COMMAND" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["launch", "--help"], ["test", "-h"], ["env", "--help"]])
+def test_help_is_printed(accel: Run, arguments: list[str]) -> None:
+    done = accel(*arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: accel")
+
+
+def test_s108b_the_help_lists_every_option_with_its_key_and_variable(accel: Run) -> None:
+    words = " ".join(accel("launch", "--help").stdout.split())
+    for option in OPTIONS:
+        assert all(flag in words for flag in option.flags)
+        assert option.help in words
+        assert option.key is None or f"file: {option.key}" in words
+        assert option.variable is None or f"variable: {option.variable}" in words
+
+
+def test_the_version_is_printed(accel: Run) -> None:
+    assert accel("--version").stdout.startswith("accel-launch ")
+
+
+def test_an_unknown_command_names_the_nearest(accel: Run) -> None:
+    done = accel("lunch")
+    assert done.returncode == 2
+    assert done.stderr.startswith("accel: error: there is no command 'lunch'; did you mean 'launch'?")
+
+
+def test_s106_one_process_has_its_arguments_and_no_rank(accel: Run, show: str) -> None:
+    done = accel("launch", "--mixed-precision", "bf16", show, "--cpu", "-n", "4", "--", "-h")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "--cpu -n 4 -- -h ACCEL_MIXED_PRECISION=bf16\n"
+
+
+def test_s109_several_processes_have_their_ranks_and_nothing_else_is_said(accel: Run, show: str) -> None:
+    done = accel("launch", "-n", "2", "--cpu", show, "x")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [line.rsplit(" ", 1)[0] for line in sorted(done.stdout.splitlines())]
+    assert lines == [f"x RANK={rank} WORLD_SIZE=2 ACCEL_USE_CPU=1" for rank in (0, 1)]
+
+
+def test_s107_a_named_config_file_is_used_and_the_flag_beats_it(accel: Run, show: str, tmp_path: Path) -> None:
+    (tmp_path / "two.yaml").write_text("num_processes: 2\nmixed_precision: bf16\n")
+    done = accel("launch", "--config_file", "two.yaml", "--mixed_precision", "no", show)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("WORLD_SIZE=2 ACCEL_MIXED_PRECISION=no") == 2
+
+
+def test_s104b_the_default_config_file_sets_the_count(accel: Run, show: str, tmp_path: Path) -> None:
+    (tmp_path / "default_config.yaml").write_text("num_processes: 4\n")
+    done = accel("launch", show, environ={"ACCEL_HOME": str(tmp_path)})
+    assert done.stdout.count("WORLD_SIZE=4") == 4
+
+
+def test_s104b_without_a_config_there_is_a_process_for_each_accelerator(accel: Run, show: str) -> None:
+    assert accel("launch", show, environ={"CUDA_VISIBLE_DEVICES": "0,1,2"}).stdout.count("WORLD_SIZE=3") == 3
+
+
+def test_decision_10_under_torchrun_the_place_is_kept(accel: Run, show: str) -> None:
+    place = {"RANK": "1", "WORLD_SIZE": "2"}
+    assert accel("launch", show, environ=place).stdout == "RANK=1 WORLD_SIZE=2\n"
+    done = accel("launch", "-n", "2", show, environ=place)
+    assert done.returncode == 2
+    assert "choose one of the two" in done.stderr
+
+
+def test_everything_that_is_wrong_is_told_at_once_and_nothing_starts(accel: Run, show: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("num_machines: 2\nprocesses: 4\n")
+    done = accel("launch", "--config_file", "bad.yaml", "-n", "0", "shwo.py", environ={"ACCEL_MIXED_PRECISION": "fp7"})
+    assert (done.returncode, done.stdout) == (2, "")
+    first, *rest = done.stderr.splitlines()
+    assert first == "accel: error: 5 problems"
+    for words in ("-n '0'", "ACCEL_MIXED_PRECISION='fp7'", "num_machines: 2", "'processes'", "'show.py'?"):
+        assert any(words in line for line in rest)
+
+
+def test_one_problem_is_one_line(accel: Run, tmp_path: Path) -> None:
+    done = accel("launch", "nothing.py")
+    assert done.stderr == f"accel: error: script 'nothing.py' does not exist (working directory {tmp_path})\n"
+    assert done.returncode == 2
+
+
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_a_module_and_a_program_are_started(accel: Run, show: str, count: str) -> None:
+    assert accel("launch", "-n", count, "-m", "show", "m").stdout.count("m") == int(count)
+    assert accel("launch", "-n", count, "--no_python", "echo", "-n", "p").stdout == "p" * int(count)
+
+
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_stdin_reaches_the_script(accel: Run, tmp_path: Path, count: str) -> None:
+    (tmp_path / "read.py").write_text(
+        "import os, sys, time\n"
+        "rank, size = os.environ.get('RANK', '0'), os.environ.get('WORLD_SIZE', '1')\n"
+        "while rank == '0' and size == '2' and not os.path.exists('1-has-read'): time.sleep(0.01)\n"
+        "sys.stdout.write(f'{rank} {sys.stdin.read()!r}\\n')\n"
+        "open(rank + '-has-read', 'w').close()\n"
+    )
+    done = accel("launch", "-n", count, "read.py", input="one\ntwo")
+    assert sorted(done.stdout.splitlines()) == [r"0 'one\ntwo'", "1 ''"][: int(count)]
+
+
+def test_the_environment_is_described_with_the_origin_of_each_value(accel: Run, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("num_processes: 2\nuse_cpu: true\n")
+    done = accel("env", "--config_file", "c.yaml", "-n", "3", environ={"ACCEL_MIXED_PRECISION": "bf16"})
+    assert (done.returncode, done.stderr) == (0, "")
+    for words in (
+        "python: ",
+        "torch: ",
+        "config file: c.yaml\n  num_processes: 2\n  use_cpu: true\n",
+        "  num_processes: 3 (flag)\n",
+        "  cpu: True (config file)\n",
+        "  mixed_precision: bf16 (environment)\n",
+        "  gpu_ids: not set (default)\n",
+        "  ACCEL_MIXED_PRECISION=bf16\n",
+    ):
+        assert words in done.stdout
+
+
+def test_a_broken_config_file_is_described_and_refused(accel: Run, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("nonsense: 2\n")
+    done = accel("env", "--config_file", "c.yaml")
+    assert done.returncode == 2
+    assert "  nonsense: 2\n" in done.stdout
+    assert "unknown key 'nonsense'" in done.stderr
+
+
+@pytest.fixture
+def with_check(tmp_path: Path, silent_environ: Mapping[str, str]) -> Callable[[str], dict[str, str]]:
+    """Ships a module accel.check of one's own, ahead of any other."""
+
+    def ship(code: str) -> dict[str, str]:
+        package = tmp_path / "shipped" / "accel"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("")
+        (package / "check.py").write_text(code)
+        return {"PYTHONPATH": f"{package.parent}:{silent_environ['PYTHONPATH']}"}
+
+    return ship
+
+
+@pytest.mark.parametrize(("count", "said"), [("1", "1 process"), ("2", "2 processes")])
+def test_s105_the_check_ends_with_a_line_of_success(
+    accel: Run, with_check: Callable[[str], dict[str, str]], tmp_path: Path, count: str, said: str
+) -> None:
+    (tmp_path / "c.yaml").write_text(f"num_processes: {count}\n")
+    done = accel("test", "--config_file", "c.yaml", environ=with_check("print('checked')"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("checked") == int(count)
+    assert done.stdout.splitlines()[-1] == f"accel test: success on {said}; this machine is ready"
+
+
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_s105_a_check_that_fails_gives_its_exit_code(
+    accel: Run, with_check: Callable[[str], dict[str, str]], count: str
+) -> None:
+    done = accel("test", "-n", count, environ=with_check("raise SystemExit(3)"))
+    assert done.returncode == 3
+    assert "success" not in done.stdout
+    assert "failed with exit code 3" in done.stderr
+
+
+def test_the_check_takes_no_script(accel: Run) -> None:
+    done = accel("test", "-m", "train.py")
+    assert done.returncode == 2
+    assert "accel test takes options only, found 'train.py'" in done.stderr
+    assert "accel test takes no module" in done.stderr
+
+
+def test_the_check_says_when_package_accel_is_missing(silent_environ: Mapping[str, str], tmp_path: Path) -> None:
+    code = (
+        "import importlib.util as u; find = u.find_spec\n"
+        "u.find_spec = lambda name, *rest: None if name == 'accel' else find(name, *rest)\n"
+        "from accel_launch.cli import main; raise SystemExit(main(['test']))"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=silent_environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "module accel.check of package accel, which is not installed" in done.stderr

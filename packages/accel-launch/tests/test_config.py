@@ -1,0 +1,156 @@
+"""What config files may say."""
+
+from pathlib import Path
+
+import pytest
+from accel_launch.config import config_folder, default_config, interpret, read_config
+from accel_state.errors import CannotRun
+
+ACCELERATE_CPU = """\
+compute_environment: LOCAL_MACHINE
+debug: false
+distributed_type: MULTI_CPU
+downcast_bf16: 'no'
+enable_cpu_affinity: false
+machine_rank: 0
+main_training_function: main
+mixed_precision: no
+mpirun_config: {}
+num_machines: 1
+num_processes: 4
+rdzv_backend: static
+same_network: true
+tpu_env: []
+tpu_use_cluster: false
+tpu_use_sudo: false
+use_cpu: true
+"""
+
+
+def write(folder: Path, text: str, name: str = "c.yaml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_s104_the_keys_of_a_file_become_values(tmp_path: Path) -> None:
+    text = "num_processes: 2\nuse_cpu: true\nmixed_precision: bf16\ngpu_ids: 0,1\ngradient_accumulation_steps: 4\n"
+    file = read_config(write(tmp_path, text + "num_cpu_threads_per_process: 3\n"))
+    assert file.problems == ()
+    assert file.values == {
+        "num_processes": 2,
+        "cpu": True,
+        "mixed_precision": "bf16",
+        "gpu_ids": "0,1",
+        "gradient_accumulation_steps": 4,
+        "num_cpu_threads_per_process": 3,
+    }
+
+
+def test_json_is_read_as_well(tmp_path: Path) -> None:
+    assert read_config(write(tmp_path, '{"num_processes": 2}', "c.json")).values == {"num_processes": 2}
+
+
+def test_decision_12_a_file_of_accelerate_is_read(tmp_path: Path) -> None:
+    file = read_config(write(tmp_path, ACCELERATE_CPU))
+    assert file.problems == ()
+    assert file.values == {"num_processes": 4, "cpu": True, "mixed_precision": "no"}
+
+
+@pytest.mark.parametrize(
+    ("content", "values"),
+    [
+        ({"distributed_type": "NO"}, {"num_processes": 1}),
+        ({"distributed_type": False}, {"num_processes": 1}),
+        ({"distributed_type": "MULTI_GPU", "num_processes": -1, "gpu_ids": "all"}, {"gpu_ids": "all"}),
+        ({"distributed_type": "MULTI_CPU"}, {"cpu": True}),
+        ({"fp16": True}, {"mixed_precision": "fp16"}),
+        ({"fp16": False, "mixed_precision": False}, {"mixed_precision": "no"}),
+        ({"gpu_ids": 1, "fsdp_config": {}, "tpu_name": None}, {"gpu_ids": "1"}),
+        ({"gpu_ids": [0, 1], "num_processes": None}, {"gpu_ids": "0,1"}),
+    ],
+)
+def test_foreign_words_are_understood(content: dict[object, object], values: dict[str, object]) -> None:
+    assert interpret(content) == (values, [])
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"num_machines": 2}, "runs on this machine only"),
+        ({"fsdp_config": {"fsdp_version": 2}}, "fsdp_config: {'fsdp_version': 2} is not supported"),
+        ({"deepspeed_config": {"zero_stage": 3}}, "deepspeed_config"),
+        ({"parallelism_config": {"x": 1}}, "parallelism_config"),
+        ({"tpu_use_cluster": True}, "tpu_use_cluster"),
+        ({"tpu_name": "pod"}, "tpu_name"),
+        ({"distributed_type": "DEEPSPEED"}, "expected NO, MULTI_CPU or MULTI_GPU"),
+        ({"distributed_type": "FSDP"}, "'FSDP' is not supported"),
+        ({"compute_environment": "AMAZON_SAGEMAKER", "ec2_instance_type": "x"}, "expected LOCAL_MACHINE"),
+        ({"ec2_instance_type": "x"}, "SageMaker"),
+        ({"distributed_type": "NO", "num_processes": 3}, "means one process, found num_processes: 3"),
+        ({"fp16": True, "mixed_precision": "bf16"}, "contradicts mixed_precision: bf16"),
+        ({"fp16": "perhaps"}, "fp16: expected true or false"),
+        ({"mixed_precision": "fp8"}, "expected one of no, bf16, fp16, found 'fp8'"),
+        ({"num_processes": True}, "num_processes: expected a whole number"),
+        ({"num_processes": "two"}, "found 'two'"),
+        ({"use_cpu": 3}, "use_cpu: expected true or false, found 3"),
+        ({"gpu_ids": "0,0"}, "gpu_ids: expected all, or different device numbers"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused_in_words(content: dict[object, object], words: str) -> None:
+    _, (problem,) = interpret(content)
+    assert words in problem
+
+
+def test_all_problems_come_at_once_with_the_file_and_the_nearest_name(tmp_path: Path) -> None:
+    path = write(tmp_path, "num_process: 2\nmixed_precison: bf16\nzzz: 1\nnum_machines: 4\nuse_cpu: maybe\n")
+    problems = read_config(path).problems
+    assert len(problems) == 5
+    assert all(str(path) in problem for problem in problems)
+    assert "unknown key 'num_process'; did you mean 'num_processes'?" in problems[0]
+    assert "did you mean 'mixed_precision'?" in problems[1]
+    assert problems[2].endswith("unknown key 'zzz'")
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "words"),
+    [
+        ("a: [", "c.yaml", "not YAML"),
+        ("{", "c.json", "not JSON"),
+        ("- 1", "c.yaml", "found a list"),
+        ("12", "c.json", "found a int"),
+    ],
+)
+def test_a_file_that_is_no_config_is_refused(tmp_path: Path, text: str, name: str, words: str) -> None:
+    path = write(tmp_path, text, name)
+    with pytest.raises(CannotRun, match=words):
+        read_config(path)
+
+
+def test_a_missing_file_is_refused_with_its_name(tmp_path: Path) -> None:
+    with pytest.raises(CannotRun, match=r"no\.yaml: there is no such file \(looked from"):
+        read_config(tmp_path / "no.yaml")
+
+
+@pytest.mark.parametrize("name", ["c.yaml", "c.json"])
+def test_an_empty_file_says_nothing(tmp_path: Path, name: str) -> None:
+    assert read_config(write(tmp_path, "", name)).values == {}
+
+
+@pytest.mark.parametrize(
+    ("environ", "folder"),
+    [
+        ({"ACCEL_HOME": "/a", "HF_HOME": "/h", "XDG_CACHE_HOME": "/x", "HOME": "/u"}, "/a"),
+        ({"HF_HOME": "/h", "XDG_CACHE_HOME": "/x", "HOME": "/u"}, "/h/accel"),
+        ({"XDG_CACHE_HOME": "/x", "HOME": "/u"}, "/x/huggingface/accel"),
+        ({"HOME": "/u"}, "/u/.cache/huggingface/accel"),
+    ],
+)
+def test_s102_the_config_folder(environ: dict[str, str], folder: str) -> None:
+    assert config_folder(environ) == Path(folder)
+
+
+def test_s102_the_default_file_is_used_where_it_exists(tmp_path: Path) -> None:
+    assert default_config({"ACCEL_HOME": str(tmp_path)}) is None
+    path = write(tmp_path, "", "default_config.yaml")
+    assert default_config({"ACCEL_HOME": str(tmp_path)}) == path

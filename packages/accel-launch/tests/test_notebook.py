@@ -1,0 +1,224 @@
+"""Functions launched from Python, as a notebook would."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import accel_launch
+import pytest
+from accel_launch import debug_launcher, notebook_launcher
+from accel_state.errors import AccelError, CannotRun
+
+Notebook = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def notebook(tmp_path: Path, silent_environ: Mapping[str, str]) -> Notebook:
+    """Runs code as cells of a notebook: it has no file, and its functions live in __main__."""
+
+    def run(code: str, **environ: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-"],
+            input="from accel_launch import notebook_launcher, debug_launcher\n" + textwrap.dedent(code),
+            cwd=tmp_path,
+            env={**silent_environ, **environ},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+def test_s112_a_function_of_the_notebook_runs_on_two_processes(notebook: Notebook) -> None:
+    done = notebook("""
+        import os
+        scale = 10
+        def train(add, *, keys=("RANK", "WORLD_SIZE", "ACCEL_MIXED_PRECISION")):
+            return [os.environ[key] for key in keys], int(os.environ["RANK"]) * scale + add
+        print(notebook_launcher(train, (5,), num_processes=2, mixed_precision="bf16"))
+        print(notebook_launcher(train, args=(7,), num_processes=2, use_port="29500", num_nodes=1)[1][1])
+    """)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "[(['0', '2', 'bf16'], 5), (['1', '2', 'bf16'], 15)]\n17\n"
+
+
+def test_decision_5_without_a_count_there_is_one_process_for_each_accelerator_or_one(notebook: Notebook) -> None:
+    code = "import os\nprint(len(notebook_launcher(lambda: os.environ.get('RANK'))))"
+    assert notebook(code).stdout == "1\n"
+    assert notebook(code, CUDA_VISIBLE_DEVICES="0,1").stdout == "2\n"
+
+
+def test_one_process_is_this_one_and_the_environment_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCEL_MIXED_PRECISION", "no")
+    monkeypatch.delenv("RANK", raising=False)
+    before = dict(os.environ)
+
+    def look(word: str) -> tuple[int, str, str, bool]:
+        return os.getpid(), word, os.environ["ACCEL_MIXED_PRECISION"], "RANK" in os.environ
+
+    assert notebook_launcher(look, ("w",), mixed_precision="fp16") == [(os.getpid(), "w", "fp16", False)]
+    assert dict(os.environ) == before
+
+    def fail() -> None:
+        raise KeyError("own error")
+
+    with pytest.raises(KeyError, match="own error"):
+        notebook_launcher(fail, num_processes=1)
+    assert dict(os.environ) == before
+
+
+def test_the_debug_launcher_is_on_the_cpu(notebook: Notebook) -> None:
+    done = notebook("""
+        import os
+        print(debug_launcher(lambda: (os.environ["RANK"], os.environ["ACCEL_USE_CPU"])))
+        print(debug_launcher(lambda: os.environ["ACCEL_USE_CPU"], num_processes=1))
+    """)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "[('0', '1'), ('1', '1')]\n['1']\n"
+
+
+def test_a_failing_process_shows_its_traceback_and_ends_the_others(notebook: Notebook) -> None:
+    done = notebook("""
+        import os, time
+        def train():
+            if os.environ["RANK"] == "1":
+                raise ValueError("bad batch")
+            time.sleep(60)
+        try:
+            debug_launcher(train)
+        except Exception as error:
+            import accel_state
+            print(isinstance(error, accel_state.AccelError))
+            print(error)
+    """)
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert lines[0] == "True"
+    assert lines[1].startswith("accel: rank 1 of 2 (pid ")
+    assert lines[-1] == "ValueError: bad batch"
+    assert "notebook_worker" not in done.stdout.split("Traceback")[1]
+    assert "ValueError: bad batch" in done.stderr
+
+
+def test_a_killed_process_is_explained(notebook: Notebook) -> None:
+    done = notebook("""
+        import os, signal
+        debug_launcher(lambda: os.kill(os.getpid(), signal.SIGKILL))
+    """)
+    assert done.returncode == 1
+    assert "was killed by SIGKILL\n  probably out of memory" in done.stderr
+
+
+def test_a_function_of_a_module_is_found_by_the_search_path_of_the_notebook(notebook: Notebook, tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "my_training.py").write_text("def train(x):\n    return __name__, x\n")
+    done = notebook("""
+        import sys
+        sys.path.insert(0, "lib")
+        from my_training import train
+        print(debug_launcher(train, (1,)))
+    """)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "[('my_training', 1), ('my_training', 1)]\n"
+
+
+def test_a_result_that_cannot_travel_is_explained(notebook: Notebook) -> None:
+    done = notebook("import threading\ndebug_launcher(lambda: threading.Lock())")
+    assert "what the function returned on rank" in done.stderr
+    assert "return numbers, strings, lists, tensors or None" in done.stderr
+
+
+def test_a_function_that_leaves_by_sys_exit_0_returns_none(notebook: Notebook) -> None:
+    assert notebook("import sys\nprint(debug_launcher(sys.exit))").stdout == "[None, None]\n"
+
+
+def test_s113_an_accelerator_made_before_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("accel_state.is_initialized", lambda: True)
+    with pytest.raises(CannotRun, match=r"create it inside the function .* restart the kernel"):
+        debug_launcher(print)
+    assert notebook_launcher(len, ("abc",), num_processes=1) == [3]
+
+
+def test_cloudpickle_that_is_missing_has_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("accel_launch.notebook.find_spec", lambda name: None)
+    with pytest.raises(CannotRun, match=r"pip install 'accel-launch\[notebook\]'"):
+        debug_launcher(print)
+
+
+def test_all_keywords_that_cannot_be_followed_are_told_at_once() -> None:
+    with pytest.raises(CannotRun) as caught:
+        notebook_launcher(3, num_processes=0, mixed_precision="fp8", num_nodes=2, max_restarts=1, num_procs=2)  # type: ignore[arg-type]
+    assert [reason.split("=")[0].split(" is")[0] for reason in caught.value.reasons] == [
+        "num_nodes",
+        "max_restarts",
+        "there",
+        "num_processes",
+        "mixed_precision",
+        "expected a function, found 3; name it without calling it: notebook_launcher(train, args)",
+    ]
+    assert "did you mean 'num_processes'?" in caught.value.reasons[2]
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    with pytest.raises(AccelError, match="3 processes were asked for"):
+        notebook_launcher(print, num_processes=3)
+
+
+def test_an_interrupt_ends_the_processes(tmp_path: Path, silent_environ: Mapping[str, str]) -> None:
+    """T30."""
+    code = (
+        "import os, time\n"
+        "from accel_launch import debug_launcher\n"
+        "def train():\n"
+        "    open(f'pid-{os.getpid()}', 'w').close()\n"
+        "    time.sleep(60)\n"
+        "debug_launcher(train)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=tmp_path, env=silent_environ, stderr=subprocess.PIPE, text=True
+    ) as kernel:
+        until_s = time.monotonic() + 20
+        while len(list(tmp_path.glob("pid-*"))) < 2 and time.monotonic() < until_s:
+            time.sleep(0.01)
+        children = [int(path.name[4:]) for path in tmp_path.glob("pid-*")]
+        kernel.send_signal(signal.SIGINT)
+        begin_s = time.monotonic()
+        _, err = kernel.communicate(timeout=20)
+        assert time.monotonic() - begin_s < 3
+    assert len(children) == 2
+    assert "KeyboardInterrupt" in err
+    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+
+
+def test_nothing_stays_in_the_temporary_folder(notebook: Notebook, tmp_path: Path) -> None:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    code = (
+        "import os, stat\n"
+        "def look():\n"
+        "    import sys, tempfile, pathlib\n"
+        "    (f,) = pathlib.Path(tempfile.gettempdir()).iterdir()\n"
+        "    return oct(f.stat().st_mode & 0o777)\n"
+        "print(debug_launcher(look))"
+    )
+    assert notebook(code, TMPDIR=str(folder)).stdout == "['0o700', '0o700']\n"
+    assert list(folder.iterdir()) == []
+
+
+def test_the_public_names_are_these() -> None:
+    assert accel_launch.__all__ == ["debug_launcher", "notebook_launcher"]
+    with pytest.raises(AttributeError, match="it has debug_launcher, notebook_launcher"):
+        accel_launch.something  # noqa: B018

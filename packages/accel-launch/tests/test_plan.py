@@ -1,0 +1,167 @@
+"""How many processes, and what each is told."""
+
+import pytest
+from accel_launch.kinds import Value
+from accel_launch.plan import Machine, Ports, ProcessSpec, count_processes, plan_many, plan_one, script_command
+from accel_launch.settings import LaunchSettings, launch_settings, resolve
+from accel_state.errors import CannotRun
+
+PORTS = Ports(store_port=4001, store_fd=7, master_port=4002)
+FOUR_GPUS = Machine(cores=16, accelerators=4)
+NO_GPU = Machine(cores=16, accelerators=0)
+RANKS = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
+
+
+def flags(**values: Value) -> LaunchSettings:
+    return launch_settings(resolve(values, {}, {}))
+
+
+def from_file(**values: Value) -> LaunchSettings:
+    return launch_settings(resolve({}, {}, values))
+
+
+def many(settings: LaunchSettings, environ: dict[str, str], count: int = 2) -> list[ProcessSpec]:
+    return plan_many(settings, ("py", "s.py"), environ, count=count, machine=FOUR_GPUS, ports=PORTS)
+
+
+@pytest.mark.parametrize(
+    ("settings", "machine", "count"),
+    [
+        (flags(), FOUR_GPUS, 4),
+        (flags(), NO_GPU, 1),
+        (from_file(num_processes=4), NO_GPU, 4),
+        (flags(num_processes=2), FOUR_GPUS, 2),
+        (flags(gpu_ids="0,2"), FOUR_GPUS, 2),
+        (flags(gpu_ids="all"), FOUR_GPUS, 4),
+        (flags(cpu=True), FOUR_GPUS, 1),
+        (flags(cpu=True, num_processes=9), FOUR_GPUS, 9),
+        (launch_settings(resolve({"cpu": True}, {}, {"gpu_ids": "0,1"})), FOUR_GPUS, 1),
+    ],
+)
+def test_s104b_as_many_processes_as_asked_for_or_as_accelerators_or_one(
+    settings: LaunchSettings, machine: Machine, count: int
+) -> None:
+    """Decisions 5, 8 and 10."""
+    assert count_processes(settings, {}, machine) == count
+
+
+@pytest.mark.parametrize(
+    ("settings", "machine", "words"),
+    [
+        (flags(num_processes=5), FOUR_GPUS, "5 processes .* 4 can be seen: ask for 4 or fewer, or add --cpu"),
+        (flags(num_processes=3, gpu_ids="0,1"), FOUR_GPUS, "gpu_ids 0,1 names 2"),
+        (flags(gpu_ids="0"), NO_GPU, "no GPU was found"),
+        (flags(gpu_ids="0", cpu=True), FOUR_GPUS, "--cpu and --gpu_ids 0 contradict"),
+    ],
+)
+def test_gpus_that_are_not_there_are_refused(settings: LaunchSettings, machine: Machine, words: str) -> None:
+    with pytest.raises(CannotRun, match=words):
+        count_processes(settings, {}, machine)
+
+
+STARTED = [
+    {"RANK": "1", "WORLD_SIZE": "2"},
+    {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"},
+    {"PMI_RANK": "1", "PMI_SIZE": "2"},
+    {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"},
+]
+
+
+@pytest.mark.parametrize("environ", STARTED)
+def test_decision_10_under_another_launcher_it_is_one_process_in_place(environ: dict[str, str]) -> None:
+    settings = launch_settings(resolve({}, {}, {"num_processes": 4}))
+    assert count_processes(settings, environ, FOUR_GPUS) == 1
+    assert plan_one(flags(), ("py", "s.py"), environ).environ == environ
+
+
+@pytest.mark.parametrize("environ", STARTED)
+def test_two_launchers_at_once_are_refused(environ: dict[str, str]) -> None:
+    with pytest.raises(CannotRun, match="choose one of the two"):
+        count_processes(flags(num_processes=2), environ, NO_GPU)
+
+
+def test_a_batch_script_of_slurm_is_no_step() -> None:
+    assert count_processes(flags(num_processes=2), {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, NO_GPU) == 2
+
+
+def test_one_process_is_told_settings_but_no_rank() -> None:
+    settings = flags(cpu=True, mixed_precision="bf16", gradient_accumulation_steps=4, num_cpu_threads_per_process=3)
+    spec = plan_one(settings, ("py", "s.py"), {"HOME": "/u"})
+    assert spec.environ == {
+        "HOME": "/u",
+        "ACCEL_USE_CPU": "1",
+        "ACCEL_MIXED_PRECISION": "bf16",
+        "ACCEL_GRADIENT_ACCUMULATION_STEPS": "4",
+        "OMP_NUM_THREADS": "3",
+    }
+
+
+def test_one_process_of_nothing_special_has_the_environment_as_it_is() -> None:
+    assert plan_one(flags(), ("py",), {"A": "b"}).environ == {"A": "b"}
+
+
+def test_a_flag_takes_back_what_the_environment_says() -> None:
+    assert plan_one(flags(cpu=False), ("py",), {"ACCEL_USE_CPU": "1"}).environ["ACCEL_USE_CPU"] == "0"
+
+
+def test_several_processes_differ_in_rank_and_only_rank_0_has_the_socket() -> None:
+    first, second = many(flags(), {"HOME": "/u"})
+    assert first.descriptors == (7,)
+    assert second.descriptors == ()
+    assert first.environ == {
+        "HOME": "/u",
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "4002",
+        "ACCEL_STORE_PORT": "4001",
+        "ACCEL_STORE_FD": "7",
+        "OMP_NUM_THREADS": "8",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",
+    }
+    different = {name for name in first.environ if first.environ[name] != second.environ.get(name)}
+    assert different == {"RANK", "LOCAL_RANK", "ACCEL_STORE_FD"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "environ", "threads"),
+    [
+        (flags(), {}, "8"),
+        (flags(), {"OMP_NUM_THREADS": "5"}, "5"),
+        (flags(num_cpu_threads_per_process=2), {"OMP_NUM_THREADS": "5"}, "2"),
+        (from_file(num_cpu_threads_per_process=2), {}, "2"),
+        (from_file(num_cpu_threads_per_process=2), {"OMP_NUM_THREADS": "5"}, "5"),
+    ],
+)
+def test_threads_are_the_users_or_a_fair_share(settings: LaunchSettings, environ: dict[str, str], threads: str) -> None:
+    assert {spec.environ["OMP_NUM_THREADS"] for spec in many(settings, environ)} == {threads}
+
+
+def test_a_share_of_too_few_cores_is_one_thread() -> None:
+    assert many(flags(), {}, count=99)[0].environ["OMP_NUM_THREADS"] == "1"
+
+
+def test_interfaces_that_the_user_chose_are_kept() -> None:
+    environ = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "ib0"}
+    assert environ.items() <= many(flags(), environ)[1].environ.items()
+
+
+def test_gpu_ids_become_the_visible_devices() -> None:
+    assert many(flags(gpu_ids="1,3"), {"CUDA_VISIBLE_DEVICES": "0"})[0].environ["CUDA_VISIBLE_DEVICES"] == "1,3"
+    assert "CUDA_VISIBLE_DEVICES" not in many(flags(gpu_ids="all"), {})[0].environ
+
+
+@pytest.mark.parametrize(
+    ("settings", "command"),
+    [
+        (flags(), ("py", "train", "--cpu", "--")),
+        (flags(module=True), ("py", "-m", "train", "--cpu", "--")),
+        (flags(no_python=True), ("train", "--cpu", "--")),
+    ],
+)
+def test_s106_the_command_ends_with_the_arguments(settings: LaunchSettings, command: tuple[str, ...]) -> None:
+    assert script_command("train", ("--cpu", "--"), settings=settings, interpreter="py") == command

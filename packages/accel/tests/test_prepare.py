@@ -1,0 +1,257 @@
+"""`prepare`: kinds, order, placement, wrapping, errors."""
+
+import os
+from typing import Any
+
+import pytest
+import torch
+from accel import Accelerator, DistributedType
+from accel.data_loader import DataLoaderShard
+from accel.optimizer import AcceleratedOptimizer
+from accel.scheduler import AcceleratedScheduler
+from accel_testing import MakeWorld, Mlp, RangeDataset, RankFailure
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import SGD, AdamW
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader
+
+
+def parts() -> tuple[nn.Module, SGD, DataLoader[Any], LambdaLR]:
+    model = Mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    return model, optimizer, DataLoader(RangeDataset(8), batch_size=2), LambdaLR(optimizer, lambda step: 1.0)
+
+
+def names(objects: Any) -> list[str]:
+    return [type(one).__name__ for one in objects]
+
+
+def any_order() -> None:
+    accelerator = Accelerator(cpu=True)
+    model, optimizer, loader, scheduler = parts()
+    ready = accelerator.prepare(scheduler, loader, optimizer, model)
+    wrapped = "DistributedDataParallel" if accelerator.num_processes > 1 else "Mlp"
+    assert names(ready) == ["AcceleratedScheduler", "DataLoaderShard", "AcceleratedOptimizer", wrapped]
+    assert isinstance(ready[1], DataLoader)
+    assert isinstance(ready[2], torch.optim.Optimizer)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_objects_come_back_in_the_order_given(world: MakeWorld, size: int) -> None:
+    """S30, S32, S38, S42: each kind in its wrapper; DDP around the model when there are two processes."""
+    world(size).run(any_order)
+
+
+def others_untouched() -> None:
+    accelerator = Accelerator(cpu=True)
+    thing = object()
+    assert accelerator.prepare(None, 3, "x", thing) == (None, 3, "x", thing)
+    assert accelerator.prepare(thing) is thing
+
+
+def test_what_is_none_of_torch_classes_comes_back_as_it_is(world: MakeWorld) -> None:
+    """S33."""
+    world(1).run(others_untouched)
+
+
+def several_of_each() -> None:
+    accelerator = Accelerator(cpu=True)
+    made = [parts() for _ in range(2)]
+    ready = accelerator.prepare(made[0][0], made[1][0], made[0][1], made[1][1], made[0][2], made[1][2])
+    assert [one.optimizer for one in ready[2:4]] == [made[0][1], made[1][1]]  # type: ignore[attr-defined]
+    assert [accelerator.unwrap_model(one) for one in ready[:2]] == [made[0][0], made[1][0]]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_several_models_optimizers_and_loaders_in_one_call(world: MakeWorld, size: int) -> None:
+    """S34."""
+    world(size).run(several_of_each)
+
+
+def one_after_another() -> None:
+    accelerator = Accelerator(cpu=True)
+    model, optimizer, loader, scheduler = parts()
+    loader = accelerator.prepare(loader)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    scheduler = accelerator.prepare(scheduler)
+    assert accelerator.prepare(model) is model
+    assert accelerator.prepare(loader, optimizer, scheduler) == (loader, optimizer, scheduler)
+    assert isinstance(scheduler, AcceleratedScheduler)
+    by_name = Accelerator(cpu=True)
+    model, optimizer, loader, scheduler = parts()
+    assert isinstance(by_name.prepare_data_loader(loader), DataLoaderShard)
+    assert isinstance(by_name.prepare_optimizer(optimizer), AcceleratedOptimizer)
+    assert isinstance(by_name.prepare_scheduler(scheduler), AcceleratedScheduler)
+    assert by_name.prepare_model(model, evaluation_mode=True) is model
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_objects_may_be_prepared_one_by_one_and_twice(world: MakeWorld, size: int) -> None:
+    """S35, S36, S37: a loader alone; a second time gives the same object."""
+    world(size).run(one_after_another)
+
+
+def unwrapped() -> None:
+    accelerator = Accelerator(cpu=True, mixed_precision="bf16")
+    model = Mlp()
+    original = model.forward
+    ready = accelerator.prepare(model)
+    assert isinstance(ready, DistributedDataParallel) == (accelerator.num_processes > 1)
+    assert accelerator.unwrap_model(ready) is model
+    assert model.forward != original
+    assert accelerator.unwrap_model(ready, keep_fp32_wrapper=False).forward == original
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_original_model_can_be_had_back(world: MakeWorld, size: int) -> None:
+    """S39."""
+    world(size).run(unwrapped)
+
+
+def placed_or_not() -> None:
+    accelerator = Accelerator(device_placement=False, cpu=True)
+    assert isinstance(accelerator.device, torch.device)
+    model, optimizer, loader, _ = parts()
+    model = model.to(torch.float64)
+    ready, stepper, batches = accelerator.prepare(model, SGD(model.parameters(), lr=0.1), loader)
+    assert batches.device is None  # type: ignore[attr-defined]
+    placing = Accelerator()
+    loader = placing.prepare(DataLoader(RangeDataset(4)))
+    assert loader.device == placing.device  # type: ignore[attr-defined]
+    assert placing.prepare(loader, device_placement=[False]) is loader
+
+
+def test_placement_can_be_switched_off(world: MakeWorld) -> None:
+    """S16, S17, S18, S22: device is a torch.device; cpu=True is the CPU; nothing moves without placement."""
+    world(1).run(placed_or_not)
+
+
+def on_the_device(kind: str) -> None:
+    accelerator = Accelerator(cpu=kind == "cpu")
+    model = Mlp()
+    optimizer = AdamW(model.parameters())
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+    model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(RangeDataset(4)))
+    assert accelerator.device.type == kind
+    assert {parameter.device.type for parameter in model.parameters()} == {kind}
+    assert {entry["exp_avg"].device.type for entry in optimizer.state.values()} == {kind}
+    assert {batch.device.type for batch in loader} == {kind}
+
+
+def test_model_state_and_batches_are_on_the_device(world: MakeWorld, device: torch.device) -> None:
+    """S17, S41, S53, S119: on the CPU by default, on a GPU with --device=cuda."""
+    world(1).run(on_the_device, device.type)
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(5, 3)
+        self.head = nn.Linear(3, 5, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(self.embed(ids))
+        return out
+
+
+def move_makes_new_parameters() -> None:
+    # What moving to some devices does: parameters are replaced, not filled anew. Here a meta model is given memory.
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    try:
+        accelerator = Accelerator(cpu=True)
+        model = Tied()
+        held = model.embed.weight
+        optimizer = SGD(model.parameters(), lr=0.1)
+        model, prepared = accelerator.prepare(model, optimizer)
+        assert model.embed.weight is not held, "nothing was replaced: the test has lost its point"
+        assert model.head.weight is model.embed.weight
+        assert prepared.param_groups[0]["params"] == [model.embed.weight]
+    finally:
+        torch.__future__.set_overwrite_module_params_on_conversion(False)
+
+
+def test_ties_and_optimizers_follow_parameters_that_a_move_replaces(world: MakeWorld) -> None:
+    """S118, S119: what XLA needs."""
+    world(1).run(move_makes_new_parameters)
+
+
+def stale_optimizer() -> None:
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    try:
+        accelerator = Accelerator(device_placement=False, cpu=True)
+        model = Mlp()
+        optimizer = SGD(model.parameters(), lr=0.1)
+        model.to(accelerator.device)
+        accelerator.prepare(model, optimizer)
+    finally:
+        torch.__future__.set_overwrite_module_params_on_conversion(False)
+
+
+def test_an_optimizer_made_before_the_move_is_refused(world: MakeWorld) -> None:
+    """S21."""
+    with pytest.raises(RankFailure, match=r"Create the optimizer after\s+model\.to\(accelerator\.device\)"):
+        world(1).run(stale_optimizer)
+
+
+def orphan_scheduler() -> None:
+    Accelerator(cpu=True).prepare(parts()[3])
+
+
+def nothing() -> None:
+    Accelerator(cpu=True).prepare()
+
+
+def wrong_placements() -> None:
+    Accelerator(cpu=True).prepare(*parts(), device_placement=[True])
+
+
+def not_a_model() -> None:
+    Accelerator(cpu=True).prepare_model("model")  # type: ignore[type-var]
+
+
+def does_not_divide() -> None:
+    Accelerator(cpu=True, split_batches=True).prepare(DataLoader(RangeDataset(8), batch_size=3))
+
+
+def rank_outside() -> None:
+    os.environ["RANK"] = "5"
+    Accelerator(cpu=True)
+
+
+@pytest.mark.parametrize(
+    ("function", "size", "text"),
+    [
+        (orphan_scheduler, 1, r"LambdaLR belongs to an optimizer that is not prepared; pass the optimizer to"),
+        (nothing, 1, r"prepare\(\) needs at least one object"),
+        (wrong_placements, 1, r"device_placement has 1 entries for 4 objects"),
+        (not_a_model, 1, r"only a torch.nn.Module can be prepared as a model, found a str"),
+        (does_not_divide, 2, r"batch_size=3 is not a\s+round multiple of 2"),
+        (rank_outside, 1, r"rank 5 of a world of 1: expected 0 to 0"),
+    ],
+)
+def test_what_cannot_be_prepared_is_refused_in_words(world: MakeWorld, function: Any, size: int, text: str) -> None:
+    with pytest.raises(RankFailure, match=text):
+        world(size).run(function)
+
+
+def detected() -> tuple[str, int, int, int]:
+    accelerator = Accelerator(cpu=True)
+    assert accelerator.distributed_type == (
+        DistributedType.MULTI_CPU if accelerator.num_processes > 1 else DistributedType.NO
+    )
+    assert torch.distributed.is_initialized() == (accelerator.num_processes > 1)
+    return (
+        str(accelerator.device),
+        accelerator.num_processes,
+        accelerator.process_index,
+        accelerator.local_process_index,
+    )
+
+
+def test_constructing_initialises_everything(world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S4, S8, S25: the environment is detected, and a process group is open when there are two processes."""
+    assert world(2).run(detected) == [("cpu", 2, 0, 0), ("cpu", 2, 1, 1)]
+    assert world(1, join=False).run(detected) == [("cpu", 1, 0, 0)]

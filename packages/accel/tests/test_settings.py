@@ -1,0 +1,78 @@
+"""Arguments over environment over defaults; all problems at once."""
+
+from typing import Any
+
+import pytest
+from accel.configuration import DataLoaderConfiguration
+from accel.settings import Settings, resolve
+
+SILENT: dict[str, Any] = {
+    "cpu": False,
+    "fp16": False,
+    "mixed_precision": None,
+    "gradient_accumulation_steps": None,
+    "split_batches": False,
+    "dataloader_config": None,
+    "rng_types": None,
+}
+
+
+def resolved(environ: dict[str, str] | None = None, **arguments: Any) -> Settings:
+    return resolve(environ or {}, **{**SILENT, **arguments})
+
+
+def test_the_defaults_are_one_plain_process() -> None:
+    settings = resolved()
+    assert (settings.cpu, settings.mixed_precision, settings.accumulation_steps) == (False, None, 1)
+    assert [kind.value for kind in settings.rng_types] == ["generator"]
+
+
+def test_the_launcher_sets_what_the_script_leaves_open() -> None:
+    """S24: --cpu and --mixed_precision reach a bare Accelerator() through the environment."""
+    environ = {"ACCEL_USE_CPU": "1", "ACCEL_MIXED_PRECISION": "bf16", "ACCEL_GRADIENT_ACCUMULATION_STEPS": "4"}
+    settings = resolved(environ)
+    assert (settings.cpu, settings.mixed_precision, settings.accumulation_steps) == (True, "bf16", 4)
+
+
+def test_code_wins_over_the_environment() -> None:
+    environ = {"ACCEL_MIXED_PRECISION": "bf16", "ACCEL_GRADIENT_ACCUMULATION_STEPS": "4"}
+    settings = resolved(environ, mixed_precision="no", gradient_accumulation_steps=1)
+    assert (settings.mixed_precision, settings.accumulation_steps) == ("no", 1)
+
+
+def test_fp16_is_another_word_for_its_precision() -> None:
+    """S23: fp16=True."""
+    assert resolved(fp16=True).mixed_precision == "fp16"
+    assert resolved(fp16=True, mixed_precision="fp16").mixed_precision == "fp16"
+
+
+def test_split_batches_is_an_argument_and_a_field() -> None:
+    """S27: split_batches=True is honoured, with or without a configuration object."""
+    assert resolved(split_batches=True).data.split_batches
+    config = DataLoaderConfiguration(even_batches=False)
+    assert resolved(split_batches=True, dataloader_config=config).data == DataLoaderConfiguration(
+        split_batches=True, even_batches=False
+    )
+
+
+def test_an_unknown_precision_is_refused_with_what_there_is() -> None:
+    with pytest.raises(ValueError, match=r"mixed_precision='fp17': expected one of bf16, fp16, no"):
+        resolved(mixed_precision="fp17")
+
+
+@pytest.mark.parametrize("steps", [0, -1, 2.0, True])
+def test_accumulation_steps_are_whole_and_positive(steps: Any) -> None:
+    with pytest.raises(ValueError, match=r"gradient_accumulation_steps=.*: expected a whole number of at least 1"):
+        resolved(gradient_accumulation_steps=steps)
+
+
+def test_all_problems_are_reported_at_once() -> None:
+    with pytest.raises(ValueError, match=r"(?s)contradict.*gradient_accumulation_steps=0.*'dice'"):
+        resolved(fp16=True, mixed_precision="bf16", gradient_accumulation_steps=0, rng_types=["dice"])
+
+
+def test_nonsense_in_the_environment_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"ACCEL_USE_CPU='maybe'"):
+        resolved({"ACCEL_USE_CPU": "maybe"})
+    with pytest.raises(ValueError, match=r"ACCEL_GRADIENT_ACCUMULATION_STEPS='many'"):
+        resolved({"ACCEL_GRADIENT_ACCUMULATION_STEPS": "many"})

@@ -1,0 +1,225 @@
+"""The rules of docs/architecture.md that a machine can check."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from repository import (
+    ROOT,
+    all_sources,
+    import_name,
+    imports,
+    module_name,
+    projects,
+    requirement_name,
+    sources,
+    tree_of,
+    where,
+)
+
+# What each package may import of the others: layers 0 to 3, the facade on top.
+MAY_IMPORT = {
+    "accel-state": set(),
+    "accel-checkpoint": set(),
+    "accel-testing": set(),
+    "accel-ops": {"accel-state"},
+    "accel-amp": {"accel-state"},
+    "accel-launch": {"accel-state"},
+    "accel-data": {"accel-state", "accel-ops"},
+    "accel-parallel": {"accel-state", "accel-amp"},
+    "accel": {
+        "accel-state",
+        "accel-ops",
+        "accel-amp",
+        "accel-checkpoint",
+        "accel-data",
+        "accel-parallel",
+        "accel-launch",
+    },
+}
+# Import names of third parties that differ from the names of their distributions.
+DISTRIBUTION_OF = {"yaml": "pyyaml"}
+# Libraries that are used when they are there: the files that may import them, inside functions.
+OPTIONAL = {"torch": {"accel-launch"}, "cloudpickle": {"accel-launch", "accel-testing"}, "numpy": {"accel-testing"}}
+READS_ENVIRONMENT = {"accel-launch", "accel-testing"}
+THE_CELL = {"acquire", "current", "release", "using"}
+SEAMS = {"Environment", "Device", "Transport", "Strategy", "Replicated", "Precision", "ProcessControl"}
+DRAWERS = {"util", "utils", "helper", "helpers", "common", "misc"}
+MAY_UNPICKLE = {"torch.load": {"accel_checkpoint.load"}}
+
+
+@pytest.mark.parametrize("package", sorted(projects()))
+def test_a_package_imports_what_it_declares_and_declares_what_it_imports(package: str) -> None:
+    project = projects()[package]
+    declared = {requirement_name(line).lower() for line in project["dependencies"]}
+    extras = {requirement_name(line) for lines in project.get("optional-dependencies", {}).values() for line in lines}
+    used = set()
+    for path in sources(package):
+        for module, _ in imports(tree_of(path), module_level=False):
+            top = module.split(".")[0]
+            if top in sys.stdlib_module_names or top == import_name(package):
+                continue
+            name = (
+                DISTRIBUTION_OF.get(top, top).replace("_", "-")
+                if top.startswith("accel")
+                else DISTRIBUTION_OF.get(top, top)
+            )
+            if package in OPTIONAL.get(name, ()):
+                continue
+            used.add(name)
+    assert used - declared - extras == set(), "imported but not declared"
+    # The facade brings the launcher along for its command, and imports its two functions by name only.
+    assert declared - used - {"accel-launch"} == set(), "declared but not imported"
+
+
+def test_packages_only_import_packages_below_them() -> None:
+    assert set(MAY_IMPORT) == set(projects())
+    for package, project in projects().items():
+        ours = {requirement_name(line) for line in project["dependencies"] if line.startswith("accel")}
+        assert ours <= MAY_IMPORT[package], package
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    known = {module_name(path): path for path in all_sources()}
+    edges: dict[str, set[str]] = {}
+    for name, path in known.items():
+        targets = set()
+        for module, names in imports(tree_of(path), module_level=True):
+            targets |= {f"{module}.{one}" for one in names if f"{module}.{one}" in known} or {module}
+        edges[name] = {target for target in targets if target in known and target != name}
+    done: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, " -> ".join((*trail[trail.index(name) :], name))
+        if name not in done:
+            for target in sorted(edges[name]):
+                visit(target, (*trail, name))
+            done.add(name)
+
+    for name in sorted(known):
+        visit(name, ())
+
+
+def test_torch_free_packages_leave_torch_alone() -> None:
+    modules = [
+        module_name(path)
+        for name in ("accel-state", "accel-launch")
+        for path in sources(name)
+        if path.name != "__main__.py"
+    ]
+    code = f"import sys, importlib\nfor m in {['accel', 'accel_testing', *modules]!r}:\n"
+    code += "    importlib.import_module(m)\n    assert 'torch' not in sys.modules, m\n"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_environment_is_read_in_one_place() -> None:
+    for package in set(projects()) - READS_ENVIRONMENT:
+        for path in sources(package):
+            if module_name(path) == "accel_state.environ":
+                continue
+            for node in ast.walk(tree_of(path)):
+                reads = isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "environb")
+                assert not (reads and isinstance(node.value, ast.Name) and node.value.id == "os"), where(path, node)
+
+
+def test_only_the_facade_reads_the_cell_of_global_state() -> None:
+    for package in set(projects()) - {"accel", "accel-state"}:
+        for path in sources(package):
+            for module, names in imports(tree_of(path), module_level=False):
+                reads = module == "accel_state.current" or (module == "accel_state" and THE_CELL & set(names))
+                assert not reads, where(path)
+
+
+def test_global_state_is_one_cell() -> None:
+    holders = {
+        module_name(path)
+        for path in all_sources()
+        if not path.is_relative_to(ROOT / "packages" / "accel-testing")
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Global)
+    }
+    assert holders == {"accel_state.current"}
+
+
+def test_files_are_short() -> None:
+    lines = {where(path): len(path.read_text().splitlines()) for path in all_sources()}
+    assert {name: count for name, count in lines.items() if count > 300} == {}
+    tests = [path for folder in ("packages", "tests-integration") for path in (ROOT / folder).rglob("test_*.py")]
+    assert {where(path) for path in tests if len(path.read_text().splitlines()) > 400} == set()
+
+
+def test_a_file_is_named_after_its_job() -> None:
+    drawers = [path for path in all_sources() if path.stem in DRAWERS]
+    assert [where(path) for path in drawers] == ["packages/accel/src/accel/utils.py"]
+    # The one exception is a path that scripts import from: it may hold other modules' names and nothing else.
+    for node in tree_of(drawers[0]).body[1:]:
+        exports = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        assert isinstance(node, ast.ImportFrom) or exports, where(drawers[0], node)
+
+
+def test_public_names_are_those_that_were_decided() -> None:
+    found = {}
+    for package in sorted(projects()):
+        init = ROOT / "packages" / package / "src" / import_name(package) / "__init__.py"
+        for node in tree_of(init).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                found[import_name(package)] = sorted(ast.literal_eval(node.value))
+    decided = json.loads((Path(__file__).parent / "public_names.json").read_text())
+    assert found == decided, "a change of public names is a decision: write it into public_names.json"
+
+
+def test_what_takes_a_transport_says_who_must_call() -> None:
+    for path in all_sources():
+        for node in ast.walk(tree_of(path)):
+            if not isinstance(node, ast.FunctionDef) or node.name.startswith("_"):
+                continue
+            arguments = [*node.args.args, *node.args.kwonlyargs]
+            takes = any(one.annotation is not None and "Transport" in ast.unparse(one.annotation) for one in arguments)
+            if takes:
+                assert "Collective" in (ast.get_docstring(node) or ""), where(path, node)
+
+
+def test_a_class_is_abstract_or_final() -> None:
+    for path in all_sources():
+        for node in ast.walk(tree_of(path)):
+            if not isinstance(node, ast.ClassDef) or not SEAMS & {ast.unparse(base) for base in node.bases}:
+                continue
+            final = any(ast.unparse(one) == "final" for one in node.decorator_list)
+            assert final or node.name in SEAMS, where(path, node)
+
+
+def test_every_public_thing_has_a_docstring() -> None:
+    for path in all_sources():
+        assert ast.get_docstring(tree_of(path)), where(path)
+        for node in ast.walk(tree_of(path)):
+            if not isinstance(node, ast.FunctionDef | ast.ClassDef) or node.name.startswith("_"):
+                continue
+            stub = isinstance(node.body[-1], ast.Expr) and ast.unparse(node.body[-1]) == "..."
+            setter = isinstance(node, ast.FunctionDef) and any("setter" in ast.unparse(d) for d in node.decorator_list)
+            nested = not any(node in getattr(parent, "body", ()) for parent in _holders(tree_of(path)))
+            assert stub or setter or nested or ast.get_docstring(node), where(path, node)
+
+
+def _holders(tree: ast.Module) -> list[ast.AST]:
+    return [tree, *(node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))]
+
+
+def test_pickles_are_read_in_one_place_and_as_plain_weights() -> None:
+    for path in all_sources():
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in MAY_UNPICKLE:
+                assert module_name(path) in MAY_UNPICKLE[ast.unparse(node.func)], where(path, node)
+                assert any(one.arg == "weights_only" for one in node.keywords), where(path, node)
+
+
+def test_nothing_is_swallowed() -> None:
+    for path in all_sources():
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ExceptHandler):
+                assert node.type is not None, where(path, node)
+            assert not isinstance(node, ast.Assert), f"{where(path, node)}: an assert is no error message"
