@@ -112,9 +112,7 @@ def test_the_original_model_can_be_had_back(world: MakeWorld, size: int) -> None
 def placed_or_not() -> None:
     accelerator = Accelerator(device_placement=False, cpu=True)
     assert isinstance(accelerator.device, torch.device)
-    model, optimizer, loader, _ = parts()
-    model = model.to(torch.float64)
-    ready, stepper, batches = accelerator.prepare(model, SGD(model.parameters(), lr=0.1), loader)
+    batches = accelerator.prepare(parts()[2])
     assert batches.device is None  # type: ignore[attr-defined]
     placing = Accelerator()
     loader = placing.prepare(DataLoader(RangeDataset(4)))
