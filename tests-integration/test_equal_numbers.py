@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from accel_testing import assert_same_numbers
-from scripts.cases import CASES, EPOCHS, SAMPLES, by_hand, case_name
+from cases import CASES, EPOCHS, SAMPLES, by_hand, case_name
 
 SCRIPT = Path(__file__).parent / "scripts" / "equal_weights.py"
 LAUNCHERS = {

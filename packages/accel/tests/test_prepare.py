@@ -235,6 +235,21 @@ def test_what_cannot_be_prepared_is_refused_in_words(world: MakeWorld, function:
         world(size).run(function)
 
 
+def needs_ddp() -> None:
+    Accelerator(cpu=True, strategy="single")
+
+
+def chosen() -> None:
+    accelerator = Accelerator(cpu=True, strategy="ddp")
+    assert isinstance(accelerator.prepare(Mlp()), DistributedDataParallel)
+
+
+def test_a_strategy_can_be_chosen_and_is_checked(world: MakeWorld) -> None:
+    world(2).run(chosen)
+    with pytest.raises(RankFailure, match=r"strategy single with precision no on cpu: one process is all it knows"):
+        world(2).run(needs_ddp)
+
+
 def detected() -> tuple[str, int, int, int]:
     accelerator = Accelerator(cpu=True)
     assert accelerator.distributed_type == (

@@ -14,6 +14,7 @@ SILENT: dict[str, Any] = {
     "split_batches": False,
     "dataloader_config": None,
     "rng_types": None,
+    "strategy": "auto",
 }
 
 
@@ -76,3 +77,10 @@ def test_nonsense_in_the_environment_is_refused() -> None:
         resolved({"ACCEL_USE_CPU": "maybe"})
     with pytest.raises(ValueError, match=r"ACCEL_GRADIENT_ACCUMULATION_STEPS='many'"):
         resolved({"ACCEL_GRADIENT_ACCUMULATION_STEPS": "many"})
+
+
+@pytest.mark.parametrize("name", ["fsdp", "deepspeed", "fairscale"])
+def test_a_sharded_strategy_is_refused_in_words(name: str) -> None:
+    """S14: what is not there yet says so."""
+    with pytest.raises(ValueError, match=rf"strategy='{name}': expected one of auto, ddp, single.*cannot be sharded"):
+        resolved(strategy=name)

@@ -12,6 +12,7 @@ import torch
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, LossScaler, autocast
 from accel_checkpoint import save_weights
 from accel_ops import gather, gather_for_metrics, pad_across_processes, reduce
+from accel_parallel import Strategy
 from accel_state import AcceleratorState, ProcessControl, Reduction, Run, StepClock
 from accel_state.environ import process_environ
 from torch import nn
@@ -21,7 +22,7 @@ from torch.utils.data import DataLoader
 from accel.assembly import Parts, assemble
 from accel.configuration import DataLoaderConfiguration
 from accel.preparation import Preparer
-from accel.settings import Settings, resolve
+from accel.settings import AUTO, Settings, resolve
 
 A = TypeVar("A")
 More = TypeVarTuple("More")
@@ -51,6 +52,7 @@ class Accelerator(ProcessControl):
         step_scheduler_with_optimizer: bool = True,
         *,
         fp16: bool = False,
+        strategy: str | Strategy = AUTO,
         scheduler_once_per_step: bool = False,
     ) -> None:
         self.settings = resolve(
@@ -62,6 +64,7 @@ class Accelerator(ProcessControl):
             split_batches=split_batches,
             dataloader_config=dataloader_config,
             rng_types=rng_types,
+            strategy=strategy,
         )
         self.parts = assemble(self.settings)
         self._preparer = Preparer(

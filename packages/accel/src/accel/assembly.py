@@ -8,7 +8,7 @@ from accel_amp import PRECISIONS, LossScaler, Precision
 from accel_parallel import STRATEGIES, Strategy
 from accel_state import CannotRun, Run, RunRequest, StepClock, acquire, current, is_initialized
 
-from accel.settings import Settings
+from accel.settings import AUTO, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ def assemble(settings: Settings) -> Parts:
     wanted = None if silent else settings.mixed_precision or "no"
     run = acquire(RunRequest(cpu=settings.cpu, precision=wanted))
     precision = PRECISIONS.load(run.precision or "no")()
-    strategy = STRATEGIES.load("ddp" if run.topology.world_size > 1 else "single")()
+    strategy = settings.strategy if isinstance(settings.strategy, Strategy) else _load(settings.strategy, run)
     kind = run.placed_on.type
     missing = precision.missing(kind)
     problems = [*strategy.check(run, precision), *([missing] if missing is not None else [])]
@@ -45,3 +45,9 @@ def assemble(settings: Settings) -> Parts:
         clock=StepClock(settings.accumulation_steps),
         scaler=LossScaler(kind) if precision.policy.scale_loss else None,
     )
+
+
+def _load(name: str, run: Run) -> Strategy:
+    if name == AUTO:
+        name = "ddp" if run.topology.world_size > 1 else "single"
+    return STRATEGIES.load(name)()

@@ -8,9 +8,12 @@ from dataclasses import dataclass, replace
 from accel_amp import PRECISIONS
 from accel_data import RNGType
 from accel_data.rng import rng_types_of
+from accel_parallel import STRATEGIES, Strategy
 from accel_state.environ import settings as environ_settings
 
 from accel.configuration import DataLoaderConfiguration
+
+AUTO = "auto"  # one process: single; several: ddp
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,7 @@ class Settings:
     accumulation_steps: int
     data: DataLoaderConfiguration
     rng_types: tuple[RNGType, ...]
+    strategy: str | Strategy
 
 
 def resolve(
@@ -34,6 +38,7 @@ def resolve(
     split_batches: bool,
     dataloader_config: DataLoaderConfiguration | None,
     rng_types: Iterable[str] | None,
+    strategy: str | Strategy,
 ) -> Settings:
     """The arguments, completed from the environment.
 
@@ -54,6 +59,12 @@ def resolve(
         kinds = rng_types_of(["generator"] if rng_types is None else rng_types)
     except ValueError as error:
         problems.append(str(error))
+    if isinstance(strategy, str) and strategy not in (AUTO, *STRATEGIES.names()):
+        known = ", ".join((AUTO, *STRATEGIES.names()))
+        problems.append(
+            f"strategy={strategy!r}: expected one of {known}, or a Strategy; parameters cannot be sharded yet (FSDP,"
+            " ZeRO, DeepSpeed), every process holds the whole model"
+        )
     if problems:
         raise ValueError("Accelerator(...): " + "\n  ".join(problems))
     data = dataloader_config or DataLoaderConfiguration()
@@ -63,4 +74,5 @@ def resolve(
         accumulation_steps=1 if steps is None else steps,
         data=replace(data, split_batches=True) if split_batches else data,
         rng_types=tuple(kinds),
+        strategy=strategy,
     )

@@ -1,0 +1,45 @@
+"""What the documents show is run: every Python block of the guide and of the READMEs."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from accel_testing import MakeWorld
+from repository import PACKAGES, ROOT
+
+BLOCK = re.compile(r"^```python\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+READMES = [ROOT / "README.md", *sorted(PACKAGES.glob("*/README.md"))]
+
+
+def run_blocks(path: Path, folder: Path) -> int:
+    names = {"folder": folder / "weights"}
+    blocks = BLOCK.findall(path.read_text())
+    for block in blocks:
+        exec(compile(block, str(path), "exec"), names)
+    return len(blocks)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_every_block_of_the_guide_runs(
+    world: MakeWorld, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert min(world(size).run(run_blocks, ROOT / "docs" / "guide.md", tmp_path)) > 5
+
+
+@pytest.mark.parametrize("path", READMES, ids=lambda path: path.parent.name)
+def test_every_block_of_a_readme_runs(path: Path, tmp_path: Path) -> None:
+    for number, block in enumerate(BLOCK.findall(path.read_text())):
+        script = tmp_path / f"block_{number}.py"
+        script.write_text(block)
+        done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, f"{block}\n{done.stderr}"
+
+
+def test_links_lead_somewhere() -> None:
+    """S10: the documents that exist are linked and found."""
+    for path in [*READMES, *sorted((ROOT / "docs").glob("*.md"))]:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text()):
+            assert (path.parent / target).exists(), f"{path.relative_to(ROOT)} links to {target}"
