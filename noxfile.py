@@ -15,8 +15,24 @@ PACKAGES = {
 }
 # An unpinned torch may pull gigabytes of CUDA; this is the version that everything is tested with.
 TORCH = "torch==2.13.0"
-TESTING = ("pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "numpy", "scikit-learn", "tqdm", "cloudpickle>=3")
+TESTING = (
+    "pytest>=8",
+    "pytest-timeout>=2.3",
+    "hypothesis>=6.100",
+    "numpy",
+    "scikit-learn",
+    "tqdm",
+    "cloudpickle>=3",
+    "transformers>=5",
+)
 TYPING = ("mypy>=1.15", "types-PyYAML", "types-tqdm", "nox")
+
+# What `nox -s build` does with a package that was installed into an empty environment from the wheels.
+ALONE = {
+    "accel-data": "from accel_data import prepare_data_loader as prepare; from torch.utils.data import DataLoader;"
+    "print([b.tolist() for b in prepare(DataLoader(range(10), batch_size=2), num_processes=2, process_index=1)])",
+    "accel": "import accel, sys; assert 'torch' not in sys.modules; print(accel.Accelerator().device)",
+}
 
 nox.options.sessions = ["lint", "types", "tests"]
 nox.options.reuse_existing_virtualenvs = True
@@ -46,9 +62,9 @@ def demo(session: nox.Session) -> None:
     """Trains the digits example on two processes."""
     install(session, "accel", extra=("scikit-learn", "tqdm"))
     session.run("accel", "launch", "--cpu", "--num_processes", "2", "docs/examples/digits.py", *session.posargs)
-    print("the same file alone:        python docs/examples/digits.py")
-    print("the same file by torchrun:  torchrun --nproc-per-node 2 docs/examples/digits.py")
-    print(f"with the environment in     {Path(session.bin).relative_to(ROOT)}")
+    commands = Path(session.bin).relative_to(ROOT)
+    print(f"the same file alone:       {commands}/python docs/examples/digits.py")
+    print(f"the same file by torchrun: {commands}/torchrun --nproc-per-node 2 docs/examples/digits.py")
 
 
 @nox.session
@@ -108,13 +124,21 @@ def build(session: nox.Session) -> None:
     session.run("twine", "check", "--strict", *map(str, sorted(dist.iterdir())))
     session.install(TORCH, "safetensors", "pyyaml", "pytest")
     for name, project in PACKAGES.items():
-        folder = Path(session.create_tmp()) / f"only-{name}"
+        folder = Path(session.create_tmp()).resolve() / f"only-{name}"
         shutil.rmtree(folder, ignore_errors=True)
         wheels = [next(dist.glob(f"{one.replace('-', '_')}-{project['version']}-*.whl")) for one in siblings(name)]
         session.run(
             "python", "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), *map(str, wheels)
         )
         session.run("python", "tests-integration/import_alone.py", name.replace("-", "_"), str(folder))
+    for name, use in ALONE.items():
+        place = Path(session.create_tmp()).resolve() / f"env-{name}"
+        session.run("python", "-m", "venv", "--clear", str(place))
+        python = str(place / "bin" / "python")
+        wanted = f"{name}=={PACKAGES[name]['version']}"
+        pip = (python, "-m", "pip", "install", "--quiet", "--find-links", str(dist))
+        session.run(*pip, TORCH, wanted, external=True)
+        session.run(python, "-c", use, external=True)
 
 
 @nox.session(venv_backend="none")

@@ -1,0 +1,32 @@
+"""A script in the style of Transformers' own examples, with a model of theirs."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "scripts" / "no_trainer.py"
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_script_without_a_trainer_runs(processes: int, precision: str, tmp_path: Path) -> None:
+    """S12, S13, S62, S64, S84: dict batches, `.loss`, get_scheduler, tqdm, save_pretrained."""
+    pytest.importorskip("transformers", reason="Transformers is not installed")
+    launch = [sys.executable, "-m", "accel_launch", "launch", "--cpu", "-n", str(processes)]
+    done = subprocess.run(
+        [*launch, "--mixed_precision", precision, str(SCRIPT), "--output_dir", str(tmp_path)],
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    found = re.fullmatch(r"accuracy (\d\.\d+) of (\d+) of (\d+), torch.float32", done.stdout.strip())
+    assert found is not None, done.stdout
+    assert found[2] == found[3], "each sample was counted once"
+    assert float(found[1]) > 0.75
+    assert done.stderr.count("100%|") == 1 + ("Writing model shards" in done.stderr), "one bar for all processes"
+    assert (tmp_path / "model.safetensors").is_file()
