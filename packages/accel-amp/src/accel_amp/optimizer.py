@@ -41,6 +41,12 @@ class AcceleratedOptimizer(Optimizer):
         if device_placement and optimizer.state:
             optimizer.load_state_dict(optimizer.state_dict())  # puts each entry beside its parameter
 
+    def __getattr__(self, name: str) -> Any:
+        # What is not here is the inner optimizer's: its hooks, and attributes of the user's own.
+        if name == "optimizer":  # not set yet, while unpickling
+            raise AttributeError(name)
+        return getattr(self.optimizer, name)
+
     @property
     def state(self) -> Any:
         """The inner optimizer's state."""
@@ -97,6 +103,8 @@ class AcceleratedOptimizer(Optimizer):
         """Clears the gradients if a step is due: within a window they accumulate."""
         if self.clock.due:
             self.optimizer.zero_grad(set_to_none=set_to_none)
+            if self.scaler is not None:
+                self.scaler.discard(self.optimizer)
 
     def train(self) -> None:
         """Tells an optimizer that has modes (a schedule-free one) to train."""
@@ -116,7 +124,8 @@ class AcceleratedOptimizer(Optimizer):
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__.copy()
+        # A scheduler puts a `step` into its optimizer that is bound to this very one: a copy has to go without.
+        return {name: value for name, value in self.__dict__.items() if name != "step"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

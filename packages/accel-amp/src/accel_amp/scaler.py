@@ -32,6 +32,11 @@ class LossScaler:
             self._unscaled.add(id(optimizer))
             self.grad_scaler.unscale_(optimizer)
 
+    def discard(self, optimizer: Optimizer) -> None:
+        """Forgets that the optimizer's gradients were unscaled: they are gone, and the step was not made."""
+        if id(optimizer) in self._unscaled:
+            self._update_due = True  # the only way to make GradScaler forget it too
+
     def step(self, optimizer: Optimizer, closure: Any = None) -> bool:
         """Steps the optimizer unless its gradients have an inf or nan; False when it was skipped."""
         if closure is not None:
@@ -58,7 +63,7 @@ class LossScaler:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from a state of `state_dict`."""
-        self._update_due = False
+        self._update()  # the step before belongs to the state that goes
         self.grad_scaler.load_state_dict(state)
 
     def _update(self) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
 import torch
 from accel_ops import concatenate, find_batch_size, slice_tensors
-from accel_state import PeerFailed, StepClock, Tail, Transport
+from accel_state import Device, PeerFailed, StepClock, Tail, Transport
 from torch.utils.data import DataLoader
 
 from accel_data.loader import mover
-from accel_data.plan import DataRank, Ending, parts_in, with_last
+from accel_data.plan import DataRank, Ending, parts_in, refuse_split, with_last
+from accel_data.rng import RNGType, synchronize_rng_states
 
 Batch = TypeVar("Batch")
 
@@ -39,16 +40,25 @@ class DataLoaderDispatcher(DataLoader[Batch]):
         split_batches: bool = False,
         *,
         transport: Transport,
+        rng_types: Iterable[str | RNGType] | None = None,
+        hardware: Device | None = None,
         device: torch.device | str | None = None,
         clock: StepClock | None = None,
         non_blocking: bool = False,
         **loader_settings: Any,
     ) -> None:
         super().__init__(dataset, **loader_settings)
+        batches: Any = self.batch_sampler if self.batch_sampler is not None else self.sampler
+        if split_batches:
+            refuse_split(batches, getattr(batches, "batch_size", None), transport.size)
+        # torch sets its own `drop_last` to False where it is given a batch sampler
+        self._drop_last: bool = getattr(batches, "drop_last", self.drop_last)
         self.split_batches = split_batches
         self.device = device
         self.iteration = 0
         self.clock = clock or StepClock()
+        self.rng_types = list(rng_types or ())
+        self._hardware = hardware
         self._transport = transport
         self._non_blocking = non_blocking
 
@@ -60,7 +70,9 @@ class DataLoaderDispatcher(DataLoader[Batch]):
         with self.clock.iterating(self) as epoch:
             try:
                 for message in self._received():
-                    start = message.data if start is None else start
+                    if start is None:
+                        start = message.data
+                        self._synchronize()
                     epoch.last = message.last
                     batch, epoch.tail = part_of(message.data, start, where)
                     yield batch if move is None else move(batch)
@@ -71,7 +83,7 @@ class DataLoaderDispatcher(DataLoader[Batch]):
         batches = super().__len__()
         if self.split_batches:
             return batches
-        ending = Ending.DROP if self.drop_last else Ending.REPEAT
+        ending = Ending.DROP if self._drop_last else Ending.REPEAT
         return parts_in(batches, DataRank(0, self._transport.size), ending=ending)
 
     def set_epoch(self, epoch: int) -> None:
@@ -81,6 +93,14 @@ class DataLoaderDispatcher(DataLoader[Batch]):
         for owner in owners:
             if hasattr(owner, "set_epoch"):
                 owner.set_epoch(epoch)
+
+    def _synchronize(self) -> None:
+        """Makes generators equal once rank 0 has drawn the order, which the others do not draw.
+
+        Collective: every rank of the transport must call.
+        """
+        others = [kind for kind in self.rng_types if kind != RNGType.GENERATOR]
+        synchronize_rng_states(others, transport=self._transport, device=self._hardware)
 
     def _received(self) -> Iterator[Round]:
         """Collective: every rank of the transport must call."""
@@ -118,9 +138,23 @@ class DataLoaderDispatcher(DataLoader[Batch]):
         batches = super().__iter__()
         together = 1 if self.split_batches else self._transport.size
         while taken := list(islice(batches, together)):
-            if len(taken) < together and self.drop_last:
+            if len(taken) < together and self._drop_last:
                 return
-            yield concatenate(taken)
+            yield joined(taken)
+
+
+def joined(batches: list[Any]) -> Any:
+    """The batches of a round as one.
+
+    Raises: RuntimeError for batches that do not fit together, with what to do.
+    """
+    try:
+        return concatenate(batches)
+    except (RuntimeError, TypeError) as error:
+        raise RuntimeError(
+            f"one round of dispatch_batches=True joins {len(batches)} batches, and these do not fit together: {error}."
+            " Use dispatch_batches=False, or split_batches=True, or a collate_fn that makes batches of one shape"
+        ) from error
 
 
 def part_of(data: Any, start: Any, where: DataRank) -> tuple[Any, Tail | None]:

@@ -10,7 +10,7 @@ from accel_ops import recursively_apply
 from accel_state import Tail
 from torch.utils.data import IterableDataset
 
-from accel_data.plan import DataRank, Ending, deal_batches, deal_samples, parts_in
+from accel_data.plan import DataRank, Ending, deal_batches, deal_samples, parts_in, refuse_split
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,8 @@ class IterableDatasetShard(IterableDataset[Any]):
         mark_tail: bool = False,
     ) -> None:
         self.where = DataRank(process_index, num_processes)
-        if split_batches and (batch_size is None or batch_size % num_processes):
-            raise ValueError(
-                f"split_batches=True divides each batch among {num_processes} processes: batch_size={batch_size} is not"
-                f" a round multiple of {num_processes}; change one of them, or use split_batches=False"
-            )
+        if split_batches:
+            refuse_split(dataset, batch_size, num_processes)
         self.dataset = dataset
         self.batch_size = batch_size
         self.split_batches = split_batches

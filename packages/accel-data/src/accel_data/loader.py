@@ -15,7 +15,7 @@ from accel_data.iterable import IterableDatasetShard, Tailed
 from accel_data.order import FollowRankZero
 from accel_data.plan import with_last
 from accel_data.rng import RNGType, synchronize_rng_states
-from accel_data.samplers import BatchSamplerShard, follows_torch
+from accel_data.samplers import BatchSamplerShard, follows_torch, inner_sampler
 
 Batch = TypeVar("Batch")
 
@@ -79,7 +79,7 @@ class DataLoaderShard(DataLoader[Batch]):
         while owner is not None:
             if hasattr(owner, "set_epoch"):
                 owner.set_epoch(epoch)
-            owner = getattr(owner, "batch_sampler", None) or getattr(owner, "sampler", None)
+            owner = inner_sampler(owner)
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(epoch)
 

@@ -115,6 +115,23 @@ def parts_in(count: int, where: DataRank, *, ending: Ending, rows: int = 1) -> i
     return rounds + (left > where.index * rows)
 
 
+def refuse_split(owner: object, batch_size: int | None, world: int) -> None:
+    """Returns when every batch of `owner` can be divided among `world` processes.
+
+    Raises: ValueError for batches without a size, or with one that does not divide.
+    """
+    if batch_size is None:
+        raise ValueError(
+            f"split_batches=True divides each batch among {world} processes and needs a batch_size; found a"
+            f" {type(owner).__name__} without one. Give it a batch_size, or use split_batches=False"
+        )
+    if batch_size % world:
+        raise ValueError(
+            f"split_batches=True divides each batch among {world} processes: batch_size={batch_size} is not a"
+            f" round multiple of {world}. Use {-(-batch_size // world) * world}, or split_batches=False"
+        )
+
+
 def with_last(stream: Iterable[T]) -> Iterator[tuple[T, bool]]:
     """Each item, and whether it is the last; one item is read ahead."""
     source = iter(stream)

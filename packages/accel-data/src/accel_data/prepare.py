@@ -60,8 +60,14 @@ def prepare_data_loader(
     if dispatch_batches:
         if transport is None or where.of != transport.size:
             raise ValueError("dispatch_batches=True sends batches between processes: it needs their transport")
+        if not even_batches:
+            raise ValueError(
+                "dispatch_batches=True gives all processes equal parts of each batch, and even_batches=False asks for"
+                " unequal ones; give one of them up"
+            )
         if transport.size > 1:
             batching = _batching_of(dataloader)
+            shared |= {"rng_types": rng_types, "hardware": hardware}
             return DataLoaderDispatcher(
                 dataloader.dataset, split_batches, transport=transport, **shared, **settings, **batching
             )
@@ -73,7 +79,7 @@ def prepare_data_loader(
     sampler: Any = dataloader.batch_sampler if dataloader.batch_sampler is not None else dataloader.sampler
     if use_seedable_sampler:
         sampler = _seedable(sampler, data_seed, transport)
-    follow = _follow(sampler, where, transport)
+    follow = _follow(sampler, where, transport, rng_types)
     if where.of > 1:
         sampler = BatchSamplerShard(sampler, where.of, where.index, split_batches, even_batches, synchronize=follow)
     kind = "sampler" if dataloader.batch_sampler is None else "batch_sampler"
@@ -122,7 +128,9 @@ def _stream(
     follow = None
     if where.of > 1:
         owner = generator_owner(dataset)
-        follow = FollowRankZero(owner, transport) if owner is not None and transport is not None else None
+        # a dataset whose generator is None may mean by it that it does not shuffle
+        if owner is not None and owner.generator is not None and transport is not None:
+            follow = FollowRankZero(owner, transport)
         dataset = IterableDatasetShard(
             dataset,
             size,
@@ -158,7 +166,7 @@ def _seedable(sampler: Any, data_seed: int | None, transport: Transport | None) 
     seedable = SeedableRandomSampler(
         inner.data_source, replacement=inner.replacement, num_samples=inner._num_samples, data_seed=seed
     )
-    if not isinstance(sampler, BatchSampler):
+    if sampler is inner:
         return seedable
     if type(sampler) is not BatchSampler or sampler.sampler is not inner:
         raise ValueError(
@@ -168,14 +176,18 @@ def _seedable(sampler: Any, data_seed: int | None, transport: Transport | None) 
     return BatchSampler(seedable, sampler.batch_size, sampler.drop_last)
 
 
-def _follow(sampler: Any, where: DataRank, transport: Transport | None) -> FollowRankZero | None:
+def _follow(
+    sampler: Any, where: DataRank, transport: Transport | None, rng_types: list[RNGType]
+) -> FollowRankZero | None:
     if where.of == 1 or isinstance(innermost_sampler(sampler), SeedableRandomSampler):
         return None
     owner = generator_owner(sampler)
     if owner is None:
         return None
     if transport is not None:
-        return FollowRankZero(owner, transport)
+        # rng_types has made the default generators equal: only when all ranks draw from them do they stay equal
+        alike = owner.generator is None and RNGType.TORCH in rng_types
+        return None if alike else FollowRankZero(owner, transport)
     if owner.generator is None:
         warnings.warn(
             f"{type(owner).__name__} has no generator, so each of the {where.of} ranks draws an order of its own unless"

@@ -10,7 +10,7 @@ import torch
 from accel_state import Tail
 from torch.utils.data import BatchSampler, RandomSampler, Sampler
 
-from accel_data.plan import DataRank, Ending, Part, deal_batches, deal_samples, parts_in, with_last
+from accel_data.plan import DataRank, Ending, Part, deal_batches, deal_samples, parts_in, refuse_split, with_last
 
 
 def follows_torch(batch_sampler: object) -> bool:
@@ -37,17 +37,8 @@ class BatchSamplerShard(BatchSampler):
     ) -> None:
         where = DataRank(process_index, num_processes)
         size: Any = getattr(batch_sampler, "batch_size", None)
-        if split_batches and size is None:
-            raise ValueError(
-                "split_batches=True needs a batch sampler with a batch_size to divide; found a"
-                f" {type(batch_sampler).__name__} without one. Give it a batch_size, or use split_batches=False"
-            )
-        if split_batches and size % num_processes:
-            raise ValueError(
-                f"split_batches=True divides each batch among {num_processes} processes: batch_size={size} is not a"
-                f" round multiple of {num_processes}. Use {-(-size // num_processes) * num_processes}, or"
-                " split_batches=False"
-            )
+        if split_batches:
+            refuse_split(batch_sampler, size, num_processes)
         self.batch_sampler = batch_sampler
         self.sampler = getattr(batch_sampler, "sampler", batch_sampler)
         self.where = where
@@ -118,10 +109,17 @@ class SeedableRandomSampler(RandomSampler):
         self.epoch = epoch
 
 
+def inner_sampler(sampler: Any) -> Any:
+    """The sampler under a batch sampler or a shard of one; None where there is none."""
+    # by identity: the truth of a sampler is its length, which it may not have
+    inner = getattr(sampler, "batch_sampler", None)
+    return inner if inner is not None else getattr(sampler, "sampler", None)
+
+
 def innermost_sampler(sampler: Any) -> Any:
     """The sampler that draws the order, under any number of batch samplers."""
     while True:
-        inner = getattr(sampler, "batch_sampler", None) or getattr(sampler, "sampler", None)
+        inner = inner_sampler(sampler)
         if not isinstance(inner, Sampler) and not hasattr(inner, "__iter__"):
             return sampler
         sampler = inner

@@ -1,0 +1,118 @@
+"""Index arithmetic: which samples a rank gets, and what is real in the last round."""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+from accel_data.plan import DataRank, Ending, Part, deal_batches, deal_samples, parts_in, with_last
+from accel_state import Tail
+
+
+def endless() -> Iterator[int]:
+    yield from itertools.count()
+
+
+@pytest.mark.parametrize(("index", "of"), [(2, 2), (-1, 2), (0, 0), (1, 1)])
+def test_a_rank_outside_its_world_is_refused_with_the_range(index: int, of: int) -> None:
+    with pytest.raises(ValueError, match=f"process_index={index} of num_processes={of}: expected 0 to {of - 1}"):
+        DataRank(index, of)
+
+
+def test_two_flags_of_a_loader_name_one_ending() -> None:
+    assert Ending.of(drop_last=False, even_batches=True) is Ending.REPEAT
+    assert Ending.of(drop_last=False, even_batches=False) is Ending.UNEVEN
+    # nothing is repeated and no rank gets less: what does not fill a round is dropped
+    assert Ending.of(drop_last=True, even_batches=True) is Ending.of(drop_last=True, even_batches=False) is Ending.DROP
+
+
+def test_only_a_part_of_a_filled_round_has_a_tail() -> None:
+    first, last = deal_samples(range(10), DataRank(1, 3), rows=2, ending=Ending.REPEAT)
+    assert first == Part([2, 3], None)
+    assert last == Part([8, 9], Tail(real=4, ranks=2, rows=2))
+
+
+def test_the_tail_says_how_many_ranks_have_real_samples() -> None:
+    tails = [list(deal_samples(range(5), DataRank(rank, 4), rows=2, ending=Ending.REPEAT))[-1].tail for rank in (0, 3)]
+    assert tails == [Tail(real=5, ranks=3, rows=2)] * 2
+
+
+def test_a_stream_shorter_than_a_round_goes_round_and_round() -> None:
+    parts = [list(deal_samples([7], DataRank(rank, 3), rows=2, ending=Ending.REPEAT)) for rank in range(3)]
+    assert parts == [[Part([7, 7], Tail(real=1, ranks=1, rows=2))]] * 3
+
+
+@pytest.mark.parametrize("ending", [Ending.DROP, Ending.UNEVEN])
+def test_nothing_that_is_dropped_or_uneven_has_a_tail(ending: Ending) -> None:
+    parts = [
+        part
+        for rank in range(3)
+        for part in [
+            *deal_samples(range(10), DataRank(rank, 3), rows=2, ending=ending),
+            *deal_batches([[0], [1], [2], [3]], DataRank(rank, 3), rows=None, ending=ending),
+        ]
+    ]
+    assert [part.tail for part in parts] == [None] * len(parts)
+
+
+def test_whole_batches_that_vary_are_repeated_whole() -> None:
+    batches = [[0, 1, 2], [3], [4, 5]]
+    parts = list(deal_batches(batches, DataRank(1, 2), rows=None, ending=Ending.REPEAT))
+    assert parts == [Part([3], None), Part([0, 1, 2], Tail(real=2, ranks=1, rows=3))]
+
+
+def test_a_short_last_batch_of_a_full_round_is_filled_up_too() -> None:
+    batches = [[0, 1], [2, 3], [4, 5], [6]]
+    parts = [list(deal_batches(batches, DataRank(rank, 2), rows=2, ending=Ending.REPEAT))[-1] for rank in range(2)]
+    assert parts == [Part([4, 5], Tail(real=3, ranks=2, rows=2)), Part([6, 0], Tail(real=3, ranks=2, rows=2))]
+
+
+def test_a_short_batch_in_the_middle_is_left_as_it_is() -> None:
+    batches = [[0], [1, 2], [3, 4], [5, 6]]
+    assert list(deal_batches(batches, DataRank(0, 2), rows=2, ending=Ending.REPEAT)) == [Part([0]), Part([3, 4])]
+
+
+def test_a_batch_that_is_no_sequence_counts_as_one_sample() -> None:
+    parts = list(deal_batches([10, 11, 12], DataRank(1, 2), rows=None, ending=Ending.REPEAT))
+    assert parts == [Part(11), Part(10, Tail(real=1, ranks=1, rows=1))]
+
+
+def test_an_endless_stream_is_dealt_as_it_comes() -> None:
+    samples = deal_samples(endless(), DataRank(1, 2), rows=2, ending=Ending.REPEAT)
+    assert [part.items for part in itertools.islice(samples, 2)] == [[2, 3], [6, 7]]
+    batches = deal_batches(([i] for i in endless()), DataRank(1, 2), rows=1, ending=Ending.REPEAT)
+    assert [part.items for part in itertools.islice(batches, 2)] == [[1], [3]]
+
+
+@pytest.mark.parametrize("ending", Ending)
+@pytest.mark.parametrize("world", [1, 2, 3, 8])
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_the_number_of_parts_is_known_without_dealing(rows: int, world: int, ending: Ending) -> None:
+    for count, rank in itertools.product(range(2 * rows * world + 2), range(world)):
+        where = DataRank(rank, world)
+        dealt = len(list(deal_samples(range(count), where, rows=rows, ending=ending)))
+        assert parts_in(count, where, ending=ending, rows=rows) == dealt, (count, rank)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 8])
+def test_every_sample_is_seen_once_when_nothing_is_repeated(world: int) -> None:
+    """S45: each process sees a different portion, and together they see everything."""
+    seen = [
+        sample
+        for rank in range(world)
+        for part in deal_samples(range(50), DataRank(rank, world), rows=4, ending=Ending.UNEVEN)
+        for sample in part.items
+    ]
+    assert sorted(seen) == list(range(50))
+
+
+@pytest.mark.parametrize(
+    ("stream", "expected"), [("", []), ("a", [("a", True)]), ("abc", [("a", False), ("b", False), ("c", True)])]
+)
+def test_the_last_item_is_known_before_it_is_used(stream: str, expected: list[tuple[str, bool]]) -> None:
+    assert list(with_last(stream)) == expected
+
+
+def test_looking_for_the_last_item_reads_one_ahead_and_no_more() -> None:
+    source = endless()
+    assert next(with_last(source)) == (0, False)
+    assert next(source) == 2

@@ -1,0 +1,69 @@
+"""A re-created loader has the settings of the original."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from accel_data import DataLoaderShard, prepare_data_loader
+from accel_data.rebuild import settings_of
+from accel_testing import RangeDataset
+from torch.utils.data import DataLoader, default_collate
+
+
+def nothing(worker_id: int) -> None:
+    pass
+
+
+class WithLoop(DataLoader[Any]):
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        return iter("ab")
+
+
+class WithMore(DataLoader[Any]):
+    """A loader that adds something, and iterates as torch does."""
+
+    purpose = "training"
+
+
+def given() -> dict[str, Any]:
+    return {
+        "num_workers": 1,
+        "collate_fn": lambda samples: default_collate(samples) + 100,
+        "timeout": 30,
+        "worker_init_fn": nothing,
+        "generator": torch.Generator(),
+        "prefetch_factor": 3,
+        "persistent_workers": True,
+        "in_order": False,
+        "pin_memory": False,
+    }
+
+
+def test_the_settings_are_those_that_the_loader_was_given() -> None:
+    wanted = given()
+    found = settings_of(DataLoader(RangeDataset(4), batch_size=2, **wanted))
+    assert {name: found[name] for name in wanted} == wanted
+    assert found["multiprocessing_context"] is None
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_prepared_loader_has_every_setting_of_the_original(world: int) -> None:
+    """S42: the loader is re-created."""
+    wanted = given()
+    loader = prepare_data_loader(
+        DataLoader(RangeDataset(8), batch_size=2, **wanted), num_processes=world, process_index=0
+    )
+    assert {name: getattr(loader, name) for name in wanted} == wanted
+    assert next(iter(loader)).tolist() == [100, 101]
+
+
+def test_a_loader_that_iterates_in_its_own_way_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"WithLoop iterates in a way of its own .* prepare a plain DataLoader"):
+        prepare_data_loader(WithLoop(RangeDataset(4)))
+
+
+def test_a_subclass_that_iterates_like_torch_is_taken() -> None:
+    loader = prepare_data_loader(WithMore(RangeDataset(4)), num_processes=2, process_index=1)
+    assert isinstance(loader, DataLoaderShard)
+    assert [batch.tolist() for batch in loader] == [[1], [3]]

@@ -1,0 +1,168 @@
+"""Two processes hold one model: equal at the start, equal after a step, and different in between when asked."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from accel_amp import PRECISIONS, wrap_forward
+from accel_parallel import STRATEGIES, Strategy
+from accel_state import Run, Topology
+from accel_state.devices.cpu import Cpu
+from accel_state.transports.single import Single
+from accel_state.transports.torch_dist import TorchDist
+from accel_testing import MakeWorld, Mlp, Regression, assert_same_numbers
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import SGD
+
+Numbers = dict[str, Tensor]
+
+
+def ddp() -> Strategy:
+    return STRATEGIES.load("ddp")()
+
+
+def run_here() -> Run:
+    transport = TorchDist()
+    topology = Topology(rank=transport.rank, world_size=2, local_rank=transport.rank, local_world_size=2)
+    return Run(topology, Cpu(), torch.device("cpu"), transport)
+
+
+def alone() -> Run:
+    return Run(Topology(), Cpu(), torch.device("cpu"), Single())
+
+
+def share(rank: int) -> Tensor:
+    """Two of the four rows that one process would have."""
+    return torch.linspace(-1, 1, 32).view(4, 8)[2 * rank : 2 * rank + 2]
+
+
+def grads(model: nn.Module) -> Numbers:
+    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+def wrapped() -> tuple[bool, bool, Numbers]:
+    run = run_here()
+    model = Mlp(seed=run.topology.rank)
+    strategy = ddp()
+    ready = strategy.setup(model, run)
+    same = strategy.unwrap(ready) is model
+    return isinstance(ready, DistributedDataParallel), same, model.state_dict()
+
+
+def test_two_processes_get_the_container_and_the_weights_of_rank_zero(world: MakeWorld) -> None:
+    """S38, S39: wrapped, and unwrapped to the very model."""
+    for is_ddp, same, weights in world(2).run(wrapped):
+        assert is_ddp
+        assert same
+        assert_same_numbers(weights, Mlp(seed=0).state_dict(), atol=0)
+
+
+def trained(precision: str) -> Numbers:
+    run = run_here()
+    model = wrap_forward(Mlp(seed=run.topology.rank), PRECISIONS.load(precision).policy, "cpu")
+    ready = ddp().setup(model, run)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        ready(share(run.topology.rank)).square().mean().backward()
+        optimizer.step()
+    return model.state_dict()
+
+
+@pytest.mark.parametrize(("precision", "atol"), [("no", 1e-6), ("bf16", 1e-2)])
+def test_two_processes_train_as_one_with_twice_the_batch(world: MakeWorld, precision: str, atol: float) -> None:
+    """S1: equal parameters."""
+    zero, one = world(2).run(trained, precision)
+    assert_same_numbers(zero, one, atol=0)
+    model = Mlp(seed=0)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.cat([share(0), share(1)])).square().mean().backward()
+        optimizer.step()
+    assert_same_numbers(zero, model.state_dict(), atol=atol)
+
+
+def accumulated() -> list[Numbers]:
+    run = run_here()
+    strategy = ddp()
+    ready = strategy.setup(Mlp(), run)
+    found = []
+    for enabled in (False, True):
+        with strategy.synchronising(ready, enabled=enabled):
+            ready(share(run.topology.rank)).square().mean().backward()
+        found.append({name: grad.clone() for name, grad in grads(ready).items()})
+    return found
+
+
+def test_gradients_stay_at_home_until_they_have_to_travel(world: MakeWorld) -> None:
+    """S97: they differ between ranks within a window, and are the mean of all at its end."""
+    zero, one = world(2).run(accumulated)
+    alone = []
+    for rank in range(2):
+        model = Mlp()
+        model(share(rank)).square().mean().backward()
+        alone.append({f"module.{name}": grad for name, grad in grads(model).items()})
+    assert_same_numbers([zero[0], one[0]], alone, atol=1e-6)
+    mean = {name: alone[0][name] + alone[1][name] for name in alone[0]}  # two micro-batches of two ranks, halved
+    assert_same_numbers(zero[1], mean, atol=1e-6)
+    assert_same_numbers(one[1], zero[1], atol=0)
+
+
+class Frozen(nn.Module):
+    """A teacher: nothing to train, but weights and a buffer."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        for parameter in self.parameters():
+            parameter.requires_grad_(False).fill_(value)
+        self.count: Tensor
+        self.register_buffer("count", torch.tensor(int(value)))
+
+
+def frozen() -> tuple[bool, Numbers, bool]:
+    run = run_here()
+    model = Frozen(float(run.topology.rank + 5))
+    ready = ddp().setup(model, run)
+    with ddp().synchronising(ready, enabled=False):
+        return ready is model, model.state_dict(), ddp().unwrap(ready) is model
+
+
+def test_a_model_without_trainable_parameters_is_made_equal_and_not_wrapped(world: MakeWorld) -> None:
+    for is_model, weights, unwrapped in world(2).run(frozen):
+        assert is_model
+        assert unwrapped
+        assert_same_numbers(weights, Frozen(5.0).state_dict(), atol=0)
+
+
+def clipped(kind: float) -> tuple[float, Numbers]:
+    run = run_here()
+    strategy = ddp()
+    ready = strategy.setup(Regression(1.0, 2.0), run)
+    (100 * ready(torch.tensor(1.0 + run.topology.rank))).backward()
+    norm = strategy.clip_norm(ready.parameters(), 1.0, kind=kind)
+    return norm.item(), grads(ready)
+
+
+@pytest.mark.parametrize("kind", [2.0, float("inf")])
+def test_the_norm_is_torchs_and_the_same_on_every_rank(world: MakeWorld, kind: float) -> None:
+    """S73"""
+    zero, one = world(2).run(clipped, kind)
+    model = Regression(1.0, 2.0)
+    (100 * model(torch.tensor([1.0, 2.0])).mean()).backward()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0, norm_type=kind)
+    assert zero[0] == one[0] == pytest.approx(norm.item())
+    expected = {f"module.{name}": grad for name, grad in grads(model).items()}
+    assert_same_numbers([zero[1], one[1]], [expected, expected], atol=1e-6)
+
+
+def test_ddp_has_no_reason_not_to_run() -> None:
+    assert list(ddp().check(alone(), PRECISIONS.load("fp16")())) == []
+
+
+@pytest.mark.parametrize("strategy", [lambda: ddp(), lambda: STRATEGIES.load("single")()])
+def test_a_model_that_is_not_wrapped_unwraps_to_itself(strategy: Callable[[], Strategy]) -> None:
+    model = nn.Linear(2, 2)
+    assert strategy().unwrap(model) is model
