@@ -32,7 +32,8 @@ def weight_files(checkpoint: str | Path) -> list[Path]:
             raise CheckpointError(f"no weights in {path}: expected one of {names}")
         path = found[0]
     if not path.is_file():
-        raise CheckpointError(f"no weights at {path}: no such file or folder")
+        why = "it is neither a file nor a folder" if path.exists() else "no such file or folder"
+        raise CheckpointError(f"no weights at {path}: {why}")
     return _files_of_index(path) if path.name.endswith(".json") else [path]
 
 
@@ -50,17 +51,17 @@ def load_checkpoint_in_model(
     the files or not in the model is a warning, and an error with `strict`.
 
     Raises: CheckpointError for weights of another shape, for files that cannot be read, and with `strict` for names
-    that do not match; ValueError for a device map of more than one device.
+    that do not match; ValueError for a device map of more than one device, or a dtype that is not floating-point.
     """
+    if device_map is not None and set(device_map) != {""}:
+        raise ValueError(f"device_map={dict(device_map)!r}: only the whole model on one device, {{'': device}}")
+    as_dtype = _floating(dtype)
     files = weight_files(checkpoint)
     wanted = model.state_dict(keep_vars=True)
     _check(files, wanted, strict=strict)
     if device_map is not None:
-        if set(device_map) != {""}:
-            raise ValueError(f"device_map={dict(device_map)!r}: only the whole model on one device, {{'': device}}")
         model.to(torch.device(device_map[""]))
         wanted = model.state_dict(keep_vars=True)
-    as_dtype = getattr(torch, dtype.removeprefix("torch.")) if isinstance(dtype, str) else dtype
     if as_dtype is not None:
         model.to(as_dtype)
         wanted = model.state_dict(keep_vars=True)
@@ -69,6 +70,13 @@ def load_checkpoint_in_model(
             for name, tensor in read_tensors(file):
                 if name in wanted:
                     wanted[name].copy_(tensor)
+
+
+def _floating(dtype: torch.dtype | str | None) -> torch.dtype | None:
+    named = vars(torch).get(dtype.removeprefix("torch.")) if isinstance(dtype, str) else dtype
+    if dtype is None or (isinstance(named, torch.dtype) and named.is_floating_point):
+        return named
+    raise ValueError(f"dtype={dtype!r}: expected a floating-point dtype such as torch.bfloat16 or 'bfloat16'")
 
 
 def _check(files: list[Path], wanted: Mapping[str, torch.Tensor], *, strict: bool) -> None:
@@ -99,7 +107,7 @@ def read_shapes(file: Path) -> dict[str, tuple[int, ...]]:
         return {name: tuple(tensor.shape) for name, tensor in _read_pickled(file).items()}
     with _opened(file) as reader:
         shapes = {name: tuple(reader.get_slice(name).get_shape()) for name in reader.keys()}  # noqa: SIM118 - no mapping
-        for alias, name in json.loads((reader.metadata() or {}).get(ALIASES, "{}")).items():
+        for alias, name in _aliases(file, reader).items():
             shapes[alias] = shapes[name]
     return shapes
 
@@ -112,8 +120,19 @@ def read_tensors(file: Path) -> Iterator[tuple[str, torch.Tensor]]:
     with _opened(file) as reader:
         for name in reader.keys():  # noqa: SIM118 - no mapping
             yield name, reader.get_tensor(name)
-        for alias, name in json.loads((reader.metadata() or {}).get(ALIASES, "{}")).items():
+        for alias, name in _aliases(file, reader).items():
             yield alias, reader.get_tensor(name)
+
+
+def _aliases(file: Path, reader: Any) -> dict[str, str]:
+    try:
+        aliases: dict[str, str] = json.loads((reader.metadata() or {}).get(ALIASES, "{}"))
+        if set(aliases.values()) <= set(reader.keys()):
+            return aliases
+        why = f"some of {sorted(aliases.values())} are not in the file"
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        why = str(error)
+    raise CheckpointError(f"{file} is damaged: its metadata {ALIASES!r} is no mapping of names to names in it: {why}")
 
 
 def _opened(file: Path) -> Any:
@@ -136,8 +155,10 @@ def _read_pickled(file: Path) -> dict[str, torch.Tensor]:
 def _files_of_index(index: Path) -> list[Path]:
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{index} is no index of weights: {error}") from error
+    if not names:
+        raise CheckpointError(f"{index} names no files")
     outside = [name for name in names if not isinstance(name, str) or Path(name).name != name]
     if outside:
         raise CheckpointError(f"{index} names files outside its folder: {', '.join(map(str, outside))}")

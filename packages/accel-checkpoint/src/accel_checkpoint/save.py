@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -30,8 +31,8 @@ def save_weights(
 ) -> Path:
     """The path of what opens the written weights: the one file, or the index of its shards.
 
-    Each file appears under its name when it is whole; files of an earlier save that are not part of this one are
-    removed last. Tensors that share memory are stored once.
+    Files appear under their names when all of them are whole; files of an earlier save that are not part of this one
+    are removed last. Tensors that share memory are stored once.
 
     Raises: CheckpointError when `directory` is a file, or a value is no tensor; ValueError for a size that is none.
     """
@@ -45,35 +46,36 @@ def save_weights(
     layout = plan(state, stem=stem, suffix=suffix, max_bytes=size_in_bytes(max_shard_size))
     folder.mkdir(parents=True, exist_ok=True)
     weight_map: dict[str, str] = {}
+    writers: dict[Path, Callable[[Path], None]] = {}
     for file, tensors in layout.files.items():
         aliases = layout.aliases_in(file)
         if safe_serialization:
-            _write_safetensors(folder / file, tensors, aliases)
+            writers[folder / file] = partial(_write_safetensors, tensors, aliases)
         else:
             tensors = tensors | {alias: tensors[name] for alias, name in aliases.items()}
-            _write_pickled(folder / file, tensors)
+            writers[folder / file] = partial(_write_pickled, tensors)
         weight_map |= dict.fromkeys(tensors, file)
-    opens, written = next(iter(layout.files)), {*layout.files}
+    opens = next(iter(layout.files))
     if len(layout.files) > 1:
         opens = f"{stem}{suffix}{INDEX}"
         index = {"metadata": {"total_size": layout.total_bytes}, "weight_map": weight_map}
         text = json.dumps(index, indent=2, sort_keys=True) + "\n"
-        write_whole(folder / opens, lambda path: _write_text(path, text))
-        written.add(opens)
-    _remove_stale(folder, written)
+        writers[folder / opens] = partial(_write_text, text)
+    write_whole(writers)
+    _remove_stale(folder, {path.name for path in writers})
     return folder / opens
 
 
-def _write_safetensors(path: Path, tensors: dict[str, torch.Tensor], aliases: dict[str, str]) -> None:
+def _write_safetensors(tensors: dict[str, torch.Tensor], aliases: dict[str, str], path: Path) -> None:
     metadata = {"format": "pt"} | ({ALIASES: json.dumps(aliases)} if aliases else {})
-    write_whole(path, lambda aside: save_file(tensors, aside, metadata=metadata))
+    save_file(tensors, path, metadata=metadata)
 
 
-def _write_pickled(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-    write_whole(path, lambda aside: torch.save(tensors, aside))
+def _write_pickled(tensors: dict[str, torch.Tensor], path: Path) -> None:
+    torch.save(tensors, path)
 
 
-def _write_text(path: Path, text: str) -> None:
+def _write_text(text: str, path: Path) -> None:
     path.write_text(text, encoding="utf-8")
 
 

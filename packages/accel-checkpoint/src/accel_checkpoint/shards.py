@@ -27,6 +27,7 @@ def plan(state: Mapping[str, torch.Tensor], *, stem: str, suffix: str, max_bytes
     first_of: dict[tuple[object, ...], str] = {}
     shards: list[dict[str, torch.Tensor]] = [{}]
     filled = total = 0
+    taken: set[int] = set()
     for name, tensor in state.items():
         first = first_of.setdefault(_memory(name, tensor), name)
         if first != name:
@@ -36,7 +37,7 @@ def plan(state: Mapping[str, torch.Tensor], *, stem: str, suffix: str, max_bytes
         if shards[-1] and filled + size > max_bytes:
             shards.append({})
             filled = 0
-        shards[-1][name] = _by_itself(tensor.detach().to("cpu"))
+        shards[-1][name] = _by_itself(tensor.detach().to("cpu").resolve_conj().resolve_neg(), taken)
         filled += size
         total += size
     if len(shards) == 1:
@@ -45,9 +46,15 @@ def plan(state: Mapping[str, torch.Tensor], *, stem: str, suffix: str, max_bytes
     return Layout(dict(zip(names, shards, strict=True)), aliases, total)
 
 
-def _by_itself(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor in memory that no other tensor shares: a part of a larger one is copied out."""
-    if tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size():
+def _by_itself(tensor: torch.Tensor, taken: set[int]) -> torch.Tensor:
+    """The tensor in memory that no other tensor shares: a view or a part of another one is copied out.
+
+    `taken` has the addresses of what was returned as it is, and is added to.
+    """
+    storage = tensor.untyped_storage()
+    whole = tensor.is_contiguous() and storage.nbytes() == tensor.numel() * tensor.element_size()
+    if whole and storage.data_ptr() not in taken:
+        taken.add(storage.data_ptr())
         return tensor
     return tensor.clone(memory_format=torch.contiguous_format)
 
@@ -55,4 +62,5 @@ def _by_itself(tensor: torch.Tensor) -> torch.Tensor:
 def _memory(name: str, tensor: torch.Tensor) -> tuple[object, ...]:
     if tensor.device.type == "meta" or tensor.numel() == 0:
         return (name,)
-    return (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+    lazily = (tensor.is_conj(), tensor.is_neg())
+    return (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), lazily)

@@ -20,7 +20,7 @@ class ShapeMismatch(AccelError, RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """What one rank is about to send at one place of its data."""
+    """What one rank is about to send at one place of its data; what is no tensor has the name of its type."""
 
     path: str
     shape: tuple[int, ...]
@@ -34,9 +34,12 @@ Signature = tuple[Leaf, ...]
 
 
 def signature(data: Any) -> Signature:
-    """The path, shape and dtype of every tensor in `data`."""
+    """The path, shape and dtype of every leaf of `data`."""
     return tuple(
-        Leaf(path, tuple(leaf.shape), str(leaf.dtype)) for path, leaf in leaves(data) if isinstance(leaf, torch.Tensor)
+        Leaf(path, tuple(leaf.shape), str(leaf.dtype))
+        if isinstance(leaf, torch.Tensor)
+        else Leaf(path, (), type(leaf).__name__)
+        for path, leaf in leaves(data)
     )
 
 
@@ -70,8 +73,10 @@ def require_alike(operation: str, data: Any, transport: Transport, *, advice: st
 
 
 def table(everyone: list[Signature]) -> str:
-    """One line a rank: the leaves in which ranks differ."""
+    """One line a rank: the leaves in which ranks differ, or all of them when only their order differs."""
     common = set.intersection(*(set(one) for one in everyone))
+    if all(common.issuperset(one) for one in everyone):
+        common = set()
     rows = []
     for rank, one in enumerate(everyone):
         different = [str(leaf) for leaf in one if leaf not in common]

@@ -7,21 +7,23 @@ from typing import Any
 from accel_state import Transport
 
 from accel_ops.agree import require_alike
-from accel_ops.tree import recursively_apply
+from accel_ops.tree import recursively_apply, require_tensors
 
 
 def broadcast(data: Any, transport: Transport, *, source: int = 0) -> Any:
     """Nested tensors of rank `source`.
 
     Shape: unchanged.
-    Raises: ShapeMismatch when another rank gives other shapes or dtypes; ValueError for a rank that does not exist.
+    Raises: ShapeMismatch when another rank gives other shapes or dtypes; TypeError for a leaf that is no tensor;
+    ValueError for a rank that does not exist.
     Collective: every rank of the group must call.
     """
     _require_rank(source, transport)
     if transport.size > 1:
         advice = "give every rank a tensor of the shape to receive, or use broadcast_object_list"
         require_alike(f"broadcast (from rank {source})", data, transport, advice=advice)
-    return recursively_apply(lambda tensor: transport.broadcast(tensor, source), data, error_on_other_type=True)
+    require_tensors("broadcast", data)
+    return recursively_apply(lambda tensor: transport.broadcast(tensor, source), data)
 
 
 def broadcast_object_list(objects: list[Any], transport: Transport, *, source: int = 0) -> list[Any]:

@@ -8,7 +8,7 @@ import torch
 from accel_state import Transport
 
 from accel_ops.agree import Leaf, ShapeMismatch, Signature, exchange_signatures, table
-from accel_ops.tree import recursively_apply
+from accel_ops.tree import recursively_apply, require_tensors
 
 
 def gather(data: Any, transport: Transport) -> Any:
@@ -18,19 +18,21 @@ def gather(data: Any, transport: Transport) -> Any:
     Raises: TypeError for a leaf that is no tensor; ShapeMismatch when other dims, dtypes or structures differ.
     Collective: every rank of the group must call.
     """
+    everyone = exchange_signatures("gather", data, transport) if transport.size > 1 else None
+    if everyone is not None:
+        _require_only_lengths_differ(everyone)
+    require_tensors("gather", data)
     if transport.size == 1:
-        return recursively_apply(lambda tensor: tensor, data, error_on_other_type=True)
-    everyone = exchange_signatures("gather", data, transport)
+        return recursively_apply(lambda tensor: tensor, data)
     if everyone is None:
-        return recursively_apply(transport.all_gather, data, error_on_other_type=True)
-    _require_only_lengths_differ(everyone)
+        return recursively_apply(transport.all_gather, data)
     columns = zip(*everyone, strict=True)
 
     def gather_leaf(tensor: torch.Tensor) -> torch.Tensor:
         lengths = [leaf.shape[0] for leaf in next(columns) if leaf.shape]
         return _all_gather_ragged(tensor, lengths, transport) if tensor.ndim else transport.all_gather(tensor)
 
-    return recursively_apply(gather_leaf, data, error_on_other_type=True)
+    return recursively_apply(gather_leaf, data)
 
 
 def gather_object(data: Any, transport: Transport) -> Any:

@@ -8,7 +8,7 @@ import torch
 from accel_state import Transport
 
 from accel_ops.agree import ShapeMismatch, exchange_signatures, table
-from accel_ops.tree import recursively_apply
+from accel_ops.tree import recursively_apply, require_tensors
 
 
 def pad_across_processes(
@@ -17,16 +17,17 @@ def pad_across_processes(
     """Nested tensors made as long along `dim` as the longest rank's; a tensor without that dim stays as it is.
 
     Shape: (..., n_r, ...) on rank r -> (..., max of n_r, ...) on all; other dims are not touched.
-    Raises: ShapeMismatch when ranks have different structures.
+    Raises: TypeError for a leaf that is no tensor; ShapeMismatch when ranks have different structures.
     Collective: every rank of the group must call.
     """
-    if transport.size == 1:
-        return recursively_apply(lambda tensor: tensor, data, error_on_other_type=True)
-    everyone = exchange_signatures(f"pad_across_processes (dim {dim})", data, transport)
-    if everyone is None:
-        return data
-    if len({tuple((leaf.path, len(leaf.shape)) for leaf in one) for one in everyone}) > 1:
+    everyone = None
+    if transport.size > 1:
+        everyone = exchange_signatures(f"pad_across_processes (dim {dim})", data, transport)
+    if everyone is not None and len({tuple((leaf.path, len(leaf.shape)) for leaf in one) for one in everyone}) > 1:
         raise ShapeMismatch(f"pad_across_processes needs the same structure on all ranks, found{table(everyone)}")
+    require_tensors("pad_across_processes", data)
+    if everyone is None:
+        return recursively_apply(lambda tensor: tensor, data)
     columns = iter(list(zip(*everyone, strict=True)))
 
     def pad(tensor: torch.Tensor) -> torch.Tensor:
@@ -41,7 +42,7 @@ def pad_across_processes(
         filling = tensor.new_full(shape, pad_index)
         return torch.cat([filling, tensor] if pad_first else [tensor, filling], dim=dim)
 
-    return recursively_apply(pad, data, error_on_other_type=True)
+    return recursively_apply(pad, data)
 
 
 def pad_input_tensors(data: Any, batch_size: int, num_processes: int, dim: int = 0) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 from accel_state import Reduction, Transport
 
 from accel_ops.agree import require_alike
-from accel_ops.tree import recursively_apply
+from accel_ops.tree import recursively_apply, require_tensors
 
 REDUCTIONS: tuple[Reduction, ...] = ("sum", "mean", "max", "min")
 
@@ -16,7 +16,8 @@ def reduce(data: Any, transport: Transport, *, how: Reduction = "mean", scale: f
     """Nested tensors combined element by element over all ranks, then multiplied by `scale`.
 
     Shape: unchanged.
-    Raises: ValueError for an unknown reduction; ShapeMismatch when shapes or dtypes differ between ranks.
+    Raises: ValueError for an unknown reduction; TypeError for a leaf that is no tensor; ShapeMismatch when shapes or
+    dtypes differ between ranks.
     Collective: every rank of the group must call.
     """
     if how not in REDUCTIONS:
@@ -24,9 +25,10 @@ def reduce(data: Any, transport: Transport, *, how: Reduction = "mean", scale: f
     if transport.size > 1:
         advice = "give every rank the same, or use gather"
         require_alike(f"reduce ({how})", data, transport, advice=advice)
+    require_tensors("reduce", data)
 
     def combine(tensor: Any) -> Any:
         combined = transport.all_reduce(tensor, how)
         return combined if scale == 1.0 else combined * scale
 
-    return recursively_apply(combine, data, error_on_other_type=True)
+    return recursively_apply(combine, data)

@@ -79,6 +79,19 @@ def leaves(data: Any) -> Iterator[tuple[str, Any]]:
         yield "", data
 
 
+def require_tensors(operation: str, data: Any) -> None:
+    """Returns when every leaf is a tensor.
+
+    Raises: TypeError that names the first other one.
+    """
+    for path, leaf in leaves(data):
+        if not isinstance(leaf, torch.Tensor):
+            raise TypeError(
+                f"{operation} takes tensors in lists, tuples, named tuples and mappings;"
+                f" found a {type(leaf).__name__} at data{path}"
+            )
+
+
 def all_tensors(data: Any) -> bool:
     """Whether every leaf is a tensor, and there is at least one."""
     found = [isinstance(leaf, torch.Tensor) for _, leaf in leaves(data)]

@@ -70,8 +70,9 @@ def using(run: Run) -> Iterator[Run]:
 
 
 def _start(request: RunRequest) -> Run:
-    topology = detect(process_environ())
-    device = choose(cpu=request.cpu)
+    environ = process_environ()
+    topology = detect(environ)
+    device = choose(cpu=request.cpu, environ=environ)
     placed_on = device.place(topology.local_rank)
     opened = topology.world_size > 1 and open_group(topology, device.group_backend)
     return Run(topology, device, placed_on, _transport(topology.world_size), request.precision, opened)

@@ -56,7 +56,7 @@ def integers(environ: Mapping[str, str], names: Iterable[str], launcher: str) ->
             + "; ".join(parts)
             + f". Set all of {', '.join(names)}, or unset all of them to run as a single process"
         )
-    return [int(environ[name]) for name in names]
+    return [int(environ[name].strip()) for name in names]
 
 
 def _is_integer(text: str) -> bool:

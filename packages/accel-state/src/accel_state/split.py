@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 
@@ -26,23 +27,29 @@ def split(inputs: Any, rank: int, size: int, *, padding: bool = False) -> Any:
         if len(set(lengths.values())) > 1:
             raise ValueError(f"a mapping can be split when its values have one length, found {lengths}")
         pieces = {key: split(value, rank, size, padding=padding) for key, value in inputs.items()}
-        return pieces if type(inputs) is dict else type(inputs)(pieces)  # type: ignore[call-arg]
+        if not isinstance(inputs, MutableMapping):
+            return type(inputs)(pieces)  # type: ignore[call-arg]
+        # a copy keeps what a constructor would not know: the factory of a defaultdict
+        twin = copy.copy(inputs)
+        twin.update(pieces)
+        return twin
     if not hasattr(inputs, "__len__") or not hasattr(inputs, "__getitem__"):
         raise TypeError(f"a {type(inputs).__name__} has no pieces; pass a list, tuple, tensor, mapping or Dataset")
     start, stop = bounds(len(inputs), rank, size)
     missing = -(-len(inputs) // size) - (stop - start) if padding and len(inputs) else 0
+    last = stop - 1 if stop > start else len(inputs) - 1
     if hasattr(inputs, "select") and not _is_tensor(inputs):
         # a Hugging Face Dataset: a slice of it would be a dict of columns
-        last = stop - 1 if stop > start else len(inputs) - 1
         return inputs.select([*range(start, stop), *[last] * missing])
-    piece = inputs[start:stop]
-    if missing <= 0:
-        return piece
-    if _is_tensor(inputs):
-        import torch
-
-        return torch.cat([piece, *[(piece if len(piece) else inputs)[-1:]] * missing])
-    return piece + (piece if len(piece) else inputs)[-1:] * missing
+    if not missing:
+        return inputs[start:stop]
+    if isinstance(inputs, list | tuple | str | bytes):
+        filling: Any = inputs[last : last + 1] * missing
+        return inputs[start:stop] + filling
+    if isinstance(inputs, Sequence):
+        return [*inputs[start:stop], *[inputs[last]] * missing]
+    # tensors and numpy arrays, for which + would add numbers
+    return inputs[[*range(start, stop), *[last] * missing]]
 
 
 def _is_tensor(value: object) -> bool:

@@ -21,18 +21,19 @@ class Elastic(Environment):
         if "RANK" not in environ and "WORLD_SIZE" not in environ:
             return None
         launcher = ACCEL_LAUNCH if STORE_PORT in environ else TORCHRUN
-        rank, world_size = integers(environ, ("RANK", "WORLD_SIZE"), launcher)
-        local_rank, local_world_size, node_rank = rank, world_size, 0
+        names = ["RANK", "WORLD_SIZE"]
         if "LOCAL_RANK" in environ or "LOCAL_WORLD_SIZE" in environ:
-            local_rank, local_world_size = integers(environ, ("LOCAL_RANK", "LOCAL_WORLD_SIZE"), launcher)
+            names += ["LOCAL_RANK", "LOCAL_WORLD_SIZE"]
         if "GROUP_RANK" in environ:
-            (node_rank,) = integers(environ, ("GROUP_RANK",), launcher)
+            names.append("GROUP_RANK")
+        place = dict(zip(names, integers(environ, names, launcher), strict=True))
+        rank, world_size = place["RANK"], place["WORLD_SIZE"]
         return Topology(
             rank=rank,
             world_size=world_size,
-            local_rank=local_rank,
-            local_world_size=local_world_size,
-            node_rank=node_rank,
+            local_rank=place.get("LOCAL_RANK", rank),
+            local_world_size=place.get("LOCAL_WORLD_SIZE", world_size),
+            node_rank=place.get("GROUP_RANK", 0),
             rendezvous=_meeting(environ) if world_size > 1 else None,
             launcher=launcher,
         )

@@ -23,7 +23,10 @@ class Mpi(Environment):
     def topology(cls, environ: Mapping[str, str]) -> Topology | None:
         """The place that Open MPI, MPICH or Intel MPI gave this process."""
         for launcher, names in (("Open MPI", OPEN_MPI), ("MPICH or Intel MPI", HYDRA)):
-            if names[0] in environ:
+            # SLURM's own plug-in for PMI sets PMI_RANK and PMI_SIZE in every step, but none of the others
+            # (slurm/src/plugins/mpi/pmi2): SLURM then knows the rest, and nobody called mpirun.
+            of_slurm = "SLURM_STEP_NUM_TASKS" in environ and names[2] not in environ
+            if names[0] in environ and not of_slurm:
                 rank, world_size, local_rank, local_world_size = integers(environ, names, launcher)
                 return Topology(
                     rank=rank,

@@ -62,11 +62,17 @@ def _meeting(environ: Mapping[str, str]) -> Rendezvous:
     if not nodes:
         raise TopologyError("SLURM gave no list of nodes; set MASTER_ADDR and MASTER_PORT to the host of task 0")
     job, step = integers(environ, ("SLURM_JOB_ID", "SLURM_STEP_ID"), "SLURM")
-    return Rendezvous(next(hosts(nodes)), FIRST_PORT + (job * 31 + step) % PORTS)
+    first = next(hosts(nodes), "")
+    if not first:
+        raise TopologyError(f"the list of nodes {nodes!r} names none; set MASTER_ADDR and MASTER_PORT")
+    return Rendezvous(first, FIRST_PORT + (job * 31 + step) % PORTS)
 
 
 def hosts(nodes: str) -> Iterator[str]:
-    """The host names in SLURM's short form: "gpu[01-03,07],login" is gpu01, gpu02, gpu03, gpu07, login."""
+    """The host names in SLURM's short form: "gpu[01-03,07],login" is gpu01, gpu02, gpu03, gpu07, login.
+
+    Raises: TopologyError for brackets that hold anything but numbers and ranges.
+    """
     for part in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*", nodes):
         yield from _expand(part)
 
@@ -78,6 +84,10 @@ def _expand(name: str) -> Iterator[str]:
         return
     for item in match[1].split(","):
         first, _, last = item.partition("-")
+        if not (first.isdecimal() and (last or first).isdecimal()):
+            raise TopologyError(
+                f"the node list has {name!r}: expected numbers and ranges in brackets, as in gpu[01-03,07]"
+            )
         for number in range(int(first), int(last or first) + 1):
             yield from _expand(f"{name[: match.start()]}{number:0{len(first)}d}{name[match.end() :]}")
 

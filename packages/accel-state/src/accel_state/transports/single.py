@@ -24,8 +24,11 @@ class Single(Transport):
         return x
 
     def all_reduce(self, x: torch.Tensor, how: Reduction) -> torch.Tensor:
-        """A copy of `x`. Collective: no other rank exists."""
-        return x.clone()
+        """A copy of `x`; a mean of whole numbers is a float, as it is in a larger world.
+
+        Collective: no other rank exists.
+        """
+        return x / self.size if how == "mean" else x.clone()
 
     def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
         """`x` itself. Collective: no other rank exists."""

@@ -25,9 +25,8 @@ class TorchDist(Transport):
         self.rank = torch.distributed.get_rank()
         self.size = torch.distributed.get_world_size()
         # renamed in torch 2.13, where the old name warns
-        self._all_gather_tensor = getattr(torch.distributed, "all_gather_single", None) or getattr(
-            torch.distributed, "all_gather_into_tensor"  # noqa: B009 - mypy knows only one of the two
-        )
+        names = vars(torch.distributed)
+        self._all_gather_tensor = names.get("all_gather_single") or names["all_gather_into_tensor"]
         op = torch.distributed.ReduceOp
         # gloo has no average: sum and divide
         self._ops: dict[Reduction, Any] = {"sum": op.SUM, "mean": op.SUM, "max": op.MAX, "min": op.MIN}

@@ -1,0 +1,85 @@
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from accel_checkpoint.disk import write_whole
+
+
+def text(words: str) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        path.write_text(words)
+
+    return write
+
+
+def full(path: Path) -> None:
+    path.write_text("half of")
+    raise OSError(28, "No space left on device")
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+def test_files_appear_with_their_content(tmp_path: Path) -> None:
+    write_whole({tmp_path / "a": text("one"), tmp_path / "b": text("two")})
+    assert contents(tmp_path) == {"a": "one", "b": "two"}
+
+
+def test_a_failure_in_any_of_them_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
+    """Rule 14: nothing half-written under its final name, nothing left aside."""
+    (tmp_path / "a").write_text("old")
+    with pytest.raises(OSError, match="No space left"):
+        write_whole({tmp_path / "a": text("new"), tmp_path / "b": full, tmp_path / "c": text("never")})
+    assert contents(tmp_path) == {"a": "old"}
+
+
+def test_an_interrupt_leaves_nothing_aside_either(tmp_path: Path) -> None:
+    def interrupted(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_whole({tmp_path / "a": interrupted})
+    assert contents(tmp_path) == {}
+
+
+def test_while_it_is_written_the_file_has_another_name(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def look(path: Path) -> None:
+        seen.extend(one.name for one in tmp_path.iterdir())
+
+    write_whole({tmp_path / "model.bin": look})
+    (name,) = seen
+    assert name.startswith(".model.bin.")
+    assert name.endswith(".partial")
+
+
+def test_everything_is_flushed_before_the_first_name_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[str] = []
+    replace, fsync = Path.replace, os.fsync
+
+    def noted(path: Path, target: Path) -> Path:
+        happened.append("rename")
+        return replace(path, target)
+
+    def flushed(descriptor: int) -> None:
+        happened.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        fsync(descriptor)
+
+    monkeypatch.setattr(Path, "replace", noted)
+    monkeypatch.setattr(os, "fsync", flushed)
+    write_whole({tmp_path / "a": text("one"), tmp_path / "b": text("two")})
+    assert happened == ["file", "file", "rename", "rename", "folder"]
+
+
+def test_a_file_may_be_read_by_whom_the_umask_allows(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_whole({tmp_path / "a": text("one")})
+        assert os.umask(0o027) == 0o027
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640

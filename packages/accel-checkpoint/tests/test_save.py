@@ -1,0 +1,191 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accel_checkpoint import CheckpointError, load_checkpoint_in_model, save_weights
+from accel_testing import Mlp, assert_same_numbers
+from safetensors.torch import load_file
+from torch import nn
+
+
+def model(seed: int = 0) -> Mlp:
+    """Tensors of 768, 96, 480 and 20 bytes."""
+    return Mlp(8, 24, 5, seed=seed)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_safetensors_is_the_default_and_other_programs_read_it(tmp_path: Path) -> None:
+    """Feature row S88, decision 6: the keys are those of the base model."""
+    state = model().state_dict()
+    path = save_weights(state, tmp_path / "new" / "folder")
+    assert path == tmp_path / "new" / "folder" / "model.safetensors"
+    assert names(path.parent) == ["model.safetensors"]
+    read = load_file(path)
+    assert list(read) == sorted(state)
+    fresh = model(seed=1)
+    fresh.load_state_dict(read, strict=True)
+    assert_same_numbers(fresh.state_dict(), state, atol=0)
+
+
+def test_the_other_format_is_read_by_torch_and_updates_the_same_model(tmp_path: Path) -> None:
+    """Feature row S90: `load_state_dict(torch.load(dir / "pytorch_model.bin"))` writes into the same tensors."""
+    state = model().state_dict()
+    path = save_weights(state, tmp_path, safe_serialization=False)
+    assert path == tmp_path / "pytorch_model.bin"
+    base = model(seed=1)
+    wrapped, x = nn.Sequential(base), torch.ones(2, 8)
+    before = wrapped(x)
+    base.load_state_dict(torch.load(path))
+    assert_same_numbers(wrapped(x), model()(x), atol=0)
+    assert not torch.equal(wrapped(x), before)
+
+
+@pytest.mark.parametrize(
+    ("safe", "file"), [(True, "model-{}-of-00003.safetensors"), (False, "pytorch_model-{}-of-00003.bin")]
+)
+def test_small_shards_give_three_files_and_an_index(tmp_path: Path, safe: bool, file: str) -> None:
+    """Feature row S89: 500 bytes on a model of 1.3 KB; the other two fit exactly."""
+    path = save_weights(model().state_dict(), tmp_path, max_shard_size=500, safe_serialization=safe)
+    shards = [file.format(f"{number:05d}") for number in (1, 2, 3)]
+    index = ("model.safetensors" if safe else "pytorch_model.bin") + ".index.json"
+    assert names(tmp_path) == sorted([*shards, index])
+    assert path == tmp_path / index
+    assert json.loads(path.read_text()) == {
+        "metadata": {"total_size": 1364},
+        "weight_map": {
+            "first.weight": shards[0],
+            "first.bias": shards[1],
+            "second.weight": shards[2],
+            "second.bias": shards[2],
+        },
+    }
+
+
+def test_a_size_may_be_text(tmp_path: Path) -> None:
+    """Feature row S89."""
+    assert save_weights(model().state_dict(), tmp_path, max_shard_size="0.5KB").name == "model.safetensors.index.json"
+    with pytest.raises(ValueError, match="size 'large': expected a number of bytes"):
+        save_weights(model().state_dict(), tmp_path, max_shard_size="large")
+
+
+@pytest.mark.parametrize("safe", [True, False])
+@pytest.mark.parametrize("size", [100, "10GB"])
+def test_views_and_tensors_out_of_order_are_saved_by_value_and_size(tmp_path: Path, safe: bool, size: Any) -> None:
+    base = torch.arange(40000.0).view(200, 200)
+    state = {
+        "crossed": base[:5, :5].t(),
+        "row": base[3, :7],
+        "flat": base[:2].reshape(-1)[:9],
+        "wide": torch.ones(1).expand(4),
+        "none": torch.zeros(0, 3),
+        "number": torch.tensor(7),
+        "whole": (whole := torch.arange(6.0)),
+        "shaped": whole.view(2, 3),
+        "halves": torch.ones(3, dtype=torch.bfloat16),
+    }
+    save_weights(state, tmp_path, max_shard_size=size, safe_serialization=safe)
+    fresh = nn.Module()
+    for name, tensor in state.items():
+        fresh.register_buffer(name, torch.full(tensor.shape, 9, dtype=tensor.dtype))
+    load_checkpoint_in_model(fresh, tmp_path, strict=True)
+    assert_same_numbers(fresh.state_dict(), state, atol=0)
+    # not the 160,000 bytes behind the views
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 20_000
+
+
+@pytest.mark.parametrize("before", [(True, 500), (False, 500), (True, "1GB"), (False, "1GB")])
+@pytest.mark.parametrize("now", [(True, 800), (False, 800), (True, "1GB"), (False, "1GB")])
+def test_files_of_an_earlier_save_are_gone(tmp_path: Path, before: tuple[bool, Any], now: tuple[bool, Any]) -> None:
+    save_weights(model(1).state_dict(), tmp_path, max_shard_size=before[1], safe_serialization=before[0])
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors.bak").write_text("mine")
+    save_weights(model(2).state_dict(), tmp_path, max_shard_size=now[1], safe_serialization=now[0])
+    alone = tmp_path / "alone"
+    save_weights(model(2).state_dict(), alone, max_shard_size=now[1], safe_serialization=now[0])
+    assert names(tmp_path) == sorted([*names(alone), "alone", "config.json", "model.safetensors.bak"])
+    fresh = model(3)
+    load_checkpoint_in_model(fresh, tmp_path, strict=True)
+    assert_same_numbers(fresh.state_dict(), model(2).state_dict(), atol=0)
+
+
+def failing(real: Callable[..., None], at: int) -> Callable[..., None]:
+    """`real`, which writes half a file and raises at its call number `at`."""
+    calls: list[int] = []
+
+    def write(tensors: Any, path: Path, **options: Any) -> None:
+        calls.append(1)
+        real(tensors, path, **options)
+        if len(calls) == at:
+            path.write_bytes(path.read_bytes()[:100])
+            raise OSError(28, "No space left on device")
+
+    return write
+
+
+@pytest.mark.parametrize("size", [500, "1GB"])
+@pytest.mark.parametrize(("safe", "at"), [(True, 1), (True, 2), (True, 3), (False, 1), (False, 2), (False, 3)])
+def test_a_save_that_fails_midway_leaves_the_old_files_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, safe: bool, at: int, size: Any
+) -> None:
+    """Feature row S89, rule 14: the old checkpoint is whole, though the new one has files of the same names."""
+    save_weights(model(1).state_dict(), tmp_path, max_shard_size=size, safe_serialization=safe)
+    before = contents(tmp_path)
+    name = "accel_checkpoint.save.save_file" if safe else "torch.save"
+    module, _, attribute = name.rpartition(".")
+    real = vars(__import__(module, fromlist=[attribute]))[attribute]
+    monkeypatch.setattr(name, failing(real, at))
+    with pytest.raises(OSError, match="No space left"):
+        save_weights(model(2).state_dict(), tmp_path, max_shard_size=200, safe_serialization=safe)
+    assert contents(tmp_path) == before
+
+
+def test_the_index_of_a_save_appears_after_its_shards_and_old_files_go_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_weights(model(1).state_dict(), tmp_path)
+    happened: list[str] = []
+    replace, unlink = Path.replace, Path.unlink
+
+    def renamed(path: Path, target: Path) -> Path:
+        happened.append(target.name)
+        return replace(path, target)
+
+    def removed(path: Path, missing_ok: bool = False) -> None:
+        happened.append(f"no {path.name}")
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "replace", renamed)
+    monkeypatch.setattr(Path, "unlink", removed)
+    save_weights(model(2).state_dict(), tmp_path, max_shard_size=800)
+    first, second = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+    assert happened == [first, second, "model.safetensors.index.json", "no model.safetensors"]
+
+
+def test_what_is_no_tensor_is_refused_by_name_before_anything_is_written(tmp_path: Path) -> None:
+    state: dict[str, Any] = {"w": torch.ones(1), "epoch": 3, "note": "text"}
+    with pytest.raises(CheckpointError, match="only tensors are weights, found others under: epoch, note"):
+        save_weights(state, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "model"
+    file.write_text("mine")
+    with pytest.raises(CheckpointError, match=f"{file} is a file: give save_model a folder"):
+        save_weights(model().state_dict(), file)
+    assert file.read_text() == "mine"
+
+
+def test_a_model_without_weights_is_saved_and_loaded(tmp_path: Path) -> None:
+    save_weights({}, tmp_path)
+    load_checkpoint_in_model(nn.Tanh(), tmp_path, strict=True)

@@ -1,0 +1,114 @@
+import pytest
+import torch
+from accel_checkpoint.shards import Layout, plan
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+QUICK = settings(derandomize=True, deadline=None)
+
+
+def planned(state: dict[str, torch.Tensor], max_bytes: int = 10**9) -> Layout:
+    return plan(state, stem="model", suffix=".safetensors", max_bytes=max_bytes)
+
+
+def test_what_fits_goes_into_one_file() -> None:
+    """Feature row S89."""
+    layout = planned({"a": torch.ones(2), "b": torch.ones(3)}, max_bytes=20)
+    assert {file: list(tensors) for file, tensors in layout.files.items()} == {"model.safetensors": ["a", "b"]}
+    assert layout.total_bytes == 20
+
+
+def test_files_are_filled_in_order_and_numbered() -> None:
+    """Feature row S89: a tensor larger than a file has one of its own."""
+    sizes = {"a": 4, "b": 4, "c": 4, "huge": 40, "d": 1}
+    layout = planned({name: torch.ones(count, dtype=torch.uint8) for name, count in sizes.items()}, max_bytes=9)
+    assert {file: list(tensors) for file, tensors in layout.files.items()} == {
+        "model-00001-of-00004.safetensors": ["a", "b"],
+        "model-00002-of-00004.safetensors": ["c"],
+        "model-00003-of-00004.safetensors": ["huge"],
+        "model-00004-of-00004.safetensors": ["d"],
+    }
+    assert layout.total_bytes == 53
+
+
+@QUICK
+@given(st.lists(st.integers(0, 12), max_size=12), st.integers(1, 20))
+def test_every_tensor_is_in_one_file_and_no_file_is_too_large(counts: list[int], max_bytes: int) -> None:
+    state = {f"t{index}": torch.zeros(count, dtype=torch.uint8) for index, count in enumerate(counts)}
+    layout = planned(state, max_bytes=max_bytes)
+    assert [name for tensors in layout.files.values() for name in tensors] == list(state)
+    assert layout.total_bytes == sum(counts)
+    for tensors in layout.files.values():
+        size = sum(tensor.numel() for tensor in tensors.values())
+        assert size <= max_bytes or sum(tensor.numel() > 0 for tensor in tensors.values()) == 1
+
+
+def test_tied_weights_are_stored_once_under_the_first_name() -> None:
+    """Reference 2.9."""
+    weight = torch.ones(4)
+    layout = planned({"embed": weight, "other": torch.ones(4), "head": weight, "again": weight.detach()}, max_bytes=16)
+    assert [list(tensors) for tensors in layout.files.values()] == [["embed"], ["other"]]
+    assert layout.aliases == {"head": "embed", "again": "embed"}
+    first, second = layout.files
+    assert layout.aliases_in(first) == {"head": "embed", "again": "embed"}
+    assert layout.aliases_in(second) == {}
+    assert layout.total_bytes == 32
+
+
+def test_other_views_of_the_same_memory_are_no_aliases_and_are_copied_out() -> None:
+    base = torch.arange(4.0).view(2, 2)
+    state = {
+        "base": base,
+        "flat": base.view(-1),
+        "crossed": base.t(),
+        "row": base[1],
+        "first": base[0],
+        "wide": base[:1].expand(3, 2),
+        "bits": base.view(torch.int32),
+    }
+    layout = planned(state)
+    (tensors,) = layout.files.values()
+    assert layout.aliases == {}
+    assert all(torch.equal(tensors[name], state[name]) for name in state)
+    assert all(tensor.is_contiguous() for tensor in tensors.values())
+    assert len({tensor.untyped_storage().data_ptr() for tensor in tensors.values()}) == len(state)
+    sizes = {name: tensor.untyped_storage().nbytes() for name, tensor in tensors.items()}
+    assert sizes == {name: tensor.numel() * tensor.element_size() for name, tensor in state.items()}
+
+
+def test_a_lazy_conjugate_is_no_alias_of_its_original() -> None:
+    wave = torch.tensor([1 + 2j])
+    layout = planned({"wave": wave, "conjugate": wave.conj(), "negative": wave.conj().imag})
+    assert layout.aliases == {}
+    (tensors,) = layout.files.values()
+    assert tensors["conjugate"].tolist() == [1 - 2j]
+    assert tensors["negative"].tolist() == [-2.0]
+    assert not tensors["conjugate"].is_conj()
+    assert not tensors["negative"].is_neg()
+
+
+def test_empty_tensors_are_no_aliases_of_each_other() -> None:
+    layout = planned({"a": torch.zeros(0), "b": torch.zeros(0)})
+    assert layout.aliases == {}
+    assert [list(tensors) for tensors in layout.files.values()] == [["a", "b"]]
+
+
+def test_whole_tensors_on_the_cpu_are_not_copied() -> None:
+    weight = torch.ones(4, requires_grad=True)
+    (tensors,) = planned({"w": weight}).files.values()
+    assert tensors["w"].data_ptr() == weight.data_ptr()
+    assert not tensors["w"].requires_grad
+
+
+def test_nothing_is_one_empty_file() -> None:
+    assert planned({}).files == {"model.safetensors": {}}
+
+
+def test_tensors_of_a_device_are_brought_to_the_cpu(device: torch.device) -> None:
+    (tensors,) = planned({"w": torch.ones(3, device=device)}).files.values()
+    assert tensors["w"].device == torch.device("cpu")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8, torch.float64])
+def test_sizes_are_counted_in_bytes(dtype: torch.dtype) -> None:
+    assert planned({"w": torch.ones(3, dtype=dtype)}).total_bytes == 3 * dtype.itemsize

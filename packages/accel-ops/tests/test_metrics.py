@@ -1,0 +1,110 @@
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from accel_ops import gather_for_metrics
+from accel_state import Epoch, Tail
+from accel_state.transports.single import Single
+from accel_state.transports.torch_dist import TorchDist
+from accel_testing import MakeWorld, assert_same_numbers
+
+# 10 samples in batches of 2 on 2 ranks: the last round is 8 9 and, to fill it, 0 1
+TEN = [[[0, 1], [4, 5], [8, 9]], [[2, 3], [6, 7], [0, 1]]]
+LAST_OF_TEN = Tail(real=2, ranks=1, rows=2)
+
+
+def tail(is_last: bool) -> Epoch:
+    return Epoch("loader", last=is_last, tail=LAST_OF_TEN if is_last else None)
+
+
+def evaluate() -> tuple[torch.Tensor, torch.Tensor]:
+    transport = TorchDist()
+    predictions, references = [], []
+    for step, batch in enumerate(TEN[transport.rank]):
+        x = torch.tensor(batch)
+        both = gather_for_metrics((x * 10, x), transport, tail(step == 2))
+        assert type(both) is tuple
+        predictions.append(both[0])
+        references.append(both[1])
+    return torch.cat(predictions), torch.cat(references)
+
+
+def test_an_evaluation_sees_every_sample_once_and_in_order(world: MakeWorld) -> None:
+    """Feature rows S79 and S81."""
+    for found in world(2).run(evaluate):
+        assert_same_numbers(found, (torch.arange(10) * 10, torch.arange(10)), atol=0)
+
+
+def last_round_in_all_forms() -> list[Any]:
+    transport = TorchDist()
+    batch = torch.tensor(TEN[transport.rank][2])
+    words = [f"id{number}" for number in batch.tolist()]
+    epoch = tail(True)
+    return [
+        gather_for_metrics({"x": batch, "s": batch.sum()}, transport, epoch),
+        gather_for_metrics(words, transport, epoch),
+        gather_for_metrics([batch[0], batch[1]], transport, epoch, use_gather_object=True),
+        gather_for_metrics({"rank": transport.rank, "x": batch}, transport, epoch),
+        gather_for_metrics(batch, transport, None),
+        gather_for_metrics(batch, transport, tail(False)),
+    ]
+
+
+def test_tensors_objects_and_single_values_are_cut_each_in_its_way(world: MakeWorld) -> None:
+    """Feature row S79, reference 2.4: a single value counts once for each rank that had a real sample."""
+    for found in world(2).run(last_round_in_all_forms):
+        assert_same_numbers(found[0], {"x": torch.tensor([8, 9]), "s": torch.tensor([17])}, atol=0)
+        assert found[1] == ["id8", "id9"]
+        assert_same_numbers(found[2], [torch.tensor(8), torch.tensor(9)], atol=0)
+        assert [one["rank"] for one in found[3]] == [0]
+        assert_same_numbers(found[4], torch.tensor([8, 9, 0, 1]), atol=0)
+        assert_same_numbers(found[5], torch.tensor([8, 9, 0, 1]), atol=0)
+
+
+def uneven_tail() -> list[Any]:
+    """11 samples on 3 ranks in batches of 2: the last round is 6 7, 8 9, 10 and a repetition."""
+    transport = TorchDist()
+    batch = torch.tensor([[6, 7], [8, 9], [10, 0]])[transport.rank]
+    epoch = Epoch("loader", last=True, tail=Tail(real=5, ranks=3, rows=2))
+    return [
+        gather_for_metrics(batch, transport, epoch),
+        gather_for_metrics(batch.float().mean(), transport, epoch),
+        gather_for_metrics(tuple(batch.tolist()), transport, epoch),
+    ]
+
+
+def test_a_tail_that_reaches_the_last_rank_is_cut_there(world: MakeWorld) -> None:
+    """Feature row S79."""
+    for found in world(3).run(uneven_tail):
+        assert_same_numbers(found[0], torch.arange(6, 11), atol=0)
+        assert_same_numbers(found[1], torch.tensor([6.5, 8.5, 5.0]), atol=0)
+        assert found[2] == [6, 7, 8, 9, 10]
+
+
+def of_another_length() -> tuple[list[int], list[str], str]:
+    transport = TorchDist()
+    batch = torch.tensor(TEN[transport.rank][2])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = gather_for_metrics({"twice": torch.cat([batch, batch]), "x": batch}, transport, tail(True))
+        objects = gather_for_metrics(["one"], transport, tail(True))
+    assert found["x"].tolist() == [8, 9]
+    assert [one.category for one in caught] == [UserWarning] * 2
+    return found["twice"].tolist(), objects, str(caught[0].message)
+
+
+def test_a_leaf_that_is_not_one_entry_a_sample_is_returned_whole_with_a_warning(world: MakeWorld) -> None:
+    """Feature row S79."""
+    text = (
+        "gather_for_metrics: a leaf has 4 entries where the batch has 2 samples, so the repeated ones cannot be told"
+        " apart and all are returned; give one entry a sample, or use gather"
+    )
+    assert world(2).run(of_another_length) == [([8, 9, 8, 9, 0, 1, 0, 1], ["one", "one"], text)] * 2
+
+
+@pytest.mark.parametrize("data", [torch.tensor([1, 2]), ["a", "b"], {"n": 3}])
+def test_alone_everything_is_returned_as_it_is(data: Any) -> None:
+    """Feature row S79."""
+    epoch = Epoch("loader", last=True, tail=Tail(real=1, ranks=1, rows=2))
+    assert gather_for_metrics(data, Single(), epoch) is data

@@ -1,0 +1,60 @@
+from collections import UserDict
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from accel_ops import send_to_device
+
+
+class Pair(NamedTuple):
+    x: Any
+    y: Any
+
+
+class Movable:
+    """Has a `to`, and nothing else of a tensor."""
+
+    where = "cpu"
+
+    def to(self, device: object) -> "Movable":
+        moved = Movable()
+        moved.where = str(device)
+        return moved
+
+
+def test_every_tensor_is_moved_and_every_container_keeps_its_type() -> None:
+    """Feature rows S17, S53 and S55: meta stands for any other device."""
+    data = Pair([torch.ones(2), (torch.ones(1),)], UserDict(a=torch.ones(3), b={"c": torch.ones(1)}))
+    moved = send_to_device(data, "meta")
+    assert (type(moved), type(moved.x), type(moved.x[1]), type(moved.y)) == (Pair, list, tuple, UserDict)
+    tensors = [moved.x[0], moved.x[1][0], moved.y["a"], moved.y["b"]["c"]]
+    assert [tensor.device.type for tensor in tensors] == ["meta"] * 4
+    assert data.y["a"].device.type == "cpu"
+
+
+def test_what_is_no_tensor_passes_through() -> None:
+    """Reference 2.3."""
+    moved = send_to_device({"tensor": torch.ones(1), "text": "str", "none": None, "n": 3}, torch.device("meta"))
+    assert moved["tensor"].device.type == "meta"
+    assert (moved["text"], moved["none"], moved["n"]) == ("str", None, 3)
+
+
+def test_whatever_has_a_to_is_moved() -> None:
+    assert send_to_device([Movable()], "meta")[0].where == "meta"
+
+
+@pytest.mark.parametrize("keys", ["skip", ["skip"], ("skip", "other"), iter(["skip"])])
+def test_skipped_keys_stay_where_they_are_at_every_depth(keys: Any) -> None:
+    data = {"skip": torch.ones(1), "go": torch.ones(1), "inner": [{"skip": [torch.ones(1)], "go": torch.ones(1)}]}
+    moved = send_to_device(data, "meta", skip_keys=keys)
+    assert moved["skip"] is data["skip"]
+    assert moved["go"].device.type == "meta"
+    assert moved["inner"][0]["skip"][0].device.type == "cpu"
+    assert moved["inner"][0]["go"].device.type == "meta"
+
+
+def test_tensors_arrive_whole(device: torch.device) -> None:
+    sent = torch.arange(4.0)
+    arrived = send_to_device((sent,), device, non_blocking=True)[0]
+    assert arrived.device.type == device.type
+    assert torch.equal(arrived.cpu(), sent)

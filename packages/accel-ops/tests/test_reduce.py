@@ -1,0 +1,77 @@
+from typing import Any
+
+import pytest
+import torch
+from accel_ops import reduce
+from accel_state import Reduction
+from accel_state.transports.single import Single
+from accel_state.transports.torch_dist import TorchDist
+from accel_testing import MakeWorld, assert_same_numbers
+
+ALL: list[Reduction] = ["sum", "mean", "max", "min"]
+
+
+def two_and_two() -> dict[Reduction, Any]:
+    transport = TorchDist()
+    x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])[transport.rank]
+    return {how: reduce({"x": x, "n": (x.long(),)}, transport, how=how) for how in ALL}
+
+
+def test_the_numbers_of_the_reference(world: MakeWorld) -> None:
+    """Reference 2.7: [1, 2] and [3, 4]; whole numbers stay whole, but for a mean."""
+    expected: dict[Reduction, list[int]] = {"sum": [4, 6], "mean": [2, 3], "max": [3, 4], "min": [1, 2]}
+    for found in world(2).run(two_and_two):
+        for how, numbers in expected.items():
+            whole = torch.tensor(numbers, dtype=torch.float32 if how == "mean" else torch.int64)
+            assert_same_numbers(found[how], {"x": torch.tensor(numbers).float(), "n": (whole,)}, atol=0)
+
+
+def with_defaults_and_scale() -> list[torch.Tensor]:
+    transport = TorchDist()
+    x = torch.tensor([1.0, 5.0]) * (transport.rank + 1)
+    found = [
+        reduce(x, transport),
+        reduce(x, transport, how="sum", scale=0.5),
+        reduce(x[0], transport, scale=10.0),
+        reduce(x.long(), transport, how="sum", scale=0.5),
+    ]
+    assert x.tolist() == [1.0 * (transport.rank + 1), 5.0 * (transport.rank + 1)]
+    return found
+
+
+def test_the_mean_is_the_default_and_the_result_is_scaled(world: MakeWorld) -> None:
+    """Reference 1.8 and 2.7; the input keeps its numbers."""
+    ranks = torch.tensor([1.0, 2.0, 3.0])
+    expected = [
+        torch.tensor([2.0, 10.0]),
+        torch.tensor([3.0, 15.0]),
+        ranks.mean() * 10,
+        torch.tensor([3.0, 15.0]),
+    ]
+    for found in world(3).run(with_defaults_and_scale):
+        assert_same_numbers(found, expected, atol=1e-6)
+
+
+def losses() -> torch.Tensor:
+    transport = TorchDist()
+    generator = torch.Generator().manual_seed(transport.rank)
+    mean: torch.Tensor = reduce(torch.rand(100, generator=generator), transport)
+    return mean
+
+
+def test_a_mean_over_ranks_is_the_mean_of_one_process(world: MakeWorld) -> None:
+    every = torch.stack([torch.rand(100, generator=torch.Generator().manual_seed(rank)) for rank in range(3)])
+    for found in world(3).run(losses):
+        assert_same_numbers(found, every.mean(0), atol=1e-6)
+
+
+def test_an_unknown_reduction_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ValueError, match="reduction='median': expected one of sum, mean, max, min"):
+        reduce(torch.ones(1), Single(), how="median")  # type: ignore[arg-type]
+
+
+def test_alone_the_numbers_are_those_of_the_input_times_the_scale() -> None:
+    x = torch.tensor([1.0, 2.0])
+    for how in ALL:
+        assert_same_numbers(reduce([x], Single(), how=how, scale=3.0), [torch.tensor([3.0, 6.0])], atol=0)
+    assert reduce(x, Single()).data_ptr() != x.data_ptr()

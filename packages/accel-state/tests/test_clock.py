@@ -1,0 +1,159 @@
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import pytest
+from accel_state import StepClock, Tail
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+QUICK = settings(derandomize=True, deadline=None)
+
+
+def flags(clock: StepClock, batches: int) -> list[bool]:
+    """What each tick of one pass over a loader of so many batches says."""
+    found = []
+    with clock.iterating("loader") as epoch:
+        for index in range(batches):
+            epoch.last = index == batches - 1
+            found.append(clock.tick())
+            assert clock.sync_gradients is found[-1]
+    return found
+
+
+def test_six_batches_of_four_steps_are_due_at_the_fourth_and_the_last() -> None:
+    """Reference 2.5, feature row S96: the next epoch starts afresh."""
+    clock = StepClock(4)
+    expected = [False, False, False, True, False, True]
+    assert flags(clock, 6) == expected
+    assert flags(clock, 6) == expected
+
+
+def test_without_the_flush_the_count_carries_over() -> None:
+    """Reference 2.5: 2 epochs of 6 with sync_with_dataloader=False."""
+    clock = StepClock(4, flush_at_epoch_end=False)
+    assert flags(clock, 6) + flags(clock, 6) == [False, False, False, True] * 3
+
+
+def test_outside_a_loader_every_nth_tick_is_due() -> None:
+    clock = StepClock(3)
+    assert [clock.tick() for _ in range(7)] == [False, False, True, False, False, True, False]
+
+
+def test_before_the_first_tick_a_step_is_due() -> None:
+    """A script that never accumulates never ticks, and all its steps count."""
+    assert StepClock(4).due is True
+
+
+@QUICK
+@given(st.integers(1, 9), st.lists(st.integers(1, 30), max_size=5))
+def test_a_flushed_epoch_is_due_at_every_nth_batch_and_at_its_last(every: int, epochs: list[int]) -> None:
+    clock = StepClock(every)
+    for batches in epochs:
+        assert flags(clock, batches) == [n % every == 0 or n == batches for n in range(1, batches + 1)]
+
+
+@QUICK
+@given(st.integers(1, 9), st.lists(st.integers(1, 30), max_size=5))
+def test_an_unflushed_run_is_due_at_every_nth_batch_of_all(every: int, epochs: list[int]) -> None:
+    clock = StepClock(every, flush_at_epoch_end=False)
+    found = [flag for batches in epochs for flag in flags(clock, batches)]
+    assert found == [n % every == 0 for n in range(1, sum(epochs) + 1)]
+
+
+def test_reset_forgets_a_window_that_has_begun() -> None:
+    clock = StepClock(3)
+    clock.tick()
+    clock.tick()
+    clock.reset()
+    assert clock.due is True
+    assert [clock.tick() for _ in range(3)] == [False, False, True]
+
+
+def test_the_number_of_steps_may_be_set_later() -> None:
+    """Reference 2.5: `accelerator.gradient_accumulation_steps = 4`."""
+    clock = StepClock()
+    clock.every = 2
+    assert (clock.every, clock.num_steps) == (2, 2)
+    assert [clock.tick() for _ in range(4)] == [False, True, False, True]
+
+
+@pytest.mark.parametrize("steps", [0, -1, 1.0, "2", None, True])
+def test_a_number_of_steps_that_is_none_is_refused_and_changes_nothing(steps: Any) -> None:
+    with pytest.raises(ValueError, match=f"gradient_accumulation_steps={steps!r}: expected a whole number of at least"):
+        StepClock(steps)
+    clock = StepClock(4)
+    with pytest.raises(ValueError, match="of at least 1"):
+        clock.every = steps
+    assert clock.every == 4
+
+
+def test_the_flag_may_be_overruled() -> None:
+    clock = StepClock(2)
+    clock.tick()
+    clock.sync_gradients = True
+    assert clock.due is True
+
+
+def test_outside_a_loop_nothing_is_active() -> None:
+    clock = StepClock()
+    assert (clock.in_dataloader, clock.active_dataloader, clock.active) == (False, None, None)
+    assert (clock.end_of_dataloader, clock.remainder) == (False, -1)
+
+
+def test_an_inner_loop_is_the_active_one_and_gives_the_outer_back() -> None:
+    """Reference 2.3: an evaluation in the middle of a training epoch."""
+    clock = StepClock()
+    with clock.iterating("train") as train:
+        train.last = True
+        with clock.iterating("eval") as inner:
+            assert (clock.active, clock.active_dataloader, clock.end_of_dataloader) == (inner, "eval", False)
+        assert (clock.active, clock.active_dataloader, clock.end_of_dataloader) == (train, "train", True)
+    assert not clock.in_dataloader
+
+
+def test_an_evaluation_inside_does_not_end_the_window_of_the_training() -> None:
+    clock = StepClock(4)
+    with clock.iterating("train"):
+        clock.tick()
+        with clock.iterating("eval") as inner:
+            inner.last = True
+        assert [clock.tick() for _ in range(3)] == [False, False, True]
+
+
+def test_an_outer_pass_may_end_before_an_inner_one_that_was_left_with_break() -> None:
+    clock = StepClock()
+    outer, inner = clock.iterating("outer"), clock.iterating("inner")
+    outer.__enter__()
+    inner_epoch = inner.__enter__()
+    outer.__exit__(None, None, None)
+    assert clock.active is inner_epoch
+    inner.__exit__(None, None, None)
+    assert clock.active is None
+
+
+def test_two_equal_passes_over_one_loader_are_told_apart() -> None:
+    clock = StepClock()
+    first, second = clock.iterating("same"), clock.iterating("same")
+    first.__enter__()
+    last = second.__enter__()
+    first.__exit__(None, None, None)
+    assert clock.active is last
+    second.__exit__(None, None, None)
+    assert not clock.in_dataloader
+
+
+def test_a_pass_ends_when_its_loop_fails() -> None:
+    clock = StepClock()
+    with pytest.raises(ZeroDivisionError), clock.iterating("loader"):
+        1 / 0  # noqa: B018
+    assert not clock.in_dataloader
+
+
+def test_the_remainder_is_what_is_real_in_the_batch() -> None:
+    clock = StepClock()
+    with clock.iterating("loader") as epoch:
+        assert clock.remainder == 0
+        epoch.tail = Tail(real=3, ranks=2, rows=2)
+        assert clock.remainder == 3
+    with pytest.raises(FrozenInstanceError):
+        epoch.tail.real = 4  # type: ignore[misc]

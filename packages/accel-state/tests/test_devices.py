@@ -1,0 +1,84 @@
+import pytest
+import torch
+from accel_state import CannotRun
+from accel_state.devices import DEVICES, choose
+from accel_state.devices.cpu import Cpu
+from accel_state.devices.cuda import Cuda
+from accel_state.devices.generic import Generic
+
+
+def test_the_cpu_is_chosen_when_it_is_asked_for() -> None:
+    """Feature row S22."""
+    device = choose(cpu=True)
+    assert isinstance(device, Cpu)
+    assert device.group_backend == "gloo"
+    assert [device.place(rank) for rank in (0, 3)] == [torch.device("cpu")] * 2
+
+
+@pytest.mark.parametrize(("found", "kind"), [(None, "cpu"), ("cuda", "cuda"), ("xpu", "generic")])
+def test_the_accelerator_that_torch_finds_is_chosen(
+    monkeypatch: pytest.MonkeyPatch, found: str | None, kind: str
+) -> None:
+    """Feature row S4: `cpu=True` wins over all of them (S22)."""
+    accelerator = None if found is None else torch.device(found)
+    monkeypatch.setattr("torch.accelerator.current_accelerator", lambda check_available=False: accelerator)
+    assert choose(cpu=False).kind == kind
+    assert choose(cpu=True).kind == "cpu"
+
+
+def test_the_cpu_generator_is_saved_and_put_back() -> None:
+    device = choose(cpu=True)
+    state = device.rng_state()
+    first = torch.rand(3)
+    device.set_rng_state(state)
+    assert torch.equal(torch.rand(3), first)
+    device.release_memory()
+
+
+def test_each_process_gets_the_gpu_of_its_local_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    made_current: list[int] = []
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("torch.cuda.set_device", made_current.append)
+    assert Cuda().place(1) == torch.device("cuda", 1)
+    assert made_current == [1]
+    assert Cuda().group_backend == "cpu:gloo,cuda:nccl"
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    with pytest.raises(CannotRun) as refused:
+        Cuda().place(2)
+    assert str(refused.value) == (
+        "process 2 of this machine needs GPU 2:"
+        " torch sees 2; start at most 2 processes a machine, or ask for the CPU (cpu=True)"
+    )
+    assert refused.value.what == "process 2 of this machine needs GPU 2"
+
+
+def test_any_other_accelerator_is_served_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Feature row S4."""
+    made_current: list[int] = []
+    monkeypatch.setattr("torch.accelerator.current_accelerator", lambda: torch.device("xpu"))
+    monkeypatch.setattr("torch.accelerator.device_count", lambda: 2)
+    monkeypatch.setattr("torch.accelerator.set_device_index", made_current.append)
+    assert Generic().place(1) == torch.device("xpu", 1)
+    assert made_current == [1]
+    assert Generic().group_backend == "cpu:gloo,xpu:xccl"
+    with pytest.raises(CannotRun, match=r"process 2 of this machine needs xpu:2: torch finds 2 here; start at most 2"):
+        Generic().place(2)
+
+
+def test_no_accelerator_at_all_is_refused_by_the_generic_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.accelerator.current_accelerator", lambda: None)
+    with pytest.raises(CannotRun, match=r"an accelerator: torch finds none; ask for the CPU \(cpu=True\)"):
+        Generic().rng_state()
+
+
+def test_the_generator_of_a_device_is_saved_and_put_back(device: torch.device) -> None:
+    """With --device=cuda this is the GPU's own generator."""
+    ours = DEVICES.load(device.type)()
+    state = ours.rng_state()
+    first = torch.rand(3, device=device)
+    ours.set_rng_state(state)
+    assert torch.equal(torch.rand(3, device=device), first)
+    ours.release_memory()

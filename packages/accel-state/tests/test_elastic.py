@@ -1,0 +1,91 @@
+import pytest
+from accel_state import Rendezvous, TopologyError
+from accel_state.environments.elastic import Elastic
+
+TWO = {"RANK": "1", "WORLD_SIZE": "2"}
+ADDRESS = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
+
+
+def meeting(environ: dict[str, str]) -> Rendezvous | None:
+    topology = Elastic.topology(environ)
+    assert topology is not None
+    return topology.rendezvous
+
+
+def test_it_is_silent_without_its_variables() -> None:
+    assert Elastic.topology({"LOCAL_RANK": "0", "MASTER_ADDR": "node0"}) is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "found", "missing", "needed"),
+    [
+        ({"RANK": "0"}, "RANK=0", "WORLD_SIZE", "RANK, WORLD_SIZE"),
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2", "RANK", "RANK, WORLD_SIZE"),
+        (
+            TWO | {"LOCAL_RANK": "0"},
+            "RANK=1, WORLD_SIZE=2, LOCAL_RANK=0",
+            "LOCAL_WORLD_SIZE",
+            "RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE",
+        ),
+        (
+            TWO | {"LOCAL_WORLD_SIZE": "2"},
+            "RANK=1, WORLD_SIZE=2, LOCAL_WORLD_SIZE=2",
+            "LOCAL_RANK",
+            "RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE",
+        ),
+    ],
+)
+def test_a_half_set_environment_is_refused_with_what_is_missing(
+    environ: dict[str, str], found: str, missing: str, needed: str
+) -> None:
+    """Feature row S4."""
+    with pytest.raises(TopologyError) as refused:
+        Elastic.topology(environ)
+    assert str(refused.value) == (
+        f"the environment is half set; set by torchrun: {found}; missing: {missing}."
+        f" Set all of {needed}, or unset all of them to run as a single process"
+    )
+
+
+def test_all_malformed_numbers_are_reported_at_once() -> None:
+    environ = {"RANK": "one", "WORLD_SIZE": "2", "LOCAL_RANK": "", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "x"}
+    with pytest.raises(TopologyError, match="not a whole number: RANK='one', LOCAL_RANK='', GROUP_RANK='x'"):
+        Elastic.topology(environ)
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"), [("MASTER_ADDR=node0", "MASTER_PORT"), ("MASTER_PORT=29500", "MASTER_ADDR")]
+)
+def test_half_an_address_is_refused(given: str, missing: str) -> None:
+    name, _, value = given.partition("=")
+    with pytest.raises(TopologyError) as refused:
+        Elastic.topology(TWO | {name: value})
+    assert str(refused.value) == (
+        f"the environment is half set; set by torchrun: {given}; missing: {missing}."
+        " Set MASTER_ADDR to the host of rank 0 and MASTER_PORT to a free port there, on every process"
+    )
+
+
+@pytest.mark.parametrize(("port", "text"), [("0", "port 0 cannot be used"), ("http", "MASTER_PORT='http'")])
+def test_a_port_that_is_none_is_refused(port: str, text: str) -> None:
+    with pytest.raises(TopologyError, match=text):
+        Elastic.topology(TWO | {"MASTER_ADDR": "node0", "MASTER_PORT": port})
+
+
+def test_the_address_of_torchrun_is_where_they_meet() -> None:
+    assert meeting(TWO | ADDRESS) == Rendezvous("node0", 29500)
+    assert meeting(TWO) is None
+
+
+def test_a_single_process_meets_nobody() -> None:
+    assert meeting({"RANK": "0", "WORLD_SIZE": "1"} | ADDRESS) is None
+
+
+def test_the_store_of_accel_launch_is_where_they_meet() -> None:
+    assert meeting(TWO | ADDRESS | {"ACCEL_STORE_PORT": "4001"}) == Rendezvous("node0", 4001)
+    assert meeting(TWO | {"ACCEL_STORE_PORT": "4001", "ACCEL_STORE_FD": "5"}) == Rendezvous("127.0.0.1", 4001, 5)
+
+
+def test_a_malformed_store_of_accel_launch_is_refused() -> None:
+    with pytest.raises(TopologyError, match=r"set by accel launch.*not a whole number: ACCEL_STORE_PORT='x'"):
+        Elastic.topology(TWO | {"ACCEL_STORE_PORT": "x"})

@@ -1,0 +1,207 @@
+"""Who opens the process group, where processes meet, and who closes it."""
+
+import os
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from accel_state import PartialState, RunRequest, Topology, TopologyError, acquire, current, release
+from accel_state.process_group import _close_at_exit, open_group
+from accel_testing import MakeWorld
+
+MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"), ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+SCRIPT = """
+from accel_state import PartialState
+state = PartialState(cpu=True)
+print(state.run.topology.launcher, state.run.transport.all_gather_objects(state.process_index))
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def forget_the_place() -> int:
+    """In a worker: the rank, of which the environment then says nothing."""
+    rank = int(os.environ["RANK"])
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR"):
+        os.environ.pop(name, None)
+    return rank
+
+
+def meet_by_address(variable: str, port: int) -> tuple[str, list[int], bool, bool]:
+    os.environ[variable] = str(port)
+    run = acquire(RunRequest(cpu=True))
+    everyone = run.transport.all_gather_objects(run.topology.rank)
+    opened = run.opened_group and dist.is_initialized()
+    release()
+    return run.topology.launcher, everyone, opened, dist.is_initialized()
+
+
+@pytest.mark.parametrize(("variable", "launcher"), [("MASTER_PORT", "torchrun"), ("ACCEL_STORE_PORT", "accel launch")])
+def test_processes_meet_at_the_address_and_close_what_they_opened(
+    world: MakeWorld, variable: str, launcher: str
+) -> None:
+    """Feature rows S4 and S100, decision 10: no accelerator, and yet two ranks by gloo."""
+    found = world(2, join=False).run(meet_by_address, variable, free_port())
+    assert found == [(launcher, [0, 1], True, False)] * 2
+
+
+def use_an_open_group() -> tuple[bool, bool, bool, list[int]]:
+    first = acquire(RunRequest(cpu=True))
+    again = acquire(RunRequest(cpu=True))
+    release()
+    numbers: list[int] = [0, 0]
+    dist.all_gather_object(numbers, dist.get_rank())
+    return first.opened_group, first is again, dist.is_initialized(), numbers
+
+
+def test_a_group_that_was_open_is_used_and_left_open(world: MakeWorld) -> None:
+    """Feature row S120: also the second request opens nothing."""
+    assert world(2).run(use_an_open_group) == [(False, True, True, [0, 1])] * 2
+
+
+def twice_in_one_process(port: int) -> list[int]:
+    os.environ["MASTER_PORT"] = str(port)
+    sums = []
+    for _ in range(2):
+        state = PartialState(cpu=True)
+        sums.append(sum(state.run.transport.all_gather_objects(state.process_index + 1)))
+        state.wait_for_everyone()
+        state.destroy_process_group()
+    return sums
+
+
+def test_a_released_process_may_start_another_run(world: MakeWorld) -> None:
+    assert world(2, join=False).run(twice_in_one_process, free_port()) == [[3, 3], [3, 3]]
+
+
+def contradict() -> str:
+    os.environ["WORLD_SIZE"], os.environ["LOCAL_WORLD_SIZE"] = "4", "4"
+    try:
+        acquire(RunRequest(cpu=True))
+    except TopologyError as error:
+        return str(error)
+    return "no error"
+
+
+def test_an_open_group_that_contradicts_the_environment_is_refused(world: MakeWorld) -> None:
+    assert world(2).run(contradict) == [
+        f"a process group is open with rank {rank} of 2, but torchrun says rank {rank} of 4;"
+        " open neither by hand, or both alike"
+        for rank in (0, 1)
+    ]
+
+
+def test_ranks_without_an_address_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(TopologyError) as refused:
+        acquire(RunRequest(cpu=True))
+    assert str(refused.value) == (
+        "RANK=0 and WORLD_SIZE=2 are set, but not where the processes meet; set MASTER_ADDR to the host of rank 0 and"
+        " MASTER_PORT to a free port there, or start the script with accel launch or torchrun"
+    )
+    assert not dist.is_initialized()
+
+
+def test_several_machines_without_an_address_are_refused() -> None:
+    with pytest.raises(TopologyError) as refused:
+        open_group(Topology(rank=0, world_size=4, local_world_size=2, launcher="Open MPI"), "gloo")
+    assert str(refused.value) == (
+        "Open MPI started 4 processes on several machines and no address to meet at is set;"
+        " set MASTER_ADDR to the host of rank 0 and MASTER_PORT to a free port, on every process"
+    )
+    assert not dist.is_initialized()
+
+
+def as_mpi(rank: int) -> dict[str, str]:
+    ranks, sizes = MPI
+    return dict.fromkeys(ranks, str(rank)) | dict.fromkeys(sizes, "2")
+
+
+def test_two_processes_of_mpirun_meet_without_an_address(tmp_path: Path) -> None:
+    """Feature row S4: as `mpirun -n 2 python script.py` starts them, with nothing but Open MPI's variables."""
+    path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": path, "TMPDIR": str(tmp_path), "GLOO_SOCKET_IFNAME": "lo"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT],
+            env=environ | as_mpi(rank),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    try:
+        for process in started:
+            assert process.communicate(timeout=60) == ("Open MPI [0, 1]\n", "")
+            assert process.returncode == 0
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+    (folder,) = tmp_path.glob("accel-*")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert list(folder.iterdir()) == []
+
+
+def meet_as_mpi() -> tuple[str, list[int]]:
+    rank = forget_the_place()
+    os.environ.update(as_mpi(rank))
+    run = acquire(RunRequest(cpu=True))
+    try:
+        return run.topology.launcher, run.transport.all_gather_objects(rank)
+    finally:
+        release()
+
+
+def test_jobs_that_one_parent_starts_one_after_the_other_do_not_meet(
+    world: MakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Feature row S4: the file of the first job is gone when the second one meets."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    for _ in range(2):
+        assert world(2, join=False).run(meet_as_mpi) == [("Open MPI", [0, 1])] * 2
+
+
+def close_after_the_user() -> bool:
+    run = acquire(RunRequest(cpu=True))
+    dist.destroy_process_group()
+    release()
+    return run.opened_group
+
+
+def test_a_group_that_the_user_has_closed_may_be_released(
+    world: MakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MASTER_PORT", str(free_port()))
+    assert world(2, join=False).run(close_after_the_user) == [True, True]
+
+
+@pytest.mark.parametrize("failed", [True, False])
+def test_at_exit_the_group_is_closed_unless_an_error_was_not_caught(
+    monkeypatch: pytest.MonkeyPatch, failed: bool
+) -> None:
+    closed: list[bool] = []
+    monkeypatch.setattr("accel_state.process_group.close_group", lambda: closed.append(True))
+    monkeypatch.delattr(sys, "last_value", raising=False)
+    if failed:
+        monkeypatch.setattr(sys, "last_value", ValueError("bad shard"), raising=False)
+    _close_at_exit()
+    assert closed == ([] if failed else [True])
+
+
+def test_a_single_process_opens_no_group() -> None:
+    """Feature row S86."""
+    PartialState(cpu=True)
+    assert current().opened_group is False
+    assert not dist.is_initialized()
