@@ -82,3 +82,14 @@ def test_the_generator_of_a_device_is_saved_and_put_back(device: torch.device) -
     ours.set_rng_state(state)
     assert torch.equal(torch.rand(3, device=device), first)
     ours.release_memory()
+
+
+def test_xla_is_refused_in_words_while_nothing_serves_it() -> None:
+    """S4: a TPU is noticed, not taken for a CPU."""
+    if torch.accelerator.is_available():
+        pytest.skip("torch has an accelerator, which comes first")
+    with pytest.raises(
+        CannotRun, match=r"PJRT_DEVICE=TPU: no device here serves XLA yet; unset it, or ask for the CPU"
+    ):
+        choose(cpu=False, environ={"PJRT_DEVICE": "TPU"})
+    assert choose(cpu=True, environ={"PJRT_DEVICE": "TPU"}).kind == "cpu"

@@ -37,7 +37,7 @@ def split(inputs: Any, rank: int, size: int, *, padding: bool = False) -> Any:
         raise TypeError(f"a {type(inputs).__name__} has no pieces; pass a list, tuple, tensor, mapping or Dataset")
     start, stop = bounds(len(inputs), rank, size)
     missing = -(-len(inputs) // size) - (stop - start) if padding and len(inputs) else 0
-    last = stop - 1 if stop > start else len(inputs) - 1
+    last = stop - 1  # also of all, for a rank with an empty piece: such ranks come last
     if hasattr(inputs, "select") and not _is_tensor(inputs):
         # a Hugging Face Dataset: a slice of it would be a dict of columns
         return inputs.select([*range(start, stop), *[last] * missing])
