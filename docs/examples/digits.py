@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from accel import Accelerator
 from accel.utils import set_seed
-from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from tqdm import tqdm
