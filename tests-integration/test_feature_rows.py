@@ -7,6 +7,13 @@ def test_every_row_has_a_test() -> None:
     assert untested() == [], "write the row's number into the docstring of the test that holds it"
 
 
+def test_no_row_that_is_due_is_put_off() -> None:
+    """These rows make up the first version."""
+    spans = [(1, 9), (12, 68), (73, 91), (95, 100), (106, 107), (109, 109), (113, 113), (120, 127)]
+    due = {f"S{number}" for first, last in spans for number in range(first, last + 1)}
+    assert due | {"S104b", "S108a", "S108b"} <= set(rows())
+
+
 def test_tests_name_rows_that_exist() -> None:
     planned = {f"S{number}" for number in range(1, 128)} | {"S104b", "S108a", "S108b", "S114b"}
     assert set(named()) <= set(rows()) | planned

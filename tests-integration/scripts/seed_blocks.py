@@ -3,6 +3,9 @@
 Nothing else is changed but what could never run: a block whose body is only a comment has a statement, a stray colon is
 gone, `accelerate.prepare` and `accelerate.backward` are methods of the accelerator (a slip of the first document), and
 the names `optim`/`optimizer` and `labels`/`label`, which one document mixes up, are both bound.
+
+The short blocks on saving are put together into one: processes wait between writing and reading, and what reads
+`pytorch_model.bin` comes after a save in that format, since safetensors is the default.
 """
 
 INDEX_WITHOUT_PLACEMENT = """

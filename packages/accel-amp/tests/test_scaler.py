@@ -5,7 +5,7 @@ import torch
 from accel_amp import LossScaler
 from accel_testing import Regression, assert_same_numbers
 from torch import nn
-from torch.optim import SGD
+from torch.optim import SGD, AdamW
 
 
 def one(value: float = 1.0) -> nn.Parameter:
@@ -137,3 +137,19 @@ def test_the_hook_that_watches_a_step_is_taken_away_again() -> None:
     scale.scale(parameter.sum()).backward()  # type: ignore[no-untyped-call]
     scale.step(optimizer)
     assert not optimizer._optimizer_step_post_hooks
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_skipped_step_is_noticed_in_a_fused_optimizer_too(fused: bool) -> None:
+    """S71: a fused optimizer is called all the same, and skips inside its kernel."""
+    parameter = nn.Parameter(torch.ones(2))
+    optimizer = AdamW([parameter], lr=0.1, fused=fused)
+    scaler = LossScaler("cpu", init_scale=8.0)
+    made = []
+    for factor in (1.0, float("inf"), 1.0):
+        before = parameter.detach().clone()
+        torch.autograd.backward(scaler.scale((parameter * factor).sum()))
+        made.append(scaler.step(optimizer))
+        assert torch.equal(before, parameter) != made[-1]
+        optimizer.zero_grad()
+    assert made == [True, False, True]

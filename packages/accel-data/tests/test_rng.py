@@ -1,6 +1,7 @@
 """Random numbers over ranks: equal where they must be, different where they should be."""
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import numpy
@@ -13,7 +14,7 @@ from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakeWorld
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 
 class Seeds(Dataset[Tensor]):
@@ -142,3 +143,41 @@ def test_deterministic_asks_torch_for_it(monkeypatch: pytest.MonkeyPatch) -> Non
     set_seed(1)
     set_seed(1, deterministic=True)
     assert asked == [True]
+
+
+class Shuffling(IterableDataset[int]):
+    """A stream whose order comes from its loader worker's default generator."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(torch.randperm(16).tolist())
+
+
+def streamed(seed: int) -> list[list[int]]:
+    transport = TorchDist()
+    torch.manual_seed(seed + transport.rank)
+    loader: Any = DataLoader(Shuffling(), batch_size=2, num_workers=1)
+    prepared = prepare_data_loader(loader, transport=transport)
+    return [[int(sample) for batch in prepared for sample in batch] for _ in range(2)]
+
+
+def test_workers_of_a_stream_draw_the_same_on_all_ranks(world: MakeWorld) -> None:
+    """S52, S121: each rank reads the whole stream and keeps its part, so all must see one order."""
+    zero, one = world(2).run(streamed, 5)
+    for epoch in range(2):
+        assert sorted(zero[epoch] + one[epoch]) == list(range(16))
+    assert zero[0] != zero[1]
+
+
+def augmented(workers: int) -> list[float]:
+    transport = TorchDist()
+    torch.manual_seed(transport.rank)
+    loader = DataLoader(Seeds(), batch_size=1, num_workers=workers)
+    prepared = prepare_data_loader(loader, rng_types=["torch", "generator"], transport=transport)
+    return [float(batch.flatten()[0]) for batch in prepared]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_synchronised_generators_are_so_in_loader_workers(world: MakeWorld, workers: int) -> None:
+    """S125, S126: rng_types=["torch"] makes augmentation the same on all ranks, in workers too."""
+    zero, one = world(2).run(augmented, workers)
+    assert zero == one

@@ -155,3 +155,10 @@ def test_a_table_shows_only_what_differs() -> None:
 
 def test_alone_everything_agrees() -> None:
     require_alike("reduce (sum)", [torch.ones(1)], Single(), advice="")
+
+
+def test_a_leaf_on_another_device_is_another_leaf() -> None:
+    """Tensors on different devices travel by different backends: ranks would wait for each other for ever."""
+    (here,), (there,) = signature(torch.ones(2)), signature(torch.ones(2, device="meta"))
+    assert here != there
+    assert str(there) == "data float32[2] on meta"

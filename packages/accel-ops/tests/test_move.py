@@ -58,3 +58,11 @@ def test_tensors_arrive_whole(device: torch.device) -> None:
     arrived = send_to_device((sent,), device, non_blocking=True)[0]
     assert arrived.device.type == device.type
     assert torch.equal(arrived.cpu(), sent)
+
+
+def test_what_moves_by_itself_is_asked_before_what_it_contains() -> None:
+    """S53: a PackedSequence is a tuple, and some of it has to stay on the CPU."""
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3, 2), torch.ones(1, 2)])
+    moved = send_to_device({"x": packed}, "meta")["x"]
+    assert moved.data.device.type == "meta"
+    assert moved.batch_sizes.device.type == "cpu"

@@ -79,13 +79,23 @@ def test_state_and_groups_follow_in_their_places() -> None:
         assert optimizer.state[new]["exp_avg"] is steps[id(old)]
 
 
+CPU = torch.device("cpu")
+
+
+def left_behind(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that the model had on another device, before it was moved to the CPU."""
+    model.to("meta")
+    before = list(model.parameters())
+    model.to_empty(device=CPU)
+    return before
+
+
 def test_an_optimizer_that_was_left_behind_is_refused_with_what_to_do() -> None:
     """S21: created before the model was moved by hand."""
     models = [nn.Linear(3, 3), Mlp()]
-    fresh, stale = SGD(models[0].parameters()), Adam(models[1].parameters())
-    models[1].double()
+    fresh, stale = SGD(models[0].parameters()), Adam(left_behind(models[1]))
     with pytest.raises(StaleParameters) as error:
-        refuse_stale([fresh, stale], models)
+        refuse_stale([fresh, stale], models, CPU)
     assert str(error.value) == (
         "optimizer 1 (Adam) holds 4 parameters that none of the models has any more: they were replaced when the model"
         " was moved to its device. Create the optimizer after model.to(accelerator.device), or leave the moving to"
@@ -95,24 +105,34 @@ def test_an_optimizer_that_was_left_behind_is_refused_with_what_to_do() -> None:
     assert isinstance(error.value, ValueError)
 
 
+def test_groups_in_another_order_do_not_hide_it() -> None:
+    """S21"""
+    model = Mlp()
+    held = left_behind(model)
+    with pytest.raises(StaleParameters):
+        refuse_stale([SGD([{"params": held[1::2]}, {"params": held[::2]}])], [model], CPU)
+
+
 def test_an_optimizer_created_after_the_move_is_taken() -> None:
     """S21"""
     model = Mlp()
-    model.double()
-    refuse_stale([SGD(model.parameters())], [model])
+    left_behind(model)
+    refuse_stale([SGD(model.parameters())], [model], CPU)
 
 
 def test_an_optimizer_that_was_rebound_is_taken() -> None:
     model = Mlp()
-    optimizer = SGD(model.parameters())
-    rebind(optimizer, moved(model))
-    refuse_stale([optimizer], [model])
+    optimizer = SGD(left_behind(model))
+    rebind(optimizer, replaced(optimizer.param_groups[0]["params"], model.parameters()))
+    refuse_stale([optimizer], [model], CPU)
 
 
 def test_an_optimizer_of_something_else_is_taken() -> None:
-    """One that trains another model, or a tensor besides this one, may be prepared alone."""
-    model, alone = Mlp(), nn.Parameter(torch.zeros(17))
-    refuse_stale([SGD([alone]), SGD([alone, *model.parameters()])], [model])
-    like_a_bias = nn.Parameter(torch.zeros_like(model.first.bias))
-    refuse_stale([SGD([like_a_bias, *model.parameters()])], [model])
-    refuse_stale([SGD(model.parameters())], [])
+    """S34, S35: one that trains another model, even of the same shapes, or a tensor of its own."""
+    model, twin = Mlp(), Mlp()
+    refuse_stale([SGD(twin.parameters())], [model], CPU)
+    refuse_stale([SGD([nn.Parameter(torch.zeros(17, device="meta"))])], [model], CPU)
+    like_a_bias = nn.Parameter(torch.zeros_like(model.first.bias, device="meta"))
+    refuse_stale([SGD([like_a_bias])], [model], CPU)
+    refuse_stale([SGD([like_a_bias, *model.parameters()])], [model], CPU)
+    refuse_stale([SGD(model.parameters())], [], CPU)

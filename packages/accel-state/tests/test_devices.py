@@ -44,6 +44,19 @@ def test_each_process_gets_the_gpu_of_its_local_rank(monkeypatch: pytest.MonkeyP
     assert Cuda().group_backend == "cpu:gloo,cuda:nccl"
 
 
+@pytest.mark.parametrize("kind", [Cuda, Generic])
+def test_a_process_that_is_shown_one_accelerator_takes_it(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Cuda] | type[Generic]
+) -> None:
+    """As under srun --gpus-per-task=1, whatever the rank on the machine."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr("torch.cuda.set_device", lambda index: None)
+    monkeypatch.setattr("torch.accelerator.current_accelerator", lambda: torch.device("xpu"))
+    monkeypatch.setattr("torch.accelerator.device_count", lambda: 1)
+    monkeypatch.setattr("torch.accelerator.set_device_index", lambda index: None)
+    assert kind().place(3).index == 0
+
+
 def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     with pytest.raises(CannotRun) as refused:

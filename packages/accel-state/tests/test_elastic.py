@@ -22,12 +22,6 @@ def test_it_is_silent_without_its_variables() -> None:
         ({"RANK": "0"}, "RANK=0", "WORLD_SIZE", "RANK, WORLD_SIZE"),
         ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2", "RANK", "RANK, WORLD_SIZE"),
         (
-            TWO | {"LOCAL_RANK": "0"},
-            "RANK=1, WORLD_SIZE=2, LOCAL_RANK=0",
-            "LOCAL_WORLD_SIZE",
-            "RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE",
-        ),
-        (
             TWO | {"LOCAL_WORLD_SIZE": "2"},
             "RANK=1, WORLD_SIZE=2, LOCAL_WORLD_SIZE=2",
             "LOCAL_RANK",
@@ -89,3 +83,19 @@ def test_the_store_of_accel_launch_is_where_they_meet() -> None:
 def test_a_malformed_store_of_accel_launch_is_refused() -> None:
     with pytest.raises(TopologyError, match=r"set by accel launch.*not a whole number: ACCEL_STORE_PORT='x'"):
         Elastic.topology(TWO | {"ACCEL_STORE_PORT": "x"})
+
+
+def test_a_launcher_may_leave_the_size_of_the_machine_open() -> None:
+    """Feature row S4: some set RANK, WORLD_SIZE and LOCAL_RANK alone."""
+    place = Elastic.topology({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"} | ADDRESS)
+    assert place is not None
+    assert (place.rank, place.local_rank, place.local_world_size) == (5, 1, 8)
+
+
+def test_torchrun_inside_a_job_of_accel_launch_is_torchrun() -> None:
+    """The store of the outer job is inherited, and none of the inner one's business."""
+    outer = {"ACCEL_STORE_PORT": "4001", "ACCEL_STORE_FD": "5"}
+    inner = Elastic.topology(TWO | ADDRESS | outer | {"TORCHELASTIC_RUN_ID": "none"})
+    assert inner is not None
+    assert inner.launcher == "torchrun"
+    assert inner.rendezvous == Rendezvous("node0", 29500)

@@ -83,6 +83,55 @@ def test_a_released_process_may_start_another_run(world: MakeWorld) -> None:
     assert world(2, join=False).run(twice_in_one_process, free_port()) == [[3, 3], [3, 3]]
 
 
+def twice_through_an_inherited_socket(port: int) -> list[int]:
+    os.environ["ACCEL_STORE_PORT"] = str(port)
+    if os.environ["RANK"] == "0":
+        listening = socket.socket()
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(("127.0.0.1", port))
+        listening.listen()
+        os.environ["ACCEL_STORE_FD"] = str(listening.detach())
+    return twice_in_one_process(port)
+
+
+def test_a_socket_of_the_launcher_serves_more_than_one_run(world: MakeWorld) -> None:
+    """A descriptor can be taken over once: the second run finds the store of the first."""
+    assert world(2, join=False).run(twice_through_an_inherited_socket, free_port()) == [[3, 3], [3, 3]]
+
+
+def adopt_an_open_group() -> tuple[int, int, str]:
+    forget_the_place()
+    state = PartialState(cpu=True)
+    return state.process_index, state.num_processes, state.run.topology.launcher
+
+
+def test_a_group_that_is_open_says_who_this_is_when_nothing_else_does(world: MakeWorld) -> None:
+    """Feature row S4: processes of torch.multiprocessing do not train apart without a word."""
+    who = "the process group that is open"
+    assert world(2).run(adopt_an_open_group) == [(0, 2, who), (1, 2, who)]
+
+
+def group_without_cpu(port: int) -> str:
+    os.environ["MASTER_PORT"] = str(port)
+    rank, method = int(os.environ["RANK"]), f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("cuda:gloo", init_method=method, rank=rank, world_size=2)
+    try:
+        acquire(RunRequest(cpu=True))
+    except TopologyError as error:
+        return str(error)
+    finally:
+        dist.destroy_process_group()
+    return "no error"
+
+
+def test_an_open_group_that_does_not_serve_the_cpu_is_refused(world: MakeWorld) -> None:
+    expected = (
+        "the process group that is open serves cuda, and this run exchanges on cpu; open it with backend='gloo', or"
+        " leave that to accel"
+    )
+    assert world(2, join=False).run(group_without_cpu, free_port()) == [expected] * 2
+
+
 def contradict() -> str:
     os.environ["WORLD_SIZE"], os.environ["LOCAL_WORLD_SIZE"] = "4", "4"
     try:

@@ -1,5 +1,6 @@
 """What an import costs and brings."""
 
+import inspect
 import subprocess
 import sys
 from importlib import import_module
@@ -43,3 +44,16 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 def test_names_are_where_scripts_import_them_from(module: str, name: str) -> None:
     """S40, S42, S91, S120, S122: the paths of the documents."""
     assert getattr(import_module(module), name) is not None
+
+
+SETUPS = {"rank", "world_size", "backend", "device", "num_processes", "local_rank", "distributed_type"}
+
+
+def test_no_method_asks_for_the_setup() -> None:
+    """S6: only one API."""
+    for name, method in inspect.getmembers(accel.Accelerator, inspect.isfunction):
+        if name.startswith("_"):
+            continue
+        needed = {one.name for one in inspect.signature(method).parameters.values() if one.default is one.empty}
+        assert not needed & SETUPS, f"{name} cannot be called without {needed & SETUPS}"
+    assert all(one.default is not one.empty for one in inspect.signature(accel.Accelerator).parameters.values())

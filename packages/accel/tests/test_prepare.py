@@ -1,11 +1,12 @@
 """`prepare`: kinds, order, placement, wrapping, errors."""
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from accel import Accelerator, DistributedType
+from accel import Accelerator, DistributedType, load_checkpoint_in_model
 from accel.data_loader import DataLoaderShard
 from accel.optimizer import AcceleratedOptimizer
 from accel.scheduler import AcceleratedScheduler
@@ -109,20 +110,82 @@ def test_the_original_model_can_be_had_back(world: MakeWorld, size: int) -> None
     world(size).run(unwrapped)
 
 
-def placed_or_not() -> None:
-    accelerator = Accelerator(device_placement=False, cpu=True)
+class Recording(nn.Module):
+    """Notes where it is moved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.moves: list[Any] = []
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        self.moves += args
+        return super().to(*args, **kwargs)
+
+
+def placed_or_not(placement: bool) -> tuple[list[torch.device], torch.device | None]:
+    accelerator = Accelerator(device_placement=placement, cpu=True)
     assert isinstance(accelerator.device, torch.device)
-    batches = accelerator.prepare(parts()[2])
-    assert batches.device is None  # type: ignore[attr-defined]
-    placing = Accelerator()
-    loader = placing.prepare(DataLoader(RangeDataset(4)))
-    assert loader.device == placing.device  # type: ignore[attr-defined]
-    assert placing.prepare(loader, device_placement=[False]) is loader
+    model, loader = accelerator.prepare(Recording(), parts()[2])
+    plain = accelerator.unwrap_model(model)
+    return plain.moves, loader.device  # type: ignore[attr-defined]
 
 
-def test_placement_can_be_switched_off(world: MakeWorld) -> None:
-    """S16, S17, S18, S22: device is a torch.device; cpu=True is the CPU; nothing moves without placement."""
-    world(1).run(placed_or_not)
+@pytest.mark.parametrize("size", [1, 2])
+def test_placement_can_be_switched_off(world: MakeWorld, size: int) -> None:
+    """S16, S17, S18, S22: models and batches go to the device, and nothing moves without placement."""
+    cpu = torch.device("cpu")
+    assert world(size).run(placed_or_not, True) == [([cpu], cpu)] * size
+    assert world(size).run(placed_or_not, False) == [([], None)] * size
+
+
+def prepared_again() -> None:
+    accelerator = Accelerator(cpu=True)
+    model = accelerator.prepare(Mlp())
+    for another in (accelerator, Accelerator(cpu=True)):
+        another.free_memory()
+        assert another.prepare(model) is model
+    assert isinstance(model, DistributedDataParallel) == (accelerator.num_processes > 1)
+    assert not isinstance(accelerator.unwrap_model(model), DistributedDataParallel)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_model_is_wrapped_once_whoever_prepared_it(world: MakeWorld, size: int) -> None:
+    world(size).run(prepared_again)
+
+
+def compiled(folder: Path) -> list[str]:
+    accelerator = Accelerator(cpu=True)
+    model = Mlp()
+    shortcut: Any = torch.compile(model, backend="eager")
+    ready = accelerator.prepare(shortcut)
+    ready(torch.ones(2, 8))
+    assert accelerator.unwrap_model(ready, keep_torch_compile=False) is model
+    assert accelerator.unwrap_model(ready)._orig_mod is model
+    accelerator.save_model(ready, folder)
+    accelerator.wait_for_everyone()
+    load_checkpoint_in_model(model, folder, strict=True)
+    return sorted(accelerator.get_state_dict(ready))
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_compiled_model_keeps_the_names_of_its_weights(world: MakeWorld, size: int, tmp_path: Path) -> None:
+    """S39, S88."""
+    assert world(size).run(compiled, tmp_path) == [sorted(Mlp().state_dict())] * size
+
+
+def apart() -> None:
+    accelerator = Accelerator(cpu=True)
+    first, second = Mlp(), Mlp()
+    first_steps, second_steps = SGD(first.parameters(), lr=0.1), SGD(second.parameters(), lr=0.1)
+    accelerator.prepare(first, first_steps)
+    accelerator.prepare(second_steps)
+    accelerator.prepare(second, SGD([nn.Parameter(torch.zeros(4))], lr=0.1))
+
+
+def test_twin_models_may_be_prepared_apart_from_their_optimizers(world: MakeWorld) -> None:
+    """S34, S35."""
+    world(1).run(apart)
 
 
 def on_the_device(kind: str) -> None:
@@ -180,9 +243,9 @@ def stale_optimizer() -> None:
     torch.__future__.set_overwrite_module_params_on_conversion(True)
     try:
         accelerator = Accelerator(device_placement=False, cpu=True)
-        model = Mlp()
+        model = Mlp().to("meta")
         optimizer = SGD(model.parameters(), lr=0.1)
-        model.to(accelerator.device)
+        model.to_empty(device=accelerator.device)
         accelerator.prepare(model, optimizer)
     finally:
         torch.__future__.set_overwrite_module_params_on_conversion(False)

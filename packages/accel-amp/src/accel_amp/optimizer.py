@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import torch
 from accel_state import StepClock
 from torch.optim import Optimizer
 
@@ -26,7 +24,6 @@ class AcceleratedOptimizer(Optimizer):
         scaler: LossScaler | None = None,
         *,
         clock: StepClock | None = None,
-        step_boundary: Callable[[], None] | None = None,
     ) -> None:
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"only a torch.optim.Optimizer can be prepared, found a {type(optimizer).__name__}")
@@ -37,7 +34,6 @@ class AcceleratedOptimizer(Optimizer):
         self.scaler = scaler
         self.clock = clock or StepClock()
         self.step_was_skipped = False
-        self._boundary = step_boundary
         if device_placement and optimizer.state:
             optimizer.load_state_dict(optimizer.state_dict())  # puts each entry beside its parameter
 
@@ -95,8 +91,6 @@ class AcceleratedOptimizer(Optimizer):
             loss = None
         else:
             loss = self.optimizer.step() if closure is None else self.optimizer.step(closure)
-        if self._boundary is not None:
-            self._boundary()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -118,10 +112,6 @@ class AcceleratedOptimizer(Optimizer):
         mode = getattr(self.optimizer, name, None)
         if callable(mode):
             mode()
-
-    def parameters(self) -> list[torch.Tensor]:
-        """Every parameter of every group."""
-        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
     def __getstate__(self) -> dict[str, Any]:
         # A scheduler puts a `step` into its optimizer that is bound to this very one: a copy has to go without.

@@ -41,15 +41,21 @@ class LossScaler:
         """Steps the optimizer unless its gradients have an inf or nan; False when it was skipped."""
         if closure is not None:
             raise ValueError("fp16 cannot step with a closure: the loss inside it would not be scaled; use bf16 or no")
-        stepped = []
-        hook = optimizer.register_step_post_hook(lambda *_: stepped.append(True))
+        stepped: list[bool] = []
+
+        def note(stepper: Optimizer, *_: Any) -> None:
+            # A fused optimizer is always called, with `found_inf` set on it for the while, and skips by itself.
+            found_inf = getattr(stepper, "found_inf", None)
+            stepped.append(found_inf is None or not found_inf.item())
+
+        hook = optimizer.register_step_post_hook(note)
         try:
             self.grad_scaler.step(optimizer)
         finally:
             hook.remove()
         self._unscaled.discard(id(optimizer))
         self._update_due = True
-        return bool(stepped)
+        return any(stepped)
 
     def get_scale(self) -> float:
         """What the next loss will be multiplied by."""

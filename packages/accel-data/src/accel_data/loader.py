@@ -33,7 +33,7 @@ class DataLoaderShard(DataLoader[Batch]):
     """A DataLoader that serves one rank: on its device, telling the clock which batch is the last.
 
     Each pass is a new epoch: `set_epoch` is passed on to whatever takes it. With a transport, generators named by
-    `rng_types` are made equal to those of rank 0 at the start of each pass; `follow` does so for the order itself.
+    `rng_types` are made equal to those of rank 0 at the start of each pass, and so are those that `follows` watches.
 
     Collective: with a transport, every rank must start and end each pass.
     """
@@ -44,7 +44,6 @@ class DataLoaderShard(DataLoader[Batch]):
         device: torch.device | str | None = None,
         rng_types: Iterable[str | RNGType] | None = None,
         *,
-        follow: FollowRankZero | None = None,
         transport: Transport | None = None,
         hardware: Device | None = None,
         clock: StepClock | None = None,
@@ -56,7 +55,7 @@ class DataLoaderShard(DataLoader[Batch]):
         self.rng_types = list(rng_types or ())
         self.iteration = 0
         self.clock = clock or StepClock()
-        self._follow = follow
+        self.follows: list[FollowRankZero] = []
         self._transport = transport
         self._hardware = hardware
         self._non_blocking = non_blocking
@@ -108,8 +107,8 @@ class DataLoaderShard(DataLoader[Batch]):
             return
         others = [kind for kind in self.rng_types if kind != RNGType.GENERATOR]
         synchronize_rng_states(others, transport=self._transport, device=self._hardware)
-        if self._follow is not None:
-            self._follow()
+        for follow in self.follows:
+            follow()
 
     def _batches(self, epoch: Epoch) -> Iterator[Any]:
         """The batches of one pass; `epoch` is true of each before it is yielded."""

@@ -71,11 +71,11 @@ def prepare_data_loader(
             return DataLoaderDispatcher(
                 dataloader.dataset, split_batches, transport=transport, **shared, **settings, **batching
             )
-    if where.index > 0 and settings["num_workers"] > 0:
-        settings["worker_init_fn"] = WorkerSeed(where.index, settings["worker_init_fn"])
     if isinstance(dataloader.dataset, IterableDataset):
         return _stream(dataloader, where, split_batches, even_batches, rng_types, transport, hardware, settings, shared)
 
+    if where.index > 0 and settings["num_workers"] > 0 and RNGType.TORCH not in rng_types:
+        settings["worker_init_fn"] = WorkerSeed(where.index, settings["worker_init_fn"])
     sampler: Any = dataloader.batch_sampler if dataloader.batch_sampler is not None else dataloader.sampler
     if use_seedable_sampler:
         sampler = _seedable(sampler, data_seed, transport)
@@ -125,12 +125,7 @@ def _stream(
 ) -> DataLoader[Any]:
     dataset: Any = loader.dataset
     size = loader.batch_size
-    follow = None
     if where.of > 1:
-        owner = generator_owner(dataset)
-        # a dataset whose generator is None may mean by it that it does not shuffle
-        if owner is not None and owner.generator is not None and transport is not None:
-            follow = FollowRankZero(owner, transport)
         dataset = IterableDatasetShard(
             dataset,
             size,
@@ -143,10 +138,9 @@ def _stream(
         )
         size = dataset.rows
         settings["collate_fn"] = TailedCollate(settings["collate_fn"])
-    return DataLoaderShard(
+    ready: DataLoaderShard[Any] = DataLoaderShard(
         dataset,
         rng_types=rng_types,
-        follow=follow,
         transport=transport,
         hardware=hardware,
         batch_size=size,
@@ -154,6 +148,16 @@ def _stream(
         **shared,
         **settings,
     )
+    if where.of > 1 and transport is not None:
+        owner = generator_owner(loader.dataset)
+        # a dataset whose generator is None may mean by it that it does not shuffle
+        if owner is not None and owner.generator is not None:
+            ready.follows.append(FollowRankZero(owner, transport))
+        # Every rank reads the whole stream, so its workers have to draw the same numbers everywhere: torch seeds them
+        # from the loader's generator.
+        if ready.num_workers > 0:
+            ready.follows.append(FollowRankZero(ready, transport))
+    return ready
 
 
 def _seedable(sampler: Any, data_seed: int | None, transport: Transport | None) -> Any:

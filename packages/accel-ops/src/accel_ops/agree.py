@@ -25,9 +25,11 @@ class Leaf:
     path: str
     shape: tuple[int, ...]
     dtype: str
+    device: str = "cpu"
 
     def __str__(self) -> str:
-        return f"data{self.path} {self.dtype.removeprefix('torch.')}{list(self.shape)}"
+        place = "" if self.device == "cpu" else f" on {self.device}"
+        return f"data{self.path} {self.dtype.removeprefix('torch.')}{list(self.shape)}{place}"
 
 
 Signature = tuple[Leaf, ...]
@@ -36,7 +38,7 @@ Signature = tuple[Leaf, ...]
 def signature(data: Any) -> Signature:
     """The path, shape and dtype of every leaf of `data`."""
     return tuple(
-        Leaf(path, tuple(leaf.shape), str(leaf.dtype))
+        Leaf(path, tuple(leaf.shape), str(leaf.dtype), leaf.device.type)
         if isinstance(leaf, torch.Tensor)
         else Leaf(path, (), type(leaf).__name__)
         for path, leaf in leaves(data)

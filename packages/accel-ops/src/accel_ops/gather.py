@@ -55,7 +55,7 @@ def _all_gather_ragged(tensor: torch.Tensor, lengths: list[int], transport: Tran
 
 
 def _require_only_lengths_differ(everyone: list[Signature]) -> None:
-    kinds = {tuple((leaf.path, leaf.dtype, _dims_after_first(leaf)) for leaf in one) for one in everyone}
+    kinds = {tuple((leaf.path, leaf.dtype, leaf.device, _dims_after_first(leaf)) for leaf in one) for one in everyone}
     if len(kinds) > 1:
         raise ShapeMismatch(
             "gather needs the same structure, dtypes and dims on all ranks (only dim 0 may differ), found"

@@ -20,11 +20,14 @@ def send_to_device(
     def move(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return value.to(device, non_blocking=non_blocking)
+        # Before containers: a PackedSequence is a tuple that knows better which of its parts move.
+        to = getattr(value, "to", None)
+        if callable(to):
+            return to(device)
         if isinstance(value, tuple | list):
             return honor_type(value, [move(item) for item in value])
         if isinstance(value, Mapping):
             return same_mapping(value, {key: item if key in skipped else move(item) for key, item in value.items()})
-        to = getattr(value, "to", None)
-        return to(device) if callable(to) else value
+        return value
 
     return move(data)

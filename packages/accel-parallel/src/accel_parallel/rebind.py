@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
@@ -27,24 +28,19 @@ def rebind(optimizer: Optimizer, new_of: Mapping[torch.Tensor, torch.Tensor]) ->
         optimizer.state[new_of[old]] = optimizer.state.pop(old)
 
 
-def refuse_stale(optimizers: Sequence[Optimizer], models: Sequence[nn.Module]) -> None:
-    """Returns when every optimizer trains the models it came with, or others altogether.
+def refuse_stale(optimizers: Sequence[Optimizer], models: Sequence[nn.Module], device: torch.device) -> None:
+    """Returns when every optimizer trains the models it came with, or something else altogether.
 
-    Raises: StaleParameters for one whose parameters look like a model's but are none of its.
+    Raises: StaleParameters for one that holds, on another device, the likes of all parameters of a model on `device`.
     """
-    current = [parameter for model in models for parameter in model.parameters()]
-    known = {id(parameter) for parameter in current}
-    shapes = {_look(parameter) for parameter in current}
+    known = {id(parameter) for model in models for parameter in model.parameters()}
+    looks = [Counter(parameter.shape for parameter in model.parameters()) for model in models]
     for number, optimizer in enumerate(optimizers):
         held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        strangers = [parameter for parameter in held if id(parameter) not in known]
-        if held and len(strangers) == len(held) and all(_look(parameter) in shapes for parameter in strangers):
+        elsewhere = all(id(parameter) not in known and parameter.device != device for parameter in held)
+        if held and elsewhere and Counter(parameter.shape for parameter in held) in looks:
             raise StaleParameters(
                 f"optimizer {number} ({type(optimizer).__name__}) holds {len(held)} parameters that none of the models"
                 " has any more: they were replaced when the model was moved to its device. Create the optimizer after"
                 " model.to(accelerator.device), or leave the moving to prepare (device_placement=True)"
             )
-
-
-def _look(parameter: torch.Tensor) -> tuple[int, ...]:
-    return tuple(parameter.shape)

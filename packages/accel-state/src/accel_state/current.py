@@ -11,7 +11,7 @@ from accel_state.devices import choose
 from accel_state.environ import process_environ
 from accel_state.environments import detect
 from accel_state.errors import NoRun, RunConflict
-from accel_state.process_group import close_group, open_group
+from accel_state.process_group import adopt, close_group, open_group
 from accel_state.run import Run, RunRequest
 from accel_state.transports import Transport
 
@@ -71,7 +71,7 @@ def using(run: Run) -> Iterator[Run]:
 
 def _start(request: RunRequest) -> Run:
     environ = process_environ()
-    topology = detect(environ)
+    topology = adopt(detect(environ))
     device = choose(cpu=request.cpu, environ=environ)
     placed_on = device.place(topology.local_rank)
     opened = topology.world_size > 1 and open_group(topology, device.group_backend)

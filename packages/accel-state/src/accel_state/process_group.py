@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import functools
+import itertools
 import os
 import sys
 import tempfile
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from accel_state.errors import TopologyError
-from accel_state.topology import ACCEL_LAUNCH, TORCHRUN, Topology
+from accel_state.topology import ACCEL_LAUNCH, LOCAL, TORCHRUN, Rendezvous, Topology
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -26,12 +28,7 @@ def open_group(topology: Topology, backend: str, *, timeout: timedelta | None = 
     import torch.distributed as dist
 
     if dist.is_initialized():
-        found = (dist.get_rank(), dist.get_world_size())
-        if found != (topology.rank, topology.world_size):
-            raise TopologyError(
-                f"a process group is open with rank {found[0]} of {found[1]}, but {topology.launcher} says rank"
-                f" {topology.rank} of {topology.world_size}; open neither by hand, or both alike"
-            )
+        _require_fitting_group(topology, backend)
         return False
     meeting = topology.rendezvous
     rank, size = topology.rank, topology.world_size
@@ -51,6 +48,35 @@ def open_group(topology: Topology, backend: str, *, timeout: timedelta | None = 
     return True
 
 
+def adopt(topology: Topology) -> Topology:
+    """The place in the group that is open already, where the environment names none; the topology itself otherwise."""
+    import torch.distributed as dist
+
+    if topology.launcher != LOCAL or not dist.is_initialized():
+        return topology
+    rank, size = dist.get_rank(), dist.get_world_size()
+    launcher = "the process group that is open"
+    return Topology(rank=rank, world_size=size, local_rank=rank, local_world_size=size, launcher=launcher)
+
+
+def _require_fitting_group(topology: Topology, backend: str) -> None:
+    import torch.distributed as dist
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if (rank, size) != (topology.rank, topology.world_size):
+        raise TopologyError(
+            f"a process group is open with rank {rank} of {size}, but {topology.launcher} says rank"
+            f" {topology.rank} of {topology.world_size}; open neither by hand, or both alike"
+        )
+    served = {part.partition(":")[0] for part in dist.get_backend_config().split(",")}
+    needed = {part.partition(":")[0] for part in backend.split(",")} if ":" in backend else {"cpu"}
+    if not needed <= served:
+        raise TopologyError(
+            f"the process group that is open serves {', '.join(sorted(served))}, and this run exchanges on"
+            f" {', '.join(sorted(needed))}; open it with backend={backend!r}, or leave that to accel"
+        )
+
+
 def close_group() -> None:
     """Closes the default group if one is open."""
     import torch.distributed as dist
@@ -68,18 +94,25 @@ def _close_at_exit() -> None:
 
 def _store(topology: Topology) -> Store:
     # torch.distributed has the same names, but its type hints do not export them.
-    from torch._C._distributed_c10d import FileStore, TCPStore
+    from torch._C._distributed_c10d import FileStore, PrefixStore
 
     meeting = topology.rendezvous
     if meeting is None:
         return FileStore(str(_common_file(topology)), topology.world_size)
-    return TCPStore(
-        meeting.address,
-        meeting.port,
-        topology.world_size,
-        is_master=topology.rank == 0,
-        master_listen_fd=meeting.listen_fd if topology.rank == 0 else None,
-    )
+    # A socket can be taken over once: a group that is opened again finds the same store, under a name of its own.
+    store = _launcher_store(meeting, topology.rank, topology.world_size)
+    return PrefixStore(str(next(_openings)), store)
+
+
+_openings = itertools.count()
+
+
+@functools.cache
+def _launcher_store(meeting: Rendezvous, rank: int, world_size: int) -> Store:
+    from torch._C._distributed_c10d import TCPStore
+
+    listen_fd = meeting.listen_fd if rank == 0 else None
+    return TCPStore(meeting.address, meeting.port, world_size, is_master=rank == 0, master_listen_fd=listen_fd)
 
 
 def _common_file(topology: Topology) -> Path:

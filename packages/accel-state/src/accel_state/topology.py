@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from accel_state.errors import TopologyError
 
 ACCEL_LAUNCH = "accel launch"
+LOCAL = "local"  # nobody: a single process
 TORCHRUN = "torchrun"  # or anything else that sets RANK and WORLD_SIZE
 
 
@@ -33,7 +34,7 @@ class Topology:
     local_world_size: int = 1
     node_rank: int = 0
     rendezvous: Rendezvous | None = None
-    launcher: str = "local"
+    launcher: str = LOCAL
 
     def __post_init__(self) -> None:
         problems = []

@@ -111,6 +111,16 @@ class Accelerator(ProcessControl):
         return self.settings.data.split_batches
 
     @property
+    def even_batches(self) -> bool:
+        """Whether every process gets as many batches as the others."""
+        return self.settings.data.even_batches
+
+    @property
+    def dispatch_batches(self) -> bool | None:
+        """Whether the main process reads for all."""
+        return self.settings.data.dispatch_batches
+
+    @property
     def gradient_accumulation_steps(self) -> int:
         """Micro-batches to an optimizer step; may be set at any time."""
         return self.parts.clock.every
@@ -123,6 +133,10 @@ class Accelerator(ProcessControl):
     def sync_gradients(self) -> bool:
         """Whether the current micro-batch ends with an optimizer step."""
         return self.parts.clock.due
+
+    @sync_gradients.setter
+    def sync_gradients(self, due: bool) -> None:
+        self.parts.clock.due = due
 
     @property
     def optimizer_step_was_skipped(self) -> bool:
@@ -165,9 +179,9 @@ class Accelerator(ProcessControl):
         """The scheduler, following its prepared optimizer."""
         return self._preparer.scheduler(scheduler)
 
-    def unwrap_model(self, model: nn.Module, keep_fp32_wrapper: bool = True) -> Any:
-        """The model that was given to `prepare`; without its autocast when `keep_fp32_wrapper` is False."""
-        return self._preparer.unwrap(model, keep_autocast=keep_fp32_wrapper)
+    def unwrap_model(self, model: nn.Module, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True) -> Any:
+        """The model that was given to `prepare`; on request without its autocast, or without torch.compile."""
+        return self._preparer.unwrap(model, keep_autocast=keep_fp32_wrapper, keep_compile=keep_torch_compile)
 
     @contextmanager
     def accumulate(self, *models: nn.Module) -> Iterator[None]:
@@ -242,7 +256,7 @@ class Accelerator(ProcessControl):
 
     def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, torch.Tensor]:
         """The weights of the model, under the names that the model itself gives them."""
-        return (self.unwrap_model(model) if unwrap else model).state_dict()
+        return (self.unwrap_model(model, keep_torch_compile=False) if unwrap else model).state_dict()
 
     def save_model(
         self,

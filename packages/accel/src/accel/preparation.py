@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,7 +60,8 @@ class Preparer:
         for index, (one, place) in enumerate(zip(objects, places, strict=True)):
             if isinstance(one, nn.Module):
                 ready[index] = self.model(one, place=place, optimizers=raw_optimizers)
-        refuse_stale(raw_optimizers, [*self.models, *(one for one in objects if isinstance(one, nn.Module))])
+        models = [*self.models, *(one for one in objects if isinstance(one, nn.Module))]
+        refuse_stale(raw_optimizers, models, self.parts.run.placed_on)
         for index, (one, place) in enumerate(zip(objects, places, strict=True)):
             if isinstance(one, Optimizer):
                 ready[index] = self.optimizer(one, place=place)
@@ -88,10 +90,10 @@ class Preparer:
             return model
         if self.device_placement if place is None else place:
             self._move(model, optimizers)
-        kind = self.parts.run.placed_on.type
-        ready = wrap_forward(model, self.parts.precision.policy, kind)
-        if not evaluation:
-            ready = self.parts.strategy.setup(ready, self.parts.run)
+        strategy, run = self.parts.strategy, self.parts.run
+        wrap_forward(strategy.unwrap(model), self.parts.precision.policy, run.placed_on.type)
+        # One that is in its container already (of another Accelerator, or the user's own) would exchange twice.
+        ready = model if evaluation or strategy.unwrap(model) is not model else strategy.setup(model, run)
         self.models.append(ready)
         return ready
 
@@ -187,9 +189,11 @@ class Preparer:
             )
         logger.warning("prepared learning-rate schedulers %s", rule)
 
-    def unwrap(self, model: nn.Module, *, keep_autocast: bool = True) -> nn.Module:
-        """The model that was given to `prepare`."""
+    def unwrap(self, model: nn.Module, *, keep_autocast: bool = True, keep_compile: bool = True) -> nn.Module:
+        """The model that was given to `prepare`; without what torch.compile made of it, unless that is kept."""
         inner = self.parts.strategy.unwrap(model)
+        if not keep_compile:
+            inner = self.parts.strategy.unwrap(uncompiled(inner))
         return inner if keep_autocast else unwrap_forward(inner)
 
     def forget(self) -> None:
@@ -200,6 +204,16 @@ class Preparer:
     def _is_ready(self, candidate: object) -> bool:
         known: tuple[Sequence[object], ...] = (self.models, self.optimizers, self.schedulers, self.loaders)
         return any(candidate is one for kind in known for one in kind)
+
+
+def uncompiled(model: nn.Module) -> nn.Module:
+    """The module that torch.compile was given; the model itself when it is not compiled."""
+    # Nothing is compiled while the module that compiles has not been imported, which takes seconds.
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    if dynamo is None or not isinstance(model, dynamo.OptimizedModule):
+        return model
+    original: nn.Module = model._orig_mod
+    return original
 
 
 def _tie_again(model: nn.Module, names: list[tuple[str, nn.Parameter]], after: dict[str, nn.Parameter]) -> None:

@@ -23,13 +23,15 @@ class Cuda(Device):
         return "cpu:gloo,cuda:nccl"
 
     def place(self, local_rank: int) -> torch.device:
-        """`cuda:<local rank>`, made the current GPU.
+        """`cuda:<local rank>`, or the only GPU that this process sees; made the current one.
 
         Raises: CannotRun when the machine shows fewer GPUs than processes.
         """
         import torch
 
         count = torch.cuda.device_count()
+        if count == 1:
+            local_rank = 0  # each process is shown an accelerator of its own, as srun --gpus-per-task=1 does
         if local_rank >= count:
             raise CannotRun(
                 f"process {local_rank} of this machine needs GPU {local_rank}",

@@ -27,7 +27,7 @@ class Generic(Device):
         return f"cpu:gloo,{kind}:{own}"
 
     def place(self, local_rank: int) -> torch.device:
-        """The accelerator with the index of this process on its machine.
+        """The accelerator with the index of this process on its machine, or the only one that it sees.
 
         Raises: CannotRun when the machine has fewer accelerators than processes.
         """
@@ -35,6 +35,8 @@ class Generic(Device):
 
         count = torch.accelerator.device_count()
         kind = self._found().type
+        if count == 1:
+            local_rank = 0  # each process is shown an accelerator of its own, as srun --gpus-per-task=1 does
         if local_rank >= count:
             raise CannotRun(
                 f"process {local_rank} of this machine needs {kind}:{local_rank}",

@@ -17,13 +17,15 @@ class Elastic(Environment):
 
     @classmethod
     def topology(cls, environ: Mapping[str, str]) -> Topology | None:
-        """The place given by RANK and WORLD_SIZE; LOCAL_* default to a single machine."""
+        """The place given by RANK and WORLD_SIZE; where nothing else is said, all processes are on one machine."""
         if "RANK" not in environ and "WORLD_SIZE" not in environ:
             return None
-        launcher = ACCEL_LAUNCH if STORE_PORT in environ else TORCHRUN
+        launcher = ACCEL_LAUNCH if _from_accel_launch(environ) else TORCHRUN
         names = ["RANK", "WORLD_SIZE"]
-        if "LOCAL_RANK" in environ or "LOCAL_WORLD_SIZE" in environ:
+        if "LOCAL_WORLD_SIZE" in environ:
             names += ["LOCAL_RANK", "LOCAL_WORLD_SIZE"]
+        elif "LOCAL_RANK" in environ:  # some launchers say no more
+            names.append("LOCAL_RANK")
         if "GROUP_RANK" in environ:
             names.append("GROUP_RANK")
         place = dict(zip(names, integers(environ, names, launcher), strict=True))
@@ -39,8 +41,13 @@ class Elastic(Environment):
         )
 
 
+def _from_accel_launch(environ: Mapping[str, str]) -> bool:
+    # A worker of accel launch may itself start torchrun, whose workers inherit the variables of the outer job.
+    return STORE_PORT in environ and "TORCHELASTIC_RUN_ID" not in environ
+
+
 def _meeting(environ: Mapping[str, str]) -> Rendezvous | None:
-    if STORE_PORT not in environ:
+    if not _from_accel_launch(environ):
         return meeting_place(environ, TORCHRUN)
     (port,) = integers(environ, (STORE_PORT,), ACCEL_LAUNCH)
     fd = integers(environ, (STORE_FD,), ACCEL_LAUNCH)[0] if STORE_FD in environ else None
