@@ -72,7 +72,32 @@ def test_everything_is_flushed_before_the_first_name_is_given(tmp_path: Path, mo
     monkeypatch.setattr(Path, "replace", noted)
     monkeypatch.setattr(os, "fsync", flushed)
     write_whole({tmp_path / "a": text("one"), tmp_path / "b": text("two")})
-    assert happened == ["file", "file", "rename", "rename", "folder"]
+    assert happened == ["file", "file", "rename", "folder", "rename", "folder"]
+
+
+def test_what_opens_replaced_files_is_gone_before_the_first_of_them_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "index"):
+        (tmp_path / name).write_text("old")
+    seen: list[dict[str, str]] = []
+    replace = Path.replace
+
+    def looked(path: Path, target: Path) -> Path:
+        seen.append({one.name: one.read_text() for one in tmp_path.iterdir() if one.suffix != ".partial"})
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", looked)
+    write_whole({tmp_path / "a": text("new"), tmp_path / "index": text("new")}, remove_first=[tmp_path / "index"])
+    assert seen == [{"a": "old"}, {"a": "new"}]
+    assert contents(tmp_path) == {"a": "new", "index": "new"}
+
+
+def test_a_failure_before_all_files_are_whole_removes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "index").write_text("old")
+    with pytest.raises(OSError, match="No space left"):
+        write_whole({tmp_path / "a": full, tmp_path / "index": text("new")}, remove_first=[tmp_path / "index"])
+    assert contents(tmp_path) == {"index": "old"}
 
 
 def test_a_file_may_be_read_by_whom_the_umask_allows(tmp_path: Path) -> None:

@@ -103,19 +103,30 @@ def test_views_and_tensors_out_of_order_are_saved_by_value_and_size(tmp_path: Pa
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 20_000
 
 
-@pytest.mark.parametrize("before", [(True, 500), (False, 500), (True, "1GB"), (False, "1GB")])
-@pytest.mark.parametrize("now", [(True, 800), (False, 800), (True, "1GB"), (False, "1GB")])
-def test_files_of_an_earlier_save_are_gone(tmp_path: Path, before: tuple[bool, Any], now: tuple[bool, Any]) -> None:
-    save_weights(model(1).state_dict(), tmp_path, max_shard_size=before[1], safe_serialization=before[0])
+@pytest.mark.parametrize("safe", [True, False])
+@pytest.mark.parametrize("before", [500, "1GB"])
+@pytest.mark.parametrize("now", [500, 800, "1GB"])
+def test_files_of_an_earlier_save_in_this_format_are_gone(tmp_path: Path, safe: bool, before: Any, now: Any) -> None:
+    save_weights(model(1).state_dict(), tmp_path, max_shard_size=before, safe_serialization=safe)
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors.bak").write_text("mine")
-    save_weights(model(2).state_dict(), tmp_path, max_shard_size=now[1], safe_serialization=now[0])
+    save_weights(model(2).state_dict(), tmp_path, max_shard_size=now, safe_serialization=safe)
     alone = tmp_path / "alone"
-    save_weights(model(2).state_dict(), alone, max_shard_size=now[1], safe_serialization=now[0])
+    save_weights(model(2).state_dict(), alone, max_shard_size=now, safe_serialization=safe)
     assert names(tmp_path) == sorted([*names(alone), "alone", "config.json", "model.safetensors.bak"])
     fresh = model(3)
     load_checkpoint_in_model(fresh, tmp_path, strict=True)
     assert_same_numbers(fresh.state_dict(), model(2).state_dict(), atol=0)
+
+
+@pytest.mark.parametrize("safe", [True, False])
+@pytest.mark.parametrize("before", [500, "1GB"])
+@pytest.mark.parametrize("now", [800, "1GB"])
+def test_weights_in_the_other_format_stay(tmp_path: Path, safe: bool, before: Any, now: Any) -> None:
+    save_weights(model(1).state_dict(), tmp_path, max_shard_size=before, safe_serialization=not safe)
+    other = contents(tmp_path)
+    save_weights(model(2).state_dict(), tmp_path, max_shard_size=now, safe_serialization=safe)
+    assert other.items() < contents(tmp_path).items()
 
 
 def failing(real: Callable[..., None], at: int) -> Callable[..., None]:
@@ -169,6 +180,85 @@ def test_the_index_of_a_save_appears_after_its_shards_and_old_files_go_last(
     save_weights(model(2).state_dict(), tmp_path, max_shard_size=800)
     first, second = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
     assert happened == [first, second, "model.safetensors.index.json", "no model.safetensors"]
+
+
+@pytest.mark.parametrize("safe", [True, False])
+@pytest.mark.parametrize("before", [500, 800, "1GB"])
+@pytest.mark.parametrize("now", [500, 800, "1GB"])
+@pytest.mark.parametrize("call", ["replace", "unlink"])
+@pytest.mark.parametrize("at", [1, 2, 3, 4])
+def test_a_save_that_fails_while_it_gives_names_leaves_no_mixture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, safe: bool, before: Any, now: Any, call: str, at: int
+) -> None:
+    """Rule 14: what loads afterwards is the old weights or the new ones, from the folder and from each index."""
+    save_weights(model(1).state_dict(), tmp_path, max_shard_size=before, safe_serialization=safe)
+    calls: list[int] = []
+    real = vars(Path)[call]
+
+    def failing_once(path: Path, *rest: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == at:
+            raise OSError(5, "Input/output error")
+        return real(path, *rest, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, call, failing_once)
+        try:
+            save_weights(model(2).state_dict(), tmp_path, max_shard_size=now, safe_serialization=safe)
+        except OSError:
+            assert len(calls) >= at
+    for opens in (tmp_path, *tmp_path.glob("*.index.json")):
+        fresh = model(3)
+        try:
+            load_checkpoint_in_model(fresh, opens, strict=True)
+        except CheckpointError:
+            continue
+        first = fresh.state_dict()["first.weight"]
+        whole = model(1) if torch.equal(first, model(1).state_dict()["first.weight"]) else model(2)
+        assert_same_numbers(fresh.state_dict(), whole.state_dict(), atol=0)
+    assert not list(tmp_path.glob(".*.partial"))
+    save_weights(model(4).state_dict(), tmp_path, max_shard_size=now, safe_serialization=safe)
+    load_checkpoint_in_model(fresh, tmp_path, strict=True)
+    assert_same_numbers(fresh.state_dict(), model(4).state_dict(), atol=0)
+
+
+@pytest.mark.parametrize(("before", "now"), [("1GB", "1GB"), (500, "1GB"), ("1GB", 500), (800, 500)])
+def test_a_failed_rename_leaves_the_old_weights_where_no_file_of_theirs_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: Any, now: Any
+) -> None:
+    save_weights(model(1).state_dict(), tmp_path, max_shard_size=before)
+
+    def failing_last(path: Path, target: Path) -> Path:
+        if target.name in ("model.safetensors", "model.safetensors.index.json"):
+            raise OSError(5, "Input/output error")
+        return path.rename(target)
+
+    monkeypatch.setattr(Path, "replace", failing_last)
+    with pytest.raises(OSError, match="Input/output"):
+        save_weights(model(2).state_dict(), tmp_path, max_shard_size=now)
+    fresh = model(3)
+    load_checkpoint_in_model(fresh, tmp_path, strict=True)
+    assert_same_numbers(fresh.state_dict(), model(1).state_dict(), atol=0)
+
+
+@pytest.mark.parametrize("other", [True, False], ids=["next-to-older-pickles", "alone"])
+def test_an_unfinished_save_of_the_same_shards_is_refused_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: bool
+) -> None:
+    if other:
+        save_weights(model(0).state_dict(), tmp_path, safe_serialization=False)
+    save_weights(model(1).state_dict(), tmp_path, max_shard_size=800)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", lambda path, target: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            save_weights(model(2).state_dict(), tmp_path, max_shard_size=800)
+    with pytest.raises(CheckpointError) as refused:
+        load_checkpoint_in_model(model(3), tmp_path)
+    assert str(refused.value) == (
+        f"no weights in {tmp_path}: model-00001-of-00002.safetensors is there, but neither model.safetensors nor"
+        " model.safetensors.index.json that opens it, so a save was not finished; save again, or give the path of"
+        " another file"
+    )
 
 
 def test_what_is_no_tensor_is_refused_by_name_before_anything_is_written(tmp_path: Path) -> None:

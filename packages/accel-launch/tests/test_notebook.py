@@ -60,6 +60,14 @@ def test_decision_5_without_a_count_there_is_one_process_for_each_accelerator_or
     assert notebook(code, CUDA_VISIBLE_DEVICES="0,1").stdout == "2\n"
 
 
+def test_one_process_does_not_see_the_store_of_a_job_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ACCEL_STORE_PORT", "4999")
+    assert notebook_launcher(lambda: "ACCEL_STORE_PORT" in os.environ, num_processes=1) == [False]
+    assert os.environ["ACCEL_STORE_PORT"] == "4999"
+
+
 def test_one_process_is_this_one_and_the_environment_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCEL_MIXED_PRECISION", "no")
     monkeypatch.delenv("RANK", raising=False)

@@ -145,9 +145,41 @@ def test_a_share_of_too_few_cores_is_one_thread() -> None:
     assert many(flags(), {}, count=99)[0].environ["OMP_NUM_THREADS"] == "1"
 
 
-def test_interfaces_that_the_user_chose_are_kept() -> None:
+@pytest.mark.parametrize("loopback", ["lo", "lo0"])
+def test_several_processes_listen_on_loopback_whatever_interface_the_shell_names(loopback: str) -> None:
     environ = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "ib0"}
-    assert environ.items() <= many(flags(), environ)[1].environ.items()
+    machine = Machine(cores=16, accelerators=4, loopback_interface=loopback)
+    for spec in plan_many(flags(), ("py",), environ, count=2, machine=machine, ports=PORTS):
+        assert spec.environ["GLOO_SOCKET_IFNAME"] == spec.environ["NCCL_SOCKET_IFNAME"] == loopback
+    assert plan_one(flags(), ("py",), environ).environ == environ
+
+
+def test_what_torchrun_said_of_its_own_job_does_not_reach_processes_with_ranks() -> None:
+    environ = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0", "HOME": "/u"}
+    for spec in many(flags(), environ):
+        assert not [name for name in spec.environ if name.startswith("TORCHELASTIC_")]
+        assert spec.environ["HOME"] == "/u"
+
+
+STORE = {"ACCEL_STORE_FD": "3", "ACCEL_STORE_PORT": "4999"}
+
+
+@pytest.mark.parametrize("rank", [{}, {"RANK": "0"}, {"RANK": "1", "WORLD_SIZE": "2"}])
+def test_the_store_of_a_job_that_is_over_reaches_nobody(rank: dict[str, str]) -> None:
+    first, second = many(flags(), {**STORE, **rank})
+    assert (first.environ["ACCEL_STORE_FD"], first.environ["ACCEL_STORE_PORT"]) == ("7", "4001")
+    assert "ACCEL_STORE_FD" not in second.environ
+    assert second.environ["ACCEL_STORE_PORT"] == "4001"
+
+
+@pytest.mark.parametrize("place", [{}, {"RANK": "0"}, {"PMI_RANK": "1", "PMI_SIZE": "2"}])
+def test_a_store_without_a_rank_does_not_reach_a_single_process(place: dict[str, str]) -> None:
+    assert plan_one(flags(), ("py",), {**STORE, **place}).environ == place
+
+
+def test_a_worker_that_becomes_its_script_by_another_accel_launch_keeps_its_store() -> None:
+    environ = {**STORE, "RANK": "0", "WORLD_SIZE": "2"}
+    assert plan_one(flags(), ("py",), environ).environ == environ
 
 
 def test_gpu_ids_become_the_visible_devices() -> None:

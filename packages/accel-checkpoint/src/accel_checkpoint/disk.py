@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 
-def write_whole(files: Mapping[Path, Callable[[Path], None]]) -> None:
+def write_whole(files: Mapping[Path, Callable[[Path], None]], *, remove_first: Iterable[Path] = ()) -> None:
     """Fills every file aside, flushes all of them to the disk, and only then gives them their names, in order.
 
-    A failure before that leaves the folders as they were.
+    `remove_first` goes just before the first name is given: what opens files of which some are now replaced. The last
+    name, which opens the new ones, is given when all others are on the disk. A failure before the first removal or name
+    leaves the folders as they were.
     """
     aside: dict[Path, Path] = {}
     try:
@@ -21,10 +23,17 @@ def write_whole(files: Mapping[Path, Callable[[Path], None]]) -> None:
             # mkstemp makes files that only the owner may read; weights are like any other file.
             aside[path].chmod(0o666 & ~_umask())
             _flush(aside[path])
-        for path, whole in aside.items():
+        outdated = [path for path in remove_first if path.exists()]
+        for path in outdated:
+            path.unlink()
+        _flush_folders(outdated)
+        *before, opens = aside.items()
+        for path, whole in before:
             whole.replace(path)
-        for folder in {path.parent for path in aside}:
-            _flush(folder)
+        _flush_folders(path for path, _ in before)
+        path, whole = opens
+        whole.replace(path)
+        _flush_folders([path])
     except BaseException:
         for whole in aside.values():
             whole.unlink(missing_ok=True)
@@ -35,6 +44,11 @@ def _new_file(path: Path) -> Path:
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
     os.close(handle)
     return Path(name)
+
+
+def _flush_folders(paths: Iterable[Path]) -> None:
+    for folder in {path.parent for path in paths}:
+        _flush(folder)
 
 
 def _flush(path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,28 +14,44 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from accel_checkpoint.errors import CheckpointError
-from accel_checkpoint.save import ALIASES, INDEX, PICKLED, SAFETENSORS
+from accel_checkpoint.materialise import materialise, on_meta
+from accel_checkpoint.save import ALIASES, INDEX, PICKLED, SAFETENSORS, shards_in
 
 
 def weight_files(checkpoint: str | Path) -> list[Path]:
     """The files that hold the weights at `checkpoint`: a file, an index, or a folder with either.
 
-    Raises: CheckpointError when there are none, or the index names files that are missing or elsewhere.
+    Raises: CheckpointError when there are none, a save of them was not finished, or the index names files that are
+    missing or elsewhere.
     """
     path = Path(checkpoint)
     if path.is_dir():
-        candidates = [
-            path / f"{stem}{suffix}{ending}" for stem, suffix in (SAFETENSORS, PICKLED) for ending in ("", INDEX)
-        ]
-        found = [candidate for candidate in candidates if candidate.is_file()]
-        if not found:
-            names = ", ".join(candidate.name for candidate in candidates)
-            raise CheckpointError(f"no weights in {path}: expected one of {names}")
-        path = found[0]
+        path = _opening(path)[0]
     if not path.is_file():
         why = "it is neither a file nor a folder" if path.exists() else "no such file or folder"
         raise CheckpointError(f"no weights at {path}: {why}")
     return _files_of_index(path) if path.name.endswith(".json") else [path]
+
+
+def _opening(folder: Path) -> list[Path]:
+    """What opens the weights in a folder: a file or an index for each format that is there, the one to read first."""
+    opening: list[Path] = []
+    for stem, suffix in (SAFETENSORS, PICKLED):
+        single, index = folder / f"{stem}{suffix}", folder / f"{stem}{suffix}{INDEX}"
+        opening += [path for path in (single, index) if path.is_file()][:1]
+        shards = shards_in(folder, stem, suffix)
+        # Weights of the other format may be older: they are not what was saved last.
+        if shards and not opening:
+            raise CheckpointError(
+                f"no weights in {folder}: {shards[0].name} is there, but neither {single.name} nor {index.name} that"
+                " opens it, so a save was not finished; save again, or give the path of another file"
+            )
+    if not opening:
+        names = ", ".join(
+            f"{stem}{suffix}{ending}" for stem, suffix in (SAFETENSORS, PICKLED) for ending in ("", INDEX)
+        )
+        raise CheckpointError(f"no weights in {folder}: expected one of {names}")
+    return opening
 
 
 def load_checkpoint_in_model(
@@ -47,24 +64,33 @@ def load_checkpoint_in_model(
 ) -> None:
     """Loads weights into `model`, one file at a time; everything is checked before anything is changed.
 
-    `device_map={"": device}` moves the model there first; `dtype` converts floating-point weights. What is missing from
-    the files or not in the model is a warning, and an error with `strict`.
+    `device_map={"": device}` moves the model there first, or gives it memory there where it is on the meta device;
+    `dtype` converts floating-point weights. What is missing from the files or not in the model is a warning, and an
+    error with `strict`; what is missing for a model on the meta device is always an error. Of a folder with both
+    formats safetensors is read, with a warning.
 
-    Raises: CheckpointError for weights of another shape, for files that cannot be read, and with `strict` for names
-    that do not match; ValueError for a device map of more than one device, or a dtype that is not floating-point.
+    Raises: CheckpointError for weights of another shape, for files that cannot be read, for a model on the meta device
+    without a device map, and with `strict` for names that do not match; ValueError for a device map of more than one
+    device or to the meta device, or a dtype that is not floating-point.
     """
-    if device_map is not None and set(device_map) != {""}:
-        raise ValueError(f"device_map={dict(device_map)!r}: only the whole model on one device, {{'': device}}")
+    device = None if device_map is None else _one_device(device_map)
     as_dtype = _floating(dtype)
+    empty = on_meta(model)
+    if empty and device is None:
+        raise CheckpointError(
+            f"weights from {checkpoint} were to be loaded, but the model is on the meta device, which holds no numbers"
+            f" ({', '.join(empty)}): give device_map={{'': device}} with the device it should be on"
+        )
     files = weight_files(checkpoint)
+    _warn_of_two_formats(Path(checkpoint))
     wanted = model.state_dict(keep_vars=True)
-    _check(files, wanted, strict=strict)
-    if device_map is not None:
-        model.to(torch.device(device_map[""]))
-        wanted = model.state_dict(keep_vars=True)
+    _check(files, wanted, empty, strict=strict)
     if as_dtype is not None:
         model.to(as_dtype)
-        wanted = model.state_dict(keep_vars=True)
+    if device is not None:
+        materialise(model, device)
+        model.to(device)
+    wanted = model.state_dict(keep_vars=True)
     with torch.no_grad():
         for file in files:
             for name, tensor in read_tensors(file):
@@ -79,13 +105,38 @@ def _floating(dtype: torch.dtype | str | None) -> torch.dtype | None:
     raise ValueError(f"dtype={dtype!r}: expected a floating-point dtype such as torch.bfloat16 or 'bfloat16'")
 
 
-def _check(files: list[Path], wanted: Mapping[str, torch.Tensor], *, strict: bool) -> None:
+def _one_device(device_map: Mapping[str, torch.device | str | int]) -> torch.device:
+    if set(device_map) != {""}:
+        raise ValueError(f"device_map={dict(device_map)!r}: only the whole model on one device, {{'': device}}")
+    device = torch.device(device_map[""])
+    if device.type == "meta":
+        raise ValueError(f"device_map={dict(device_map)!r}: the meta device holds no numbers; give a real one")
+    return device
+
+
+def _warn_of_two_formats(checkpoint: Path) -> None:
+    read, *others = _opening(checkpoint) if checkpoint.is_dir() else [checkpoint]
+    if others:
+        warnings.warn(
+            f"{checkpoint} holds weights in two formats: {read.name} is read, {others[0].name} is not;"
+            " remove one of them, or give the path of a file",
+            stacklevel=3,
+        )
+
+
+def _check(
+    files: list[Path], wanted: Mapping[str, torch.Tensor], empty: Mapping[str, torch.Tensor], *, strict: bool
+) -> None:
+    """Compares the files with the tensors of the model's state; `empty` has all of the model that are on meta."""
     found: dict[str, tuple[int, ...]] = {}
     for file in files:
         found |= read_shapes(file)
-    shared = {name: tensor.data_ptr() for name, tensor in wanted.items() if tensor.numel()}
+    shared = {name: _memory(tensor) for name, tensor in wanted.items() if tensor.numel()}
     given = {shared[name] for name in found if name in shared}
     missing = [name for name in wanted if name not in found and shared.get(name) not in given]
+    never_saved = {id(tensor) for tensor in empty.values()} - {id(tensor) for tensor in wanted.values()}
+    unfilled = [name for name in missing if wanted[name].is_meta]
+    unfilled += [name for name, tensor in empty.items() if id(tensor) in never_saved]
     unexpected = [name for name in found if name not in wanted]
     wrong = [
         f"{name}: {list(found[name])} in the file, {list(wanted[name].shape)} in the model"
@@ -94,11 +145,22 @@ def _check(files: list[Path], wanted: Mapping[str, torch.Tensor], *, strict: boo
     ]
     names = [f"missing from the files: {', '.join(missing)}"] if missing else []
     names += [f"not in the model: {', '.join(unexpected)}"] if unexpected else []
-    problems = [f"another shape: {line}" for line in wrong] + (names if strict else [])
+    problems = [f"another shape: {line}" for line in wrong]
+    if unfilled:
+        problems.append(
+            f"on the meta device and missing from the files: {', '.join(unfilled)}; make the model on a real device,"
+            " where they get their first values, or load files that have them"
+        )
+    problems += names if strict else []
     if problems:
         raise CheckpointError(f"the weights in {files[0].parent} do not fit the model:\n  " + "\n  ".join(problems))
     if names:
         warnings.warn(f"weights in {files[0].parent}: {'; '.join(names)}", stacklevel=3)
+
+
+def _memory(tensor: torch.Tensor) -> tuple[str, int]:
+    # All tensors on meta have the address 0; tied ones are one object.
+    return ("object", id(tensor)) if tensor.is_meta else ("address", tensor.data_ptr())
 
 
 def read_shapes(file: Path) -> dict[str, tuple[int, ...]]:
@@ -144,7 +206,8 @@ def _opened(file: Path) -> Any:
 
 def _read_pickled(file: Path) -> dict[str, torch.Tensor]:
     try:
-        state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        # torch maps only its own zip format into memory; before torch 1.6 it wrote another one.
+        state = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
     except Exception as error:
         raise CheckpointError(f"{file} cannot be read as plain weights: {error}") from error
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):

@@ -31,8 +31,9 @@ def save_weights(
 ) -> Path:
     """The path of what opens the written weights: the one file, or the index of its shards.
 
-    Files appear under their names when all of them are whole; files of an earlier save that are not part of this one
-    are removed last. Tensors that share memory are stored once.
+    Files appear under their names when all of them are whole, the one that opens the others last. Files of an earlier
+    save in this format that are not part of this one are removed; the other format's stay. Tensors that share memory
+    are stored once. A save that fails while it gives names leaves the earlier weights, or none that can be opened.
 
     Raises: CheckpointError when `directory` is a file, or a value is no tensor; ValueError for a size that is none.
     """
@@ -61,8 +62,10 @@ def save_weights(
         index = {"metadata": {"total_size": layout.total_bytes}, "weight_map": weight_map}
         text = json.dumps(index, indent=2, sort_keys=True) + "\n"
         writers[folder / opens] = partial(_write_text, text)
-    write_whole(writers)
-    _remove_stale(folder, {path.name for path in writers})
+    # An index of the same shards would open a mixture if only some of them could be replaced.
+    replaced = len(layout.files) > 1 and any((folder / file).exists() for file in layout.files)
+    write_whole(writers, remove_first=[folder / opens] if replaced else [])
+    _remove_stale(folder, stem, suffix, {path.name for path in writers})
     return folder / opens
 
 
@@ -79,9 +82,16 @@ def _write_text(text: str, path: Path) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def _remove_stale(folder: Path, written: set[str]) -> None:
-    """Removes weights of an earlier save, which a reader could take for this one's."""
-    ours = re.compile(r"(model|pytorch_model)(-\d{5}-of-\d{5})?(\.safetensors|\.bin)(\.index\.json)?")
-    for path in folder.iterdir():
-        if ours.fullmatch(path.name) and path.name not in written:
-            path.unlink()
+def shards_in(folder: Path, stem: str, suffix: str) -> list[Path]:
+    """Every shard of one format in a folder, by name; of whichever save."""
+    shard = re.compile(rf"{re.escape(stem)}-\d{{5}}-of-\d{{5}}{re.escape(suffix)}")
+    return sorted(path for path in folder.iterdir() if shard.fullmatch(path.name))
+
+
+def _remove_stale(folder: Path, stem: str, suffix: str, written: set[str]) -> None:
+    """Removes weights of an earlier save in this format, which a reader could take for this one's."""
+    single = folder / f"{stem}{suffix}"
+    # What opens shards goes before them.
+    for path in (single, folder / f"{single.name}{INDEX}", *shards_in(folder, stem, suffix)):
+        if path.name not in written:
+            path.unlink(missing_ok=True)

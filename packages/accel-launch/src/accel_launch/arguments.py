@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from accel_launch.foreign_flags import BY_FOREIGN_FLAG, foreign_family, foreign_problem
 from accel_launch.kinds import Value
 from accel_launch.options import BY_FLAG, BY_NAME
 
@@ -39,32 +40,47 @@ def split(tokens: Sequence[str]) -> CommandLine:
         if not token.startswith("-") or token == "-":
             break
         flag, attached = _flag_and_value(token)
-        if flag not in BY_FLAG:
+        if flag not in BY_FLAG and flag not in BY_FOREIGN_FLAG:
             problems.append(_unknown(flag))
             # Nobody knows whether an unknown flag takes a value: what follows cannot be told apart.
             return CommandLine(flags, None, (), False, tuple(problems))
-        option, on = BY_FLAG[flag]
         position += 1
-        if not option.kind.takes_value:
+        if not _takes_value(flag):
             if attached is not None:
                 problems.append(f"{flag} takes no value, found {attached!r}")
-            flags[option.name] = on
-            continue
-        if attached is None:
-            if position == len(tokens) or tokens[position] in BY_FLAG:
+        elif attached is None:
+            if position == len(tokens) or tokens[position] in BY_FLAG or tokens[position] in BY_FOREIGN_FLAG:
                 found = f"the option {tokens[position]}" if position < len(tokens) else "the end of the line"
-                problems.append(f"{flag} needs a value ({option.kind.expected}), found {found}")
+                problems.append(f"{flag} needs a value ({_expected(flag)}), found {found}")
                 continue
             attached = tokens[position]
             position += 1
-        value = option.kind.read(attached)
-        if value is None:
-            problems.append(f"{flag} {attached!r}: expected {option.kind.expected}")
+        if flag in BY_FOREIGN_FLAG:
+            problem = foreign_problem(flag, attached)
+            problems += [problem] if problem is not None else []
         else:
-            flags[option.name] = value
+            _follow(flag, attached, flags, problems)
     script = tokens[position] if position < len(tokens) else None
     expanded = _expand(flags, problems)
     return CommandLine(expanded, script, tuple(tokens[position + 1 :]), False, tuple(problems))
+
+
+def _takes_value(flag: str) -> bool:
+    return BY_FLAG[flag][0].kind.takes_value if flag in BY_FLAG else BY_FOREIGN_FLAG[flag].takes_value
+
+
+def _expected(flag: str) -> str:
+    return BY_FLAG[flag][0].kind.expected if flag in BY_FLAG else "as for accelerate launch"
+
+
+def _follow(flag: str, attached: str | None, flags: dict[str, Value], problems: list[str]) -> None:
+    """Notes what one of accel's own flags sets."""
+    option, on = BY_FLAG[flag]
+    value = option.kind.read(attached) if option.kind.takes_value else on
+    if value is None:
+        problems.append(f"{flag} {attached!r}: expected {option.kind.expected}")
+    else:
+        flags[option.name] = value
 
 
 def _flag_and_value(token: str) -> tuple[str, str | None]:
@@ -95,7 +111,10 @@ def _expand(flags: dict[str, Value], problems: list[str]) -> dict[str, Value]:
 
 
 def _unknown(flag: str) -> str:
-    near = get_close_matches(flag, BY_FLAG, n=1)
+    family = foreign_family(flag)
+    if family is not None:
+        return family
+    near = get_close_matches(flag, [*BY_FLAG, *BY_FOREIGN_FLAG], n=1)
     meant = f"; did you mean {near[0]}?" if near else ""
     return (
         f"{flag} is not an option of accel launch{meant} (see accel launch --help;"

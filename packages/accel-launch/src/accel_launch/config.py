@@ -10,12 +10,12 @@ from accel_state.errors import CannotRun
 from accel_launch.foreign_keys import (
     COMPUTE_ENVIRONMENT,
     DISTRIBUTED_TYPE,
-    INSTEAD,
     KNOWN,
     LEGACY_FP16,
     LOCAL,
     MEANS_NOTHING,
     SAGEMAKER_KEYS,
+    unsupported,
 )
 from accel_launch.kinds import SWITCH, Value
 from accel_launch.options import BY_KEY
@@ -97,8 +97,8 @@ def interpret(content: Mapping[object, object]) -> tuple[dict[str, Value], list[
         if key in BY_KEY:
             _own(str(key), value, values, problems)
         elif key in MEANS_NOTHING:
-            if not MEANS_NOTHING[str(key)](value):
-                why = INSTEAD.get(str(key), "accel launch cannot do that yet")
+            why = unsupported(str(key), value)
+            if why is not None:
                 problems.append(f"{key}: {value!r} is not supported: {why}; remove the line")
         elif key in SAGEMAKER_KEYS:
             if not remote and value is not None:

@@ -1,5 +1,7 @@
 """The keys of Accelerate's config files that are not accel's, and which of their values mean nothing here.
 
+The flags of `accelerate launch` that have a key are judged by the same table (`foreign_flags`).
+
 Source: shared/reference/accelerate-api.md, section 1.13.
 """
 
@@ -13,46 +15,52 @@ LOCAL = "LOCAL_MACHINE"
 _EMPTY: tuple[object, ...] = (None, "", False, "no", "NO", 0, -1)
 
 
-def _nothing(value: object) -> bool:
+NOT_YET = "accel launch cannot do that yet"
+
+
+def nothing(value: object) -> bool:
+    """Whether a value asks for nothing at all."""
     return value in _EMPTY or value == {} or value == []
 
 
-def _nothing_or(*words: object) -> Callable[[object], bool]:
-    return lambda value: _nothing(value) or value in words
+def nothing_or(*words: object) -> Callable[[object], bool]:
+    """Whether a value is one of some words, or asks for nothing."""
+    return lambda value: nothing(value) or value in words
 
 
-def _anything(value: object) -> bool:
+def anything(value: object) -> bool:
+    """True: no value of the key matters here."""
     return True
 
 
 MEANS_NOTHING: dict[str, Callable[[object], bool]] = {
-    "command_file": _nothing,
-    "commands": _nothing,
-    "debug": _nothing,
-    "deepspeed_config": _nothing,
-    "downcast_bf16": _nothing,
-    "dynamo_backend": _nothing,
-    "dynamo_config": lambda value: _nothing(value) or value == {"dynamo_backend": "NO"},
-    "enable_cpu_affinity": _nothing,
-    "fp8_config": _nothing,
-    "fsdp_config": _nothing,
-    "machine_rank": _nothing,
+    "command_file": nothing,
+    "commands": nothing,
+    "debug": nothing,
+    "deepspeed_config": nothing,
+    "downcast_bf16": nothing,
+    "dynamo_backend": nothing,
+    "dynamo_config": lambda value: nothing(value) or value == {"dynamo_backend": "NO"},
+    "enable_cpu_affinity": nothing,
+    "fp8_config": nothing,
+    "fsdp_config": nothing,
+    "machine_rank": nothing,
     # The two below only matter with several machines or with a TPU, which other keys ask for.
-    "main_training_function": _anything,
-    "same_network": _anything,
-    "main_process_ip": _nothing,
-    "main_process_port": _nothing,
-    "megatron_lm_config": _nothing,
-    "mpirun_config": _nothing,
-    "num_machines": _nothing_or(1),
-    "parallelism_config": _nothing,
-    "rdzv_backend": _nothing_or("static"),
-    "tpu_env": _nothing,
-    "tpu_name": _nothing,
-    "tpu_use_cluster": _nothing,
-    "tpu_use_sudo": _nothing,
-    "tpu_vm": _nothing,
-    "tpu_zone": _nothing,
+    "main_training_function": anything,
+    "same_network": anything,
+    "main_process_ip": nothing,
+    "main_process_port": nothing,
+    "megatron_lm_config": nothing,
+    "mpirun_config": nothing,
+    "num_machines": nothing_or(1),
+    "parallelism_config": nothing,
+    "rdzv_backend": nothing_or("static"),
+    "tpu_env": nothing,
+    "tpu_name": nothing,
+    "tpu_use_cluster": nothing,
+    "tpu_use_sudo": nothing,
+    "tpu_vm": nothing,
+    "tpu_zone": nothing,
 }
 
 SAGEMAKER_KEYS = frozenset(
@@ -80,3 +88,8 @@ INSTEAD: dict[str, str] = {
     "machine_rank": "accel launch runs on this machine only",
     "num_machines": "accel launch runs on this machine only; torchrun on each machine works",
 }
+
+
+def unsupported(key: str, value: object) -> str | None:
+    """Why a key of `MEANS_NOTHING` cannot be followed with this value, or None where the value means nothing."""
+    return None if MEANS_NOTHING[key](value) else INSTEAD.get(key, NOT_YET)

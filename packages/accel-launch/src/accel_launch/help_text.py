@@ -29,7 +29,8 @@ options:
 {options}
 
 Each long option may be written with dashes as well: --num-processes. A value is taken from the first of these that
-has one: the option, its environment variable, the config file, the default.
+has one: the option, its environment variable, the config file, the default. Options of accelerate launch that ask for
+nothing else, such as --multi_gpu and --num_machines 1, are accepted.
 
 examples:
   accel launch train.py --lr 0.1            one process for each GPU, or one where there is none

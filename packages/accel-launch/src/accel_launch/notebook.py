@@ -162,6 +162,8 @@ def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
     """Has this process see an environment, and puts back what it changed."""
     before = dict(os.environ)
     changed = {name for name in {*wanted, *before} if wanted.get(name) != before.get(name)}
+    for name in before.keys() - wanted.keys():
+        del os.environ[name]
     os.environ.update(wanted)
     try:
         yield

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from accel_state.environ import ACCUMULATION_STEPS, MIXED_PRECISION, USE_CPU, worker_environ
+from accel_state.environ import ACCUMULATION_STEPS, MIXED_PRECISION, STORE_FD, STORE_PORT, USE_CPU, worker_environ
 from accel_state.errors import CannotRun
 from accel_state.topology import ACCEL_LAUNCH, Rendezvous, Topology
 
@@ -12,7 +12,8 @@ from accel_launch.settings import LaunchSettings, Origin
 LOOPBACK = "127.0.0.1"
 
 # What torchrun, mpirun and srun set in each process they start: a variable, and the number of processes.
-_STARTED_BY = (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
+_RANKS = ("RANK", "WORLD_SIZE")
+_STARTED_BY = (_RANKS, ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +117,12 @@ def script_command(
 
 
 def plan_one(settings: LaunchSettings, command: Sequence[str], environ: Mapping[str, str]) -> ProcessSpec:
-    """One process in the environment it is launched from, plus the settings: nothing tells it of ranks."""
-    variables = {**environ, **_setting_variables(settings)}
+    """One process in the environment it is launched from, plus the settings: nothing tells it of ranks.
+
+    A store's variables are kept only next to the rank they came with; alone they are left from a job that is over.
+    """
+    inherited = environ if all(name in environ for name in _RANKS) else _without_store(environ)
+    variables = {**inherited, **_setting_variables(settings)}
     if settings.num_cpu_threads_per_process is not None and _threads_win(settings, environ):
         variables["OMP_NUM_THREADS"] = str(settings.num_cpu_threads_per_process)
     return ProcessSpec(tuple(command), variables)
@@ -132,12 +137,15 @@ def plan_many(
     machine: Machine,
     ports: Ports,
 ) -> list[ProcessSpec]:
-    """Several processes of this machine in rank order; only rank 0 inherits the store's descriptor."""
+    """Several processes of this machine in rank order, on loopback; only rank 0 inherits the store's descriptor."""
+    # What torchrun says of its own job would have the workers take these ranks for torchrun's.
+    inherited = {name: environ[name] for name in _without_store(environ) if not name.startswith("TORCHELASTIC_")}
     shared = {
         "OMP_NUM_THREADS": str(max(1, machine.cores // count)),
+        **plan_one(settings, command, inherited).environ,
+        # Whatever interface the shell names for other jobs: these workers must listen on loopback only.
         "GLOO_SOCKET_IFNAME": machine.loopback_interface,
         "NCCL_SOCKET_IFNAME": machine.loopback_interface,
-        **plan_one(settings, command, environ).environ,
         "MASTER_PORT": str(ports.master_port),
     }
     return [
@@ -148,6 +156,10 @@ def plan_many(
         )
         for rank in range(count)
     ]
+
+
+def _without_store(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if name not in (STORE_FD, STORE_PORT)}
 
 
 def _place(rank: int, count: int, ports: Ports) -> Topology:

@@ -8,6 +8,7 @@ import itertools
 import os
 import sys
 import tempfile
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ def open_group(topology: Topology, backend: str, *, timeout: timedelta | None = 
     """
     import torch.distributed as dist
 
+    atexit.register(_let_gloo_finish)
     if dist.is_initialized():
         _require_fitting_group(topology, backend)
         return False
@@ -84,6 +86,13 @@ def close_group() -> None:
     atexit.unregister(_close_at_exit)
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def _let_gloo_finish() -> None:
+    # A thread of gloo reports a collective as done before it lets go of what the collective held, for which it may need
+    # the interpreter lock. When Python ends in that moment the thread is killed, and with it the process (SIGABRT), at
+    # the end of every other short script. The thread waits for the lock by now: sleeping hands it over.
+    time.sleep(0.02)
 
 
 def _close_at_exit() -> None:

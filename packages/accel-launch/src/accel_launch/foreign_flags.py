@@ -1,0 +1,115 @@
+"""The flags of `accelerate launch` that are not accel's: which ask for nothing here, and words for all others.
+
+Source: shared/reference/accelerate-api.md, section 1.12.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from accel_launch.foreign_keys import MEANS_NOTHING, NOT_YET, anything, nothing, nothing_or, unsupported
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignFlag:
+    """One flag: `unsupported` tells why a value cannot be followed, or None where the value means nothing here.
+
+    A flag that takes no value has the value True.
+    """
+
+    takes_value: bool
+    unsupported: Callable[[object], str | None]
+
+
+def _as_key(key: str, *, takes_value: bool = True) -> ForeignFlag:
+    """A flag that is judged as the key of that name in a config file is."""
+    if key not in MEANS_NOTHING:
+        raise ValueError(f"{key!r} is no key of Accelerate's config files: expected one of {', '.join(MEANS_NOTHING)}")
+    return ForeignFlag(takes_value, lambda value: unsupported(key, value))
+
+
+def _only(accepted: Callable[[object], bool], why: str = NOT_YET, *, takes_value: bool = True) -> ForeignFlag:
+    return ForeignFlag(takes_value, lambda value: None if accepted(value) else why)
+
+
+_TPU = "accel launch cannot use TPUs yet"
+_DEEPSPEED = "accel cannot use DeepSpeed yet"
+_FSDP = "accel launch cannot set up FSDP yet"
+_MEGATRON = "accel cannot use Megatron-LM yet"
+_PARALLELISM = "accel launch cannot set up parallelism within a model yet"
+_SAGEMAKER = "accel launch starts processes on this machine only, not on SageMaker"
+_LOGS = "accel launch keeps no logs: redirect its output"
+
+_TABLE: dict[str, ForeignFlag] = {
+    "--debug": _as_key("debug", takes_value=False),
+    "--downcast_bf16": _as_key("downcast_bf16", takes_value=False),
+    "--dynamo_backend": _as_key("dynamo_backend"),
+    "--enable_cpu_affinity": _as_key("enable_cpu_affinity", takes_value=False),
+    "--machine_rank": _as_key("machine_rank"),
+    "--main_process_ip": _as_key("main_process_ip"),
+    "--main_process_port": _as_key("main_process_port"),
+    "--main_training_function": _as_key("main_training_function"),
+    "--num_machines": _as_key("num_machines"),
+    "--rdzv_backend": _as_key("rdzv_backend"),
+    "--same_network": _as_key("same_network", takes_value=False),
+    "--env": _only(nothing, _TPU),
+    "--no_tpu_cluster": _only(anything, takes_value=False),
+    "--tpu": _only(nothing, _TPU, takes_value=False),
+    "--tpu_cluster": _only(nothing, _TPU, takes_value=False),
+    "--tpu_use_sudo": _only(nothing, _TPU, takes_value=False),
+    "--vm": _only(nothing, _TPU),
+    "--log_dir": _only(nothing, _LOGS),
+    "--max_restarts": _only(nothing, f"{NOT_YET}; torchrun --max-restarts works"),
+    "--monitor_interval": _only(anything),
+    # Several processes on GPUs are what accel launch starts where it finds GPUs.
+    "--multi_gpu": _only(anything, takes_value=False),
+    # It hides Accelerate's own traceback, and accel launch prints none.
+    "--quiet": _only(anything, takes_value=False),
+    "-q": _only(anything, takes_value=False),
+    "--rdzv_conf": _only(nothing, "accel launch runs on this machine only; torchrun on each machine works"),
+    "--role": _only(nothing_or("default")),
+    "--tee": _only(nothing, _LOGS),
+    "-t": _only(nothing, _LOGS),
+    "--use_deepspeed": _only(nothing, _DEEPSPEED, takes_value=False),
+    "--use_fsdp": _only(nothing, _FSDP, takes_value=False),
+    "--use_megatron_lm": _only(nothing, _MEGATRON, takes_value=False),
+    "--use_parallelism_config": _only(nothing, _PARALLELISM, takes_value=False),
+    "--mpirun_hostfile": _only(nothing, "start the script with mpirun itself"),
+    "--aws_access_key_id": _only(nothing, _SAGEMAKER),
+    "--aws_secret_access_key": _only(nothing, _SAGEMAKER),
+}
+
+BY_FOREIGN_FLAG: dict[str, ForeignFlag] = {
+    spelling: each
+    for flag, each in _TABLE.items()
+    for spelling in (flag, "--" + flag[2:].replace("_", "-") if flag.startswith("--") else flag)
+}
+
+_FAMILIES = {
+    "--deepspeed_": _DEEPSPEED,
+    "--zero3_": _DEEPSPEED,
+    "--zero_stage": _DEEPSPEED,
+    "--offload_": _DEEPSPEED,
+    "--gradient_clipping": f"{_DEEPSPEED}; Accelerator.clip_grad_norm_ clips in the script",
+    "--dynamo_": "accel launch cannot compile models yet; call torch.compile in the script",
+    "--fp8_": "accel cannot compute in fp8 yet",
+    "--fsdp_": _FSDP,
+    "--megatron_lm_": _MEGATRON,
+    "--parallelism_config_": _PARALLELISM,
+}
+
+
+def foreign_problem(flag: str, value: str | None) -> str | None:
+    """Why a flag of the table cannot be followed, or None; `value` is None for a flag that takes none."""
+    number = value is not None and value.removeprefix("-").isdecimal()
+    why = BY_FOREIGN_FLAG[flag].unsupported(True if value is None else int(value) if number else value)
+    if why is None:
+        return None
+    shown = flag if value is None else f"{flag} {value}"
+    return f"{shown} is not supported: {why}; leave it out"
+
+
+def foreign_family(flag: str) -> str | None:
+    """Why a flag that only sets details of something cannot be followed, or None for any other flag."""
+    plain = flag.replace("-", "_").replace("__", "--", 1)
+    why = next((why for start, why in _FAMILIES.items() if plain.startswith(start)), None)
+    return f"{flag} is not supported: {why}; leave it out" if why is not None else None

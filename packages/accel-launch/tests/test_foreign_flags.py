@@ -1,0 +1,125 @@
+"""Command lines copied from `accelerate launch`."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from accel_launch.arguments import split
+from accel_launch.config import interpret
+from accel_launch.foreign_flags import BY_FOREIGN_FLAG
+from accel_launch.options import BY_FLAG
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+NEUTRAL = [
+    "--multi_gpu",
+    "--num_machines 1",
+    "--num-machines=1",
+    "--machine_rank 0",
+    "--main_process_port 0",
+    "--dynamo_backend no",
+    "--dynamo-backend NO",
+    "-q",
+    "--quiet",
+    "--same_network",
+    "--rdzv_backend static",
+    "--rdzv_conf=",
+    "--main_training_function main",
+    "--max_restarts 0",
+    "--monitor_interval 0.1",
+    "--role default",
+    "-t 0",
+    "--no_tpu_cluster",
+]
+
+
+@pytest.mark.parametrize("text", NEUTRAL)
+def test_what_asks_for_nothing_here_is_accepted(text: str) -> None:
+    line = split([*text.split(" "), "-n", "2", "s.py", "--tpu"])
+    assert line.problems == ()
+    assert (line.flags, line.script, line.arguments) == ({"num_processes": 2}, "s.py", ("--tpu",))
+
+
+REFUSED = [
+    ("--num_machines 2", "accel launch runs on this machine only; torchrun on each machine works"),
+    ("--machine-rank 1", "accel launch runs on this machine only"),
+    ("--main_process_ip 10.0.0.1", "accel launch runs on this machine only"),
+    ("--main_process_port 29501", "accel launch takes a free port"),
+    ("--dynamo_backend inductor", "accel launch cannot do that yet"),
+    ("--rdzv_backend c10d", "accel launch cannot do that yet"),
+    ("--debug", "accel launch cannot do that yet"),
+    ("--enable_cpu_affinity", "accel launch cannot do that yet"),
+    ("--tpu", "accel launch cannot use TPUs yet"),
+    ("--use_deepspeed", "accel cannot use DeepSpeed yet"),
+    ("--use-fsdp", "accel launch cannot set up FSDP yet"),
+    ("--max_restarts 3", "accel launch cannot do that yet; torchrun --max-restarts works"),
+    ("--log_dir logs", "accel launch keeps no logs: redirect its output"),
+    ("--mpirun_hostfile hosts", "start the script with mpirun itself"),
+]
+
+
+@pytest.mark.parametrize(("text", "why"), REFUSED)
+def test_what_cannot_be_followed_is_refused_in_words_and_the_script_is_still_found(text: str, why: str) -> None:
+    line = split([*text.split(" "), "-n", "0", "s.py"])
+    assert line.problems[0] == f"{text} is not supported: {why}; leave it out"
+    assert line.problems[1].startswith("-n '0'")
+    assert line.script == "s.py"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("num_machines", 2), ("machine_rank", 1), ("main_process_port", 29501), ("rdzv_backend", "c10d")]
+)
+def test_a_flag_and_the_key_of_a_config_file_are_refused_in_the_same_words(key: str, value: object) -> None:
+    (of_flag,) = split([f"--{key}", str(value), "s.py"]).problems
+    (of_file,) = interpret({key: value})[1]
+    assert of_flag.partition(" is not supported: ")[2].removesuffix("; leave it out") == (
+        of_file.partition(" is not supported: ")[2].removesuffix("; remove the line")
+    )
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("--deepspeed_config_file", "DeepSpeed"),
+        ("--fsdp-sharding-strategy", "FSDP"),
+        ("--megatron_lm_tp_degree", "Megatron-LM"),
+        ("--fp8_backend", "fp8"),
+        ("--dynamo_mode", "torch.compile in the script"),
+        ("--gradient_clipping", "clip_grad_norm_"),
+    ],
+)
+def test_details_of_what_is_not_there_yet_are_refused_with_its_name(flag: str, words: str) -> None:
+    (problem,) = split([flag, "1", "s.py"]).problems
+    assert problem.startswith(f"{flag} is not supported: accel ")
+    assert words in problem
+    assert "not an option" not in problem
+
+
+def test_a_foreign_flag_without_its_value_is_seen_and_a_switch_takes_none() -> None:
+    assert split(["--num_machines", "--multi_gpu", "s.py"]).problems == (
+        "--num_machines needs a value (as for accelerate launch), found the option --multi_gpu",
+    )
+    assert "found the option --multi_gpu" in split(["-n", "--multi_gpu", "s.py"]).problems[0]
+    assert split(["--multi_gpu=yes", "s.py"]).problems == ("--multi_gpu takes no value, found 'yes'",)
+
+
+def test_no_flag_is_accels_and_foreign() -> None:
+    assert not BY_FLAG.keys() & BY_FOREIGN_FLAG.keys()
+
+
+def test_a_mistyped_foreign_flag_names_the_nearest() -> None:
+    (problem,) = split(["--multi_gpus", "s.py"]).problems
+    assert "did you mean --multi_gpu?" in problem
+
+
+def test_a_copied_command_line_runs_and_the_help_has_one_sentence_of_it(accel: Run, tmp_path: Path) -> None:
+    (tmp_path / "s.py").write_text("import sys; print(*sys.argv[1:])")
+    copied = (
+        "launch --multi_gpu --num_machines 1 --machine_rank 0 --dynamo_backend no --num_processes 2 --cpu s.py --tpu"
+    )
+    done = accel(*copied.split())
+    assert (done.returncode, done.stdout, done.stderr) == (0, "--tpu\n--tpu\n", "")
+    words = accel("launch", "--help").stdout
+    assert "such as --multi_gpu and --num_machines 1, are accepted." in words
+    assert "--machine_rank" not in words

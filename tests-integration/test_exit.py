@@ -1,0 +1,48 @@
+"""How a script ends: quietly when it is done, with its own error when it is not."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LOOP = """
+import torch
+from accel import Accelerator
+from torch.utils.data import DataLoader, TensorDataset
+
+accelerator = Accelerator()
+model = torch.nn.Linear(4, 3)
+optimizer = torch.optim.AdamW(model.parameters())
+data = TensorDataset(torch.randn(40, 4), torch.randint(3, (40,)))
+model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(data, batch_size=4))
+for inputs, targets in loader:
+    accelerator.backward(torch.nn.functional.cross_entropy(model(inputs), targets))
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def launched(script: Path) -> subprocess.CompletedProcess[str]:
+    launch = [sys.executable, "-m", "accel_launch", "launch", "--cpu", "-n", "2", str(script)]
+    return subprocess.run(launch, capture_output=True, text=True)
+
+
+# Without the pause at exit every other of these runs ends in SIGABRT.
+@pytest.mark.parametrize("time", range(5))
+def test_a_loop_that_ends_with_its_last_step_exits_quietly(time: int, tmp_path: Path) -> None:
+    """S1: no barrier, no save, nothing at the end that gives the threads of gloo time."""
+    script = tmp_path / "loop.py"
+    script.write_text(LOOP)
+    done = launched(script)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("time", range(3))
+def test_an_error_after_the_loop_is_the_error_of_the_job(time: int, tmp_path: Path) -> None:
+    script = tmp_path / "loop.py"
+    script.write_text(LOOP + "accelerator.gather(3.0)\n")
+    done = launched(script)
+    assert done.returncode == 1, done.stderr
+    assert "gather takes tensors" in done.stderr
+    assert "SIGABRT" not in done.stderr
