@@ -365,3 +365,9 @@ def test_an_order_that_ranks_share_is_not_warned_of(
     make: Callable[[], DataLoader[Any]], settings: dict[str, Any]
 ) -> None:
     assert sorted(chain(*chain(*layout(make, 2, **settings)))) == list(range(len(make().dataset)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("place", [{"num_processes": 2}, {"process_index": 1}])
+def test_half_a_place_is_refused(place: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"a rank's share needs both; pass both, or a transport"):
+        prepare_data_loader(DataLoader(RangeDataset(4)), **place)

@@ -146,23 +146,26 @@ def test_deterministic_asks_torch_for_it(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 class Shuffling(IterableDataset[int]):
-    """A stream whose order comes from its loader worker's default generator."""
+    """A stream whose order comes from the default generator of the process that reads it."""
 
     def __iter__(self) -> Iterator[int]:
         return iter(torch.randperm(16).tolist())
 
 
-def streamed(seed: int) -> list[list[int]]:
+def streamed(workers: int, dispatch: bool | None) -> list[list[int]]:
     transport = TorchDist()
-    torch.manual_seed(seed + transport.rank)
-    loader: Any = DataLoader(Shuffling(), batch_size=2, num_workers=1)
-    prepared = prepare_data_loader(loader, transport=transport)
+    torch.manual_seed(5 + transport.rank)
+    loader: Any = DataLoader(Shuffling(), batch_size=2, num_workers=workers)
+    prepared = prepare_data_loader(loader, transport=transport, dispatch_batches=dispatch)
     return [[int(sample) for batch in prepared for sample in batch] for _ in range(2)]
 
 
-def test_workers_of_a_stream_draw_the_same_on_all_ranks(world: MakeWorld) -> None:
-    """S52, S121: each rank reads the whole stream and keeps its part, so all must see one order."""
-    zero, one = world(2).run(streamed, 5)
+@pytest.mark.parametrize(("workers", "dispatch"), [(0, None), (1, None), (1, False)])
+def test_a_stream_in_random_order_is_served_once_over_all_ranks(
+    world: MakeWorld, workers: int, dispatch: bool | None
+) -> None:
+    """S52, S121: rank 0 reads for all; where each reads, workers draw the same on all ranks."""
+    zero, one = world(2).run(streamed, workers, dispatch)
     for epoch in range(2):
         assert sorted(zero[epoch] + one[epoch]) == list(range(16))
     assert zero[0] != zero[1]

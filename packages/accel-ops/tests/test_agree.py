@@ -43,7 +43,8 @@ def test_gather_refuses_on_every_rank_what_does_not_fit(world: MakeWorld) -> Non
         ],
     )
     head = "ShapeMismatch: gather needs the same structure, dtypes and dims on all ranks (only dim 0 may differ), found"
-    advice = "for another dim, pad first: accelerator.pad_across_processes(data, dim=1)"
+    pad = "pad the dim that differs first: accelerator.pad_across_processes(data, dim=1)"
+    make_alike = "make them alike on every rank, or send them as objects: gather_object"
     tables = [
         ("data float32[4, 7]", "data float32[4, 9]"),
         ("data float32[2]", "data bfloat16[2]"),
@@ -53,7 +54,10 @@ def test_gather_refuses_on_every_rank_what_does_not_fit(world: MakeWorld) -> Non
         ("data['a'] float32[2], data['b'] float32[2]", "data['b'] float32[2], data['a'] float32[2]"),
         ("data[1] str[]", "data[1] float32[2]"),
     ]
-    expected = [f"{head}\n  rank 0: {first}\n  rank 1: {second}\n{advice}" for first, second in tables]
+    expected = [
+        f"{head}\n  rank 0: {first}\n  rank 1: {second}\n{pad if number == 0 else make_alike}"
+        for number, (first, second) in enumerate(tables)
+    ]
     assert found == [expected, expected]
 
 

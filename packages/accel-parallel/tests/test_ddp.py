@@ -6,7 +6,8 @@ import pytest
 import torch
 from accel_amp import PRECISIONS, wrap_forward
 from accel_parallel import STRATEGIES, Strategy
-from accel_state import Run, Topology
+from accel_parallel.strategies.ddp import Ddp
+from accel_state import PartialState, Run, Topology
 from accel_state.devices.cpu import Cpu
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
@@ -166,3 +167,24 @@ def test_ddp_has_no_reason_not_to_run() -> None:
 def test_a_model_that_is_not_wrapped_unwraps_to_itself(strategy: Callable[[], Strategy]) -> None:
     model = nn.Linear(2, 2)
     assert strategy().unwrap(model) is model
+
+
+class HalfUsed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.used(inputs)
+        return out
+
+
+def with_unused_parameters() -> bool:
+    model = Ddp(find_unused_parameters=True).setup(HalfUsed(), PartialState(cpu=True).run)
+    for _ in range(2):
+        model(torch.ones(1, 2)).sum().backward()
+    return isinstance(model, DistributedDataParallel) and model.find_unused_parameters
+
+
+def test_parameters_that_are_not_used_can_be_allowed(world: MakeWorld) -> None:
+    assert world(2).run(with_unused_parameters) == [True, True]

@@ -331,3 +331,18 @@ def test_constructing_initialises_everything(world: MakeWorld, monkeypatch: pyte
     """S4, S8, S25: the environment is detected, and a process group is open when there are two processes."""
     assert world(2).run(detected) == [("cpu", 2, 0, 0), ("cpu", 2, 1, 1)]
     assert world(1, join=False).run(detected) == [("cpu", 1, 0, 0)]
+
+
+def nothing_prepared() -> None:
+    accelerator = Accelerator(cpu=True)
+    model = Mlp()
+    for _ in range(2):
+        accelerator.backward(model(torch.ones(2, 8)).sum())
+
+
+def test_a_model_that_was_not_prepared_is_pointed_out(world: MakeWorld) -> None:
+    """Each process would train a model of its own, without a word."""
+    for size, times in ((1, 0), (2, 1)):
+        running = world(size)
+        running.run(nothing_prepared)
+        assert [running.output(rank).count("before any model was prepared") for rank in range(size)] == [times] * size

@@ -148,3 +148,15 @@ def freed() -> tuple[Any, ...]:
 
 def test_freed_objects_are_forgotten(world: MakeWorld) -> None:
     assert world(1).run(freed) == [(None, None)]
+
+
+def saved_object(folder: Path) -> list[str]:
+    accelerator = Accelerator(cpu=True)
+    accelerator.save({"rank": accelerator.process_index}, folder / f"{accelerator.process_index}.pt")
+    accelerator.wait_for_everyone()
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_an_object_is_saved_once(world: MakeWorld, tmp_path: Path) -> None:
+    """S12: what scripts pass as save_function."""
+    assert world(2).run(saved_object, tmp_path) == [["0.pt"]] * 2

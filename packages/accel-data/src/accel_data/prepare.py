@@ -46,6 +46,9 @@ def prepare_data_loader(
     Nothing is drawn from any random generator. Ranks that shuffle need one order: the transport makes them follow rank
     0; without one give every rank a generator with the same seed, or `use_seedable_sampler` with a `data_seed`.
 
+    A stream is read by rank 0 alone and dispatched, unless it has a `generator` that can be synchronised or
+    `dispatch_batches=False` promises that it comes in one order everywhere; then each rank reads it and keeps its part.
+
     Raises: TypeError for what is no DataLoader or cannot be re-created; ValueError for settings that contradict.
     Collective: with a transport, every rank must prepare and iterate alike.
     """
@@ -57,6 +60,8 @@ def prepare_data_loader(
     settings = settings_of(dataloader)
     shared: dict[str, Any] = {"clock": clock, "device": target, "non_blocking": non_blocking}
     _refuse_sharded_already(dataloader, where)
+    if dispatch_batches is None:
+        dispatch_batches = even_batches and _only_one_may_read(dataloader, transport)
     if dispatch_batches:
         if transport is None or where.of != transport.size:
             raise ValueError("dispatch_batches=True sends batches between processes: it needs their transport")
@@ -97,11 +102,25 @@ def prepare_data_loader(
 
 
 def _where(num_processes: int | None, process_index: int | None, transport: Transport | None) -> DataRank:
+    if transport is None and (num_processes is None) != (process_index is None) and (num_processes or 2) > 1:
+        raise ValueError(
+            f"num_processes={num_processes} and process_index={process_index}: a rank's share needs both; pass both, or"
+            " a transport"
+        )
     of = num_processes if num_processes is not None else transport.size if transport is not None else 1
     index = process_index if process_index is not None else transport.rank if transport is not None else 0
     if of < 1:
         raise ValueError(f"num_processes={of}: expected at least 1")
     return DataRank(index, of)
+
+
+def _only_one_may_read(loader: DataLoader[Any], transport: Transport | None) -> bool:
+    """Whether it is a stream of which nothing says that it comes in one order on all ranks."""
+    if not isinstance(loader.dataset, IterableDataset) or loader.batch_size is None:
+        return False
+    owner = generator_owner(loader.dataset)
+    followed = owner is not None and owner.generator is not None
+    return transport is not None and transport.size > 1 and not followed
 
 
 def _batching_of(loader: DataLoader[Any]) -> dict[str, Any]:

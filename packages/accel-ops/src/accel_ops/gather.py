@@ -57,9 +57,15 @@ def _all_gather_ragged(tensor: torch.Tensor, lengths: list[int], transport: Tran
 def _require_only_lengths_differ(everyone: list[Signature]) -> None:
     kinds = {tuple((leaf.path, leaf.dtype, leaf.device, _dims_after_first(leaf)) for leaf in one) for one in everyone}
     if len(kinds) > 1:
+        alike = {tuple((leaf.path, leaf.dtype, leaf.device, len(leaf.shape)) for leaf in one) for one in everyone}
+        advice = (
+            "pad the dim that differs first: accelerator.pad_across_processes(data, dim=1)"
+            if len(alike) == 1
+            else "make them alike on every rank, or send them as objects: gather_object"
+        )
         raise ShapeMismatch(
             "gather needs the same structure, dtypes and dims on all ranks (only dim 0 may differ), found"
-            f"{table(everyone)}\nfor another dim, pad first: accelerator.pad_across_processes(data, dim=1)"
+            f"{table(everyone)}\n{advice}"
         )
 
 

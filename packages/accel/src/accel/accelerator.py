@@ -10,7 +10,7 @@ from typing import Any, TypeVar, TypeVarTuple, final, overload
 
 import torch
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, LossScaler, autocast
-from accel_checkpoint import save_weights
+from accel_checkpoint import save_object, save_weights
 from accel_ops import gather, gather_for_metrics, pad_across_processes, reduce
 from accel_parallel import Strategy
 from accel_state import AcceleratorState, ProcessControl, Reduction, Run, StepClock
@@ -201,6 +201,8 @@ class Accelerator(ProcessControl):
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         """Gradients of `loss`, divided by the accumulation steps and scaled as the precision needs."""
+        if not self._preparer.models:
+            self._preparer.warn_of_no_model()
         every = self.parts.clock.every
         if every > 1:
             loss = loss / every
@@ -270,6 +272,11 @@ class Accelerator(ProcessControl):
             return None
         state = self.get_state_dict(model)
         return save_weights(state, save_directory, max_shard_size=max_shard_size, safe_serialization=safe_serialization)
+
+    def save(self, obj: Any, f: str | Path, safe_serialization: bool = False) -> None:
+        """Writes an object on the main process: by torch.save, or a mapping of tensors as safetensors."""
+        if self.is_main_process:
+            save_object(obj, f, safe_serialization=safe_serialization)
 
     def free_memory(self, *objects: Any) -> list[None]:
         """Forgets what was prepared and returns a None for each object, to assign to its name."""

@@ -43,6 +43,7 @@ class Preparer:
         self.schedulers: list[AcceleratedScheduler] = []
         self.loaders: list[DataLoader[Any]] = []
         self._said_how_schedulers_step = False
+        self._warned_of_no_model = False
 
     def prepare(self, objects: Sequence[Any], placement: Sequence[bool] | None) -> list[Any]:
         """The objects, ready, in the order given; what is none of torch's classes comes back as it is.
@@ -188,6 +189,16 @@ class Preparer:
                 " unsharded data; for once, use Accelerator(scheduler_once_per_step=True)"
             )
         logger.warning("prepared learning-rate schedulers %s", rule)
+
+    def warn_of_no_model(self) -> None:
+        """Says once that gradients do not travel, when there are processes for them to travel between."""
+        if self.parts.run.topology.world_size > 1 and not self._warned_of_no_model:
+            self._warned_of_no_model = True
+            logger.warning(
+                "rank %d: backward() before any model was prepared: each process trains a model of its own; pass the"
+                " model to accelerator.prepare",
+                self.parts.run.topology.rank,
+            )
 
     def unwrap(self, model: nn.Module, *, keep_autocast: bool = True, keep_compile: bool = True) -> nn.Module:
         """The model that was given to `prepare`; without what torch.compile made of it, unless that is kept."""

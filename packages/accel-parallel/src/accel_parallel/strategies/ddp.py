@@ -19,6 +19,10 @@ class Ddp(Replicated):
 
     name: ClassVar[str] = "ddp"
 
+    def __init__(self, *, find_unused_parameters: bool = False, static_graph: bool = False) -> None:
+        self.find_unused_parameters = find_unused_parameters
+        self.static_graph = static_graph
+
     def check(self, run: Run, precision: Precision) -> Sequence[str]:
         """No reason: it runs wherever a process group does."""
         return []
@@ -35,7 +39,12 @@ class Ddp(Replicated):
                 tensor.data.copy_(run.transport.broadcast(tensor.data, 0))
             return model
         device_ids = None if run.placed_on.type == "cpu" else [run.placed_on]
-        return DistributedDataParallel(model, device_ids=device_ids)
+        return DistributedDataParallel(
+            model,
+            device_ids=device_ids,
+            find_unused_parameters=self.find_unused_parameters,
+            static_graph=self.static_graph,
+        )
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         """The model inside DistributedDataParallel."""

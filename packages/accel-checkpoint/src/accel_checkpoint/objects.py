@@ -1,0 +1,35 @@
+"""Writes one object to one file, whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from accel_checkpoint.disk import write_whole
+from accel_checkpoint.errors import CheckpointError
+
+
+def save_object(value: Any, path: str | Path, *, safe_serialization: bool = False) -> None:
+    """Writes `value` to `path`: by `torch.save`, or as safetensors, which takes a mapping of names to tensors.
+
+    Raises: CheckpointError for anything else that is to be safetensors.
+    """
+    target = Path(path)
+    if not safe_serialization:
+        write_whole({target: partial(torch.save, value)})
+        return
+    if not isinstance(value, Mapping) or not all(isinstance(one, torch.Tensor) for one in value.values()):
+        raise CheckpointError(
+            f"safetensors holds a mapping of names to tensors, found a {type(value).__name__}; use"
+            " safe_serialization=False"
+        )
+    write_whole({target: partial(_write, {name: one.contiguous() for name, one in value.items()})})
+
+
+def _write(tensors: dict[str, torch.Tensor], path: Path) -> None:
+    save_file(tensors, path, metadata={"format": "pt"})
