@@ -28,5 +28,6 @@ def test_a_script_without_a_trainer_runs(processes: int, precision: str, tmp_pat
     assert found is not None, done.stdout
     assert found[2] == found[3], "each sample was counted once"
     assert float(found[1]) > 0.75
-    assert done.stderr.count("100%|") == 1 + ("Writing model shards" in done.stderr), "one bar for all processes"
+    bars = [total for total in re.findall(r"\| 0/(\d+) \[", done.stderr) if total != "1"]  # less that of the one shard
+    assert len(bars) == 1, "one bar for all processes"
     assert (tmp_path / "model.safetensors").is_file()
