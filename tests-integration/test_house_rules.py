@@ -45,7 +45,12 @@ MAY_IMPORT = {
 # Import names of third parties that differ from the names of their distributions.
 DISTRIBUTION_OF = {"yaml": "pyyaml"}
 # Libraries that are used when they are there: the files that may import them, inside functions.
-OPTIONAL = {"torch": {"accel-launch"}, "cloudpickle": {"accel-launch", "accel-testing"}, "numpy": {"accel-testing"}}
+OPTIONAL = {
+    "torch_xla": {"accel-state"},
+    "torch": {"accel-launch"},
+    "cloudpickle": {"accel-launch", "accel-testing"},
+    "numpy": {"accel-testing"},
+}
 READS_ENVIRONMENT = {"accel-launch", "accel-testing"}
 THE_CELL = {"acquire", "current", "release", "using"}
 SEAMS = {"Environment", "Device", "Transport", "Strategy", "Replicated", "Precision", "ProcessControl"}

@@ -278,3 +278,14 @@ def test_hooks_and_attributes_are_those_of_the_inner_optimizer() -> None:
     assert called == ["before", "after"]
     with pytest.raises(AttributeError, match="nothing"):
         optimizer.nothing  # noqa: B018
+
+
+def test_the_step_boundary_is_told_of_steps_and_of_nothing_else() -> None:
+    told: list[int] = []
+    clock = StepClock(2)
+    optimizer = AcceleratedOptimizer(SGD([one()]), clock=clock, step_boundary=lambda: told.append(1))
+    for due in (False, True):
+        assert clock.tick() == due
+        optimizer.step()
+        optimizer.zero_grad()
+        assert bool(told) == due

@@ -1,6 +1,9 @@
+import sys
+from types import SimpleNamespace
+
 import pytest
 import torch
-from accel_state import CannotRun
+from accel_state import CannotRun, DistributedType, PartialState, release
 from accel_state.devices import DEVICES, choose
 from accel_state.devices.cpu import Cpu
 from accel_state.devices.cuda import Cuda
@@ -97,12 +100,40 @@ def test_the_generator_of_a_device_is_saved_and_put_back(device: torch.device) -
     ours.release_memory()
 
 
-def test_xla_is_refused_in_words_while_nothing_serves_it() -> None:
-    """S4: a TPU is noticed, not taken for a CPU."""
+def needs_no_other_accelerator() -> None:
     if torch.accelerator.is_available():
         pytest.skip("torch has an accelerator, which comes first")
-    with pytest.raises(
-        CannotRun, match=r"PJRT_DEVICE=TPU: no device here serves XLA yet; unset it, or ask for the CPU"
-    ):
+
+
+def test_xla_without_its_library_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S4: a TPU is noticed, not taken for a CPU."""
+    needs_no_other_accelerator()
+    monkeypatch.setitem(sys.modules, "torch_xla", None)
+    monkeypatch.setattr("accel_state.devices.xla.find_spec", lambda name: None)
+    with pytest.raises(CannotRun, match=r"asks for XLA: torch_xla is not installed; install it, unset PJRT_DEVICE"):
         choose(cpu=False, environ={"PJRT_DEVICE": "TPU"})
     assert choose(cpu=True, environ={"PJRT_DEVICE": "TPU"}).kind == "cpu"
+
+
+def test_a_tpu_is_one_process_on_xla(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S4, S26: by the environment alone; torch_xla is a stand-in here, as it does not import beside this torch."""
+    needs_no_other_accelerator()
+    steps: list[str] = []
+    library = SimpleNamespace(device=lambda: torch.device("xla", 0), sync=lambda: steps.append("sync"))
+    monkeypatch.setitem(sys.modules, "torch_xla", library)
+    monkeypatch.setattr("accel_state.devices.xla.find_spec", lambda name: library)
+    monkeypatch.setenv("PJRT_DEVICE", "TPU")
+    state = PartialState()
+    try:
+        assert state.distributed_type == DistributedType.TPU
+        assert (state.num_processes, state.process_index, state.local_process_index) == (1, 0, 0)
+        assert state.device == torch.device("xla", 0)
+        boundary = state.run.device.step_boundary
+        assert boundary is not None
+        boundary()
+        assert steps == ["sync"]
+        with pytest.raises(CannotRun, match="several processes on XLA are not there yet"):
+            state.run.device.group_backend  # noqa: B018
+    finally:
+        release()
+    assert choose(cpu=True).step_boundary is None

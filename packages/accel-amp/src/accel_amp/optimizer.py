@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from accel_state import StepClock
@@ -24,6 +25,7 @@ class AcceleratedOptimizer(Optimizer):
         scaler: LossScaler | None = None,
         *,
         clock: StepClock | None = None,
+        step_boundary: Callable[[], None] | None = None,
     ) -> None:
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"only a torch.optim.Optimizer can be prepared, found a {type(optimizer).__name__}")
@@ -34,6 +36,7 @@ class AcceleratedOptimizer(Optimizer):
         self.scaler = scaler
         self.clock = clock or StepClock()
         self.step_was_skipped = False
+        self._boundary = step_boundary
         if device_placement and optimizer.state:
             optimizer.load_state_dict(optimizer.state_dict())  # puts each entry beside its parameter
 
@@ -91,6 +94,8 @@ class AcceleratedOptimizer(Optimizer):
             loss = None
         else:
             loss = self.optimizer.step() if closure is None else self.optimizer.step(closure)
+        if self._boundary is not None:
+            self._boundary()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:

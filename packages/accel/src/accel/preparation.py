@@ -121,6 +121,7 @@ class Preparer:
             self.device_placement if place is None else place,
             self.parts.scaler,
             clock=self.parts.clock,
+            step_boundary=self.parts.run.device.step_boundary,
         )
         self.optimizers.append(ready)
         return ready

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -18,6 +19,11 @@ class Device(ABC):
     @abstractmethod
     def group_backend(self) -> str:
         """The torch.distributed backend that serves this device and the CPU."""
+
+    @property
+    @abstractmethod
+    def step_boundary(self) -> Callable[[], None] | None:
+        """What has to be called after each optimizer step; None where nothing has."""
 
     @abstractmethod
     def place(self, local_rank: int) -> torch.device:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, final
 
 from accel_state.devices._base import Device
@@ -21,6 +22,11 @@ class Cuda(Device):
     def group_backend(self) -> str:
         """NCCL for tensors on the GPU, gloo for tensors and objects on the CPU."""
         return "cpu:gloo,cuda:nccl"
+
+    @property
+    def step_boundary(self) -> Callable[[], None] | None:
+        """None: operations run as they come."""
+        return None
 
     def place(self, local_rank: int) -> torch.device:
         """`cuda:<local rank>`, or the only GPU that this process sees; made the current one.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, final
 
 from accel_state.devices._base import Device
@@ -25,6 +26,11 @@ class Generic(Device):
         kind = self._found().type
         own = torch.distributed.get_default_backend_for_device(kind)
         return f"cpu:gloo,{kind}:{own}"
+
+    @property
+    def step_boundary(self) -> Callable[[], None] | None:
+        """None: operations run as they come."""
+        return None
 
     def place(self, local_rank: int) -> torch.device:
         """The accelerator with the index of this process on its machine, or the only one that it sees.

@@ -1,0 +1,69 @@
+"""TPUs and other hardware behind torch_xla, in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, ClassVar, final
+
+from accel_state.devices._base import Device
+from accel_state.errors import CannotRun
+
+if TYPE_CHECKING:
+    import torch
+
+
+@final
+class Xla(Device):
+    """The device that torch_xla gives this process; operations are collected and run at each step's end."""
+
+    kind: ClassVar[str] = "xla"
+
+    def __init__(self) -> None:
+        if find_spec("torch_xla") is None:
+            raise CannotRun(
+                "PJRT_DEVICE is set, which asks for XLA",
+                ["torch_xla is not installed; install it, unset PJRT_DEVICE, or ask for the CPU (cpu=True)"],
+            )
+
+    @property
+    def group_backend(self) -> str:
+        """None yet.
+
+        Raises: CannotRun, always.
+        """
+        raise CannotRun("XLA", ["several processes on XLA are not there yet; start one process"])
+
+    @property
+    def step_boundary(self) -> Callable[[], None] | None:
+        """Runs what has been collected: without it the graph of the next step would contain this one's."""
+        import torch_xla
+
+        sync: Callable[[], None] = torch_xla.sync
+        return sync
+
+    def place(self, local_rank: int) -> torch.device:
+        """The device of torch_xla."""
+        import torch_xla
+
+        device: torch.device = torch_xla.device()
+        return device
+
+    def rng_state(self) -> torch.Tensor:
+        """The seed of the XLA generator, as a tensor on the CPU."""
+        import torch
+        import torch_xla.core.xla_model
+
+        return torch.tensor([torch_xla.core.xla_model.get_rng_state()])
+
+    def set_rng_state(self, state: torch.Tensor) -> None:
+        """Sets the seed of the XLA generator."""
+        import torch_xla.core.xla_model
+
+        torch_xla.core.xla_model.set_rng_state(int(state.item()))
+
+    def release_memory(self) -> None:
+        """Does nothing: the runtime keeps no cache that it could give back."""
+
+
+DEVICE = Xla
