@@ -10,6 +10,7 @@ from accel import Accelerator, DistributedType, load_checkpoint_in_model
 from accel.data_loader import DataLoaderShard
 from accel.optimizer import AcceleratedOptimizer
 from accel.scheduler import AcceleratedScheduler
+from accel_state.devices.cpu import Cpu
 from accel_testing import MakeWorld, Mlp, RangeDataset, RankFailure
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -346,3 +347,18 @@ def test_a_model_that_was_not_prepared_is_pointed_out(world: MakeWorld) -> None:
         running = world(size)
         running.run(nothing_prepared)
         assert [running.output(rank).count("before any model was prepared") for rank in range(size)] == [times] * size
+
+
+def steps_told_to_the_device() -> list[bool]:
+    told: list[bool] = []
+    Cpu.step_boundary = property(lambda self: lambda: told.append(True))  # type: ignore[assignment,method-assign]
+    model = Mlp()
+    optimizer = Accelerator(cpu=True).prepare(SGD(model.parameters(), lr=0.1))
+    model(torch.ones(1, 8)).sum().backward()
+    optimizer.step()
+    return told
+
+
+def test_the_device_is_told_of_each_step(world: MakeWorld) -> None:
+    """S4: what XLA needs to run the step."""
+    assert world(1).run(steps_told_to_the_device) == [[True]]
