@@ -1,4 +1,6 @@
 import pickle
+import threading
+import weakref
 
 import pytest
 import torch
@@ -73,6 +75,21 @@ def cut_off() -> bool:
 
 def test_no_gradient_flows_through_an_exchange(world: MakeWorld) -> None:
     assert world(2).run(cut_off) == [False, False]
+
+
+def freed_by() -> set[bool]:
+    """Whether the main thread frees what was exchanged; a thread of gloo must not, as loaders fork their workers."""
+    transport, by_main = TorchDist(), set[bool]()
+    for _ in range(300):
+        received = transport.broadcast(torch.zeros(8), 0)
+        weakref.finalize(received, lambda: by_main.add(threading.current_thread() is threading.main_thread()))
+        del received
+    transport.barrier()
+    return by_main
+
+
+def test_what_was_exchanged_is_freed_by_the_main_thread(world: MakeWorld) -> None:
+    assert world(2).run(freed_by) == [{True}, {True}]
 
 
 def travelled() -> tuple[int, int]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar, cast, final
+import ctypes
+import pickle
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from accel_state.transports._base import Reduction, Transport
 
@@ -10,6 +14,9 @@ if TYPE_CHECKING:
     import torch
 
 T = TypeVar("T")
+
+#: bytes of an exchange that may be kept until others follow
+KEPT = 1 << 20
 
 
 @final
@@ -28,6 +35,7 @@ class TorchDist(Transport):
         names = vars(torch.distributed)
         self._all_gather_tensor = names.get("all_gather_single") or names["all_gather_into_tensor"]
         op = torch.distributed.ReduceOp
+        self._finished: deque[Any] = deque(maxlen=4)
         # gloo has no average: sum and divide
         self._ops: dict[Reduction, Any] = {"sum": op.SUM, "mean": op.SUM, "max": op.MAX, "min": op.MIN}
 
@@ -44,7 +52,7 @@ class TorchDist(Transport):
             x = x.unsqueeze(0)
         out = x.new_empty((self.size * x.shape[0], *x.shape[1:]))
         if out.numel():
-            self._all_gather_tensor(out, x)
+            self._finish(self._all_gather_tensor(out, x, async_op=True), out)
         return out
 
     def all_reduce(self, x: torch.Tensor, how: Reduction) -> torch.Tensor:
@@ -53,7 +61,7 @@ class TorchDist(Transport):
         Collective: every rank of the group must call, with equal shapes and dtypes.
         """
         y = x.detach().clone(memory_format=self._torch.contiguous_format)
-        self._dist.all_reduce(y, op=self._ops[how])
+        self._finish(self._dist.all_reduce(y, op=self._ops[how], async_op=True), y)
         return y / self.size if how == "mean" else y
 
     def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
@@ -62,7 +70,7 @@ class TorchDist(Transport):
         Collective: every rank of the group must call, with equal shapes and dtypes.
         """
         y = x.detach().contiguous()
-        self._dist.broadcast(y, src=source)
+        self._finish(self._dist.broadcast(y, src=source, async_op=True), y)
         return y
 
     def all_gather_objects(self, value: T) -> list[T]:
@@ -70,19 +78,44 @@ class TorchDist(Transport):
 
         Collective: every rank of the group must call.
         """
-        values: list[T | None] = [None] * self.size
-        self._dist.all_gather_object(values, value)
-        return cast("list[T]", values)
+        packed = self._packed(value)
+        sizes = self.all_gather(self._torch.tensor([packed.numel()])).tolist()
+        row = packed.new_zeros((1, max(sizes)))
+        row[0, : packed.numel()] = packed
+        rows = self.all_gather(row)
+        return [_unpacked(rows[rank, :size]) for rank, size in enumerate(sizes)]
 
     def broadcast_object(self, value: T, source: int) -> T:
         """The `value` of rank `source`; pickled on the way.
 
         Collective: every rank of the group must call.
         """
-        box = [value]
-        self._dist.broadcast_object_list(box, src=source)
-        return box[0]
+        packed = self._packed(value) if self.rank == source else self._torch.empty(0, dtype=self._torch.uint8)
+        size = int(self.broadcast(self._torch.tensor(packed.numel()), source).item())
+        if self.rank == source:
+            self.broadcast(packed, source)
+            return value
+        received: T = _unpacked(self.broadcast(packed.new_empty(size), source))
+        return received
 
     def barrier(self) -> None:
         """Returns when every rank has called. Collective: every rank of the group must call."""
         self._dist.barrier()
+
+    def _packed(self, value: object) -> torch.Tensor:
+        return self._torch.frombuffer(bytearray(pickle.dumps(value)), dtype=self._torch.uint8)
+
+    def _finish(self, work: Any, received: torch.Tensor) -> None:
+        # A thread of gloo reports a collective as done before it lets go of it. If it is the last to hold the tensors
+        # it asks for the interpreter to free them; and where the main thread forks just then, to start a loader's
+        # workers, the child hangs for ever in CPython before 3.11.10 (python/cpython#112275). So be the last here.
+        work.wait()
+        if received.device.type == "cpu":
+            if received.nbytes <= KEPT:
+                self._finished.append(work)
+            else:
+                time.sleep(0.001)
+
+
+def _unpacked(packed: torch.Tensor) -> Any:
+    return pickle.loads(ctypes.string_at(packed.data_ptr(), packed.numel()))
