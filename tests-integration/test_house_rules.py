@@ -53,7 +53,7 @@ OPTIONAL = {
 }
 READS_ENVIRONMENT = {"accel-launch", "accel-testing"}
 THE_CELL = {"acquire", "current", "release", "using"}
-SEAMS = {"Environment", "Device", "Transport", "Strategy", "Replicated", "Precision", "ProcessControl"}
+SEAMS = {"Environment", "Device", "Transport", "Strategy", "Replicated", "Precision", "ProcessControl", "Exchanges"}
 DRAWERS = {"util", "utils", "helper", "helpers", "common", "misc"}
 MAY_UNPICKLE = {"torch.load": {"accel_checkpoint.load"}}
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from accel_data import DataLoaderDispatcher, DataRank, prepare_data_loader
-from accel_data.dispatch import part_of
+from accel_data import DataLoaderDispatcher, DataLoaderShard, Ending, prepare_data_loader
+from accel_data.rounds import parts_of
 from accel_state import PeerFailed, StepClock, Tail
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld, RangeDataset, RangeStream, RankFailure
+from accel_testing import MakeWorld, RangeDataset, RangeStream
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
@@ -210,19 +210,16 @@ def test_a_dataset_that_fails_on_rank_zero_fails_everywhere_with_its_words(world
     assert one == ([[1], [3]], words)
 
 
-def read_growing() -> None:
-    list(dispatched(DataLoader(Growing(), batch_size=1)))
+def read_growing() -> list[tuple[list[int], int]]:
+    loader = dispatched(DataLoader(Growing(), batch_size=1))
+    return [(list(batch.shape), loader.clock.remainder) for batch in loader]
 
 
-def test_batches_that_cannot_be_joined_are_refused_with_what_to_do(world: MakeWorld) -> None:
-    with pytest.raises(RankFailure) as failure:
-        world(2).run(read_growing)
-    zero, one = (str(failure.value.errors[rank]) for rank in range(2))
-    for text in (zero, one):
-        assert "one round of dispatch_batches=True" in text
-        assert "dispatch_batches=False" in text
-        assert "split_batches=True" in text
-    assert "rank 0 could not read the next batch" in one
+def test_batches_that_cannot_be_joined_are_handed_on_whole(world: MakeWorld) -> None:
+    """Batches of one round may differ in size; a rank for which none is left gets one that does not count."""
+    zero, one = world(2).run(read_growing)
+    assert zero == [([1, 1], 0), ([1, 3], 0)]
+    assert one == [([1, 2], 0), ([1, 4], 0)]
 
 
 def refusals() -> list[str]:
@@ -279,9 +276,8 @@ class Epochs(RandomSampler):
 
 def test_the_epoch_is_told_to_a_sampler_that_takes_it() -> None:
     sampler = Epochs(range(4))
-    loader: DataLoaderDispatcher[Tensor] = DataLoaderDispatcher(
-        RangeDataset(4), transport=Single(), clock=StepClock(), sampler=sampler, batch_size=2
-    )
+    reader: DataLoaderShard[Tensor] = DataLoaderShard(RangeDataset(4), sampler=sampler, batch_size=2)
+    loader = DataLoaderDispatcher(reader, transport=Single(), clock=StepClock(), sampler=sampler, batch_size=2)
     loader.set_epoch(5)
     assert sampler.epoch == 5
     assert loader.iteration == 5
@@ -289,13 +285,13 @@ def test_the_epoch_is_told_to_a_sampler_that_takes_it() -> None:
 
 def test_no_round_is_filled_with_more_than_it_lacks() -> None:
     """At most world - 1 samples are repeated, from the first round on."""
-    start = torch.arange(8)
-    parts = [part_of(torch.tensor([8, 9, 10]), start, DataRank(rank, 4)) for rank in range(4)]
-    assert [part.tolist() for part, _ in parts] == [[8], [9], [10], [0]]
-    assert {tail for _, tail in parts} == {Tail(real=3, ranks=3, rows=1)}
-    alone = [part_of(torch.tensor([5]), torch.tensor([5]), DataRank(rank, 4)) for rank in range(4)]
-    assert [part.tolist() for part, _ in alone] == [[5]] * 4
-    assert part_of(start, start, DataRank(1, 4))[1] is None
+    start = [torch.arange(8)]
+    parts, tail = parts_of([torch.tensor([8, 9, 10])], start, 4, Ending.REPEAT)
+    assert [part.tolist() for part in parts] == [[8], [9], [10], [0]]
+    assert tail == Tail((1, 1, 1, 0), (1, 1, 1, 1))
+    alone, _ = parts_of([torch.tensor([5])], [torch.tensor([5])], 4, Ending.REPEAT)
+    assert [part.tolist() for part in alone] == [[5]] * 4
+    assert parts_of(start, start, 4, Ending.REPEAT)[1] is None
 
 
 def drawn_after_the_start() -> list[float]:

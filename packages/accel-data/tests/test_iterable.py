@@ -6,7 +6,7 @@ from itertools import count, islice
 import pytest
 import torch
 from accel_data import IterableDatasetShard
-from accel_data.iterable import Tailed, TailedCollate
+from accel_data.marks import Mark, Marked, MarkedCollate
 from accel_state import Tail
 from accel_testing import RangeStream
 from torch.utils.data import DataLoader, IterableDataset, default_collate
@@ -111,13 +111,13 @@ def test_the_epoch_is_passed_on_to_a_dataset_that_takes_it() -> None:
     assert dataset.epochs == [3]
 
 
-def test_only_samples_of_a_filled_round_are_marked() -> None:
-    tail = Tail(real=2, ranks=1, rows=2)
-    marked = list(IterableDatasetShard(Sized(6), 2, False, 2, 1, mark_tail=True))
-    assert marked == [2, 3, Tailed(0, tail), Tailed(1, tail)]
-    by_element = list(IterableDatasetShard(Sized(3), None, False, 2, 0, mark_tail=True))
-    assert by_element == [0, Tailed(2, Tail(real=1, ranks=1, rows=1))]
-    assert list(IterableDatasetShard(Sized(6), 2, True, 2, 1, mark_tail=True)) == [2, 3]
+def test_only_the_first_sample_of_a_filled_round_is_marked() -> None:
+    tail = Tail((2, 0), (2, 2))
+    marked = list(IterableDatasetShard(Sized(6), 2, False, 2, 1, mark=True))
+    assert marked == [2, 3, Marked(0, Mark(tail)), 1]
+    by_element = list(IterableDatasetShard(Sized(3), None, False, 2, 0, mark=True))
+    assert by_element == [0, Marked(2, Mark(Tail((1, 0), (1, 1))))]
+    assert list(IterableDatasetShard(Sized(6), 2, True, 2, 1, mark=True)) == [2, 3]
 
 
 def summed(samples: Iterable[int]) -> int:
@@ -125,25 +125,25 @@ def summed(samples: Iterable[int]) -> int:
 
 
 def test_a_collate_function_sees_samples_without_marks() -> None:
-    tail = Tail(real=3, ranks=1, rows=2)
-    collate = TailedCollate(summed)
-    assert collate([Tailed(3, tail), Tailed(4, tail)]) == Tailed(7, tail)
-    assert collate(Tailed([3, 4], tail)) == Tailed(7, tail)
+    mark = Mark(Tail((2, 1), (2, 2)))
+    collate = MarkedCollate(summed)
+    assert collate([Marked(3, mark), 4]) == Marked(7, mark)
+    assert collate(Marked([3, 4], mark)) == Marked(7, mark)
     assert collate([3, 4]) == 7
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_marks_come_through_loader_workers(workers: int) -> None:
-    shard = IterableDatasetShard(Sized(5), 2, False, 2, 0, mark_tail=True)
-    loader = DataLoader(shard, batch_size=2, num_workers=workers, collate_fn=TailedCollate(default_collate))
+    shard = IterableDatasetShard(Sized(5), 2, False, 2, 0, mark=True)
+    loader = DataLoader(shard, batch_size=2, num_workers=workers, collate_fn=MarkedCollate(default_collate))
     # each worker reads the whole dataset, and ends with a filled-up round of its own
     last = list(loader)[-1]
     assert last.value.tolist() == [4, 0]
-    assert last.tail == Tail(real=1, ranks=1, rows=2)
+    assert last.mark.tail == Tail((1, 0), (2, 2))
 
 
 def test_a_marked_batch_can_be_pinned_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor + 100)  # pinning needs a GPU
-    tail = Tail(real=1, ranks=1, rows=1)
-    pinned = Tailed({"x": torch.tensor([1]), "name": "a"}, tail).pin_memory()
-    assert (pinned.value["x"].tolist(), pinned.value["name"], pinned.tail) == ([101], "a", tail)
+    mark = Mark(Tail((1, 0), (1, 1)))
+    pinned = Marked({"x": torch.tensor([1]), "name": "a"}, mark).pin_memory()
+    assert (pinned.value["x"].tolist(), pinned.value["name"], pinned.mark) == ([101], "a", mark)

@@ -119,7 +119,7 @@ def test_the_tail_is_whole_with_loader_workers_that_run_ahead(workers: int) -> N
     clock = StepClock()
     loader = prepared(DataLoader(RangeDataset(11), batch_size=2, num_workers=workers), 2, 1, clock)
     tails = [clock.active.tail for _ in loader if clock.active is not None]
-    assert tails == [None, None, Tail(real=3, ranks=2, rows=2)]
+    assert tails == [None, None, Tail((2, 1), (2, 2))]
 
 
 def test_an_inner_loop_is_the_active_one_until_it_ends() -> None:

@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 import torch
 from accel_data import prepare_data_loader
-from accel_data.order import FollowRankZero, generator_owner
-from accel_state import Transport
-from accel_state.transports.single import Single
+from accel_data.draws import generator_owner
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakeWorld, RangeDataset
 from torch import Tensor
@@ -253,18 +251,6 @@ def test_the_main_generator_is_left_alone_by_default(world: MakeWorld, rng_types
     """S123, S124: the default is the generator of the order, and only that."""
     zero, one = world(2).run(after_the_start, rng_types, True)
     assert set(zero).isdisjoint(one)
-
-
-def follow(owner: Any, transport: Transport) -> None:
-    FollowRankZero(owner, transport)()
-
-
-def test_rank_zero_is_not_touched() -> None:
-    sampler = RandomSampler(range(4))
-    before = torch.get_rng_state()
-    follow(sampler, Single())
-    assert sampler.generator is None
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize(

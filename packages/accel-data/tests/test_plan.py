@@ -28,17 +28,18 @@ def test_two_flags_of_a_loader_name_one_ending() -> None:
 def test_only_a_part_of_a_filled_round_has_a_tail() -> None:
     first, last = deal_samples(range(10), DataRank(1, 3), rows=2, ending=Ending.REPEAT)
     assert first == Part([2, 3], None)
-    assert last == Part([8, 9], Tail(real=4, ranks=2, rows=2))
+    assert last == Part([8, 9], Tail((2, 2, 0), (2, 2, 2)))
 
 
-def test_the_tail_says_how_many_ranks_have_real_samples() -> None:
+def test_the_tail_says_how_many_samples_of_each_rank_are_real() -> None:
     tails = [list(deal_samples(range(5), DataRank(rank, 4), rows=2, ending=Ending.REPEAT))[-1].tail for rank in (0, 3)]
-    assert tails == [Tail(real=5, ranks=3, rows=2)] * 2
+    assert tails == [Tail((2, 2, 1, 0), (2, 2, 2, 2))] * 2
+    assert [tail.total for tail in tails if tail is not None] == [5, 5]
 
 
 def test_a_stream_shorter_than_a_round_goes_round_and_round() -> None:
     parts = [list(deal_samples([7], DataRank(rank, 3), rows=2, ending=Ending.REPEAT)) for rank in range(3)]
-    assert parts == [[Part([7, 7], Tail(real=1, ranks=1, rows=2))]] * 3
+    assert parts == [[Part([7, 7], Tail((1, 0, 0), (2, 2, 2)))]] * 3
 
 
 @pytest.mark.parametrize("ending", [Ending.DROP, Ending.UNEVEN])
@@ -57,13 +58,13 @@ def test_nothing_that_is_dropped_or_uneven_has_a_tail(ending: Ending) -> None:
 def test_whole_batches_that_vary_are_repeated_whole() -> None:
     batches = [[0, 1, 2], [3], [4, 5]]
     parts = list(deal_batches(batches, DataRank(1, 2), rows=None, ending=Ending.REPEAT))
-    assert parts == [Part([3], None), Part([0, 1, 2], Tail(real=2, ranks=1, rows=3))]
+    assert parts == [Part([3], None), Part([0, 1, 2], Tail((2, 0), (2, 3)))]
 
 
 def test_a_short_last_batch_of_a_full_round_is_filled_up_too() -> None:
     batches = [[0, 1], [2, 3], [4, 5], [6]]
     parts = [list(deal_batches(batches, DataRank(rank, 2), rows=2, ending=Ending.REPEAT))[-1] for rank in range(2)]
-    assert parts == [Part([4, 5], Tail(real=3, ranks=2, rows=2)), Part([6, 0], Tail(real=3, ranks=2, rows=2))]
+    assert parts == [Part([4, 5], Tail((2, 1), (2, 2))), Part([6, 0], Tail((2, 1), (2, 2)))]
 
 
 def test_a_short_batch_in_the_middle_is_left_as_it_is() -> None:
@@ -73,7 +74,7 @@ def test_a_short_batch_in_the_middle_is_left_as_it_is() -> None:
 
 def test_a_batch_that_is_no_sequence_counts_as_one_sample() -> None:
     parts = list(deal_batches([10, 11, 12], DataRank(1, 2), rows=None, ending=Ending.REPEAT))
-    assert parts == [Part(11), Part(10, Tail(real=1, ranks=1, rows=1))]
+    assert parts == [Part(11), Part(10, Tail((1, 0), (1, 1)))]
 
 
 def test_an_endless_stream_is_dealt_as_it_comes() -> None:

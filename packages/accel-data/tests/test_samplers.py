@@ -249,8 +249,8 @@ def test_the_samples_of_a_part_are_known_unless_batches_vary() -> None:
 def test_the_last_batch_is_known_before_it_is_yielded_and_forgotten_in_the_next_epoch() -> None:
     shard = BatchSamplerShard(cut(5, 2), 2, 1)
     for _ in range(2):
-        known = [(shard.last[0], shard.last[1].real if shard.last[1] else None) if shard.last else None for _ in shard]
-        assert known == [None, (1, 1)]
+        known = [(shard.walk.last, shard.walk.tail.real if shard.walk.tail else None) for _ in shard]
+        assert known == [(None, None), (2, (1, 0))]
 
 
 def test_a_length_that_lies_changes_nothing_that_is_dealt() -> None:
@@ -262,19 +262,6 @@ def test_a_length_that_lies_changes_nothing_that_is_dealt() -> None:
 def test_an_endless_sampler_is_dealt_as_it_comes(split: bool) -> None:
     shard = BatchSamplerShard(BatchSampler(Endless(), 2, False), 2, 1, split)
     assert list(islice(shard, 2)) == ([[1], [3]] if split else [[2, 3], [6, 7]])
-
-
-def test_ranks_are_synchronised_once_an_epoch_before_the_order_is_drawn() -> None:
-    calls: list[str] = []
-
-    class Watched(Given):
-        def __iter__(self) -> Iterator[list[int]]:
-            calls.append("drawn")
-            return super().__iter__()
-
-    shard = BatchSamplerShard(Watched([[0], [1]]), 2, 0, synchronize=lambda: calls.append("synchronised"))
-    assert [list(shard), list(shard)] == [[[0]], [[0]]]
-    assert calls == ["synchronised", "drawn"] * 2
 
 
 def test_a_seedable_sampler_draws_from_its_seed_and_epoch_alone() -> None:

@@ -11,7 +11,7 @@ from accel_testing import MakeWorld, assert_same_numbers
 
 # 10 samples in batches of 2 on 2 ranks: the last round is 8 9 and, to fill it, 0 1
 TEN = [[[0, 1], [4, 5], [8, 9]], [[2, 3], [6, 7], [0, 1]]]
-LAST_OF_TEN = Tail(real=2, ranks=1, rows=2)
+LAST_OF_TEN = Tail((2, 0), (2, 2))
 
 
 def tail(is_last: bool) -> Epoch:
@@ -66,7 +66,7 @@ def uneven_tail() -> list[Any]:
     """11 samples on 3 ranks in batches of 2: the last round is 6 7, 8 9, 10 and a repetition."""
     transport = TorchDist()
     batch = torch.tensor([[6, 7], [8, 9], [10, 0]])[transport.rank]
-    epoch = Epoch("loader", last=True, tail=Tail(real=5, ranks=3, rows=2))
+    epoch = Epoch("loader", last=True, tail=Tail((2, 2, 1), (2, 2, 2)))
     return [
         gather_for_metrics(batch, transport, epoch),
         gather_for_metrics(batch.float().mean(), transport, epoch),
@@ -97,8 +97,8 @@ def of_another_length() -> tuple[list[int], list[str], str]:
 def test_a_leaf_that_is_not_one_entry_a_sample_is_returned_whole_with_a_warning(world: MakeWorld) -> None:
     """Feature row S79."""
     text = (
-        "gather_for_metrics: a leaf has 4 entries where the batch has 2 samples, so the repeated ones cannot be told"
-        " apart and all are returned; give one entry a sample, or use gather"
+        "gather_for_metrics: a leaf has 4 entries where the batch has 2 samples, so those that are repeated cannot be"
+        " told apart and all are returned; give one entry a sample, or use gather"
     )
     assert world(2).run(of_another_length) == [([8, 9, 8, 9, 0, 1, 0, 1], ["one", "one"], text)] * 2
 
@@ -106,5 +106,5 @@ def test_a_leaf_that_is_not_one_entry_a_sample_is_returned_whole_with_a_warning(
 @pytest.mark.parametrize("data", [torch.tensor([1, 2]), ["a", "b"], {"n": 3}])
 def test_alone_everything_is_returned_as_it_is(data: Any) -> None:
     """Feature row S79."""
-    epoch = Epoch("loader", last=True, tail=Tail(real=1, ranks=1, rows=2))
+    epoch = Epoch("loader", last=True, tail=Tail((1, 0), (2, 2)))
     assert gather_for_metrics(data, Single(), epoch) is data

@@ -153,7 +153,7 @@ def test_the_remainder_is_what_is_real_in_the_batch() -> None:
     clock = StepClock()
     with clock.iterating("loader") as epoch:
         assert clock.remainder == 0
-        epoch.tail = Tail(real=3, ranks=2, rows=2)
+        epoch.tail = Tail((2, 1), (2, 2))
         assert clock.remainder == 3
     with pytest.raises(FrozenInstanceError):
-        epoch.tail.real = 4  # type: ignore[misc]
+        epoch.tail.real = (2, 2)  # type: ignore[misc]

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from accel_state import PartialState, PeerFailed, ProcessControl, Run, Topology
 from accel_state.devices.cpu import Cpu
 from accel_state.transports.single import Single
-from accel_testing import MakeWorld, RankFailure
+from accel_testing import MakeWorld, RangeDataset, RankFailure
 
 PATIENCE = timedelta(seconds=20)
 # 2 machines with 2 processes each
@@ -257,3 +257,15 @@ def pieces() -> tuple[list[int], dict[str, list[int]]]:
 def test_inputs_are_split_between_processes(world: MakeWorld) -> None:
     """Reference 2.7."""
     assert world(2).run(pieces) == [([0, 1, 2], {"a": [1, 2]}), ([3, 4], {"a": [3, 3]})]
+
+
+def pieces_of_datasets() -> tuple[list[int], list[int]]:
+    state = PartialState(cpu=True)
+    data = RangeDataset(5)
+    with state.split_between_processes(data) as plain, state.split_between_processes(data, True) as padded:
+        return [int(plain[at]) for at in range(len(plain))], [int(padded[at]) for at in range(len(padded))]
+
+
+def test_datasets_are_split_between_processes(world: MakeWorld) -> None:
+    assert world(1).run(pieces_of_datasets) == [([0, 1, 2, 3, 4], [0, 1, 2, 3, 4])]
+    assert world(2).run(pieces_of_datasets) == [([0, 1, 2], [0, 1, 2]), ([3, 4], [3, 4, 4])]

@@ -1,5 +1,5 @@
 from collections import OrderedDict, UserDict, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from types import MappingProxyType
 from typing import Any, final
 
@@ -7,13 +7,18 @@ import numpy as np
 import pytest
 import torch
 from accel_state.split import bounds, split
-from accel_testing import assert_same_numbers
+from accel_testing import RangeDataset, assert_same_numbers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 QUICK = settings(derandomize=True, deadline=None)
 LENGTHS = st.integers(0, 40)
 SIZES = st.integers(1, 9)
+
+
+def items_of(data: Any) -> list[int]:
+    return [int(data[position]) for position in range(len(data))]
 
 
 def pieces(inputs: Any, size: int, *, padding: bool = False) -> list[Any]:
@@ -33,7 +38,7 @@ class Rows:
     def __getitem__(self, key: slice) -> dict[str, list[int]]:
         return {"column": self.rows[key]}
 
-    def select(self, indices: list[int]) -> "Rows":
+    def select(self, indices: Sequence[int]) -> "Rows":
         return Rows([self.rows[index] for index in indices])
 
 
@@ -109,12 +114,61 @@ def test_a_dataset_is_split_by_select() -> None:
     assert [piece.rows for piece in pieces(Rows([1, 2]), 3, padding=True)] == [[1], [2], [2]]
 
 
+@final
+class Selection:
+    """What can be selected from, and no more."""
+
+    def __len__(self) -> int:
+        return 5
+
+    def select(self, indices: Sequence[int]) -> Sequence[int]:
+        return indices
+
+
+def test_what_can_select_is_asked_for_a_range_and_need_have_no_items() -> None:
+    assert pieces(Selection(), 2) == [range(0, 3), range(3, 5)]
+    assert pieces(Selection(), 2, padding=True) == [range(0, 3), [3, 4, 4]]
+
+
+def test_a_torch_dataset_is_split_into_subsets_and_not_read() -> None:
+    whole = RangeDataset(5)
+    first, second = pieces(whole, 2)
+    assert type(first) is type(second) is Subset
+    assert first.dataset is whole
+    assert whole.reads == []
+    assert items_of(first) == [0, 1, 2]
+    assert items_of(second) == [3, 4]
+    assert items_of(pieces(whole, 2, padding=True)[1]) == [3, 4, 4]
+    assert [list(piece.indices) for piece in pieces(RangeDataset(2), 3, padding=True)] == [[0], [1], [1]]
+    assert [len(piece) for piece in pieces(RangeDataset(2), 3)] == [1, 1, 0]
+
+
+def test_a_dataset_of_tensors_stays_a_dataset() -> None:
+    (_, second) = pieces(TensorDataset(torch.arange(3), torch.arange(3) * 10), 2)
+    assert [tuple(map(int, second[position])) for position in range(len(second))] == [(2, 20)]
+
+
+def test_a_dataset_in_a_mapping_is_split() -> None:
+    second = split({"data": RangeDataset(4), "names": list("abcd")}, 1, 2)
+    assert items_of(second["data"]) == [2, 3]
+    assert second["names"] == ["c", "d"]
+
+
+@final
+class SizedStream(IterableDataset[int]):
+    def __len__(self) -> int:
+        return 4
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(4))
+
+
 def test_a_single_process_gets_the_very_input() -> None:
     nothing_to_split = object()
     assert split(nothing_to_split, 0, 1, padding=True) is nothing_to_split
 
 
-@pytest.mark.parametrize("inputs", [{1, 2}, 3, iter([1, 2])])
+@pytest.mark.parametrize("inputs", [{1, 2}, 3, iter([1, 2]), SizedStream(), Dataset()])
 def test_what_has_no_pieces_is_refused(inputs: object) -> None:
     with pytest.raises(TypeError, match=f"a {type(inputs).__name__} has no pieces; pass a list, tuple, tensor, map"):
         split(inputs, 0, 2)

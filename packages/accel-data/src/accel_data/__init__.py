@@ -1,12 +1,17 @@
 """Shards any PyTorch DataLoader for a rank and a world size."""
 
 from accel_data.dispatch import DataLoaderDispatcher
+from accel_data.fingerprint import Fingerprint, check_same_dataset, fingerprint
 from accel_data.iterable import IterableDatasetShard
+from accel_data.ledger import Ledger, LedgerError, Served, verify
 from accel_data.loader import DataLoaderShard
 from accel_data.plan import DataRank, Ending
 from accel_data.prepare import prepare_data_loader
 from accel_data.rng import RNGType, set_seed, synchronize_rng_state, synchronize_rng_states
-from accel_data.samplers import BatchSamplerShard, SeedableRandomSampler
+from accel_data.samplers import BatchSamplerShard
+from accel_data.seedable import SeedableRandomSampler
+from accel_data.skip import skip_first_batches
+from accel_data.state import ResumeError
 
 __all__ = [
     "BatchSamplerShard",
@@ -14,11 +19,20 @@ __all__ = [
     "DataLoaderShard",
     "DataRank",
     "Ending",
+    "Fingerprint",
     "IterableDatasetShard",
+    "Ledger",
+    "LedgerError",
     "RNGType",
+    "ResumeError",
     "SeedableRandomSampler",
+    "Served",
+    "check_same_dataset",
+    "fingerprint",
     "prepare_data_loader",
     "set_seed",
+    "skip_first_batches",
     "synchronize_rng_state",
     "synchronize_rng_states",
+    "verify",
 ]

@@ -2,85 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import copy
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
-from accel_ops import concatenate, find_batch_size, slice_tensors
-from accel_state import Device, PeerFailed, StepClock, Tail, Transport
+from accel_state import Device, Epoch, PeerFailed, StepClock, Transport
 from torch.utils.data import DataLoader
 
-from accel_data.loader import mover
+from accel_data.ledger import Ledger
+from accel_data.loader import DataLoaderShard, mover
+from accel_data.passes import Passes
 from accel_data.plan import DataRank, Ending, parts_in, refuse_split, with_last
 from accel_data.rng import RNGType, synchronize_rng_states
+from accel_data.rounds import Round, parts_of
+from accel_data.state import LoaderState
 
 Batch = TypeVar("Batch")
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """What rank 0 tells the others: one batch of the whole job, the end of the data, or why there is no more."""
-
-    data: Any = None
-    last: bool = False
-    failure: str | None = None
-
-
 class DataLoaderDispatcher(DataLoader[Batch]):
     """A DataLoader that only rank 0 reads; each round travels to the others in one message.
+
+    `reader` is the loader that rank 0 reads, prepared for one process.
 
     Collective: every rank must take part in each pass, from its start to its end.
     """
 
     def __init__(
         self,
-        dataset: Any,
+        reader: DataLoaderShard[Batch],
         split_batches: bool = False,
         *,
         transport: Transport,
+        ending: Ending = Ending.REPEAT,
         rng_types: Iterable[str | RNGType] | None = None,
         hardware: Device | None = None,
         device: torch.device | str | None = None,
         clock: StepClock | None = None,
         non_blocking: bool = False,
+        ledger: Ledger | None = None,
         **loader_settings: Any,
     ) -> None:
-        super().__init__(dataset, **loader_settings)
+        super().__init__(reader.dataset, **loader_settings)
         batches: Any = self.batch_sampler if self.batch_sampler is not None else self.sampler
         if split_batches:
             refuse_split(batches, getattr(batches, "batch_size", None), transport.size)
         # torch sets its own `drop_last` to False where it is given a batch sampler
-        self._drop_last: bool = getattr(batches, "drop_last", self.drop_last)
+        self._drop_last: bool = getattr(batches, "drop_last", self.drop_last) or ending is Ending.DROP
+        self.reader = reader
         self.split_batches = split_batches
         self.device = device
-        self.iteration = 0
         self.clock = clock or StepClock()
         self.rng_types = list(rng_types or ())
+        self._ending = ending
         self._hardware = hardware
         self._transport = transport
         self._non_blocking = non_blocking
+        self._skip = 0
+        self._passes = Passes(self.fresh, self.clock, ledger if transport.rank == 0 else None, transport.size)
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         move = mover(self.device, non_blocking=self._non_blocking)
         self.set_epoch(self.iteration)
-        where = DataRank(self._transport.rank, self._transport.size)
-        start: Any = None
         with self.clock.iterating(self) as epoch:
+            rounds = self._sent(epoch) if self._transport.rank == 0 else self._received(epoch)
             try:
-                for message in self._received():
-                    if start is None:
-                        start = message.data
+                for number, batch in enumerate(rounds):
+                    if number == 0:
                         self._synchronize()
-                    epoch.last = message.last
-                    batch, epoch.tail = part_of(message.data, start, where)
-                    yield batch if move is None else move(batch)
+                    if number >= self._skip:
+                        yield batch if move is None else move(batch)
             finally:
-                self.iteration += 1
+                rounds.close()
+                self._passes.iteration += 1
 
     def __len__(self) -> int:
-        batches = super().__len__()
+        batches = len(self.reader)
         if self.split_batches:
             return batches
         ending = Ending.DROP if self._drop_last else Ending.REPEAT
@@ -88,11 +88,52 @@ class DataLoaderDispatcher(DataLoader[Batch]):
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch of the next pass, for a sampler or dataset that has epochs."""
-        self.iteration = epoch
-        owners: tuple[Any, ...] = (self.batch_sampler, self.sampler, self.dataset)
-        for owner in owners:
-            if hasattr(owner, "set_epoch"):
-                owner.set_epoch(epoch)
+        self._passes.iteration = epoch
+        self.reader.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader stands, for the whole job, as `DataLoaderShard.state_dict`.
+
+        Collective: every rank must call.
+        """
+        state: dict[str, Any] = {}
+        if self._transport.rank == 0:
+            fresh = self.reader.state_dict()
+            here = self._passes.here(fresh["draws"])
+            state = fresh | {"step": self.fresh().step} if here is None else here.as_dict()
+        return self._transport.broadcast_object(state, 0)
+
+    def load_state_dict(self, state: dict[str, Any], *, strict: bool = True) -> None:
+        """Lets the next pass continue where `state` was taken, as `DataLoaderShard.load_state_dict`.
+
+        Collective: every rank must call, with the same state.
+        """
+        found = LoaderState.of(state, fresh=self.fresh(), strict=strict)
+        self._passes.forget()
+        if self._transport.rank == 0:
+            self.reader.load_state_dict(replace(found, step=self.reader.fresh().step).as_dict(), strict=False)
+        self.set_epoch(found.epoch)
+
+    def without_first(self, batches: int) -> Self:
+        """A loader whose passes are those of this one without its first `batches` batches; passes count for both."""
+        twin = copy.copy(self)
+        twin._skip = batches
+        twin._iterator = None
+        return twin
+
+    @property
+    def iteration(self) -> int:
+        """The number of the next pass, or of the one that runs."""
+        return self._passes.iteration
+
+    def fresh(self) -> LoaderState:
+        """What a state of this loader holds whatever its place."""
+        fresh = self.reader.fresh()
+        return replace(fresh, step=fresh.step * self._together * self.clock.every)
+
+    @property
+    def _together(self) -> int:
+        return 1 if self.split_batches else self._transport.size
 
     def _synchronize(self) -> None:
         """Makes generators equal once rank 0 has drawn the order, which the others do not draw.
@@ -102,29 +143,38 @@ class DataLoaderDispatcher(DataLoader[Batch]):
         others = [kind for kind in self.rng_types if kind != RNGType.GENERATOR]
         synchronize_rng_states(others, transport=self._transport, device=self._hardware)
 
-    def _received(self) -> Iterator[Round]:
+    def _received(self, epoch: Epoch) -> Generator[Any]:
         """Collective: every rank of the transport must call."""
-        if self._transport.rank == 0:
-            yield from self._sent()
-            return
         while True:
             message = self._transport.broadcast_object(Round(), 0)
             if message.failure is not None:
                 raise PeerFailed(f"rank 0 could not read the next batch: {message.failure}")
-            if message.data is None:
+            if message.parts is None:
                 return
-            yield message
+            epoch.last, epoch.tail = message.last, message.tail
+            yield message.parts[self._transport.rank - 1]
             if message.last:
                 return
 
-    def _sent(self) -> Iterator[Round]:
-        ended = False
+    def _sent(self, epoch: Epoch) -> Generator[Any]:
+        ended, start = False, None
         try:
-            for data, last in with_last(self._rounds()):
-                message = Round(data, last)
-                self._transport.broadcast_object(message, 0)
-                ended = last
-                yield message
+            running, batches, resumed = self.reader.begin_pass()
+            running.epoch = epoch
+            self._passes.open(running, resumed=resumed)
+            try:
+                place = Epoch(self)
+                rounds = self._rounds(running.course.served(batches, place), place)
+                for (taken, at), last in with_last(rounds):
+                    start = start or taken
+                    parts, tail = parts_of(taken, start, self._transport.size, self._ending)
+                    self._transport.broadcast_object(Round(parts[1:], tail, last), 0)
+                    ended = last
+                    epoch.last, epoch.tail, epoch.at = last, tail, at
+                    yield parts[0]
+                running.ended = True
+            finally:
+                self._passes.close(running)
         except GeneratorExit:  # the loop was left with `break`; on every rank alike
             raise
         except BaseException as error:
@@ -134,36 +184,8 @@ class DataLoaderDispatcher(DataLoader[Batch]):
         if not ended:
             self._transport.broadcast_object(Round(last=True), 0)
 
-    def _rounds(self) -> Iterator[Any]:
-        batches = super().__iter__()
-        together = 1 if self.split_batches else self._transport.size
-        while taken := list(islice(batches, together)):
-            if len(taken) < together and self._drop_last:
+    def _rounds(self, batches: Iterator[Any], place: Epoch) -> Iterator[tuple[list[Any], Any]]:
+        while taken := list(islice(batches, self._together)):
+            if len(taken) < self._together and self._drop_last:
                 return
-            yield joined(taken)
-
-
-def joined(batches: list[Any]) -> Any:
-    """The batches of a round as one.
-
-    Raises: RuntimeError for batches that do not fit together, with what to do.
-    """
-    try:
-        return concatenate(batches)
-    except (RuntimeError, TypeError) as error:
-        raise RuntimeError(
-            f"one round of dispatch_batches=True joins {len(batches)} batches, and these do not fit together: {error}."
-            " Use dispatch_batches=False, or split_batches=True, or a collate_fn that makes batches of one shape"
-        ) from error
-
-
-def part_of(data: Any, start: Any, where: DataRank) -> tuple[Any, Tail | None]:
-    """One rank's equal part of a round, filled up from the first round where it does not divide; and what is real."""
-    real = find_batch_size(data)
-    rows = -(-real // where.of)
-    tail = None
-    if real < rows * where.of:
-        tail = Tail(real=real, ranks=-(-real // rows), rows=rows)
-        while (have := find_batch_size(data)) < rows * where.of:
-            data = concatenate([data, slice_tensors(start, slice(0, rows * where.of - have))])
-    return slice_tensors(data, slice(where.index * rows, (where.index + 1) * rows)), tail
+            yield taken, place.at

@@ -1,49 +1,38 @@
-"""One rank's share of an iterable dataset."""
+"""One rank's share of a stream that every rank reads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
-from accel_ops import recursively_apply
-from accel_state import Tail
-from torch.utils.data import IterableDataset
+from accel_ops import ignorant_find_batch_size
+from torch.utils.data import IterableDataset, get_worker_info
 
-from accel_data.plan import DataRank, Ending, deal_batches, deal_samples, parts_in, refuse_split
+from accel_data.marks import Mark, Marked
+from accel_data.plan import DataRank, Ending, Part, deal_batches, deal_samples, parts_in, refuse_split
 
 
 @dataclass(frozen=True, slots=True)
-class Tailed:
-    """A sample or batch on its way from a loader worker, with what is real in the round that it belongs to."""
+class StreamStart:
+    """Where the readers of a stream begin: samples taken of each, and what each source said of its place."""
 
-    value: Any
-    tail: Tail
-
-    def pin_memory(self) -> Tailed:
-        """The same in pinned memory; torch calls this for types that it does not know."""
-        return Tailed(recursively_apply(lambda tensor: tensor.pin_memory(), self.value), self.tail)
+    taken: tuple[int, ...]
+    states: tuple[Any, ...]
 
 
-class TailedCollate:
-    """A `collate_fn` that unpacks the samples of a filled-up round, and packs their batch again."""
-
-    def __init__(self, collate: Callable[[Any], Any]) -> None:
-        self.collate = collate
-
-    def __call__(self, samples: Any) -> Any:
-        if isinstance(samples, Tailed):  # a loader that does not batch passes one sample at a time
-            return Tailed(self.collate(samples.value), samples.tail)
-        if isinstance(samples, list) and samples and isinstance(samples[0], Tailed):
-            return Tailed(self.collate([sample.value for sample in samples]), samples[0].tail)
-        return self.collate(samples)
+def is_stateful(dataset: object) -> bool:
+    """Whether a dataset can say where it stands and be put there again."""
+    return all(callable(getattr(dataset, name, None)) for name in ("state_dict", "load_state_dict"))
 
 
 class IterableDatasetShard(IterableDataset[Any]):
     """One rank's samples of an iterable dataset, in slices of the batch size; every rank gets equally many.
 
-    With `batch_size=None` every element is a batch by itself, and ranks take turns. With `mark_tail` samples of a round
-    that was filled up come as `Tailed`.
+    With `batch_size=None` every element is a batch by itself, and ranks take turns. With `mark` the first sample of a
+    batch comes as `Marked` where there is something to tell.
     """
 
     def __init__(
@@ -56,7 +45,8 @@ class IterableDatasetShard(IterableDataset[Any]):
         split_batches: bool = False,
         *,
         even_batches: bool = True,
-        mark_tail: bool = False,
+        ending: Ending | None = None,
+        mark: bool = False,
     ) -> None:
         self.where = DataRank(process_index, num_processes)
         if split_batches:
@@ -64,8 +54,12 @@ class IterableDatasetShard(IterableDataset[Any]):
         self.dataset = dataset
         self.batch_size = batch_size
         self.split_batches = split_batches
-        self.mark_tail = mark_tail
-        self.ending = Ending.of(drop_last=drop_last, even_batches=even_batches)
+        self.mark = mark
+        self.ending = ending or Ending.of(drop_last=drop_last, even_batches=even_batches)
+        if num_processes == 1 and self.ending is not Ending.DROP:
+            self.ending = Ending.UNEVEN
+        #: where the next pass begins, if not at the front
+        self.start: StreamStart | None = None
 
     @property
     def rows(self) -> int | None:
@@ -74,19 +68,46 @@ class IterableDatasetShard(IterableDataset[Any]):
             return None
         return self.batch_size // self.where.of if self.split_batches else self.batch_size
 
-    def __iter__(self) -> Iterator[Any]:
-        if self.rows is None:
-            for element in deal_batches(self.dataset, self.where, rows=None, ending=self.ending):
-                yield self._marked(element.items, element.tail)
-            return
-        for part in deal_samples(self.dataset, self.where, rows=self.rows, ending=self.ending):
-            if part.tail is None:
-                yield from part.items
-            else:
-                yield from (self._marked(sample, part.tail) for sample in part.items)
+    @property
+    def round(self) -> int:
+        """Samples, or elements that are batches, that all ranks take together."""
+        return self.where.of * (self.rows or 1)
 
-    def _marked(self, value: Any, tail: Tail | None) -> Any:
-        return Tailed(value, tail) if self.mark_tail and tail is not None else value
+    def __iter__(self) -> Iterator[Any]:
+        start, self.start = self.start, None  # a worker that lives on must not start there again
+        worker = get_worker_info()
+        stream, tells_stream = (worker.id, worker.num_workers > 1) if worker is not None else (0, False)
+        tells_state = self.mark and is_stateful(self.dataset)
+        if self.where.of == 1 and start is None and not (self.mark and tells_stream) and not tells_state:
+            return iter(self.dataset)
+        return self._dealt(stream, start, tells_stream=tells_stream, tells_state=tells_state)
+
+    def _dealt(self, stream: int, start: StreamStart | None, *, tells_stream: bool, tells_state: bool) -> Iterator[Any]:
+        source, first = self._source(stream, start)
+        for part in self._parts(source, first):
+            items = [part.items] if self.rows is None else part.items
+            if not self.mark or (part.tail is None and not tells_stream and not tells_state):
+                yield from items
+                continue
+            state = self.dataset.state_dict() if tells_state else None
+            yield Marked(items[0], Mark(part.tail, stream, state=state))
+            yield from items[1:]
+
+    def _source(self, stream: int, start: StreamStart | None) -> tuple[Iterator[Any], list[Any]]:
+        if start is None:
+            return iter(self.dataset), []
+        if start.states[stream] is not None and is_stateful(self.dataset):
+            self.dataset.load_state_dict(start.states[stream])
+            return iter(self.dataset), []
+        source = iter(self.dataset)
+        first = list(islice(source, min(start.taken[stream], self.round)))
+        deque(islice(source, start.taken[stream] - len(first)), maxlen=0)
+        return source, first
+
+    def _parts(self, source: Iterator[Any], first: list[Any]) -> Iterator[Part[Any]]:
+        if self.rows is None:
+            return deal_batches(source, self.where, rows=None, ending=self.ending, start=first, length=_samples_of)
+        return deal_samples(source, self.where, rows=self.rows, ending=self.ending, start=first)
 
     def __len__(self) -> int:
         """Samples of this rank, when the dataset knows its length."""
@@ -95,9 +116,20 @@ class IterableDatasetShard(IterableDataset[Any]):
         if self.ending is Ending.UNEVEN:
             rounds, left = divmod(length, rows * self.where.of)
             return rounds * rows + min(max(left - self.where.index * rows, 0), rows)
+        if self.ending is Ending.EXACT:
+            rounds, left = divmod(length, rows * self.where.of)
+            index, of = self.where.index, self.where.of
+            return rounds * rows + (max((index + 1) * left // of - index * left // of, 1) if left else 0)
         return parts_in(length, self.where, ending=self.ending, rows=rows) * rows
 
     def set_epoch(self, epoch: int) -> None:
         """Passes the epoch on to a dataset that takes it."""
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(epoch)
+
+
+def _samples_of(element: Any) -> int:
+    size = ignorant_find_batch_size(element)
+    if size is not None:
+        return size
+    return len(element) if isinstance(element, list | tuple) else 1

@@ -1,9 +1,9 @@
-"""Which samples a rank gets: index arithmetic over any stream, without a process group.
+"""Which samples a rank gets: index arithmetic over any order, without a process group.
 
 A *round* is what all ranks take together; a *part* is one rank's piece of it; `rows` counts the samples of a part.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain, cycle, islice
@@ -12,6 +12,11 @@ from typing import Any, Generic, TypeVar
 from accel_state import Tail
 
 T = TypeVar("T")
+Note = Callable[[list[Any]], object]
+
+
+def _ignore(taken: list[Any]) -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +34,10 @@ class DataRank:
 class Ending(Enum):
     """What happens to samples that do not fill a round."""
 
-    REPEAT = "repeat"  # every rank gets equally many; samples from the start are seen again
+    REPEAT = "pad"  # every rank gets equally many; samples from the start are seen again
     DROP = "drop"
-    UNEVEN = "uneven"  # ranks may differ by one part
+    EXACT = "exact"  # they are divided evenly; a rank that gets none is served one that does not count
+    UNEVEN = "join"  # ranks may differ by one part
 
     @classmethod
     def of(cls, *, drop_last: bool, even_batches: bool) -> "Ending":
@@ -49,41 +55,81 @@ class Part(Generic[T]):
     tail: Tail | None = None
 
 
-def deal_samples(stream: Iterable[T], where: DataRank, *, rows: int, ending: Ending) -> Iterator[Part[list[T]]]:
-    """The parts of one rank, when each round is `where.of` parts of `rows` consecutive samples of the stream."""
+def deal_samples(
+    stream: Iterable[T],
+    where: DataRank,
+    *,
+    rows: int,
+    ending: Ending,
+    start: Sequence[T] = (),
+    note: Note = _ignore,
+) -> Iterator[Part[list[T]]]:
+    """The parts of one rank, when each round is `where.of` parts of `rows` consecutive samples of the stream.
+
+    `start` is the first round of the epoch, where the stream begins later; `note` is called with each round's samples.
+    """
     source = iter(stream)
     size = rows * where.of
     mine = slice(where.index * rows, (where.index + 1) * rows)
     taken = list(islice(source, size))
-    start = taken
+    start = start or taken
+    note(taken)
     while len(taken) == size:
         yield Part(taken[mine])
         taken = list(islice(source, size))
-    if not taken or ending is Ending.DROP:
-        return
+        note(taken)
+    part = last_samples(taken, start, where, rows=rows, ending=ending)
+    if part is not None:
+        yield part
+
+
+def last_samples(
+    taken: Sequence[T], start: Sequence[T], where: DataRank, *, rows: int, ending: Ending
+) -> Part[list[T]] | None:
+    """One rank's part of a round that is not full; None where it gets none."""
+    count, size = len(taken), rows * where.of
+    if not count or ending is Ending.DROP:
+        return None
+    if ending is Ending.EXACT:
+        bounds = [rank * count // where.of for rank in range(where.of + 1)]
+        real = tuple(bounds[rank + 1] - bounds[rank] for rank in range(where.of))
+        mine = list(taken[bounds[where.index] : bounds[where.index + 1]]) or [taken[0]]
+        return Part(mine, Tail(real, tuple(max(one, 1) for one in real)))
+    mine = list(taken[where.index * rows : (where.index + 1) * rows])
     if ending is Ending.UNEVEN:
-        if taken[mine]:
-            yield Part(taken[mine])
-        return
+        return Part(mine) if mine else None
     # The stream continues from its start; one that is shorter than a round goes round and round.
-    filled = taken + list(islice(cycle(start), size - len(taken)))
-    yield Part(filled[mine], Tail(real=len(taken), ranks=-(-len(taken) // rows), rows=rows))
+    real = tuple(min(max(count - rank * rows, 0), rows) for rank in range(where.of))
+    first = max(where.index * rows - count, 0)
+    mine += islice(cycle(start), first % len(start), first % len(start) + rows - len(mine))
+    return Part(mine, Tail(real, (size // where.of,) * where.of))
 
 
 def deal_batches(
-    stream: Iterable[T], where: DataRank, *, rows: int | None, ending: Ending
+    stream: Iterable[T],
+    where: DataRank,
+    *,
+    rows: int | None,
+    ending: Ending,
+    start: Sequence[T] = (),
+    length: Callable[[Any], int] | None = None,
+    note: Note = _ignore,
 ) -> Iterator[Part[T | list[Any]]]:
     """The parts of one rank, when each round is `where.of` whole batches of the stream.
 
     With `rows`, a short batch at the very end is filled up to that many samples; without, batches vary and whole ones
-    are repeated.
+    are repeated. `start` and `note` are as for `deal_samples`, and `length` counts the samples of a batch.
     """
+    length = length or _length
     source = iter(stream)
     taken = list(islice(source, where.of))
-    start = taken
+    start = start or taken
+    note(taken)
     while len(taken) == where.of:
         following = list(islice(source, where.of))
-        if not following and rows is not None and _length(taken[-1]) < rows:
+        note(following)
+        short = rows is not None and length(taken[-1]) < rows
+        if not following and short and ending in (Ending.REPEAT, Ending.DROP):
             break
         yield Part(taken[where.index])
         taken = following
@@ -93,26 +139,27 @@ def deal_batches(
         if where.index < len(taken):
             yield Part(taken[where.index])
         return
-    real = sum(_length(batch) for batch in taken)
+    real = [length(batch) for batch in taken] + [0] * (where.of - len(taken))
     filled: list[Any]
-    if rows is None:
+    if ending is Ending.EXACT:
+        filled = [*taken, *[_one_of(taken[0])] * (where.of - len(taken))]
+    elif rows is None:
         filled = taken + list(islice(cycle(start), where.of - len(taken)))
     else:
         again: Iterator[Any] = cycle(chain.from_iterable(map(_as_list, start)))
-        filled = [*taken[:-1], _as_list(taken[-1]) + list(islice(again, rows - _length(taken[-1])))]
+        filled = [*taken[:-1], _as_list(taken[-1]) + list(islice(again, rows - length(taken[-1])))]
         filled += [list(islice(again, rows)) for _ in range(where.of - len(taken))]
-    part = filled[where.index]
-    yield Part(part, Tail(real=real, ranks=len(taken), rows=_length(part)))
+    yield Part(filled[where.index], Tail(tuple(real), tuple(length(batch) for batch in filled)))
 
 
 def parts_in(count: int, where: DataRank, *, ending: Ending, rows: int = 1) -> int:
     """How many parts a rank gets of `count` samples, or of `count` batches when a part is one batch."""
     rounds, left = divmod(count, rows * where.of)
-    if ending is Ending.REPEAT:
-        return rounds + (left > 0)
     if ending is Ending.DROP:
         return rounds
-    return rounds + (left > where.index * rows)
+    if ending is Ending.UNEVEN:
+        return rounds + (left > where.index * rows)
+    return rounds + (left > 0)
 
 
 def refuse_split(owner: object, batch_size: int | None, world: int) -> None:
@@ -144,6 +191,10 @@ def with_last(stream: Iterable[T]) -> Iterator[tuple[T, bool]]:
 
 def _length(batch: object) -> int:
     return len(batch) if isinstance(batch, Sequence) else 1
+
+
+def _one_of(batch: Any) -> Any:
+    return list(batch)[:1] if isinstance(batch, Sequence) else batch
 
 
 def _as_list(batch: Any) -> list[Any]:

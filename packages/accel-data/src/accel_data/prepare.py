@@ -12,13 +12,18 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from torch.utils.data.distributed import DistributedSampler
 
 from accel_data.dispatch import DataLoaderDispatcher
-from accel_data.iterable import IterableDatasetShard, TailedCollate
+from accel_data.draws import generator_owner
+from accel_data.fingerprint import check_same_dataset, fingerprint
+from accel_data.iterable import IterableDatasetShard
+from accel_data.ledger import Ledger
 from accel_data.loader import DataLoaderShard
-from accel_data.order import FollowRankZero, generator_owner
-from accel_data.plan import DataRank
+from accel_data.marks import MarkedCollate
+from accel_data.plan import DataRank, Ending
 from accel_data.rebuild import settings_of
 from accel_data.rng import RNGType, WorkerSeed, rng_types_of
-from accel_data.samplers import BatchSamplerShard, SeedableRandomSampler, innermost_sampler
+from accel_data.samplers import BatchSamplerShard, innermost_sampler
+from accel_data.seedable import SeedableRandomSampler
+from accel_data.shards import ShardedStream, can_be_sharded, shards_for
 
 Batch = TypeVar("Batch")
 
@@ -37,6 +42,9 @@ def prepare_data_loader(
     data_seed: int | None = None,
     non_blocking: bool = False,
     *,
+    ending: Ending | str | None = None,
+    check_datasets: bool = True,
+    ledger: Ledger | None = None,
     transport: Transport | None = None,
     hardware: Device | None = None,
     clock: StepClock | None = None,
@@ -46,22 +54,34 @@ def prepare_data_loader(
     Nothing is drawn from any random generator. Ranks that shuffle need one order: the transport makes them follow rank
     0; without one give every rank a generator with the same seed, or `use_seedable_sampler` with a `data_seed`.
 
-    A stream is read by rank 0 alone and dispatched, unless it has a `generator` that can be synchronised or
-    `dispatch_batches=False` promises that it comes in one order everywhere; then each rank reads it and keeps its part.
+    A stream with `shard(num_shards, index)` is read by all ranks and workers, each its own shards. Another one is read
+    by rank 0 alone and dispatched, unless it has a `generator` that can be synchronised or `dispatch_batches=False`
+    promises that it comes in one order everywhere; then each rank reads it and keeps its part.
 
-    Raises: TypeError for what is no DataLoader or cannot be re-created; ValueError for settings that contradict.
+    `ending` says what happens to samples that do not fill a round: "pad", "drop", "exact" or "join"; left out, it
+    follows from `drop_last` and `even_batches`.
+
+    Raises: TypeError for what is no DataLoader or cannot be re-created; ValueError for settings that contradict, and
+    for ranks that hold different datasets.
     Collective: with a transport, every rank must prepare and iterate alike.
     """
     if not isinstance(dataloader, DataLoader):
         raise TypeError(f"only a torch.utils.data.DataLoader can be prepared, found a {type(dataloader).__name__}")
     where = _where(num_processes, process_index, transport)
     rng_types = rng_types_of(rng_types or ())
-    target = device if put_on_device else None
     settings = settings_of(dataloader)
-    shared: dict[str, Any] = {"clock": clock, "device": target, "non_blocking": non_blocking}
+    end = _ending(ending, dataloader, even_batches)
     _refuse_sharded_already(dataloader, where)
+    together = transport is not None and transport.size > 1 and where.of == transport.size
+    if check_datasets and together and transport is not None:
+        known = check_same_dataset(dataloader.dataset, transport)
+    else:
+        known = fingerprint(dataloader.dataset)
+    shards = _shards(dataloader, where, dispatch_batches)
     if dispatch_batches is None:
-        dispatch_batches = even_batches and _only_one_may_read(dataloader, transport)
+        dispatch_batches = shards is None and even_batches and _only_one_may_read(dataloader, transport)
+    common: dict[str, Any] = {"device": device if put_on_device else None, "non_blocking": non_blocking, "clock": clock}
+    common |= {"ending": end, "rng_types": rng_types, "hardware": hardware, "transport": transport, "ledger": ledger}
     if dispatch_batches:
         if transport is None or where.of != transport.size:
             raise ValueError("dispatch_batches=True sends batches between processes: it needs their transport")
@@ -71,34 +91,63 @@ def prepare_data_loader(
                 " unequal ones; give one of them up"
             )
         if transport.size > 1:
-            batching = _batching_of(dataloader)
-            shared |= {"rng_types": rng_types, "hardware": hardware}
-            return DataLoaderDispatcher(
-                dataloader.dataset, split_batches, transport=transport, **shared, **settings, **batching
-            )
+            alone = DataRank(0, 1)
+            reader = _stream(dataloader, alone, False, settings, None, {"fingerprint": known})
+            if not isinstance(dataloader.dataset, IterableDataset):
+                reader = _map_style(dataloader, _sampler(dataloader), alone, False, settings, {"fingerprint": known})
+            return DataLoaderDispatcher(reader, split_batches, **common, **_batching_of(dataloader))
+    common |= {"fingerprint": known, "where": where}
     if isinstance(dataloader.dataset, IterableDataset):
-        return _stream(dataloader, where, split_batches, even_batches, rng_types, transport, hardware, settings, shared)
-
+        if shards is not None and where.index > 0:
+            settings["worker_init_fn"] = WorkerSeed(where.index, settings["worker_init_fn"])
+        return _stream(dataloader, where, split_batches, settings, shards, common)
     if where.index > 0 and settings["num_workers"] > 0 and RNGType.TORCH not in rng_types:
         settings["worker_init_fn"] = WorkerSeed(where.index, settings["worker_init_fn"])
-    sampler: Any = dataloader.batch_sampler if dataloader.batch_sampler is not None else dataloader.sampler
+    sampler = _sampler(dataloader)
     if use_seedable_sampler:
         sampler = _seedable(sampler, data_seed, transport)
-    follow = _follow(sampler, where, transport, rng_types)
-    if where.of > 1:
-        sampler = BatchSamplerShard(sampler, where.of, where.index, split_batches, even_batches, synchronize=follow)
-    kind = "sampler" if dataloader.batch_sampler is None else "batch_sampler"
-    if kind == "sampler":
-        settings["batch_size"] = None
-    return DataLoaderShard(
-        dataloader.dataset,
-        rng_types=rng_types,
-        transport=transport,
-        hardware=hardware,
-        **shared,
-        **settings,
-        **{kind: sampler},
-    )
+    if transport is None and where.of > 1:
+        _warn_of_own_orders(sampler, where)
+    return _map_style(dataloader, sampler, where, split_batches, settings, common, even_batches=even_batches)
+
+
+def _sampler(loader: DataLoader[Any]) -> Any:
+    return loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+
+
+def _ending(asked: Ending | str | None, loader: DataLoader[Any], even_batches: bool) -> Ending:
+    if asked is None:
+        drop = bool(getattr(_sampler(loader), "drop_last", loader.drop_last))
+        return Ending.of(drop_last=drop, even_batches=even_batches)
+    known = [one.value for one in Ending]
+    if not isinstance(asked, Ending) and asked not in known:
+        raise ValueError(f"ending={asked!r}: expected one of {', '.join(map(repr, known))}")
+    return Ending(asked)
+
+
+def _shards(loader: DataLoader[Any], where: DataRank, dispatch_batches: bool | None) -> int | None:
+    if dispatch_batches or not isinstance(loader.dataset, IterableDataset) or not can_be_sharded(loader.dataset):
+        return None
+    return shards_for(loader.dataset, where.of * max(loader.num_workers, 1))
+
+
+def _map_style(
+    loader: DataLoader[Any],
+    sampler: Any,
+    where: DataRank,
+    split_batches: bool,
+    settings: dict[str, Any],
+    common: dict[str, Any],
+    *,
+    even_batches: bool = True,
+) -> DataLoaderShard[Any]:
+    ending = common.get("ending", Ending.REPEAT)
+    share = BatchSamplerShard(sampler, where.of, where.index, split_batches, even_batches, ending=ending)
+    shown = share if where.of > 1 else sampler
+    kind: dict[str, Any] = {"batch_sampler": shown}
+    if loader.batch_sampler is None:
+        kind = {"sampler": shown, "batch_size": None}
+    return DataLoaderShard(loader.dataset, share=share, **common, **settings, **kind)
 
 
 def _where(num_processes: int | None, process_index: int | None, transport: Transport | None) -> DataRank:
@@ -135,48 +184,19 @@ def _stream(
     loader: DataLoader[Any],
     where: DataRank,
     split_batches: bool,
-    even_batches: bool,
-    rng_types: list[RNGType],
-    transport: Transport | None,
-    hardware: Device | None,
     settings: dict[str, Any],
-    shared: dict[str, Any],
-) -> DataLoader[Any]:
-    dataset: Any = loader.dataset
-    size = loader.batch_size
-    if where.of > 1:
-        dataset = IterableDatasetShard(
-            dataset,
-            size,
-            loader.drop_last,
-            where.of,
-            where.index,
-            split_batches,
-            even_batches=even_batches,
-            mark_tail=True,
-        )
-        size = dataset.rows
-        settings["collate_fn"] = TailedCollate(settings["collate_fn"])
-    ready: DataLoaderShard[Any] = DataLoaderShard(
-        dataset,
-        rng_types=rng_types,
-        transport=transport,
-        hardware=hardware,
-        batch_size=size,
-        drop_last=loader.drop_last,
-        **shared,
-        **settings,
+    shards: int | None,
+    common: dict[str, Any],
+) -> DataLoaderShard[Any]:
+    ending, size, drop = common.get("ending", Ending.REPEAT), loader.batch_size, loader.drop_last
+    dataset: IterableDatasetShard | ShardedStream = IterableDatasetShard(
+        loader.dataset, size, drop, where.of, where.index, split_batches, ending=ending, mark=True
     )
-    if where.of > 1 and transport is not None:
-        owner = generator_owner(loader.dataset)
-        # a dataset whose generator is None may mean by it that it does not shuffle
-        if owner is not None and owner.generator is not None:
-            ready.follows.append(FollowRankZero(owner, transport))
-        # Every rank reads the whole stream, so its workers have to draw the same numbers everywhere: torch seeds them
-        # from the loader's generator.
-        if ready.num_workers > 0:
-            ready.follows.append(FollowRankZero(ready, transport))
-    return ready
+    rows = dataset.rows
+    if shards is not None:
+        dataset = ShardedStream(loader.dataset, shards, where, rows, drop_last=ending is Ending.DROP)
+    settings = settings | {"collate_fn": MarkedCollate(settings["collate_fn"])}
+    return DataLoaderShard(dataset, **common, **settings, batch_size=rows, drop_last=drop)
 
 
 def _seedable(sampler: Any, data_seed: int | None, transport: Transport | None) -> Any:
@@ -199,26 +219,17 @@ def _seedable(sampler: Any, data_seed: int | None, transport: Transport | None) 
     return BatchSampler(seedable, sampler.batch_size, sampler.drop_last)
 
 
-def _follow(
-    sampler: Any, where: DataRank, transport: Transport | None, rng_types: list[RNGType]
-) -> FollowRankZero | None:
-    if where.of == 1 or isinstance(innermost_sampler(sampler), SeedableRandomSampler):
-        return None
+def _warn_of_own_orders(sampler: Any, where: DataRank) -> None:
+    if isinstance(innermost_sampler(sampler), SeedableRandomSampler):
+        return
     owner = generator_owner(sampler)
-    if owner is None:
-        return None
-    if transport is not None:
-        # rng_types has made the default generators equal: only when all ranks draw from them do they stay equal
-        alike = owner.generator is None and RNGType.TORCH in rng_types
-        return None if alike else FollowRankZero(owner, transport)
-    if owner.generator is None:
+    if owner is not None and owner.generator is None:
         warnings.warn(
             f"{type(owner).__name__} has no generator, so each of the {where.of} ranks draws an order of its own unless"
             " all are seeded alike; pass generator=torch.Generator().manual_seed(seed) to the DataLoader, or"
             " use_seedable_sampler=True with a data_seed",
             stacklevel=3,
         )
-    return None
 
 
 def _refuse_sharded_already(loader: DataLoader[Any], where: DataRank) -> None:

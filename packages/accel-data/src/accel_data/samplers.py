@@ -1,16 +1,16 @@
-"""Samplers that give one rank its share of another sampler's order."""
+"""A batch sampler that gives one rank its share of another sampler's order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
-import torch
 from accel_state import Tail
-from torch.utils.data import BatchSampler, RandomSampler, Sampler
+from torch.utils.data import BatchSampler, Sampler
 
-from accel_data.plan import DataRank, Ending, Part, deal_batches, deal_samples, parts_in, refuse_split, with_last
+from accel_data.orders import Order, Streamed, draw
+from accel_data.plan import DataRank, Ending, parts_in, refuse_split
 
 
 def follows_torch(batch_sampler: object) -> bool:
@@ -18,11 +18,46 @@ def follows_torch(batch_sampler: object) -> bool:
     return isinstance(batch_sampler, BatchSampler) and type(batch_sampler).__iter__ is BatchSampler.__iter__
 
 
+class Walk:
+    """One pass over a shard: where it began, and which batch is its last, known before that batch is yielded."""
+
+    def __init__(self, shard: BatchSamplerShard, skip: int) -> None:
+        self.shard = shard
+        self.skip = skip
+        self.last: int | None = None
+        self.tail: Tail | None = None
+        self._order: Order | None = None
+
+    def begin(self) -> Order:
+        """Draws the order of the epoch and goes to where the pass begins, if that has not happened."""
+        if self._order is None:
+            self._order = self.shard.draw()
+            self._order.seek(self.skip, self.shard.round)
+        return self._order
+
+    def parts(self) -> Iterator[Any]:
+        """This rank's batches of indices."""
+        shard = self.shard
+        whole = shard.unit == "batches"
+        dealt = self.begin().deal(shard.where, rows=shard.rows, whole=whole, ending=shard.ending)
+        for number, (part, last) in enumerate(dealt, start=1):
+            if last:
+                self.last, self.tail = number, part.tail
+            yield part.items
+
+    def consumed(self, handed: int) -> int:
+        """Items of the order that the whole job has been served when this rank had `handed` batches."""
+        return min(self.skip + handed * self.shard.round, self.begin().end)
+
+    def digest(self, consumed: int) -> int:
+        """A number that tells this order, as far as `consumed`, from most others."""
+        return self.begin().digest(consumed)
+
+
 class BatchSamplerShard(BatchSampler):
     """One rank's batches of a batch sampler: every `num_processes`-th one, or its slice of each when batches are split.
 
-    Only this rank's indices are turned into samples. `synchronize`, when given, is called at the start of each epoch,
-    before the order is drawn.
+    Only this rank's indices are turned into samples.
     """
 
     def __init__(
@@ -33,7 +68,7 @@ class BatchSamplerShard(BatchSampler):
         split_batches: bool = False,
         even_batches: bool = True,
         *,
-        synchronize: Callable[[], None] | None = None,
+        ending: Ending | None = None,
     ) -> None:
         where = DataRank(process_index, num_processes)
         size: Any = getattr(batch_sampler, "batch_size", None)
@@ -46,9 +81,13 @@ class BatchSamplerShard(BatchSampler):
         self.even_batches = even_batches
         self.batch_size: Any = size
         self.drop_last = bool(getattr(batch_sampler, "drop_last", False))
-        self.synchronize = synchronize
-        #: number of the last batch of the running epoch, and what is real in it; known before that batch is yielded
-        self.last: tuple[int, Tail | None] | None = None
+        self.ending = ending or Ending.of(drop_last=self.drop_last, even_batches=even_batches)
+        if num_processes == 1:  # alone, batches are what the batch sampler says
+            drop = self.ending is Ending.DROP or self.drop_last
+            self.ending = Ending.DROP if drop and follows_torch(batch_sampler) else Ending.UNEVEN
+        #: the newest pass
+        self.walk = Walk(self, 0)
+        self._skip = 0
 
     @property
     def rows(self) -> int | None:
@@ -58,55 +97,42 @@ class BatchSamplerShard(BatchSampler):
         return int(self.batch_size) // self.where.of if self.split_batches else int(self.batch_size)
 
     @property
+    def unit(self) -> str:
+        """What its order is made of: "samples", or "batches" that stay whole."""
+        by_sample = follows_torch(self.batch_sampler) or self.split_batches
+        return "samples" if self.rows is not None and by_sample else "batches"
+
+    @property
+    def round(self) -> int:
+        """Items of the order that all ranks take together."""
+        return self.where.of * (self.rows or 1) if self.unit == "samples" else self.where.of
+
+    @property
     def total_length(self) -> int:
         """Batches of the whole job."""
         return len(self.batch_sampler)
 
     def __iter__(self) -> Iterator[Any]:
-        self.last = None
-        if self.synchronize is not None:
-            self.synchronize()
-        for number, (part, last) in enumerate(with_last(self._parts())):
-            if last:
-                self.last = number, part.tail
-            yield part.items
+        self.walk = Walk(self, self._skip)
+        return self.walk.parts()
 
     def __len__(self) -> int:
         if follows_torch(self.batch_sampler) and self.rows is not None:
-            return parts_in(len(self.batch_sampler.sampler), self.where, ending=self._ending, rows=self.rows)
+            return parts_in(len(self.batch_sampler.sampler), self.where, ending=self.ending, rows=self.rows)
         batches = len(self.batch_sampler)
-        return batches if self.split_batches else parts_in(batches, self.where, ending=self._ending)
+        return batches if self.split_batches else parts_in(batches, self.where, ending=self.ending)
 
-    @property
-    def _ending(self) -> Ending:
-        return Ending.of(drop_last=self.drop_last, even_batches=self.even_batches)
+    def start_at(self, item: int) -> None:
+        """Lets passes begin at that item of the order."""
+        self._skip = item
 
-    def _parts(self) -> Iterator[Part[Any]]:
+    def draw(self) -> Order:
+        """Draws the order of the next epoch."""
         if self.rows is not None and follows_torch(self.batch_sampler):
-            return deal_samples(self.batch_sampler.sampler, self.where, rows=self.rows, ending=self._ending)
-        if self.rows is not None and self.split_batches:
-            samples = chain.from_iterable(self.batch_sampler)
-            return deal_samples(samples, self.where, rows=self.rows, ending=self._ending)
-        return deal_batches(self.batch_sampler, self.where, rows=self.rows, ending=self._ending)
-
-
-class SeedableRandomSampler(RandomSampler):
-    """A RandomSampler whose order is a function of a seed and the epoch alone."""
-
-    def __init__(self, *args: Any, data_seed: int | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.initial_seed = torch.initial_seed() if data_seed is None else data_seed
-        self.epoch = 0
-
-    def __iter__(self) -> Iterator[int]:
-        generator = torch.Generator()
-        generator.manual_seed((self.initial_seed + self.epoch) % 2**63)
-        self.generator = generator
-        yield from super().__iter__()
-
-    def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch whose order the next pass has."""
-        self.epoch = epoch
+            return draw(self.batch_sampler.sampler)
+        if self.unit == "samples":
+            return Streamed(chain.from_iterable(self.batch_sampler))
+        return Streamed(iter(self.batch_sampler))
 
 
 def inner_sampler(sampler: Any) -> Any:

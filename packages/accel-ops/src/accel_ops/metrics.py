@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -24,11 +25,20 @@ def gather_for_metrics(data: Any, transport: Transport, epoch: Epoch | None, *, 
     gathered = gather_object(data, transport) if gather_objects else gather(data, transport)
     if epoch is None or epoch.tail is None or transport.size == 1:
         return gathered
-    tail = epoch.tail
+    tail, rank = epoch.tail, transport.rank
     if gather_objects:
-        return gathered[: _keep(tail, len(data) if isinstance(data, list | tuple) else None)]
+        kept = _kept(tail, rank, len(data) if isinstance(data, list | tuple) else None)
+        return gathered if kept is None else [gathered[index] for index in kept]
     sent = iter(_lengths(data))
-    return recursively_apply(lambda tensor: tensor[: _keep(tail, next(sent))], gathered)
+    return recursively_apply(lambda tensor: _trimmed(tensor, _kept(tail, rank, next(sent))), gathered)
+
+
+def _trimmed(tensor: torch.Tensor, kept: list[int] | None) -> torch.Tensor:
+    if kept is None:
+        return tensor
+    if kept == list(range(len(kept))):
+        return tensor[: len(kept)]
+    return tensor[torch.tensor(kept, device=tensor.device)]
 
 
 def _lengths(data: Any) -> list[int | None]:
@@ -42,15 +52,16 @@ def _lengths(data: Any) -> list[int | None]:
     return found
 
 
-def _keep(tail: Tail, sent: int | None) -> int | None:
-    """How much of a gathered leaf is real, when this rank sent `sent` entries of it (None: a single value)."""
+def _kept(tail: Tail, rank: int, sent: int | None) -> list[int] | None:
+    """Which entries of a gathered leaf are real, when this rank sent `sent` of them (None: a single value)."""
     if sent is None:
-        return tail.ranks
-    if sent == tail.rows:
-        return tail.real
+        return [one for one, real in enumerate(tail.real) if real]
+    if sent == tail.served[rank]:
+        starts = accumulate(tail.served, initial=0)
+        return [start + entry for start, real in zip(starts, tail.real, strict=False) for entry in range(real)]
     warnings.warn(
-        f"gather_for_metrics: a leaf has {sent} entries where the batch has {tail.rows} samples, so the repeated ones"
-        " cannot be told apart and all are returned; give one entry a sample, or use gather",
+        f"gather_for_metrics: a leaf has {sent} entries where the batch has {tail.served[rank]} samples, so those that"
+        " are repeated cannot be told apart and all are returned; give one entry a sample, or use gather",
         stacklevel=4,
     )
     return None

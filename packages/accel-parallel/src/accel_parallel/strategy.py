@@ -35,5 +35,9 @@ class Strategy(ABC):
         """The context of a forward and backward whose gradients travel, or stay at home."""
 
     @abstractmethod
+    def joining(self, models: Iterable[nn.Module]) -> AbstractContextManager[None]:
+        """The context in which ranks may have unequal numbers of batches: those that end first take part in silence."""
+
+    @abstractmethod
     def clip_norm(self, parameters: Iterable[torch.Tensor], max_norm: float, *, kind: float = 2.0) -> torch.Tensor:
         """The norm of all gradients, which are scaled down where it exceeds `max_norm`; the same on every rank."""

@@ -10,24 +10,33 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """What is real in a batch that was filled up with samples seen before.
+    """What is real in a batch of the job in which ranks got samples that were seen before, or unequally many.
 
-    `real` counts the samples of the whole job's batch that are no repetitions (they come first, in rank order), `ranks`
-    the ranks that have at least one of them, and `rows` the samples of this rank's part, real or not.
+    `real` and `served` have one number a rank: its samples that are no repetitions (they come first), and all of them.
     """
 
-    real: int
-    ranks: int
-    rows: int
+    real: tuple[int, ...]
+    served: tuple[int, ...]
+
+    @property
+    def total(self) -> int:
+        """Samples of the job that are no repetitions."""
+        return sum(self.real)
 
 
 @dataclass(slots=True)
 class Epoch:
-    """One pass over a loader, as far as it has come: whether the batch is the last, and what is real in it."""
+    """One pass over a loader, as far as it has come.
+
+    `last` says whether the batch in hand is the last one and `tail` what is real in it; `at` is the place after it, and
+    `settled` the place at the newest optimizer step.
+    """
 
     loader: Any
     last: bool = False
     tail: Tail | None = None
+    at: Any = None
+    settled: Any = None
 
 
 class StepClock:
@@ -37,6 +46,8 @@ class StepClock:
         self.every = every
         self.flush_at_epoch_end = flush_at_epoch_end
         self.due = True
+        #: optimizer steps that were due so far
+        self.steps = 0
         self._count = 0
         self._epochs: list[Epoch] = []
 
@@ -59,6 +70,10 @@ class StepClock:
         else:
             self._count += 1
             self.due = self._count % self._every == 0
+        if self.due:
+            self.steps += 1
+            for epoch in self._epochs:
+                epoch.settled = epoch.at
         return self.due
 
     def reset(self) -> None:
@@ -119,4 +134,4 @@ class StepClock:
         if not self._epochs:
             return -1
         tail = self._epochs[-1].tail
-        return tail.real if tail is not None else 0
+        return tail.total if tail is not None else 0

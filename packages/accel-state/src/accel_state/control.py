@@ -88,7 +88,7 @@ class ProcessControl(ABC):
 
     @contextmanager
     def split_between_processes(self, inputs: Any, apply_padding: bool = False) -> Iterator[Any]:
-        """This process's contiguous piece of `inputs`; with padding all pieces are equally long."""
+        """This process's contiguous piece of `inputs`, a Dataset included; with padding all are equally long."""
         yield split(inputs, self.process_index, self.num_processes, padding=apply_padding)
 
     @contextmanager

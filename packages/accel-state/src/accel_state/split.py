@@ -18,6 +18,8 @@ def bounds(length: int, rank: int, size: int) -> tuple[int, int]:
 def split(inputs: Any, rank: int, size: int, *, padding: bool = False) -> Any:
     """`rank`'s contiguous piece of a sequence, tensor, Dataset or mapping of them; padding repeats the last item.
 
+    A torch Dataset gives a Subset, and what can `select`, as Hugging Face's Dataset, what it selects; nothing is read.
+
     Raises: ValueError for a mapping whose values differ in length; TypeError for what has no pieces.
     """
     if size == 1:
@@ -33,14 +35,20 @@ def split(inputs: Any, rank: int, size: int, *, padding: bool = False) -> Any:
         twin = copy.copy(inputs)
         twin.update(pieces)
         return twin
-    if not hasattr(inputs, "__len__") or not hasattr(inputs, "__getitem__"):
+    kind = _torch_kind(inputs)
+    selects = kind == "" and hasattr(inputs, "select")
+    has_pieces = hasattr(inputs, "__len__") and (selects or hasattr(inputs, "__getitem__"))
+    if kind == "stream" or not has_pieces:
         raise TypeError(f"a {type(inputs).__name__} has no pieces; pass a list, tuple, tensor, mapping or Dataset")
     start, stop = bounds(len(inputs), rank, size)
     missing = -(-len(inputs) // size) - (stop - start) if padding and len(inputs) else 0
     last = stop - 1  # also of all, for a rank with an empty piece: such ranks come last
-    if hasattr(inputs, "select") and not _is_tensor(inputs):
+    positions: Sequence[int] = [*range(start, stop), *[last] * missing] if missing else range(start, stop)
+    if kind == "dataset":
+        return sys.modules["torch.utils.data"].Subset(inputs, positions)
+    if selects:
         # a Hugging Face Dataset: a slice of it would be a dict of columns
-        return inputs.select([*range(start, stop), *[last] * missing])
+        return inputs.select(positions)
     if not missing:
         return inputs[start:stop]
     if isinstance(inputs, list | tuple | str | bytes):
@@ -49,9 +57,14 @@ def split(inputs: Any, rank: int, size: int, *, padding: bool = False) -> Any:
     if isinstance(inputs, Sequence):
         return [*inputs[start:stop], *[inputs[last]] * missing]
     # tensors and numpy arrays, for which + would add numbers
-    return inputs[[*range(start, stop), *[last] * missing]]
+    return inputs[positions]
 
 
-def _is_tensor(value: object) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
+def _torch_kind(value: object) -> str:
+    """What of torch's the value is; torch is imported already where it is any."""
+    torch, data = sys.modules.get("torch"), sys.modules.get("torch.utils.data")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return "tensor"
+    if data is not None and isinstance(value, data.Dataset):
+        return "stream" if isinstance(value, data.IterableDataset) else "dataset"
+    return ""

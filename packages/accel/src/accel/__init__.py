@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from accel_checkpoint import load_checkpoint_in_model
+    from accel_data import skip_first_batches
     from accel_launch import debug_launcher, notebook_launcher
     from accel_state import AcceleratorState, DistributedType, PartialState
 
     from accel.accelerator import Accelerator
     from accel.configuration import DataLoaderConfiguration
+    from accel.memory import find_executable_batch_size
     from accel.operations import synchronize_rng_states
+    from accel.progress import tqdm
 
 try:
     __version__ = version("accel")
@@ -28,9 +31,12 @@ _FOUND_IN = {
     "DistributedType": "accel_state",
     "PartialState": "accel_state",
     "debug_launcher": "accel_launch",
+    "find_executable_batch_size": "accel.memory",
     "load_checkpoint_in_model": "accel_checkpoint",
     "notebook_launcher": "accel_launch",
+    "skip_first_batches": "accel_data",
     "synchronize_rng_states": "accel.operations",
+    "tqdm": "accel.progress",
 }
 
 __all__ = [
@@ -41,9 +47,12 @@ __all__ = [
     "PartialState",
     "__version__",
     "debug_launcher",
+    "find_executable_batch_size",
     "load_checkpoint_in_model",
     "notebook_launcher",
+    "skip_first_batches",
     "synchronize_rng_states",
+    "tqdm",
 ]
 
 

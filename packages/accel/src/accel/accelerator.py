@@ -11,9 +11,9 @@ from typing import Any, TypeVar, TypeVarTuple, final, overload
 import torch
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, LossScaler, autocast
 from accel_checkpoint import save_object, save_weights
-from accel_ops import gather, gather_for_metrics, pad_across_processes, reduce
+from accel_data import Ending, skip_first_batches
 from accel_parallel import Strategy
-from accel_state import AcceleratorState, ProcessControl, Reduction, Run, StepClock
+from accel_state import AcceleratorState, Run, StepClock
 from accel_state.environ import process_environ
 from torch import nn
 from torch.optim import Optimizer
@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 
 from accel.assembly import Parts, assemble
 from accel.configuration import DataLoaderConfiguration
+from accel.exchanges import Exchanges
 from accel.preparation import Preparer
 from accel.settings import AUTO, Settings, resolve
 
@@ -30,7 +31,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 @final
-class Accelerator(ProcessControl):
+class Accelerator(Exchanges):
     """Runs an ordinary PyTorch loop on any number of processes, devices and precisions.
 
     Collective: every process of the job must create one, and call what is marked so in like order.
@@ -171,9 +172,11 @@ class Accelerator(ProcessControl):
         """The optimizer, ready."""
         return self._preparer.optimizer(optimizer, place=device_placement)
 
-    def prepare_data_loader(self, data_loader: DataLoader[A], device_placement: bool | None = None) -> DataLoader[A]:
+    def prepare_data_loader(
+        self, data_loader: DataLoader[A], device_placement: bool | None = None, *, ending: Ending | str | None = None
+    ) -> DataLoader[A]:
         """The loader of this process. Collective."""
-        return self._preparer.loader(data_loader, place=device_placement)
+        return self._preparer.loader(data_loader, place=device_placement, ending=ending)
 
     def prepare_scheduler(self, scheduler: Any) -> AcceleratedScheduler:
         """The scheduler, following its prepared optimizer."""
@@ -194,6 +197,22 @@ class Accelerator(ProcessControl):
             for model in models:
                 stack.enter_context(self.no_sync(model))
             yield
+
+    @contextmanager
+    def join_uneven_inputs(self, joinables: Iterable[nn.Module], even_batches: bool | None = None) -> Iterator[None]:
+        """In this block processes may have unequal numbers of batches, and with `even_batches` the loaders are told so.
+
+        Collective: every process must enter and leave it.
+        """
+        with ExitStack() as changed:
+            if even_batches is not None:
+                changed.enter_context(self._preparer.ending(Ending.REPEAT if even_batches else Ending.UNEVEN))
+            changed.enter_context(self.parts.strategy.joining(joinables))
+            yield
+
+    def skip_first_batches(self, dataloader: DataLoader[A], num_batches: int = 0) -> DataLoader[A]:
+        """A loader whose passes lack this process's first `num_batches` batches."""
+        return skip_first_batches(dataloader, num_batches)
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
         """The context of a forward and backward whose gradients stay in this process."""
@@ -238,23 +257,6 @@ class Accelerator(ProcessControl):
         if self.parts.clock.due:
             self.unscale_gradients()
             nn.utils.clip_grad_value_(parameters, clip_value)
-
-    def gather(self, tensor: Any) -> Any:
-        """Nested tensors of all processes, joined along dim 0. Collective."""
-        return gather(tensor, self.run.transport)
-
-    def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
-        """What `gather` returns, less the samples that were repeated to fill the loader's last batch. Collective."""
-        active = self.parts.clock.active
-        return gather_for_metrics(input_data, self.run.transport, active, use_gather_object=use_gather_object)
-
-    def reduce(self, tensor: Any, reduction: Reduction = "sum", scale: float = 1.0) -> Any:
-        """Nested tensors of all processes, combined element by element. Collective."""
-        return reduce(tensor, self.run.transport, how=reduction, scale=scale)
-
-    def pad_across_processes(self, tensor: Any, dim: int = 0, pad_index: float = 0, pad_first: bool = False) -> Any:
-        """Nested tensors as long along `dim` as the longest process's. Collective."""
-        return pad_across_processes(tensor, self.run.transport, dim=dim, pad_index=pad_index, pad_first=pad_first)
 
     def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, torch.Tensor]:
         """The weights of the model, under the names that the model itself gives them."""

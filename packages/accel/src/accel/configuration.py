@@ -1,6 +1,7 @@
 """Settings that scripts pass as objects."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,3 +14,6 @@ class DataLoaderConfiguration:
     use_seedable_sampler: bool = False
     data_seed: int | None = None
     non_blocking: bool = False
+    ending: str | None = None
+    check_datasets: bool = True
+    ledger: str | Path | None = None

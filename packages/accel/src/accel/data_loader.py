@@ -7,6 +7,7 @@ from accel_data import (
     IterableDatasetShard,
     SeedableRandomSampler,
     prepare_data_loader,
+    skip_first_batches,
 )
 
 __all__ = [
@@ -16,4 +17,5 @@ __all__ = [
     "IterableDatasetShard",
     "SeedableRandomSampler",
     "prepare_data_loader",
+    "skip_first_batches",
 ]

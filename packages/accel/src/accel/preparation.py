@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, unwrap_forward, wrap_forward
-from accel_data import prepare_data_loader
+from accel_data import DataLoaderShard, Ending, Ledger, prepare_data_loader
 from accel_parallel import rebind, refuse_stale, replaced
 from torch import nn
 from torch.optim import Optimizer
@@ -126,7 +128,9 @@ class Preparer:
         self.optimizers.append(ready)
         return ready
 
-    def loader(self, loader: DataLoader[Any], *, place: bool | None = None) -> DataLoader[Any]:
+    def loader(
+        self, loader: DataLoader[Any], *, place: bool | None = None, ending: Ending | str | None = None
+    ) -> DataLoader[Any]:
         """The loader of this process. Collective: every process must call and iterate alike."""
         if self._is_ready(loader):
             return loader
@@ -142,12 +146,28 @@ class Preparer:
             use_seedable_sampler=data.use_seedable_sampler,
             data_seed=data.data_seed,
             non_blocking=data.non_blocking,
+            ending=ending if ending is not None else data.ending,
+            check_datasets=data.check_datasets,
+            ledger=Ledger(Path(data.ledger), str(len(self.loaders))) if data.ledger is not None else None,
             transport=run.transport,
             hardware=run.device,
             clock=self.parts.clock,
         )
         self.loaders.append(ready)
         return ready
+
+    @contextmanager
+    def ending(self, ending: Ending) -> Iterator[None]:
+        """In this block map-style loaders end their passes so, whatever they were prepared for."""
+        shares = [one.share for one in self.loaders if isinstance(one, DataLoaderShard) and one.share is not None]
+        before = [share.ending for share in shares]
+        for share in shares:
+            share.ending = ending if share.where.of > 1 else share.ending
+        try:
+            yield
+        finally:
+            for share, kept in zip(shares, before, strict=True):
+                share.ending = kept
 
     def scheduler(self, scheduler: LRScheduler | AcceleratedScheduler) -> AcceleratedScheduler:
         """The scheduler, following the prepared optimizer that it belongs to."""

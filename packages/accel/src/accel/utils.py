@@ -20,6 +20,7 @@ from accel_ops import (
 from accel_state import DistributedType
 
 from accel.configuration import DataLoaderConfiguration
+from accel.memory import find_executable_batch_size
 from accel.operations import (
     broadcast,
     broadcast_object_list,
@@ -31,6 +32,7 @@ from accel.operations import (
     synchronize_rng_state,
     synchronize_rng_states,
 )
+from accel.progress import tqdm
 
 __all__ = [
     "DataLoaderConfiguration",
@@ -41,6 +43,7 @@ __all__ = [
     "concatenate",
     "convert_to_fp32",
     "find_batch_size",
+    "find_executable_batch_size",
     "gather",
     "gather_object",
     "get_shape",
@@ -59,4 +62,5 @@ __all__ = [
     "slice_tensors",
     "synchronize_rng_state",
     "synchronize_rng_states",
+    "tqdm",
 ]

@@ -1,13 +1,14 @@
 """Every process holds the whole model; gradients are averaged (DistributedDataParallel)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
-from typing import ClassVar, final
+from typing import ClassVar, cast, final
 
 from accel_amp import Precision
 from accel_state import Run
 from torch import nn
+from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.parallel import DistributedDataParallel
 
 from accel_parallel.strategies._replicated import Replicated
@@ -49,6 +50,11 @@ class Ddp(Replicated):
     def unwrap(self, model: nn.Module) -> nn.Module:
         """The model inside DistributedDataParallel."""
         return model.module if isinstance(model, DistributedDataParallel) else model
+
+    def joining(self, models: Iterable[nn.Module]) -> AbstractContextManager[None]:
+        """torch's Join over the containers. Collective: every rank must enter and leave it."""
+        containers: list[Joinable] = [model for model in models if isinstance(model, DistributedDataParallel)]
+        return cast("AbstractContextManager[None]", Join(containers)) if containers else nullcontext()
 
     def synchronising(self, model: nn.Module, *, enabled: bool) -> AbstractContextManager[None]:
         """The container's `no_sync`, unless gradients have to travel."""

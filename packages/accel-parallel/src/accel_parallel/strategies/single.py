@@ -1,6 +1,6 @@
 """One process: nothing is spread."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar, final
 
@@ -30,6 +30,10 @@ class SingleProcess(Replicated):
     def unwrap(self, model: nn.Module) -> nn.Module:
         """The model itself."""
         return model
+
+    def joining(self, models: Iterable[nn.Module]) -> AbstractContextManager[None]:
+        """Does nothing: nobody waits."""
+        return nullcontext()
 
     def synchronising(self, model: nn.Module, *, enabled: bool) -> AbstractContextManager[None]:
         """Does nothing: no gradient travels."""

@@ -1,0 +1,176 @@
+"""The order of one epoch: dealt to a rank from any place on, with a digest of what lies before that place."""
+
+from __future__ import annotations
+
+import zlib
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import Any, final
+
+import torch
+from torch.utils.data import RandomSampler, SequentialSampler
+
+from accel_data.plan import DataRank, Ending, Part, deal_batches, deal_samples, last_samples, parts_in, with_last
+from accel_data.seedable import SeedableRandomSampler
+
+#: one item in this many enters the digest
+EVERY = 64
+#: indices that are turned into Python numbers at a time, about
+CHUNK = 8192
+
+
+class Order(ABC):
+    """The items of one epoch: sample indices, or batches of them."""
+
+    @property
+    @abstractmethod
+    def end(self) -> int:
+        """How many items there are, as far as they were looked at."""
+
+    @abstractmethod
+    def seek(self, skip: int, round_size: int) -> None:
+        """Draws the order, and goes to item `skip`; what is dealt begins there."""
+
+    @abstractmethod
+    def deal(
+        self, where: DataRank, *, rows: int | None, whole: bool, ending: Ending
+    ) -> Iterator[tuple[Part[Any], bool]]:
+        """The parts of one rank, and whether each is its last.
+
+        An item is a sample of which a part has `rows`, or with `whole` a batch that is a part.
+        """
+
+    @abstractmethod
+    def digest(self, count: int) -> int:
+        """A number that tells the first `count` items, of which all were dealt, from those of most other orders."""
+
+
+@final
+class Listed(Order):
+    """An order of sample indices that is known at once; any place in it is found at once."""
+
+    def __init__(self, indices: range | torch.Tensor, generator: torch.Generator | None = None) -> None:
+        self.indices = indices
+        self.generator = generator
+        self._skip = 0
+
+    @property
+    def end(self) -> int:
+        """All items."""
+        return len(self.indices)
+
+    def seek(self, skip: int, round_size: int) -> None:
+        """As `Order`, at no cost."""
+        self._skip = skip
+
+    def deal(
+        self, where: DataRank, *, rows: int | None, whole: bool, ending: Ending
+    ) -> Iterator[tuple[Part[Any], bool]]:
+        """As `Order`; only this rank's indices become Python numbers."""
+        rows, skip = rows or 1, self._skip
+        size, count = rows * where.of, len(self.indices)
+        full, left = divmod(max(count - skip, 0), size)
+        parts = parts_in(full * size + left, where, ending=ending, rows=rows)
+        for number, items in enumerate(self._rounds(skip + where.index * rows, rows, size, full), start=1):
+            yield Part(items), number == parts
+        if left:
+            rest, start = self._numbers(skip + full * size, count), self._numbers(0, min(size, count))
+            part = last_samples(rest, start, where, rows=rows, ending=ending)
+            if part is not None:
+                yield part, True
+        if self.generator is not None:
+            # torch's sampler ends with a second permutation, of which it uses nothing: later epochs depend on it
+            torch.randperm(count, generator=self.generator)
+
+    def digest(self, count: int) -> int:
+        """As `Order`."""
+        return zlib.crc32(array("q", self._numbers(0, count, EVERY)).tobytes())
+
+    def _numbers(self, start: int, stop: int, step: int = 1) -> list[int]:
+        part = self.indices[start:stop:step]
+        return part.tolist() if isinstance(part, torch.Tensor) else list(part)
+
+    def _rounds(self, first: int, rows: int, size: int, count: int) -> Iterator[list[int]]:
+        if isinstance(self.indices, range):
+            for begin in range(first, first + count * size, size):
+                yield list(self.indices[begin : begin + rows])
+            return
+        if not count:
+            return
+        mine = self.indices.as_strided((count, rows), (size, 1), self.indices.storage_offset() + first)
+        for few in torch.split(mine, max(CHUNK // rows, 1)):
+            yield from few.tolist()
+
+
+@final
+class Streamed(Order):
+    """An order that is read from its front; it is known as far as it was read."""
+
+    def __init__(self, items: Iterator[Any]) -> None:
+        self.items = items
+        self._start: list[Any] = []
+        self._read = 0
+        self._noted = array("q")
+
+    @property
+    def end(self) -> int:
+        """Items that were read, one round more than were dealt."""
+        return self._read
+
+    def seek(self, skip: int, round_size: int) -> None:
+        """As `Order`; what lies before is read, and so is one item more, as most samplers draw with the first."""
+        self._start = self._pass(min(round_size, skip))
+        while self._read < skip and self._pass(min(CHUNK, skip - self._read)):
+            pass
+        self.items = chain(list(islice(self.items, 1)), self.items)
+
+    def deal(
+        self, where: DataRank, *, rows: int | None, whole: bool, ending: Ending
+    ) -> Iterator[tuple[Part[Any], bool]]:
+        """As `Order`; one round is read ahead."""
+        start, note = self._start, self._note
+        if whole:
+            return with_last(deal_batches(self.items, where, rows=rows, ending=ending, start=start, note=note))
+        return with_last(deal_samples(self.items, where, rows=rows or 1, ending=ending, start=start, note=note))
+
+    def digest(self, count: int) -> int:
+        """As `Order`."""
+        return zlib.crc32(self._noted[: -(-count // EVERY)].tobytes())
+
+    def _pass(self, count: int) -> list[Any]:
+        passed = list(islice(self.items, count))
+        self._note(passed)
+        return passed
+
+    def _note(self, taken: list[Any]) -> None:
+        self._noted.extend(map(_number, taken[-self._read % EVERY :: EVERY]))
+        self._read += len(taken)
+
+
+def draw(sampler: Any) -> Order:
+    """Draws the order of the next epoch: at once where torch's own sampler would, else as it is read."""
+    if type(sampler) is SequentialSampler:
+        return Listed(range(len(sampler.data_source)))
+    if isinstance(sampler, RandomSampler) and _permutes(sampler):
+        if isinstance(sampler, SeedableRandomSampler):
+            sampler.seed_epoch()
+        # as RandomSampler does, less its list of Python numbers, of which a rank needs only its share
+        generator = sampler.generator
+        if generator is None:
+            generator = torch.Generator()
+            generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
+        return Listed(torch.randperm(len(sampler.data_source), generator=generator), sampler.generator)
+    return Streamed(iter(sampler))
+
+
+def _permutes(sampler: RandomSampler) -> bool:
+    stock = type(sampler).__iter__ in (RandomSampler.__iter__, SeedableRandomSampler.__iter__)
+    return stock and not sampler.replacement and sampler.num_samples == len(sampler.data_source)
+
+
+def _number(item: Any) -> int:
+    while isinstance(item, list | tuple) and item:
+        item = item[0]
+    return item if type(item) is int and abs(item) < 2**63 else zlib.crc32(repr(item).encode())

@@ -1,0 +1,87 @@
+"""The passes of a loader: which one runs, where it stands, and what is written of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from accel_state import Epoch, StepClock
+
+from accel_data.courses import Course, ShardsCourse
+from accel_data.draws import SHARED
+from accel_data.ledger import Ledger
+from accel_data.state import LoaderState
+
+
+@dataclass(slots=True)
+class Pass:
+    """One pass: its number, its course, from what it was drawn, and how far it has come."""
+
+    number: int
+    course: Course
+    epoch: Epoch
+    draws: dict[str, Any]
+    sampler: dict[str, Any] | None
+    ended: bool = False
+    steps_at_end: int = 0
+
+
+class Passes:
+    """The passes of one loader that run, the one that ended last, and the number of the next."""
+
+    def __init__(self, fresh: Callable[[], LoaderState], clock: StepClock, ledger: Ledger | None, world: int) -> None:
+        self.iteration = 0
+        self.ledger = ledger
+        self._fresh = fresh
+        self._clock = clock
+        self._world = world
+        self._running: list[Pass] = []
+        self._ended: Pass | None = None
+
+    def open(self, running: Pass, *, resumed: bool) -> None:
+        """Notes that a pass begins."""
+        self._running.append(running)
+        self._tell("resume" if resumed else "start", running)
+
+    def close(self, running: Pass) -> None:
+        """Notes that a pass is over, at its end or before."""
+        self._running = [one for one in self._running if one is not running]
+        running.steps_at_end = self._clock.steps
+        self._ended = running
+        self._tell("end" if running.ended else "left", running)
+
+    def forget(self) -> None:
+        """Forgets all passes: the loader is put somewhere else."""
+        self._running, self._ended = [], None
+
+    def here(self, now: dict[str, Any]) -> LoaderState | None:
+        """The place in the newest pass; None where none runs.
+
+        Collective: where the stream is sharded at its source, every rank must call.
+        """
+        running = self._unsettled() or (self._running[-1] if self._running else None)
+        if running is None:
+            return None
+        return replace(
+            self._fresh(),
+            begun=True,
+            epoch=running.number,
+            draws=running.draws,
+            now={name: state for name, state in now.items() if name in SHARED},
+            sampler=running.sampler,
+            **running.course.entries(running.epoch.at if self._clock.due else running.epoch.settled),
+        )
+
+    def _unsettled(self) -> Pass | None:
+        """The pass that ended inside an accumulation window which is still open."""
+        ended = self._ended
+        if ended is None or not ended.ended or self._clock.due or self._clock.steps != ended.steps_at_end:
+            return None
+        return None if ended.epoch.settled == ended.epoch.at else ended
+
+    def _tell(self, event: str, running: Pass) -> None:
+        if self.ledger is None or isinstance(running.course, ShardsCourse):
+            return
+        about = replace(self._fresh(), epoch=running.number, **running.course.entries(running.epoch.at))
+        self.ledger.write(event, about, world=self._world, drawn_from=running.draws)

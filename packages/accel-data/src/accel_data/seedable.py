@@ -1,0 +1,32 @@
+"""A shuffle that needs no generator kept: its order follows from a seed and the epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import RandomSampler
+
+
+class SeedableRandomSampler(RandomSampler):
+    """A RandomSampler whose order is a function of a seed and the epoch alone."""
+
+    def __init__(self, *args: Any, data_seed: int | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.initial_seed = torch.initial_seed() if data_seed is None else data_seed
+        self.epoch = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.seed_epoch()
+        yield from super().__iter__()
+
+    def seed_epoch(self) -> None:
+        """Gives the sampler the generator of its epoch."""
+        generator = torch.Generator()
+        generator.manual_seed((self.initial_seed + self.epoch) % 2**63)
+        self.generator = generator
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the epoch whose order the next pass has."""
+        self.epoch = epoch

@@ -1,0 +1,108 @@
+"""The place of a loader as a value: what it holds, and whether a loader can continue from it."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+FORMAT = 1
+
+
+class ResumeError(ValueError):
+    """A loader cannot continue from the state that it was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderState:
+    """The place of a loader: JSON and tensors, one for the whole job.
+
+    `begun` says whether it was taken inside the epoch. `draws` are the generators at the start of the epoch, and `now`
+    the shared ones when the state was taken; `consumed` counts items of the order that the job was served, samples or
+    whole batches by `unit`; `step` those of an optimizer step. `streams`, `taken` and `sources` are the places of the
+    readers of a stream, or of its shards.
+    """
+
+    format: int = FORMAT
+    begun: bool = False
+    epoch: int = 0
+    consumed: int = 0
+    unit: str = "samples"
+    step: int = 1
+    length: int | None = None
+    dataset: str | None = None
+    digest: int | None = None
+    draws: dict[str, Any] = field(default_factory=dict)
+    now: dict[str, Any] = field(default_factory=dict)
+    sampler: dict[str, Any] | None = None
+    streams: int = 0
+    next_stream: int = 0
+    taken: dict[str, int] = field(default_factory=dict)
+    sources: dict[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The state as plain values."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, state: Any, *, fresh: LoaderState, strict: bool) -> LoaderState:
+        """The state in `state`, when a loader whose own state is `fresh` can continue from it.
+
+        What only breaks a promise is said in one warning; so is, without `strict`, a dataset that changed.
+
+        Raises: ResumeError that lists all that is wrong.
+        """
+        if not isinstance(state, dict) or not isinstance(state.get("format"), int):
+            raise ResumeError(
+                f"load_state_dict needs what state_dict of a prepared loader returned; found a {type(state).__name__}"
+                + (f" with {', '.join(map(repr, state)) or 'nothing'}" if isinstance(state, dict) else "")
+            )
+        if state["format"] > FORMAT:
+            raise ResumeError(
+                f"the state has format {state['format']} and this version of accel-data reads up to {FORMAT};"
+                " use the version that wrote it, or a newer one"
+            )
+        known = {one.name for one in fields(cls)}
+        wrong = sorted(set(state) - known)
+        if wrong:
+            raise ResumeError(f"the state has entries that no loader writes: {', '.join(map(repr, wrong))}")
+        found = cls(**state)
+        found._check(fresh, strict=strict)
+        return found
+
+    def _check(self, fresh: LoaderState, *, strict: bool) -> None:
+        wrong: list[str] = []
+        changed: list[str] = []
+        if self.length != fresh.length:
+            changed.append(f"the dataset had {_samples(self.length)} and has {_samples(fresh.length)}")
+        elif self.dataset is not None and fresh.dataset is not None and self.dataset != fresh.dataset:
+            changed.append(f"the dataset had the fingerprint {self.dataset} and has {fresh.dataset}")
+        if self.consumed < 0 or self.epoch < 0:
+            wrong.append(f"epoch {self.epoch}, consumed {self.consumed}: neither can be negative")
+        if self.consumed and self.unit != fresh.unit:
+            wrong.append(
+                f"the order was counted in {self.unit} and this loader counts {fresh.unit}; use the same kind of"
+                " sampler and of dispatching as before"
+            )
+        if self.consumed and self.unit != "shards" and self.streams != fresh.streams:
+            wrong.append(
+                f"the stream was read by {self.streams} loader workers and is now by {fresh.streams}: its order depends"
+                f" on that; use num_workers={self.streams}"
+            )
+        if strict:
+            wrong += changed
+        if wrong:
+            hint = "; load_state_dict(state, strict=False) accepts a changed dataset" if changed and strict else ""
+            raise ResumeError(f"the loader cannot continue: {'; '.join(wrong)}{hint}")
+        broken = [f"{one}, so samples may be repeated or left out" for one in changed]
+        if self.consumed and self.step != fresh.step:
+            broken.append(
+                f"an optimizer step took {self.step} {self.unit} of the job and takes {fresh.step} now: each is still"
+                " served once, but steps no longer see the same ones"
+            )
+        if broken:
+            warnings.warn(f"continuing, although {'; '.join(broken)}", stacklevel=4)
+
+
+def _samples(length: int | None) -> str:
+    return "no length" if length is None else f"{length} samples"

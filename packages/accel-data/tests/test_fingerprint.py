@@ -1,0 +1,395 @@
+"""Ranks that hold different datasets are told so, and those that hold the same are left in peace."""
+
+import collections
+import datetime
+import functools
+import os
+import random
+import signal
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from accel_data import Ending
+from accel_data.fingerprint import Fingerprint, check_same_dataset, fingerprint
+from accel_state.transports.single import Single
+from accel_state.transports.torch_dist import TorchDist
+from accel_testing import MakeWorld, RangeDataset, RangeStream
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset, random_split
+
+
+class Holds(Dataset[Any]):
+    """Eight samples that must not be read, and whatever attributes it is given."""
+
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        raise RuntimeError("a sample was read")
+
+
+class Stream(IterableDataset[Any]):
+    """A stream that must not be read, and whatever attributes it is given."""
+
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+    def __iter__(self) -> Iterator[Any]:
+        raise RuntimeError("the stream was read")
+
+
+class Place(NamedTuple):
+    rank: int
+    world_size: int
+
+
+@dataclass
+class Options:
+    rank: int
+    threads: list[int]
+
+
+class Lazy(list[Any]):
+    """A list that reads nothing before it is asked."""
+
+    def __getitem__(self, index: Any) -> Any:
+        raise RuntimeError("a sample was read")
+
+    def __iter__(self) -> Iterator[Any]:
+        raise RuntimeError("the samples were read")
+
+
+class HuggingFaceStream(Stream):
+    """What `datasets.distributed.split_dataset_by_node` leaves of an iterable dataset."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(_distributed=DistributedConfig(rank, 2))
+
+
+class DistributedConfig:
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.rank = rank
+        self.world_size = world_size
+
+
+def refused(make: Callable[[int], Any]) -> str:
+    """What the check says of the datasets that the ranks make; an empty text when it lets them pass."""
+    transport = TorchDist()
+    try:
+        check_same_dataset(make(transport.rank), transport)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def data() -> TensorDataset:
+    return TensorDataset(torch.arange(40.0).view(20, 2), torch.arange(20))
+
+
+def unseeded(rank: int) -> Dataset[Any]:
+    torch.manual_seed(rank)
+    return random_split(data(), [12, 8])[0]
+
+
+def seeded(rank: int) -> Dataset[Any]:
+    torch.manual_seed(rank)
+    return random_split(data(), [12, 8], generator=torch.Generator().manual_seed(0))[0]
+
+
+def told() -> tuple[str, str, str, str]:
+    mine = str(fingerprint(unseeded(TorchDist().rank)))
+    return mine, refused(unseeded), refused(seeded), str(fingerprint(seeded(TorchDist().rank)))
+
+
+def test_a_split_without_a_seed_is_refused_on_every_rank_and_one_with_a_seed_is_not(world: MakeWorld) -> None:
+    (first, told_first, fine, same), (second, told_second, fine_too, same_too) = world(2).run(told)
+    assert first != second
+    assert told_first == told_second
+    assert f"\n  rank 0: {first}\n  rank 1: {second}\n" in told_first
+    assert first.startswith("Subset, 12 samples, ")
+    assert "What differs: indices (" in told_first
+    assert "random_split(..., generator=torch.Generator().manual_seed(0))" in told_first
+    assert "DataLoaderConfiguration(check_datasets=False)" in told_first
+    assert (fine, fine_too) == ("", "")
+    assert same == same_too
+
+
+def numbers(*, seed: int = 3) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+# What ranks that differ must be told of, and what the message has to name.
+DIFFERENT: dict[str, tuple[Callable[[int], Any], str]] = {
+    "tensors": (lambda rank: TensorDataset(torch.arange(300.0) + rank), "tensors ("),
+    "lengths": (lambda rank: RangeDataset(8 + rank), "What differs: the length."),
+    "classes": (lambda rank: RangeDataset(8) if rank else Holds(), "What differs: the class."),
+    "an array in another order": (lambda rank: Holds(order=numbers(seed=rank).permutation(1000)), "order ("),
+    "a list of other files": (lambda rank: Holds(files=[f"part-{rank}-{at}" for at in range(5)]), "files ("),
+    "a part of a concatenation": (
+        lambda rank: ConcatDataset([data(), Subset(data(), [1 + rank, 2])]),
+        "datasets[1].indices (",
+    ),
+    "a split inside of a wrapper": (lambda rank: Holds(dataset=unseeded(rank)), "dataset.indices ("),
+    "columns": (lambda rank: Holds(columns={"text": ["a", "b"], "label": [0, rank]}), "columns ("),
+    "samples of a list": (lambda rank: [{"text": "a", "label": rank}], "the dataset itself ("),
+    "ranges": (lambda rank: Subset(data(), range(rank, 8 + rank)), "indices ("),
+    "sizes of tensors": (lambda rank: Holds(x=torch.zeros(3, 2 + rank, device="meta")), "x ("),
+    "numbers of a stream": (
+        lambda rank: Stream(start=50 * rank, stop=50),
+        "What differs: start (0 on rank 0, 50 on rank 1).\nLikely it is sharded already",
+    ),
+    "a range of a stream": (
+        lambda rank: Stream(part=range(50 * rank, 50)),
+        "part (range(0, 50) on rank 0, range(50, 50) on rank 1)",
+    ),
+    "a pair of a stream": (lambda rank: Stream(bounds=(rank, 2)), "bounds ("),
+    "files of a stream": (lambda rank: Stream(files=[f"/data/{at}.tar" for at in range(rank, 8, 2)]), "files ("),
+    "a stream inside of a stream": (lambda rank: Stream(source=Stream(index=rank)), "source.index (0 on rank 0, 1 on"),
+    "a stream split by node": (HuggingFaceStream, "sharded already by split_dataset_by_node"),
+    "a stream split by node inside of another": (
+        lambda rank: Stream(source=HuggingFaceStream(0)),
+        "sharded already by split_dataset_by_node",
+    ),
+}
+
+
+def different() -> dict[str, str]:
+    return {name: refused(make) for name, (make, _) in DIFFERENT.items()}
+
+
+def test_different_datasets_are_refused_on_every_rank_with_what_differs(world: MakeWorld) -> None:
+    first, second = world(2).run(different)
+    assert first == second
+    for name, (_, words) in DIFFERENT.items():
+        assert words in first[name], name
+        assert "\n  rank 0: " in first[name]
+        assert "\n  rank 1: " in first[name]
+
+
+def test_a_stream_is_advised_otherwise_than_a_split(world: MakeWorld) -> None:
+    told = world(2).run(different)[0]
+    assert "Pass the unsharded dataset" in told["numbers of a stream"]
+    assert "random_split" not in told["numbers of a stream"]
+    assert "Pass the unsharded dataset" not in told["columns"]
+
+
+def everything_differs() -> str:
+    return refused(lambda rank: Stream(**{f"n{at}": rank for at in range(9)}))
+
+
+def test_a_message_stays_short(world: MakeWorld) -> None:
+    (told, _) = world(2).run(everything_differs)
+    assert "n4 (0 on rank 0, 1 on rank 1); more.\n" in told
+    assert "n5" not in told
+
+
+def test_one_process_has_nobody_to_differ_from() -> None:
+    split = HuggingFaceStream(0)
+    assert check_same_dataset(split, Single()) == fingerprint(split)
+
+
+def test_a_fingerprint_names_class_and_length() -> None:
+    assert str(fingerprint(RangeDataset(3))).startswith("RangeDataset, 3 samples, ")
+    assert str(fingerprint(RangeStream(3))).startswith("RangeStream, no length, ")
+    found = fingerprint(RangeDataset(3))
+    assert found == Fingerprint("RangeDataset", 3, found.digest)
+
+
+def open_file(rank: int) -> Any:
+    file = tempfile.TemporaryFile()  # noqa: SIM115
+    file.write(b"x" * rank)
+    return file
+
+
+def with_history(rank: int) -> RangeDataset:
+    looked_at = RangeDataset(8)
+    return looked_at if rank else (looked_at[3], looked_at)[1]
+
+
+def with_more(rank: int) -> Holds:
+    more = {"opened": [1, 2], "dataset": data()} if rank else {}
+    return Holds(files=["a", "b"], **more)
+
+
+def forget(sample: Any) -> None:
+    """A transform."""
+
+
+# What sane ranks hold, each its own: none of it makes their datasets different.
+SANE: dict[str, Callable[[int], Any]] = {
+    "its rank": lambda rank: Holds(rank=rank, world_size=2),
+    "its device": lambda rank: Holds(device=torch.device("cpu", rank), device_index=rank),
+    "its device as a text": lambda rank: Holds(device=f"cuda:{rank}"),
+    "a path": lambda rank: Holds(root=f"/tmp/{rank}", folder=Path(f"/tmp/{rank}")),
+    "times": lambda rank: Holds(made_at=time.time(), counter=time.perf_counter_ns()),
+    "a moment": lambda rank: Holds(made=datetime.datetime.now()),
+    "is it the main one": lambda rank: Holds(main=rank == 0, local_rank=rank),
+    "an open file": lambda rank: Holds(file=open_file(rank)),
+    "random generators": lambda rank: Holds(rng=random.Random(rank), other=random.Random()),
+    "numpy's random state": lambda rank: Holds(rng=np.random.RandomState(rank), new=np.random.default_rng(rank)),
+    "torch's generator": lambda rank: Holds(generator=torch.Generator().manual_seed(rank)),
+    "seeds": lambda rank: Holds(seeds=[rank, rank + 1], seed=rank),
+    "a lambda": lambda rank: Holds(transform=lambda sample: sample + rank),
+    "a function": lambda rank: Holds(transform=forget, transforms=[forget, forget]),
+    "a module with weights": lambda rank: Holds(transform=torch.nn.Linear(2, 2), several=torch.nn.ModuleList()),
+    "a partial": lambda rank: Holds(transform=functools.partial(print, rank)),
+    "locks and threads": lambda rank: Holds(lock=threading.Lock(), thread=threading.Thread(), local=threading.local()),
+    "an iterator": lambda rank: Holds(it=iter([rank]), generator=(at for at in range(rank))),
+    "a cache": lambda rank: Holds(_cache={rank: [rank]}, memo=[rank]),
+    "a buffer": lambda rank: Holds(buffer=torch.full((3,), float(rank)), _buffer_=[rank]),
+    "samples looked at": with_history,
+    "more than others": with_more,
+    "a list that is filled later": lambda rank: Holds(found=[1] * rank),
+    "its place": lambda rank: Holds(where=(rank, 2), place=Place(rank, 2)),
+    "settings": lambda rank: Holds(settings={"rank": rank, "path": f"/{rank}", "inner": {"rank": rank, "of": 2}}),
+    "options": lambda rank: Holds(options=Options(rank, [rank])),
+    "an object of its own": lambda rank: Holds(inner=threading.Event(), uuid=uuid.uuid4()),
+    "processes": lambda rank: Holds(pid=os.getpid(), worker_pid=[os.getpid()]),
+    "copies of the files": lambda rank: Holds(files=[f"/tmp/{rank}/{at}.png" for at in range(9)]),
+    "copies with their labels": lambda rank: Holds(files=[(Path(f"/scratch/{rank}/{at}.png"), at) for at in range(9)]),
+    "a split": seeded,
+    "a split of a split": lambda rank: Subset(Subset(data(), [3, 1, 4]), [2, 0]),
+    "an index by a range": lambda rank: Subset(data(), range(8)),
+    "an index by a tensor": lambda rank: Subset(data(), torch.arange(8)),  # type: ignore[arg-type]
+    "an index by an array": lambda rank: Subset(data(), np.arange(8)),  # type: ignore[arg-type]
+    "tensors": lambda rank: data(),
+    "floats with other last bits": lambda rank: TensorDataset(torch.linspace(1, 2, 500) * (1 + rank * 2e-16)),
+    "sums with other last bits": lambda rank: Holds(x=np.array([0.1 + 0.2 if rank else 0.3, 1e-17 * rank])),
+    "halves with other last bits": lambda rank: Holds(x=np.array([1.125, 0.0625, 2.5]) * (1 + rank * 1e-15)),
+    "numbers that are none": lambda rank: Holds(x=torch.tensor([float("nan"), float("inf"), -float("inf")])),
+    "half precision": lambda rank: Holds(
+        x=torch.ones(3, dtype=torch.bfloat16), y=torch.ones(2, dtype=torch.float8_e5m2)
+    ),
+    "odd tensors": lambda rank: Holds(
+        x=torch.eye(3).to_sparse(), y=torch.ones(2, dtype=torch.cfloat), z=torch.tensor(1)
+    ),
+    "a view": lambda rank: Holds(x=torch.arange(6).view(2, 3).t().expand(3, 2), y=torch.empty(0, 3)),
+    "a concatenation": lambda rank: ConcatDataset([data(), Subset(data(), [1, 2])]),
+    "a concatenation by +": lambda rank: data() + data(),
+    "arrays": lambda rank: Holds(
+        x=np.arange(999), y=np.array(["a", "b"]), z=np.array([{"a": [1]}, None], dtype=object)
+    ),
+    "arrays of times": lambda rank: Holds(t=np.array(["2020-01-01"], dtype="M8[s]"), v=np.zeros(2, dtype="i4,f4")),
+    "texts": lambda rank: ["first", "second", "\ud800", "x" * 10**5],
+    "lists of everything": lambda rank: Holds(x=[1, True, None, 2.5, b"b", "t", 1j, np.int64(3), Place(1, 2), forget]),
+    "a dict of lists": lambda rank: {"text": ["a", "b"], "label": [0, 1]},
+    "a list of dicts": lambda rank: [{"text": "a", "label": 0}, {"label": 1, "text": "b"}],
+    "a dict that grew otherwise": lambda rank: Holds(by_name={"b": [2], "a": [1]} if rank else {"a": [1], "b": [2]}),
+    "a set": lambda rank: Holds(labels={"cat", "dog", "eel"}, more=frozenset(range(1000))),
+    "a deque": lambda rank: Holds(x=collections.deque([rank]), y=collections.UserList([1])),
+    "a counter and a default": lambda rank: Holds(x=collections.Counter("aab"), y=collections.defaultdict(list, a=[1])),
+    "enums": lambda rank: Holds(kinds=[signal.SIGINT, Ending.DROP]),
+    "a lazy list": lambda rank: Holds(samples=Lazy(range(9))),
+    "like Hugging Face": lambda rank: Holds(_fingerprint=uuid.uuid4().hex, _format_kwargs={}, _distributed=None),
+    "said to be distributed": lambda rank: Holds(_distributed=True),
+    "a stream": lambda rank: RangeStream(5),
+    "a stream with floats": lambda rank: Stream(share=rank / 2, name=f"rank {rank}", verbose=rank == 0),
+    "a stream with an epoch": lambda rank: Stream(epoch=rank, shuffle_seed=rank, base_seeds=(rank, 1), _epoch=rank),
+    "a stream of a split": lambda rank: Stream(source=seeded(rank), start=0),
+    "a stream with its process": lambda rank: Stream(pid=os.getpid(), device_index=rank, gpu=rank),
+    "nothing": lambda rank: Holds(),
+    "empty": lambda rank: Subset(data(), []),
+    "no dataset": lambda rank: range(9),
+    "one of slots": lambda rank: Slotted(),
+    "one that answers nothing": lambda rank: Odd(OSError()),
+}
+
+
+def alarms() -> dict[str, str]:
+    return {name: told for name, make in SANE.items() if (told := refused(make))}
+
+
+def test_sane_datasets_raise_no_alarm(world: MakeWorld) -> None:
+    assert world(2).run(alarms) == [{}, {}]
+
+
+@pytest.mark.parametrize("samples", [30, 300, 100_000])
+def test_two_random_splits_differ_and_the_same_one_does_not(samples: int) -> None:
+    everything = TensorDataset(torch.zeros(samples))
+    first, second, again = (
+        random_split(everything, [samples - 1, 1], generator=torch.Generator().manual_seed(seed))[0]
+        for seed in (1, 2, 1)
+    )
+    assert fingerprint(first).digest == fingerprint(again).digest
+    assert fingerprint(first).digest != fingerprint(second).digest
+    assert fingerprint(first).digest != fingerprint(Subset(everything, sorted(first.indices))).digest
+
+
+def test_no_random_number_is_drawn_and_no_sample_read() -> None:
+    states = random.getstate(), torch.get_rng_state(), np.random.get_state(legacy=False)
+    held = Holds(dataset=data(), files=["a", "b"], order=np.arange(2000), rng=random.Random(1))
+    fingerprint(held)
+    fingerprint(Stream(source=held))
+    assert random.getstate() == states[0]
+    assert torch.equal(torch.get_rng_state(), states[1])
+    assert str(np.random.get_state(legacy=False)) == str(states[2])
+
+
+class Odd(Dataset[Any]):
+    """A dataset whose every question fails, and that holds itself."""
+
+    def __init__(self, error: Exception) -> None:
+        self.dataset = self
+        self.error = error
+        self.datasets = [self, {"again": self}]
+
+    def __len__(self) -> int:
+        raise self.error
+
+    def __getattr__(self, name: str) -> Any:
+        raise ZeroDivisionError(name)
+
+    @property
+    def indices(self) -> Any:
+        raise ZeroDivisionError
+
+    def __bool__(self) -> bool:
+        raise ZeroDivisionError
+
+    def __eq__(self, other: object) -> bool:
+        raise ZeroDivisionError
+
+    def __repr__(self) -> str:
+        raise ZeroDivisionError
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Slotted:
+    __slots__ = ("indices",)
+
+    def __len__(self) -> int:
+        return 2
+
+
+class Negative:
+    def __len__(self) -> int:
+        return -1
+
+
+@pytest.mark.parametrize(
+    "error", [TypeError(), NotImplementedError(), AttributeError(), RuntimeError(), ValueError(), KeyError(), OSError()]
+)
+def test_a_dataset_that_answers_no_question_has_a_fingerprint_without_a_length(error: Exception) -> None:
+    assert fingerprint(Odd(error)).length is None
+
+
+def test_strange_datasets_have_fingerprints() -> None:
+    assert fingerprint(Slotted()).length == 2
+    assert fingerprint(Negative()).length is None
+    assert fingerprint(None).length is None
+    odd = Holds(value=Odd(OSError()), values=[Odd(OSError()), 10**6000], huge=range(10**6000), **{"a b": [1]})
+    vars(odd)[1] = [2]  # type: ignore[index]
+    assert fingerprint(odd).length == 8
+    assert fingerprint(Stream(huge=10**6000, wide=range(10**6000), very=-(10**6000))).length is None

@@ -1,0 +1,33 @@
+"""What an Accelerator exchanges between processes for the script."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accel_ops import gather, gather_for_metrics, pad_across_processes, reduce
+from accel_state import ProcessControl, Reduction
+
+from accel.assembly import Parts
+
+
+class Exchanges(ProcessControl):
+    """Gathers, reduces and pads nested tensors over all processes of the run."""
+
+    parts: Parts
+
+    def gather(self, tensor: Any) -> Any:
+        """Nested tensors of all processes, joined along dim 0. Collective."""
+        return gather(tensor, self.parts.run.transport)
+
+    def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
+        """What `gather` returns, less the samples that were repeated to fill the loader's last batch. Collective."""
+        active = self.parts.clock.active
+        return gather_for_metrics(input_data, self.parts.run.transport, active, use_gather_object=use_gather_object)
+
+    def reduce(self, tensor: Any, reduction: Reduction = "sum", scale: float = 1.0) -> Any:
+        """Nested tensors of all processes, combined element by element. Collective."""
+        return reduce(tensor, self.parts.run.transport, how=reduction, scale=scale)
+
+    def pad_across_processes(self, tensor: Any, dim: int = 0, pad_index: float = 0, pad_first: bool = False) -> Any:
+        """Nested tensors as long along `dim` as the longest process's. Collective."""
+        return pad_across_processes(tensor, self.parts.run.transport, dim=dim, pad_index=pad_index, pad_first=pad_first)
