@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import data_pictures
 import pytest
 from accel_testing import MakeWorld
 from repository import PACKAGES, ROOT
@@ -22,11 +23,18 @@ def run_blocks(path: Path, folder: Path) -> int:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_every_block_of_the_guide_runs(
-    world: MakeWorld, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("page", "blocks"), [("guide.md", 6), ("data.md", 2)])
+def test_every_block_of_a_page_runs(
+    world: MakeWorld, page: str, blocks: int, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert min(world(size).run(run_blocks, ROOT / "docs" / "guide.md", tmp_path)) > 5
+    assert min(world(size).run(run_blocks, ROOT / "docs" / page, tmp_path)) >= blocks
+
+
+def test_the_pictures_of_divided_data_are_what_the_loaders_serve() -> None:
+    assert data_pictures.PAGE.read_text() == data_pictures.page(data_pictures.PAGE.read_text()), (
+        "python tests-integration/scripts/data_pictures.py draws them anew"
+    )
 
 
 @pytest.mark.parametrize("path", READMES, ids=lambda path: path.parent.name)

@@ -13,7 +13,7 @@ from accel_data.iterable import IterableDatasetShard, StreamStart, is_stateful
 from accel_data.marks import Marked
 from accel_data.plan import Ending, with_last
 from accel_data.samplers import BatchSamplerShard
-from accel_data.shards import ShardedStream
+from accel_data.shards import ShardedStream, in_turn
 from accel_data.state import LoaderState, ResumeError
 from accel_data.turns import in_step, rotated
 
@@ -104,7 +104,7 @@ class StreamCourse(Course):
         for at, (batch, last) in enumerate(with_last(source), start=1):
             epoch.last = last
             if type(batch) is not Marked:
-                epoch.tail, epoch.at = None, at
+                epoch.at = at
                 yield batch
                 continue
             mark = batch.mark
@@ -180,10 +180,15 @@ class ShardsCourse(Course):
         if together and self._transport is not None:
             pairs = in_step(source, self._transport, rows=self._stream.rows or 1, ending=self._ending)
         taken, states, following = dict(self._taken), dict(self._states), self._first
-        for batch, last in pairs:
+        for at, (batch, last) in enumerate(pairs, start=1):
+            epoch.last = last
+            if type(batch) is not Marked:
+                epoch.at = at
+                yield batch
+                continue
             mark = batch.mark
-            epoch.last, epoch.tail = last, mark.tail
-            if mark.count:
+            epoch.tail = mark.tail
+            if mark.taken is not None:
                 taken.update(mark.taken)
                 states.update(mark.state or {})
                 following = (mark.stream + 1) % self._readers
@@ -195,7 +200,14 @@ class ShardsCourse(Course):
 
         Collective: with a transport, every rank must call.
         """
-        taken, states, following = (self._taken, self._states, self._first) if at is None else at
+        taken, states, following = self._taken, self._states, self._first
+        if isinstance(at, int):  # so many whole batches, of which all shards gave their turns
+            own = self._stream.own_shards(0, 1)
+            own.sort(key=lambda shard: (taken.get(shard, 0), shard))
+            given = in_turn(own, at * (self._stream.rows or 1))
+            taken = taken | {shard: taken.get(shard, 0) + count for shard, count in given.items()}
+        elif at is not None:
+            taken, states, following = at
         told = [(taken, states)]
         if self._transport is not None and self._transport.size > 1:
             told = self._transport.all_gather_objects((taken, states))

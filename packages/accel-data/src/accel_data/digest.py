@@ -113,10 +113,10 @@ def _length(value: Any) -> int:
     if kind == "record":
         return len(_fields(value))
     if _is(value, range):  # len() knows no number above 2**63
-        return max(-((value.start - value.stop) // value.step), 0)
+        return int(max(-((value.start - value.stop) // value.step), 0))
     for base in (*SEQUENCES, dict, set, frozenset):
         if _is(value, base):
-            return base.__len__(value)
+            return int(base.__len__(value))
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from accel_ops import ignorant_find_batch_size
@@ -73,6 +73,11 @@ class IterableDatasetShard(IterableDataset[Any]):
         """Samples, or elements that are batches, that all ranks take together."""
         return self.where.of * (self.rows or 1)
 
+    @property
+    def marks(self) -> bool:
+        """Whether batches can come with a mark at all, when they are read in this process or one worker."""
+        return self.mark and (self.where.of > 1 or is_stateful(self.dataset))
+
     def __iter__(self) -> Iterator[Any]:
         start, self.start = self.start, None  # a worker that lives on must not start there again
         worker = get_worker_info()
@@ -80,18 +85,19 @@ class IterableDatasetShard(IterableDataset[Any]):
         tells_state = self.mark and is_stateful(self.dataset)
         if self.where.of == 1 and start is None and not (self.mark and tells_stream) and not tells_state:
             return iter(self.dataset)
-        return self._dealt(stream, start, tells_stream=tells_stream, tells_state=tells_state)
+        dealt = self._dealt(stream, start, tells_stream=tells_stream, tells_state=tells_state)
+        return chain.from_iterable(dealt)
 
-    def _dealt(self, stream: int, start: StreamStart | None, *, tells_stream: bool, tells_state: bool) -> Iterator[Any]:
+    def _dealt(
+        self, stream: int, start: StreamStart | None, *, tells_stream: bool, tells_state: bool
+    ) -> Iterator[list[Any]]:
         source, first = self._source(stream, start)
         for part in self._parts(source, first):
             items = [part.items] if self.rows is None else part.items
-            if not self.mark or (part.tail is None and not tells_stream and not tells_state):
-                yield from items
-                continue
-            state = self.dataset.state_dict() if tells_state else None
-            yield Marked(items[0], Mark(part.tail, stream, state=state))
-            yield from items[1:]
+            if self.mark and (part.tail is not None or tells_stream or tells_state):
+                state = self.dataset.state_dict() if tells_state else None
+                items[0] = Marked(items[0], Mark(part.tail, stream, state=state))
+            yield items
 
     def _source(self, stream: int, start: StreamStart | None) -> tuple[Iterator[Any], list[Any]]:
         if start is None:

@@ -120,7 +120,7 @@ def _started(line: dict[str, Any], epochs: list[_Epoch]) -> str | None:
     expected = epochs[-1].start["epoch"] + 1 if epochs else number
     while epochs and epochs[-1].start["epoch"] >= number:
         epochs.pop()  # a state from between two epochs was loaded
-    unfinished = epochs and epochs[-1].upto is None
+    unfinished = bool(epochs) and epochs[-1].upto is None
     epochs.append(_Epoch(line, 0))
     if number > expected:
         return f"epoch {number} begins, and epoch {expected} was never served"

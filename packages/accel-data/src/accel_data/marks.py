@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from accel_ops import recursively_apply
 from accel_state import Tail
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """What is real in a batch, which reader it comes from, and where that reader's source stands after it.
 
-    `count` is the number of its samples and `taken` how many samples were read of each shard, where the source is
+    `samples` is the number of its samples and `taken` how many samples were read of each shard, where the source is
     sharded; `state` is what the source says of its place.
     """
 
     tail: Tail | None = None
     stream: int = 0
-    count: int = 0
-    taken: tuple[tuple[int, int], ...] = ()
+    samples: int = 0
+    taken: dict[int, int] | None = None
     state: Any = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Marked:
     """A sample or batch with its mark."""
 

@@ -7,12 +7,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain, cycle, islice
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from accel_state import Tail
 
 T = TypeVar("T")
 Note = Callable[[list[Any]], object]
+
+#: samples of a round above which a rank does not hold those of others: Python's garbage collector would walk over them
+LARGE = 4096
+PIECE = 256
 
 
 def _ignore(taken: list[Any]) -> None:
@@ -47,8 +51,7 @@ class Ending(Enum):
         return cls.REPEAT if even_batches else cls.UNEVEN
 
 
-@dataclass(frozen=True, slots=True)
-class Part(Generic[T]):
+class Part(NamedTuple, Generic[T]):
     """One rank's piece of a round; `tail` says what is real in it, None when everything is."""
 
     items: T
@@ -74,6 +77,10 @@ def deal_samples(
     taken = list(islice(source, size))
     start = start or taken
     note(taken)
+    if size > LARGE and note is _ignore and ending is not Ending.EXACT and len(taken) == size:
+        yield Part(taken[mine])
+        yield from _deal_large(source, start, where, rows=rows, ending=ending)
+        return
     while len(taken) == size:
         yield Part(taken[mine])
         taken = list(islice(source, size))
@@ -83,26 +90,59 @@ def deal_samples(
         yield part
 
 
+def _deal_large(
+    source: Iterator[T], start: Sequence[T], where: DataRank, *, rows: int, ending: Ending
+) -> Iterator[Part[list[T]]]:
+    """As `deal_samples`, without holding the samples of other ranks."""
+    before, after = where.index * rows, (where.of - where.index - 1) * rows
+    while True:
+        taken = _pass_over(source, before)
+        mine = list(islice(source, rows))
+        taken += len(mine) + _pass_over(source, after)
+        if taken < rows * where.of:
+            part = _last_part(mine, taken, start, where, rows=rows, ending=ending)
+            if part is not None:
+                yield part
+            return
+        yield Part(mine)
+
+
+def _pass_over(source: Iterator[Any], items: int) -> int:
+    """Reads that many items in small pieces, each of which is let go before the next; how many there were."""
+    passed = 0
+    while passed < items:
+        piece = len(list(islice(source, min(PIECE, items - passed))))
+        passed += piece
+        if not piece:
+            break
+    return passed
+
+
 def last_samples(
     taken: Sequence[T], start: Sequence[T], where: DataRank, *, rows: int, ending: Ending
 ) -> Part[list[T]] | None:
     """One rank's part of a round that is not full; None where it gets none."""
-    count, size = len(taken), rows * where.of
-    if not count or ending is Ending.DROP:
+    if ending is not Ending.EXACT or not taken:
+        mine = list(taken[where.index * rows : (where.index + 1) * rows])
+        return _last_part(mine, len(taken), start, where, rows=rows, ending=ending)
+    bounds = [rank * len(taken) // where.of for rank in range(where.of + 1)]
+    real = tuple(bounds[rank + 1] - bounds[rank] for rank in range(where.of))
+    mine = list(taken[bounds[where.index] : bounds[where.index + 1]]) or [taken[0]]
+    return Part(mine, Tail(real, tuple(max(one, 1) for one in real)))
+
+
+def _last_part(
+    mine: list[T], taken: int, start: Sequence[T], where: DataRank, *, rows: int, ending: Ending
+) -> Part[list[T]] | None:
+    if not taken or ending is Ending.DROP:
         return None
-    if ending is Ending.EXACT:
-        bounds = [rank * count // where.of for rank in range(where.of + 1)]
-        real = tuple(bounds[rank + 1] - bounds[rank] for rank in range(where.of))
-        mine = list(taken[bounds[where.index] : bounds[where.index + 1]]) or [taken[0]]
-        return Part(mine, Tail(real, tuple(max(one, 1) for one in real)))
-    mine = list(taken[where.index * rows : (where.index + 1) * rows])
     if ending is Ending.UNEVEN:
         return Part(mine) if mine else None
     # The stream continues from its start; one that is shorter than a round goes round and round.
-    real = tuple(min(max(count - rank * rows, 0), rows) for rank in range(where.of))
-    first = max(where.index * rows - count, 0)
-    mine += islice(cycle(start), first % len(start), first % len(start) + rows - len(mine))
-    return Part(mine, Tail(real, (size // where.of,) * where.of))
+    real = tuple(min(max(taken - rank * rows, 0), rows) for rank in range(where.of))
+    first = max(where.index * rows - taken, 0) % len(start)
+    mine = [*mine, *islice(cycle(start), first, first + rows - len(mine))]
+    return Part(mine, Tail(real, (rows,) * where.of))
 
 
 def deal_batches(
@@ -152,9 +192,9 @@ def deal_batches(
     yield Part(filled[where.index], Tail(tuple(real), tuple(length(batch) for batch in filled)))
 
 
-def parts_in(count: int, where: DataRank, *, ending: Ending, rows: int = 1) -> int:
-    """How many parts a rank gets of `count` samples, or of `count` batches when a part is one batch."""
-    rounds, left = divmod(count, rows * where.of)
+def parts_in(items: int, where: DataRank, *, ending: Ending, rows: int = 1) -> int:
+    """How many parts a rank gets of `items` samples, or of `items` batches when a part is one batch."""
+    rounds, left = divmod(items, rows * where.of)
     if ending is Ending.DROP:
         return rounds
     if ending is Ending.UNEVEN:

@@ -189,13 +189,15 @@ def _stream(
     common: dict[str, Any],
 ) -> DataLoaderShard[Any]:
     ending, size, drop = common.get("ending", Ending.REPEAT), loader.batch_size, loader.drop_last
-    dataset: IterableDatasetShard | ShardedStream = IterableDatasetShard(
+    whole = IterableDatasetShard(
         loader.dataset, size, drop, where.of, where.index, split_batches, ending=ending, mark=True
     )
-    rows = dataset.rows
+    rows = whole.rows
+    dataset: IterableDatasetShard | ShardedStream = whole
     if shards is not None:
         dataset = ShardedStream(loader.dataset, shards, where, rows, drop_last=ending is Ending.DROP)
-    settings = settings | {"collate_fn": MarkedCollate(settings["collate_fn"])}
+    if shards is not None or whole.marks or loader.num_workers > 1:
+        settings = settings | {"collate_fn": MarkedCollate(settings["collate_fn"])}
     return DataLoaderShard(dataset, **common, **settings, batch_size=rows, drop_last=drop)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice, zip_longest
 from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
@@ -39,20 +38,75 @@ def shards_for(dataset: Any, readers: int) -> int | None:
 _END = object()
 
 
-@dataclass(slots=True)
-class _Reader:
-    shard: int
-    items: Iterator[Any]
-    source: Any
-    taken: int = 0
+class Turns:
+    """Samples of several shards in turn, one of each, and how many were taken of each.
+
+    A shard that has ended is passed over. `taken` counts what was taken of each shard before.
+    """
+
+    def __init__(self, sources: dict[int, Any], taken: dict[int, int]) -> None:
+        # the turn goes on where it was: shards that have given least come first
+        self.shards = sorted(sources, key=lambda shard: (taken.get(shard, 0), shard))
+        self.before = taken
+        #: whether no shard has ended
+        self.even = True
+        self._passed = 0
+        self._ends: dict[int, int] = {}
+        sounded = [chain(sources[shard], self._sound()) for shard in self.shards]
+        alone = len(sounded) == 1
+        self._items = sounded[0] if alone else chain.from_iterable(zip_longest(*sounded, fillvalue=_END))
+
+    def _sound(self) -> Iterator[Any]:
+        """Notes, in the moment in which a shard ends, that not all that follows are samples."""
+        self.even = False
+        yield from ()
+
+    def take(self, count: int) -> list[Any]:
+        """The next `count` samples, fewer at the end."""
+        found = list(islice(self._items, count))
+        if self.even:
+            self._passed += len(found)
+            return found
+        found = self._samples(found)
+        while len(found) < count:
+            more = list(islice(self._items, count - len(found)))
+            if not more:
+                break
+            found += self._samples(more)
+        return found
+
+    def _samples(self, items: list[Any]) -> list[Any]:
+        samples = []
+        for item in items:
+            turn, place = divmod(self._passed, len(self.shards))
+            self._passed += 1
+            if item is _END:
+                self._ends.setdefault(place, turn)
+            else:
+                samples.append(item)
+        return samples
+
+    @property
+    def taken(self) -> dict[int, int]:
+        """Samples taken of each shard so far."""
+        return {
+            shard: self.before.get(shard, 0) + min(count, self._ends.get(place, count))
+            for place, (shard, count) in enumerate(in_turn(self.shards, self._passed).items())
+        }
+
+
+def in_turn(shards: list[int], count: int) -> dict[int, int]:
+    """How many of `count` samples each shard gives, when they give one each in that order."""
+    turns, rest = divmod(count, len(shards))
+    return {shard: turns + (place < rest) for place, shard in enumerate(shards)}
 
 
 class ShardedStream(IterableDataset[Any]):
     """One rank's samples of a stream, read from its own shards of the source in turn, one sample of each.
 
     The shards and the order of turns do not depend on the number of ranks: as long as no shard has ended, samples
-    n*k to n*(k+1) of the turns are the k-th batch of n of the job, whatever the world. The first sample of each batch
-    comes as `Marked`.
+    n*k to n*(k+1) of the turns are the k-th batch of n of the job, whatever the world. The first sample of a batch
+    comes as `Marked` where there is more to tell than that all shards gave their full turns.
     """
 
     def __init__(
@@ -80,19 +134,22 @@ class ShardedStream(IterableDataset[Any]):
             torch_worker._worker_info = torch_worker.WorkerInfo(
                 id=0, num_workers=1, seed=worker.seed, dataset=self.dataset
             )
-        readers = [
-            self._reader(shard, taken.get(shard, 0), states.get(shard)) for shard in self.own_shards(stream, workers)
-        ]
-        readers.sort(key=lambda one: (one.taken, one.shard))
-        only = readers[0] if len(readers) == 1 else None
-        samples, rows = only.items if only is not None else self._turns(readers), self.rows or 1
-        while batch := list(islice(samples, rows)):
-            if only is not None:
-                only.taken += len(batch)
+        sources, items = {}, {}
+        for shard in self.own_shards(stream, workers):
+            sources[shard] = self.dataset.shard(num_shards=self.shards, index=shard)
+            items[shard] = _from(sources[shard], taken.get(shard, 0), states.get(shard))
+        stateful = {shard: source for shard, source in sources.items() if is_stateful(source)}
+        return chain.from_iterable(self._batches(Turns(items, taken), stream, workers > 1, stateful))
+
+    def _batches(self, turns: Turns, stream: int, tells_stream: bool, stateful: dict[int, Any]) -> Iterator[list[Any]]:
+        rows, tells = self.rows or 1, tells_stream or bool(stateful)
+        while batch := turns.take(rows):
             if self.drop_last and len(batch) < rows:
                 return
-            yield Marked(batch[0], self._mark(stream, len(batch), readers))
-            yield from batch[1:]
+            if tells or not turns.even:
+                state = {shard: source.state_dict() for shard, source in stateful.items()}
+                batch[0] = Marked(batch[0], Mark(None, stream, len(batch), turns.taken, state))
+            yield batch
 
     def __len__(self) -> int:
         """Samples of this rank, when shards know their lengths."""
@@ -104,28 +161,12 @@ class ShardedStream(IterableDataset[Any]):
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(epoch)
 
-    def _reader(self, shard: int, taken: int, state: Any) -> _Reader:
-        source = self.dataset.shard(num_shards=self.shards, index=shard)
-        if state is not None and is_stateful(source):
-            source.load_state_dict(state)
-            return _Reader(shard, iter(source), source, taken)
-        items = iter(source)
-        deque(islice(items, taken), maxlen=0)
-        return _Reader(shard, items, source, taken)
 
-    @staticmethod
-    def _mark(stream: int, count: int, readers: list[_Reader]) -> Mark:
-        state = {one.shard: one.source.state_dict() for one in readers if is_stateful(one.source)}
-        return Mark(stream=stream, count=count, taken=tuple((one.shard, one.taken) for one in readers), state=state)
-
-    @staticmethod
-    def _turns(readers: list[_Reader]) -> Iterator[Any]:
-        alive = list(readers)
-        while alive:
-            for one in alive:
-                item = next(one.items, _END)
-                if item is _END:
-                    alive = [other for other in alive if other is not one]
-                else:
-                    one.taken += 1
-                    yield item
+def _from(source: Any, taken: int, state: Any) -> Iterator[Any]:
+    """The items of a shard from there on."""
+    if state is not None and is_stateful(source):
+        source.load_state_dict(state)
+        taken = 0
+    items: Iterator[Any] = iter(source)
+    deque(islice(items, taken), maxlen=0)
+    return items

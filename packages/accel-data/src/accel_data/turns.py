@@ -29,9 +29,7 @@ def rotated(batches: Iterable[Any], first: int) -> Iterator[Any]:
     yield from held
 
 
-def in_step(
-    batches: Iterable[Marked], transport: Transport, *, rows: int, ending: Ending
-) -> Iterator[tuple[Marked, bool]]:
+def in_step(batches: Iterable[Any], transport: Transport, *, rows: int, ending: Ending) -> Iterator[tuple[Any, bool]]:
     """This rank's batches, and whether each is the last of all ranks; all ranks get equally many.
 
     A rank that has run out is served samples again, which are marked as such; with DROP all end with the first.
@@ -43,7 +41,7 @@ def in_step(
     start: Any = None
     item, following = next(source, None), next(source, None)
     while True:
-        counts = [one.mark.count if one is not None else 0 for one in (item, following)]
+        counts = [_count(one, rows) for one in (item, following)]
         told = transport.all_gather(torch.tensor([counts]))
         real, next_real = tuple(told[:, 0].tolist()), told[:, 1].tolist()
         short = min(real) < rows
@@ -54,16 +52,17 @@ def in_step(
                 f"rank {transport.rank} of {transport.size} has not one sample: the shards of the stream that it reads"
                 " are empty. Give the stream more shards, or use dispatch_batches=True"
             )
-        batch, mark = (item.value, item.mark) if item is not None else (start, Mark())
+        batch, mark = (item.value, item.mark) if type(item) is Marked else (item, Mark(samples=counts[0]))
+        batch = start if item is None else batch
         start = batch if start is None else start
         if short and ending is Ending.EXACT:
             batch = batch if item is not None else slice_tensors(start, slice(0, 1))
-            mark = _with_tail(mark, Tail(real, tuple(max(one, 1) for one in real)))
+            mark = mark._replace(tail=Tail(real, tuple(max(one, 1) for one in real)))
         elif short:
-            batch = filled(batch, mark.count, start, rows)
-            mark = _with_tail(mark, Tail(real, (rows,) * len(real)))
+            batch = filled(batch, counts[0], start, rows)
+            mark = mark._replace(tail=Tail(real, (rows,) * len(real)))
         last = min(next_real) < rows if ending is Ending.DROP else not any(next_real)
-        yield Marked(batch, mark), last
+        yield Marked(batch, mark) if short or type(item) is Marked else batch, last
         if last:
             return
         item, following = following, next(source, None)
@@ -82,5 +81,7 @@ def filled(batch: Any, real: int, start: Any, rows: int) -> Any:
     return batch
 
 
-def _with_tail(mark: Mark, tail: Tail) -> Mark:
-    return Mark(tail, mark.stream, mark.count, mark.taken, mark.state)
+def _count(batch: Any, rows: int) -> int:
+    if batch is None:
+        return 0
+    return batch.mark.samples if type(batch) is Marked else rows

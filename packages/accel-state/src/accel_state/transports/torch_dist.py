@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import pickle
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar, final
@@ -15,8 +14,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: bytes of the first message of an object
+FRONT = 1 << 12
+
 #: bytes of an exchange that may be kept until others follow
-KEPT = 1 << 20
+KEPT = 1 << 16
 
 
 @final
@@ -35,7 +37,7 @@ class TorchDist(Transport):
         names = vars(torch.distributed)
         self._all_gather_tensor = names.get("all_gather_single") or names["all_gather_into_tensor"]
         op = torch.distributed.ReduceOp
-        self._finished: deque[Any] = deque(maxlen=4)
+        self._finished: deque[Any] = deque(maxlen=64)
         # gloo has no average: sum and divide
         self._ops: dict[Reduction, Any] = {"sum": op.SUM, "mean": op.SUM, "max": op.MAX, "min": op.MIN}
 
@@ -90,12 +92,20 @@ class TorchDist(Transport):
 
         Collective: every rank of the group must call.
         """
-        packed = self._packed(value) if self.rank == source else self._torch.empty(0, dtype=self._torch.uint8)
-        size = int(self.broadcast(self._torch.tensor(packed.numel()), source).item())
+        # the length and the front of the value travel together: most values need no second message
+        front = self._torch.zeros(FRONT, dtype=self._torch.uint8)
+        packed = self._packed(value) if self.rank == source else front[:0]
         if self.rank == source:
-            self.broadcast(packed, source)
+            front[:8] = self._torch.frombuffer(bytearray(packed.numel().to_bytes(8, "little")), dtype=self._torch.uint8)
+            front[8 : 8 + packed.numel()] = packed[: FRONT - 8]
+        front = self.broadcast(front, source)
+        size = int.from_bytes(ctypes.string_at(front.data_ptr(), 8), "little")
+        rest = packed[FRONT - 8 :] if self.rank == source else front.new_empty(max(size - FRONT + 8, 0))
+        if size > FRONT - 8:
+            rest = self.broadcast(rest, source)
+        if self.rank == source:
             return value
-        received: T = _unpacked(self.broadcast(packed.new_empty(size), source))
+        received: T = _unpacked(self._torch.cat([front[8 : 8 + size], rest]))
         return received
 
     def barrier(self) -> None:
@@ -103,7 +113,9 @@ class TorchDist(Transport):
         self._dist.barrier()
 
     def _packed(self, value: object) -> torch.Tensor:
-        return self._torch.frombuffer(bytearray(pickle.dumps(value)), dtype=self._torch.uint8)
+        from accel_state.transports import wire
+
+        return self._torch.frombuffer(bytearray(wire.pack(value)), dtype=self._torch.uint8)
 
     def _finish(self, work: Any, received: torch.Tensor) -> None:
         # A thread of gloo reports a collective as done before it lets go of it. If it is the last to hold the tensors
@@ -118,4 +130,6 @@ class TorchDist(Transport):
 
 
 def _unpacked(packed: torch.Tensor) -> Any:
-    return pickle.loads(ctypes.string_at(packed.data_ptr(), packed.numel()))
+    from accel_state.transports import wire
+
+    return wire.unpack(ctypes.string_at(packed.data_ptr(), packed.numel()))
