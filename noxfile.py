@@ -114,6 +114,14 @@ def rows(session: nox.Session) -> None:
 
 
 @nox.session
+def bench(session: nox.Session) -> None:
+    """Measures accel beside hand-written PyTorch and Accelerate; `-- --help` says what can be asked for."""
+    # torch once more, so that nothing that Accelerate brings along changes its version
+    install(session, "accel", extra=(TORCH, "accelerate==1.15.0", "numpy"))
+    session.run("python", "-m", "benchmarks", *session.posargs, env={"PYTHONPATH": str(ROOT / "tests-integration")})
+
+
+@nox.session
 def build(session: nox.Session) -> None:
     """Builds sdists, wheels from them, and imports each package with only what it declares."""
     session.install("build", "twine")

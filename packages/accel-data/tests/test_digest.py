@@ -52,7 +52,7 @@ def test_the_same_numbers_in_any_kind_of_sequence_are_the_same() -> None:
     [
         ([1, 2], [2, 1]),
         ([1, 2], [1, 2, 3]),
-        ([12, 3], [1, 23]),
+        ([0x12, 0x3], [0x1, 0x23]),
         (["a", "b"], ["ab", ""]),
         ([b"a"], [b"b"]),
         ([True], [None]),

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 from accel_data import DataLoaderShard, prepare_data_loader
-from accel_data.loader import mover
-from accel_state import StepClock, Tail
+from accel_data.feed import feed
+from accel_state import Epoch, StepClock, Tail
 from accel_testing import RangeDataset, RangeStream
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, Sampler
@@ -210,14 +210,6 @@ def test_nested_batches_keep_their_form_and_what_is_no_tensor() -> None:
     assert batch["nested"][1] == {"name": ["0", "1"]}
 
 
-def test_nothing_walks_through_batches_where_there_is_no_device_to_go_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-    assert mover("cpu", non_blocking=False) is None
-    assert mover(None, non_blocking=False) is None
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    assert mover("cpu", non_blocking=False) is not None
-
-
 class Recorded:
     """Something that is moved by a `to` of its own."""
 
@@ -230,11 +222,9 @@ class Recorded:
 
 
 def test_whatever_has_a_to_is_moved() -> None:
-    move = mover("meta", non_blocking=True)
-    assert move is not None
     thing = Recorded()
-    assert move([thing]) == [thing]
-    assert thing.went == [("meta",)]
+    assert list(feed(iter([[thing]]), Epoch("loader"), "meta", non_blocking=True)) == [[thing]]
+    assert thing.went == [(torch.device("meta"),)]
 
 
 @pytest.mark.parametrize("world", [1, 2])

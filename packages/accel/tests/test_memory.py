@@ -157,7 +157,7 @@ def other_starts() -> list[int]:
     tried = []
     state = PartialState(cpu=True)
 
-    @find_executable_batch_size(starting_batch_size=10 + state.process_index)
+    @find_executable_batch_size(starting_batch_size=10 + 10 * state.process_index)
     def fit(batch_size: int) -> None:
         tried.append(batch_size)
         if batch_size > 8:
@@ -168,7 +168,7 @@ def other_starts() -> list[int]:
 
 
 def test_processes_that_start_apart_go_on_together(world: MakeWorld) -> None:
-    assert world(2).run(other_starts) == [[10, 9, 8], [11, 9, 8]]
+    assert world(2).run(other_starts) == [[10, 9, 8], [20, 9, 8]]
 
 
 def no_room() -> str:

@@ -60,11 +60,11 @@ class SamplerCourse(Course):
 
     def served(self, batches: Iterator[Any], epoch: Epoch) -> Iterator[Any]:
         """As `Course`; a place is the number of batches handed out."""
-        walk = self._walk
+        end = self._walk.end
         for at, batch in enumerate(batches, start=1):
             epoch.at = at
-            if at == walk.last:
-                epoch.last, epoch.tail = True, walk.tail
+            if at == end.number:
+                epoch.last, epoch.tail = True, end.tail
             yield batch
 
     def entries(self, at: Any) -> dict[str, Any]:

@@ -12,8 +12,9 @@ import torch
 from accel_state import Device, Epoch, PeerFailed, StepClock, Transport
 from torch.utils.data import DataLoader
 
+from accel_data.feed import feed
 from accel_data.ledger import Ledger
-from accel_data.loader import DataLoaderShard, mover
+from accel_data.loader import DataLoaderShard
 from accel_data.passes import Passes
 from accel_data.plan import DataRank, Ending, parts_in, refuse_split, with_last
 from accel_data.rng import RNGType, synchronize_rng_states
@@ -65,16 +66,12 @@ class DataLoaderDispatcher(DataLoader[Batch]):
         self._passes = Passes(self.fresh, self.clock, ledger if transport.rank == 0 else None, transport.size)
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        move = mover(self.device, non_blocking=self._non_blocking)
         self.set_epoch(self.iteration)
         with self.clock.iterating(self) as epoch:
             rounds = self._sent(epoch) if self._transport.rank == 0 else self._received(epoch)
             try:
-                for number, batch in enumerate(rounds):
-                    if number == 0:
-                        self._synchronize()
-                    if number >= self._skip:
-                        yield batch if move is None else move(batch)
+                wanted = islice(self._synchronized(rounds), self._skip, None)
+                yield from feed(wanted, epoch, self.device, non_blocking=self._non_blocking)
             finally:
                 rounds.close()
                 self._passes.iteration += 1
@@ -135,13 +132,16 @@ class DataLoaderDispatcher(DataLoader[Batch]):
     def _together(self) -> int:
         return 1 if self.split_batches else self._transport.size
 
-    def _synchronize(self) -> None:
+    def _synchronized(self, rounds: Iterator[Any]) -> Iterator[Any]:
         """Makes generators equal once rank 0 has drawn the order, which the others do not draw.
 
         Collective: every rank of the transport must call.
         """
         others = [kind for kind in self.rng_types if kind != RNGType.GENERATOR]
-        synchronize_rng_states(others, transport=self._transport, device=self._hardware)
+        for number, batch in enumerate(rounds):
+            if number == 0:
+                synchronize_rng_states(others, transport=self._transport, device=self._hardware)
+            yield batch
 
     def _received(self, epoch: Epoch) -> Generator[Any]:
         """Collective: every rank of the transport must call."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Self, TypeVar
 
 import torch
-from accel_ops import send_to_device
 from accel_state import Device, Epoch, StepClock, Transport
 from torch.utils.data import DataLoader, IterableDataset
 
 from accel_data.courses import Course, SamplerCourse, ShardsCourse, StreamCourse
 from accel_data.draws import SHARED, Draws
+from accel_data.feed import feed
 from accel_data.fingerprint import Fingerprint
 from accel_data.iterable import IterableDatasetShard, is_stateful
 from accel_data.ledger import Ledger
@@ -26,15 +26,6 @@ from accel_data.shards import ShardedStream
 from accel_data.state import LoaderState
 
 Batch = TypeVar("Batch")
-
-
-def mover(device: torch.device | str | None, *, non_blocking: bool) -> Callable[[Any], Any] | None:
-    """What puts a batch on `device`; None where batches are there already."""
-    if device is None:
-        return None
-    if torch.device(device).type == "cpu" and not torch.accelerator.is_available():
-        return None  # walking through every batch would cost time and change nothing
-    return lambda batch: send_to_device(batch, device, non_blocking=non_blocking)
 
 
 class DataLoaderShard(DataLoader[Batch]):
@@ -83,15 +74,14 @@ class DataLoaderShard(DataLoader[Batch]):
         self._skip = 0
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        move = mover(self.device, non_blocking=self._non_blocking)
         running, batches, resumed = self.begin_pass()
         with self.clock.iterating(self) as running.epoch:
             self._passes.open(running, resumed=resumed)
             try:
                 served = running.course.served(batches, running.epoch)
                 passed = 0 if resumed or isinstance(running.course, SamplerCourse) else self._skip
-                for batch in islice(served, passed, None) if passed else served:
-                    yield batch if move is None else move(batch)
+                wanted = islice(served, passed, None) if passed else served
+                yield from feed(wanted, running.epoch, self.device, non_blocking=self._non_blocking)
                 running.ended = True
             finally:
                 self._passes.iteration += 1

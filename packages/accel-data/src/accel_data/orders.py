@@ -6,19 +6,29 @@ import zlib
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, final
 
 import torch
+from accel_state import Tail
 from torch.utils.data import RandomSampler, SequentialSampler
 
-from accel_data.plan import DataRank, Ending, Part, deal_batches, deal_samples, last_samples, parts_in, with_last
+from accel_data.plan import DataRank, Ending, Part, deal_batches, deal_samples, last_samples
 from accel_data.seedable import SeedableRandomSampler
 
 #: one item in this many enters the digest
 EVERY = 64
 #: indices that are turned into Python numbers at a time, about
 CHUNK = 8192
+
+
+@dataclass(slots=True)
+class End:
+    """Which part is the last one of a pass, known before it comes, and what is real in it."""
+
+    number: int | None = None
+    tail: Tail | None = None
 
 
 class Order(ABC):
@@ -34,10 +44,8 @@ class Order(ABC):
         """Draws the order, and goes to item `skip`; what is dealt begins there."""
 
     @abstractmethod
-    def deal(
-        self, where: DataRank, *, rows: int | None, whole: bool, ending: Ending
-    ) -> Iterator[tuple[Part[Any], bool]]:
-        """The parts of one rank, and whether each is its last.
+    def deal(self, where: DataRank, *, rows: int | None, whole: bool, ending: Ending, end: End) -> Iterator[Any]:
+        """The parts of one rank; `end` tells the last one.
 
         An item is a sample of which a part has `rows`, or with `whole` a batch that is a part.
         """
@@ -65,21 +73,22 @@ class Listed(Order):
         """As `Order`, at no cost."""
         self._skip = skip
 
-    def deal(
-        self, where: DataRank, *, rows: int | None, whole: bool, ending: Ending
-    ) -> Iterator[tuple[Part[Any], bool]]:
+    def deal(self, where: DataRank, *, rows: int | None, whole: bool, ending: Ending, end: End) -> Iterator[Any]:
         """As `Order`; only this rank's indices become Python numbers."""
         rows, skip = rows or 1, self._skip
         size, count = rows * where.of, len(self.indices)
         full, left = divmod(max(count - skip, 0), size)
-        parts = parts_in(full * size + left, where, ending=ending, rows=rows)
-        for number, items in enumerate(self._rounds(skip + where.index * rows, rows, size, full), start=1):
-            yield Part(items), number == parts
+        part = None
         if left:
             rest, start = self._numbers(skip + full * size, count), self._numbers(0, min(size, count))
             part = last_samples(rest, start, where, rows=rows, ending=ending)
-            if part is not None:
-                yield part, True
+        end.number = full + (part is not None)
+        if part is None or not full:
+            end.tail = None if part is None else part.tail
+        yield from self._rounds(skip + where.index * rows, rows, size, full)
+        if part is not None:
+            end.tail = part.tail
+            yield part.items
         if self.generator is not None:
             # torch's sampler ends with a second permutation, of which it uses nothing: later epochs depend on it
             torch.randperm(count, generator=self.generator)
@@ -126,14 +135,39 @@ class Streamed(Order):
             pass
         self.items = chain(list(islice(self.items, 1)), self.items)
 
-    def deal(
-        self, where: DataRank, *, rows: int | None, whole: bool, ending: Ending
-    ) -> Iterator[tuple[Part[Any], bool]]:
+    def deal(self, where: DataRank, *, rows: int | None, whole: bool, ending: Ending, end: End) -> Iterator[Any]:
         """As `Order`; one round is read ahead."""
         start, note = self._start, self._note
         if whole:
-            return with_last(deal_batches(self.items, where, rows=rows, ending=ending, start=start, note=note))
-        return with_last(deal_samples(self.items, where, rows=rows or 1, ending=ending, start=start, note=note))
+            parts: Iterator[Part[Any]] = deal_batches(
+                self.items, where, rows=rows, ending=ending, start=start, note=note
+            )
+        else:
+            parts = deal_samples(self.items, where, rows=rows or 1, ending=ending, start=start, note=note)
+        number, held = 0, None
+        for part in parts:
+            if held is not None:
+                number += 1
+                yield held.items
+            held = part
+        if held is not None:
+            end.number, end.tail = number + 1, held.tail
+            yield held.items
+
+    def _alone(self, end: End) -> Iterator[Any]:
+        """All batches, for the one rank there is; one is read ahead."""
+        number, held = 0, None
+        for following in self.items:
+            if not self._read % EVERY:
+                self._noted.append(_number(following))
+            self._read += 1
+            if number:
+                yield held
+            number += 1
+            held = following
+        if number:
+            end.number = number
+            yield held
 
     def digest(self, count: int) -> int:
         """As `Order`."""
@@ -145,8 +179,10 @@ class Streamed(Order):
         return passed
 
     def _note(self, taken: list[Any]) -> None:
-        self._noted.extend(map(_number, taken[-self._read % EVERY :: EVERY]))
+        first = -self._read % EVERY
         self._read += len(taken)
+        if first < len(taken):
+            self._noted.extend(map(_number, taken[first::EVERY]))
 
 
 def draw(sampler: Any) -> Order:

@@ -168,8 +168,7 @@ def deal_batches(
     while len(taken) == where.of:
         following = list(islice(source, where.of))
         note(following)
-        short = rows is not None and length(taken[-1]) < rows
-        if not following and short and ending in (Ending.REPEAT, Ending.DROP):
+        if not following and rows is not None and ending in (Ending.REPEAT, Ending.DROP) and length(taken[-1]) < rows:
             break
         yield Part(taken[where.index])
         taken = following

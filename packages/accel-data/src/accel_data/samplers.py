@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
-from accel_state import Tail
 from torch.utils.data import BatchSampler, Sampler
 
-from accel_data.orders import Order, Streamed, draw
+from accel_data.orders import End, Order, Streamed, draw
 from accel_data.plan import DataRank, Ending, parts_in, refuse_split
 
 
@@ -24,8 +23,7 @@ class Walk:
     def __init__(self, shard: BatchSamplerShard, skip: int) -> None:
         self.shard = shard
         self.skip = skip
-        self.last: int | None = None
-        self.tail: Tail | None = None
+        self.end = End()
         self._order: Order | None = None
 
     def begin(self) -> Order:
@@ -39,11 +37,7 @@ class Walk:
         """This rank's batches of indices."""
         shard = self.shard
         whole = shard.unit == "batches"
-        dealt = self.begin().deal(shard.where, rows=shard.rows, whole=whole, ending=shard.ending)
-        for number, (part, last) in enumerate(dealt, start=1):
-            if last:
-                self.last, self.tail = number, part.tail
-            yield part.items
+        yield from self.begin().deal(shard.where, rows=shard.rows, whole=whole, ending=shard.ending, end=self.end)
 
     def consumed(self, handed: int) -> int:
         """Items of the order that the whole job has been served when this rank had `handed` batches."""

@@ -1,0 +1,65 @@
+"""Brings batches to the device: at once, or one ahead on a side stream of an accelerator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from accel_ops import recursively_apply, send_to_device
+from accel_state import Epoch
+
+
+def feed(
+    batches: Iterator[Any], epoch: Epoch, device: torch.device | str | None, *, non_blocking: bool
+) -> Iterator[Any]:
+    """The batches on `device`; `epoch` is true of each when it comes.
+
+    With `non_blocking` on an accelerator the next batch is copied while the script works on this one.
+    """
+    if device is None:
+        return batches
+    place = torch.device(device)
+    if place.type == "cpu" and not torch.accelerator.is_available():
+        return batches  # walking through every batch would cost time and change nothing
+    if non_blocking and place.type not in ("cpu", "meta"):
+        return _ahead(batches, epoch, SideStream(place))
+    return (send_to_device(batch, place, non_blocking=non_blocking) for batch in batches)
+
+
+class SideStream:
+    """A stream of an accelerator on which copies are made while the current stream computes."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.Stream(device)
+
+    def send(self, batch: Any) -> tuple[Any, Any]:
+        """The batch on the device, as a copy that was only asked for, and the event of its end."""
+        with self._stream:
+            moved = send_to_device(batch, self._device, non_blocking=True)
+        return moved, self._stream.record_event()
+
+    def await_copy(self, moved: Any, event: Any) -> None:
+        """Lets the current stream wait for the copy, and keeps its memory until that stream has used it."""
+        current = torch.accelerator.current_stream(self._device)
+        current.wait_event(event)
+        recursively_apply(lambda tensor: (tensor.record_stream(current), tensor)[1], moved)
+
+
+def _ahead(batches: Iterator[Any], epoch: Epoch, side: SideStream) -> Iterator[Any]:
+    waiting: tuple[Any, Any, tuple[Any, ...]] | None = None
+    for batch in batches:
+        facts = (epoch.last, epoch.tail, epoch.at)
+        moved, event = side.send(batch)
+        if waiting is not None:
+            yield _ready(side, epoch, *waiting)
+        waiting = moved, event, facts
+    if waiting is not None:
+        yield _ready(side, epoch, *waiting)
+
+
+def _ready(side: SideStream, epoch: Epoch, moved: Any, event: Any, facts: tuple[Any, ...]) -> Any:
+    side.await_copy(moved, event)
+    epoch.last, epoch.tail, epoch.at = facts
+    return moved

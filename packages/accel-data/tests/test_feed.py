@@ -1,0 +1,66 @@
+"""Batches come to the device in their order; on an accelerator the next one is on its way meanwhile."""
+
+from typing import Any
+
+import pytest
+import torch
+from accel_data import feed as feeding
+from accel_data import prepare_data_loader
+from accel_state import Epoch, StepClock
+from accel_testing import RangeDataset
+from torch.utils.data import DataLoader
+
+
+class NoStream:
+    """Stands in for a side stream where there is no accelerator, and notes what it was asked for."""
+
+    def __init__(self, device: object = None) -> None:
+        self.calls: list[str] = []
+
+    def send(self, batch: Any) -> tuple[Any, str]:
+        self.calls.append(f"send {batch}")
+        return batch, f"event {batch}"
+
+    def await_copy(self, moved: Any, event: str) -> None:
+        assert event == f"event {moved}"
+        self.calls.append(f"await {moved}")
+
+
+def told(count: int, epoch: Epoch) -> Any:
+    for number in range(count):
+        epoch.last, epoch.at = number == count - 1, number
+        yield number
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_the_next_batch_is_on_its_way_before_one_is_handed_out(count: int) -> None:
+    side, epoch = NoStream(), Epoch("loader")
+    seen = []
+    for batch in feeding._ahead(told(count, epoch), epoch, side):  # type: ignore[arg-type]
+        seen.append((batch, epoch.last, epoch.at))
+        side.calls.append(f"work {batch}")
+    assert seen == [(number, number == count - 1, number) for number in range(count)]
+    if count == 3:
+        expected = "send 0, send 1, await 0, work 0, send 2, await 1, work 1, await 2, work 2"
+        assert ", ".join(side.calls) == expected
+
+
+def test_nothing_is_touched_on_a_machine_without_an_accelerator() -> None:
+    batches = iter([object()])
+    if not torch.accelerator.is_available():
+        assert feeding.feed(batches, Epoch("loader"), "cpu", non_blocking=True) is batches
+    assert feeding.feed(batches, Epoch("loader"), None, non_blocking=True) is batches
+
+
+def test_the_place_is_that_of_the_batch_in_hand_when_one_is_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state counts what the script was given, and not what is on its way."""
+    side = NoStream()
+    monkeypatch.setattr(feeding, "feed", feeding.feed)
+    monkeypatch.setattr(
+        "accel_data.loader.feed",
+        lambda batches, epoch, device, non_blocking: feeding._ahead(batches, epoch, side),  # type: ignore[arg-type]
+    )
+    clock = StepClock()
+    loader: Any = prepare_data_loader(DataLoader(RangeDataset(10), 2), clock=clock)
+    places = [(loader.state_dict()["consumed"], clock.end_of_dataloader) for _ in loader]
+    assert places == [(2, False), (4, False), (6, False), (8, False), (10, True)]

@@ -1,0 +1,1 @@
+"""Who is measured: hand-written PyTorch, accel, Accelerate."""
