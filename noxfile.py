@@ -114,6 +114,14 @@ def rows(session: nox.Session) -> None:
 
 
 @nox.session
+def soak(session: nox.Session) -> None:
+    """Runs the tests that can try many more cases with all of them: crashes, resumes, uneven ends."""
+    install(session, *PACKAGES, extra=TESTING)
+    chosen = session.posargs or ["packages", "tests-integration"]
+    session.run("pytest", "--soak", "-m", "soak", "--timeout", "3600", *chosen)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Measures accel beside hand-written PyTorch and Accelerate; `-- --help` says what can be asked for."""
     # torch once more, so that nothing that Accelerate brings along changes its version

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from accel_testing.failure import NotSendable, RankFailure
+from accel_testing.plugin import Cases
 from accel_testing.world import MakeWorld, World
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from accel_testing.tiny import Mlp, RangeDataset, RangeStream, Regression
 
 __all__ = [
+    "Cases",
     "MakeWorld",
     "Mlp",
     "NotSendable",

@@ -1,8 +1,8 @@
-"""The pytest plug-in: fixtures `world` and `device`, option --device, and the police."""
+"""The pytest plug-in: fixtures `world`, `device` and `cases`, options --device and --soak, and the police."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from importlib import import_module
 from importlib.util import find_spec
@@ -17,18 +17,23 @@ from accel_testing.world import MakeWorld, World
 if TYPE_CHECKING:
     import torch
 
+Cases = Callable[[int, int], int]
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds --device."""
-    parser.getgroup("accel-testing").addoption(
+    """Adds --device and --soak."""
+    group = parser.getgroup("accel-testing")
+    group.addoption(
         "--device", choices=["cpu", "cuda", "xla"], default="cpu", help="kind of device that fixture `device` gives"
     )
+    group.addoption("--soak", action="store_true", help="tests that use fixture `cases` try many more of them")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Registers the marker `leaves`."""
     kinds = ", ".join(police.KINDS)
     config.addinivalue_line("markers", f"leaves(*kinds): the test may leave these behind: {kinds}")
+    config.addinivalue_line("markers", "soak: the test tries many more cases with --soak")
 
 
 @pytest.fixture
@@ -57,6 +62,12 @@ def device(request: pytest.FixtureRequest) -> torch.device:
         found: torch.device = import_module("torch_xla").device()
         return found
     return torch.device(kind)
+
+
+@pytest.fixture
+def cases(request: pytest.FixtureRequest) -> Cases:
+    """How many cases to try: the first number, or the second with --soak."""
+    return lambda suite, soak: soak if request.config.getoption("--soak") else suite
 
 
 def _allowed(item: pytest.Item) -> frozenset[str]:
