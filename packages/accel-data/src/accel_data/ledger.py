@@ -33,6 +33,7 @@ class Ledger:
             "at": about.consumed,
             "of": about.length,
             "unit": about.unit,
+            "step": about.step,
             "order": _identity(drawn_from),
             "digest": about.digest,
             "dataset": about.dataset,
@@ -107,9 +108,15 @@ def _read(line: dict[str, Any], epochs: list[_Epoch]) -> str | None:
     last = epochs[-1]
     if at < last.begun_at:
         return f"epoch {number} ends at {at}, before {last.begun_at}, where it was resumed"
+    if last.upto is not None:
+        return f"epoch {number} ends twice, at {last.upto} and at {at}"
     last.upto, last.complete = at, event == "end"
-    if event == "end" and line["unit"] == "samples" and line["of"] is not None and at > line["of"]:
+    if event != "end" or line["unit"] != "samples" or line["of"] is None:
+        return None
+    if at > line["of"]:
         return f"epoch {number} served {at} samples of {line['of']}"
+    if line["of"] - at >= line["step"]:  # less may be dropped
+        return f"epoch {number} ends at {at} of {line['of']} samples, and a step takes {line['step']}"
     return None
 
 
