@@ -207,3 +207,14 @@ def test_skipped_batches_are_left_out_of_every_pass(kind: str) -> None:
         assert len(list(loader)) == 4
     if kind == "map":
         assert len(dataset.reads) == 2 * 8 + 16
+
+
+def test_a_pass_that_runs_while_a_state_is_loaded_is_forgotten() -> None:
+    whole = [batch.tolist() for batch in shuffled()]
+    state = place_in(shuffled())
+    loader = shuffled()
+    for _ in loader:
+        loader.load_state_dict(state)
+        break
+    assert loader.iteration == 0
+    assert [batch.tolist() for batch in loader] == whole[2:]

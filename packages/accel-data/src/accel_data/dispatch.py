@@ -67,6 +67,7 @@ class DataLoaderDispatcher(DataLoader[Batch]):
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         self.set_epoch(self.iteration)
+        forgotten = self._passes.forgotten
         with self.clock.iterating(self) as epoch:
             rounds = self._sent(epoch) if self._transport.rank == 0 else self._received(epoch)
             try:
@@ -74,7 +75,8 @@ class DataLoaderDispatcher(DataLoader[Batch]):
                 yield from feed(wanted, epoch, self.device, non_blocking=self._non_blocking)
             finally:
                 rounds.close()
-                self._passes.iteration += 1
+                if self._transport.rank > 0 and self._passes.forgotten == forgotten:
+                    self._passes.iteration += 1  # rank 0 counts where it reads
 
     def __len__(self) -> int:
         batches = len(self.reader)

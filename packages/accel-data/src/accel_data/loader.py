@@ -84,7 +84,6 @@ class DataLoaderShard(DataLoader[Batch]):
                 yield from feed(wanted, running.epoch, self.device, non_blocking=self._non_blocking)
                 running.ended = True
             finally:
-                self._passes.iteration += 1
                 self._passes.close(running)
 
     def set_epoch(self, epoch: int) -> None:

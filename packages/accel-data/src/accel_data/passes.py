@@ -32,6 +32,8 @@ class Passes:
 
     def __init__(self, fresh: Callable[[], LoaderState], clock: StepClock, ledger: Ledger | None, world: int) -> None:
         self.iteration = 0
+        #: how often the loader was put somewhere else
+        self.forgotten = 0
         self.ledger = ledger
         self._fresh = fresh
         self._clock = clock
@@ -45,7 +47,10 @@ class Passes:
         self._tell("resume" if resumed else "start", running)
 
     def close(self, running: Pass) -> None:
-        """Notes that a pass is over, at its end or before."""
+        """Notes that a pass is over, at its end or before; one that was forgotten counts no more."""
+        if not any(one is running for one in self._running):
+            return
+        self.iteration += 1
         self._running = [one for one in self._running if one is not running]
         running.steps_at_end = self._clock.steps
         self._ended = running
@@ -54,6 +59,7 @@ class Passes:
     def forget(self) -> None:
         """Forgets all passes: the loader is put somewhere else."""
         self._running, self._ended = [], None
+        self.forgotten += 1
 
     def here(self, now: dict[str, Any]) -> LoaderState | None:
         """The place in the newest pass; None where none runs.

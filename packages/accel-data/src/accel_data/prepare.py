@@ -79,22 +79,24 @@ def prepare_data_loader(
         known = fingerprint(dataloader.dataset)
     shards = _shards(dataloader, where, dispatch_batches)
     if dispatch_batches is None:
-        dispatch_batches = shards is None and even_batches and _only_one_may_read(dataloader, transport)
+        equal = even_batches and end is not Ending.UNEVEN
+        dispatch_batches = shards is None and equal and _only_one_may_read(dataloader, transport)
     common: dict[str, Any] = {"device": device if put_on_device else None, "non_blocking": non_blocking, "clock": clock}
     common |= {"ending": end, "rng_types": rng_types, "hardware": hardware, "transport": transport, "ledger": ledger}
     if dispatch_batches:
         if transport is None or where.of != transport.size:
             raise ValueError("dispatch_batches=True sends batches between processes: it needs their transport")
-        if not even_batches:
+        if not even_batches or end is Ending.UNEVEN:
             raise ValueError(
-                "dispatch_batches=True gives all processes equal parts of each batch, and even_batches=False asks for"
-                " unequal ones; give one of them up"
+                "dispatch_batches=True gives all processes equal parts of each batch, and even_batches=False, or"
+                ' ending="join", asks for unequal ones; give one of them up'
             )
         if transport.size > 1:
-            alone = DataRank(0, 1)
-            reader = _stream(dataloader, alone, False, settings, None, {"fingerprint": known})
-            if not isinstance(dataloader.dataset, IterableDataset):
-                reader = _map_style(dataloader, _sampler(dataloader), alone, False, settings, {"fingerprint": known})
+            alone, kept = DataRank(0, 1), {"fingerprint": known, "ending": end}
+            if isinstance(dataloader.dataset, IterableDataset):
+                reader = _stream(dataloader, alone, False, settings, None, kept)
+            else:
+                reader = _map_style(dataloader, _sampler(dataloader), alone, False, settings, kept)
             return DataLoaderDispatcher(reader, split_batches, **common, **_batching_of(dataloader))
     common |= {"fingerprint": known, "where": where}
     if isinstance(dataloader.dataset, IterableDataset):
@@ -198,6 +200,7 @@ def _stream(
         dataset = ShardedStream(loader.dataset, shards, where, rows, drop_last=ending is Ending.DROP)
     if shards is not None or whole.marks or loader.num_workers > 1:
         settings = settings | {"collate_fn": MarkedCollate(settings["collate_fn"])}
+    drop = rows is not None and (drop or ending is Ending.DROP)
     return DataLoaderShard(dataset, **common, **settings, batch_size=rows, drop_last=drop)
 
 
