@@ -50,7 +50,7 @@ def test_another_length_is_refused_or_warned_of() -> None:
     state = place_in(shuffled(20))
     text = refused(shuffled(24), state)
     assert "the dataset had 20 samples and has 24 samples" in text
-    assert "load_state_dict(state, strict=False) accepts a changed dataset" in text
+    assert "load_state_dict(state, strict=False) accepts another dataset in the same order" in text
 
 
 def test_another_content_is_refused_or_warned_of() -> None:

@@ -15,7 +15,7 @@ from accel_data.plan import Ending, with_last
 from accel_data.samplers import BatchSamplerShard
 from accel_data.shards import ShardedStream, in_turn
 from accel_data.state import LoaderState, ResumeError
-from accel_data.turns import in_step, rotated
+from accel_data.turns import in_step, rotated, unaided
 
 
 class Course(ABC):
@@ -176,24 +176,21 @@ class ShardsCourse(Course):
         """As `Course`; a place is what was taken of this rank's shards."""
         source = rotated(batches, self._first) if self._first else batches
         together = self._transport is not None and self._transport.size > 1 and self._ending is not Ending.UNEVEN
-        pairs = with_last(source)
+        steps = unaided(source)
         if together and self._transport is not None:
-            pairs = in_step(source, self._transport, rows=self._stream.rows or 1, ending=self._ending)
+            steps = in_step(source, self._transport, rows=self._stream.rows, ending=self._ending)
         taken, states, following = dict(self._taken), dict(self._states), self._first
-        for at, (batch, last) in enumerate(pairs, start=1):
-            epoch.last = last
-            if type(batch) is not Marked:
-                epoch.at = at
-                yield batch
-                continue
-            mark = batch.mark
-            epoch.tail = mark.tail
-            if mark.taken is not None:
+        whole = 0
+        for batch, mark, epoch.tail, epoch.last, own in steps:
+            if mark is not None and mark.taken is not None:
                 taken.update(mark.taken)
                 states.update(mark.state or {})
                 following = (mark.stream + 1) % self._readers
                 epoch.at = (dict(taken), dict(states), following)
-            yield batch.value
+            elif own:
+                whole += 1
+                epoch.at = whole
+            yield batch
 
     def entries(self, at: Any) -> dict[str, Any]:
         """As `Course`.

@@ -51,8 +51,6 @@ class DataLoaderDispatcher(DataLoader[Batch]):
         batches: Any = self.batch_sampler if self.batch_sampler is not None else self.sampler
         if split_batches:
             refuse_split(batches, getattr(batches, "batch_size", None), transport.size)
-        # torch sets its own `drop_last` to False where it is given a batch sampler
-        self._drop_last: bool = getattr(batches, "drop_last", self.drop_last) or ending is Ending.DROP
         self.reader = reader
         self.split_batches = split_batches
         self.device = device
@@ -71,7 +69,8 @@ class DataLoaderDispatcher(DataLoader[Batch]):
         with self.clock.iterating(self) as epoch:
             rounds = self._sent(epoch) if self._transport.rank == 0 else self._received(epoch)
             try:
-                wanted = islice(self._synchronized(rounds), self._skip, None)
+                skip, self._passes.resume = 0 if self._passes.resume is not None else self._skip, None
+                wanted = islice(self._synchronized(rounds), skip, None)
                 yield from feed(wanted, epoch, self.device, non_blocking=self._non_blocking)
             finally:
                 rounds.close()
@@ -82,7 +81,7 @@ class DataLoaderDispatcher(DataLoader[Batch]):
         batches = len(self.reader)
         if self.split_batches:
             return batches
-        ending = Ending.DROP if self._drop_last else Ending.REPEAT
+        ending = Ending.DROP if self._ending is Ending.DROP else Ending.REPEAT
         return parts_in(batches, DataRank(0, self._transport.size), ending=ending)
 
     def set_epoch(self, epoch: int) -> None:
@@ -99,7 +98,9 @@ class DataLoaderDispatcher(DataLoader[Batch]):
         if self._transport.rank == 0:
             fresh = self.reader.state_dict()
             here = self._passes.here(fresh["draws"])
-            state = fresh | {"step": self.fresh().step} if here is None else here.as_dict()
+            # a place that is not resumed yet is the reader's to tell
+            waits = here is None or here is self._passes.resume
+            state = fresh | {"step": self.fresh().step} if waits or here is None else here.as_dict()
         return self._transport.broadcast_object(state, 0)
 
     def load_state_dict(self, state: dict[str, Any], *, strict: bool = True) -> None:
@@ -109,6 +110,7 @@ class DataLoaderDispatcher(DataLoader[Batch]):
         """
         found = LoaderState.of(state, fresh=self.fresh(), strict=strict)
         self._passes.forget()
+        self._passes.resume = found if found.begun else None
         if self._transport.rank == 0:
             self.reader.load_state_dict(replace(found, step=self.reader.fresh().step).as_dict(), strict=False)
         self.set_epoch(found.epoch)
@@ -188,6 +190,6 @@ class DataLoaderDispatcher(DataLoader[Batch]):
 
     def _rounds(self, batches: Iterator[Any], place: Epoch) -> Iterator[tuple[list[Any], Any]]:
         while taken := list(islice(batches, self._together)):
-            if len(taken) < self._together and self._drop_last:
+            if len(taken) < self._together and self._ending is Ending.DROP:
                 return
             yield taken, place.at

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from accel_state import Transport
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, IterableDataset, Sampler
 from torch.utils.data import sampler as torch_samplers
 
 from accel_data.seedable import SeedableRandomSampler
@@ -39,7 +38,7 @@ class Draws:
     """The generators from which an epoch of a loader is drawn.
 
     torch's default one is among them: loaders without a generator draw the seed of their workers from it. Python's and
-    NumPy's are where a sampler is not torch's own, as nobody knows what it draws from.
+    NumPy's are where a sampler is not torch's own, or a stream, as nobody knows what it draws from.
     """
 
     def __init__(self, loader: DataLoader[Any], *roots: Any) -> None:
@@ -47,7 +46,8 @@ class Draws:
         self._loader = loader
         self._owner = None if isinstance(owner, SeedableRandomSampler) else owner
         samplers = [one for one in chain_of(roots) if isinstance(one, Sampler)]
-        self._foreign = any(not _is_known(type(one)) for one in samplers)
+        streams = [one for one in roots if isinstance(one, IterableDataset)]
+        self._foreign = bool(streams) or any(not _is_known(type(one)) for one in samplers)
 
     def capture(self) -> dict[str, Any]:
         """Where the generators stand: tensors, and what JSON can hold."""
@@ -89,13 +89,6 @@ class Draws:
             yield
         finally:
             self.put(before)
-
-    def of_rank_zero(self, transport: Transport, states: dict[str, Any]) -> dict[str, Any]:
-        """The `states` of rank 0.
-
-        Collective: every rank of the transport must call.
-        """
-        return transport.broadcast_object(states, 0)
 
     def _own(self) -> dict[str, torch.Generator]:
         found: dict[str, torch.Generator] = {}

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
-from accel_ops import ignorant_find_batch_size
 from torch.utils.data import IterableDataset, get_worker_info
 
 from accel_data.marks import Mark, Marked
 from accel_data.plan import DataRank, Ending, Part, deal_batches, deal_samples, parts_in, refuse_split
+from accel_data.samples import samples_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +86,18 @@ class IterableDatasetShard(IterableDataset[Any]):
         tells_state = self.mark and is_stateful(self.dataset)
         if self.where.of == 1 and start is None and not (self.mark and tells_stream) and not tells_state:
             return iter(self.dataset)
-        dealt = self._dealt(stream, start, tells_stream=tells_stream, tells_state=tells_state)
+        source, first = self._source(stream, start)
+        dealt = self._dealt(source, first, stream, tells_stream=tells_stream, tells_state=tells_state)
         return chain.from_iterable(dealt)
 
     def _dealt(
-        self, stream: int, start: StreamStart | None, *, tells_stream: bool, tells_state: bool
+        self, source: Iterator[Any], first: list[Any], stream: int, *, tells_stream: bool, tells_state: bool
     ) -> Iterator[list[Any]]:
-        source, first = self._source(stream, start)
         for part in self._parts(source, first):
             items = [part.items] if self.rows is None else part.items
             if self.mark and (part.tail is not None or tells_stream or tells_state):
-                state = self.dataset.state_dict() if tells_state else None
+                # a copy: a dataset may go on with the very object that it told
+                state = copy.deepcopy(self.dataset.state_dict()) if tells_state else None
                 items[0] = Marked(items[0], Mark(part.tail, stream, state=state))
             yield items
 
@@ -108,11 +110,12 @@ class IterableDatasetShard(IterableDataset[Any]):
         source = iter(self.dataset)
         first = list(islice(source, min(start.taken[stream], self.round)))
         deque(islice(source, start.taken[stream] - len(first)), maxlen=0)
-        return source, first
+        # one item more, here and now: with it a stream draws its order, if it draws from a global generator
+        return chain(list(islice(source, 1)), source), first
 
     def _parts(self, source: Iterator[Any], first: list[Any]) -> Iterator[Part[Any]]:
         if self.rows is None:
-            return deal_batches(source, self.where, rows=None, ending=self.ending, start=first, length=_samples_of)
+            return deal_batches(source, self.where, rows=None, ending=self.ending, start=first, length=samples_in)
         return deal_samples(source, self.where, rows=self.rows, ending=self.ending, start=first)
 
     def __len__(self) -> int:
@@ -132,10 +135,3 @@ class IterableDatasetShard(IterableDataset[Any]):
         """Passes the epoch on to a dataset that takes it."""
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(epoch)
-
-
-def _samples_of(element: Any) -> int:
-    size = ignorant_find_batch_size(element)
-    if size is not None:
-        return size
-    return len(element) if isinstance(element, list | tuple) else 1

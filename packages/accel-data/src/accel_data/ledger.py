@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,10 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What one loader served in one epoch: items 0 to `upto` of its order, once each, in `pieces` runs."""
+    """What one loader served in one epoch: items `first` to `upto` of its order, once each, in `pieces` runs.
+
+    `complete` says whether the pass came to its end; otherwise the script left it, or it still runs.
+    """
 
     loader: str
     epoch: int
@@ -54,6 +57,7 @@ class Served:
     unit: str
     complete: bool
     pieces: int
+    first: int = 0
 
 
 @dataclass(slots=True)
@@ -63,6 +67,7 @@ class _Epoch:
     pieces: int = 1
     upto: int | None = None
     complete: bool = False
+    digests: dict[int, Any] = field(default_factory=dict)
 
 
 def verify(path: str | Path) -> list[Served]:
@@ -87,7 +92,15 @@ def verify(path: str | Path) -> list[Served]:
     if wrong:
         raise LedgerError(f"{path} does not prove that each sample was served once:\n" + "\n".join(wrong))
     return [
-        Served(loader, one.start["epoch"], one.upto or one.begun_at, one.start["unit"], one.complete, one.pieces)
+        Served(
+            loader,
+            one.start["epoch"],
+            one.upto or one.begun_at,
+            one.start["unit"],
+            one.complete,
+            one.pieces,
+            one.start["at"],
+        )
         for loader, epochs in loaders.items()
         for one in epochs
     ]
@@ -106,6 +119,8 @@ def _read(line: dict[str, Any], epochs: list[_Epoch]) -> str | None:
     if not epochs or epochs[-1].start["epoch"] != number:
         return f"epoch {number} ends, and was not begun"
     last = epochs[-1]
+    if last.digests.setdefault(at, line["digest"]) != line["digest"]:
+        return f"epoch {number} ends at {at} with another digest than before: another order was served"
     if at < last.begun_at:
         return f"epoch {number} ends at {at}, before {last.begun_at}, where it was resumed"
     if last.upto is not None:
@@ -128,7 +143,7 @@ def _started(line: dict[str, Any], epochs: list[_Epoch]) -> str | None:
     while epochs and epochs[-1].start["epoch"] >= number:
         epochs.pop()  # a state from between two epochs was loaded
     unfinished = bool(epochs) and epochs[-1].upto is None
-    epochs.append(_Epoch(line, 0))
+    epochs.append(_Epoch(line, line["at"]))
     if number > expected:
         return f"epoch {number} begins, and epoch {expected} was never served"
     if unfinished:
@@ -141,6 +156,8 @@ def _resumed(line: dict[str, Any], last: _Epoch) -> str | None:
     for name, what in (("order", "order"), ("dataset", "dataset"), ("of", "length"), ("unit", "unit")):
         if line[name] != before[name]:
             return f"epoch {number} is resumed with another {what}: {before[name]} became {line[name]}"
+    if last.digests.setdefault(at, line["digest"]) != line["digest"]:
+        return f"epoch {number} is resumed at {at} with another digest than before: another order was served"
     if last.upto is not None and at > last.upto:
         return f"epoch {number} is resumed at {at}, and only {last.upto} were served: {at - last.upto} are lost"
     last.begun_at, last.upto, last.complete = at, None, False

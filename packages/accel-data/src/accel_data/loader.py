@@ -23,7 +23,7 @@ from accel_data.plan import DataRank, Ending
 from accel_data.rng import RNGType, synchronize_rng_states
 from accel_data.samplers import BatchSamplerShard, inner_sampler, innermost_sampler
 from accel_data.shards import ShardedStream
-from accel_data.state import LoaderState
+from accel_data.state import LoaderState, ResumeError
 
 Batch = TypeVar("Batch")
 
@@ -70,8 +70,8 @@ class DataLoaderShard(DataLoader[Batch]):
         self._hardware = hardware
         self._non_blocking = non_blocking
         self._fingerprint = fingerprint
-        self._resume: LoaderState | None = None
         self._skip = 0
+        self._seeds = True
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         running, batches, resumed = self.begin_pass()
@@ -108,7 +108,8 @@ class DataLoaderShard(DataLoader[Batch]):
         now = self._draws().capture()
         here = self._passes.here(now)
         if here is None:
-            here = replace(self.fresh(), epoch=self.iteration, draws=now, sampler=self._sampler_state())
+            seeded = self._iterator is None
+            here = replace(self.fresh(), seeded=seeded, epoch=self.iteration, draws=now, sampler=self._sampler_state())
         return here.as_dict()
 
     def load_state_dict(self, state: dict[str, Any], *, strict: bool = True) -> None:
@@ -121,15 +122,16 @@ class DataLoaderShard(DataLoader[Batch]):
         Collective: every rank must call, with the same state.
         """
         found = LoaderState.of(state, fresh=self.fresh(), strict=strict)
-        if isinstance(self.dataset, ShardedStream) and found.streams:
-            self.dataset.shards = found.streams
-        self.set_epoch(found.epoch)
+        if isinstance(self.dataset, ShardedStream) and found.unit == "shards":
+            self.dataset.cut_into(found.streams)
         self._passes.forget()
-        self._resume = found if found.begun else None
+        self._passes.resume = found if found.begun else None
+        self._seeds = found.seeded
         self._iterator = None  # workers that live on would not hear of it
         sampler = innermost_sampler(self._shard)
         if found.sampler is not None and is_stateful(sampler):
             sampler.load_state_dict(found.sampler)
+        self.set_epoch(found.epoch)
         states = found.now if found.begun else found.draws
         own = {name: one for name, one in states.items() if name not in SHARED}
         self._draws().put(states if self.where.index == 0 else own)
@@ -185,7 +187,7 @@ class DataLoaderShard(DataLoader[Batch]):
 
         Collective: with a transport, every rank must call.
         """
-        state, self._resume = self._resume, None
+        state, self._passes.resume = self._passes.resume, None
         if self._transport is not None:
             others = [kind for kind in self.rng_types if kind != RNGType.GENERATOR]
             synchronize_rng_states(others, transport=self._transport, device=self._hardware)
@@ -198,11 +200,30 @@ class DataLoaderShard(DataLoader[Batch]):
         if RNGType.TORCH in self.rng_types:  # the shared generators are equal already, and should stay so
             generators.put({name: one for name, one in draws.items() if name not in SHARED})
             follows = False
-        course = self._course(state)
+        if hasattr(getattr(self.dataset, "dataset", None), "set_epoch"):
+            self._iterator = None  # workers that live on would stay in their epoch
+        seeded, self._seeds = self._iterator is None and self._seeds, True
+        if self.share is not None:
+            # where the epoch drew no seed for workers, as they lived on, the order is drawn as if none were drawn now
+            self.share.before_draw = (lambda: generators.put(draws)) if self._iterator is None and not seeded else None
+        course, refusal = self._course(state), None
         with generators.at(draws if state is not None or follows else None):
             batches = super().__iter__()
-            course.begin()
-        return Pass(self.iteration, course, Epoch(self), draws, sampler), batches, state is not None
+            try:
+                course.begin()
+            except ResumeError as error:
+                refusal = error
+        self._refuse_together(state, refusal)
+        return Pass(self.iteration, course, Epoch(self), draws, sampler, seeded), batches, state is not None
+
+    def _refuse_together(self, state: LoaderState | None, refusal: ResumeError | None) -> None:
+        """Collective: with a transport and a state, every rank must call."""
+        refusals = [refusal]
+        if state is not None and self._transport is not None and self._transport.size > 1:
+            refusals = self._transport.all_gather_objects(refusal)
+        for rank, found in enumerate(refusals):
+            if found is not None:
+                raise refusal or ResumeError(f"rank {rank} cannot continue: {found}")
 
     def _course(self, state: LoaderState | None) -> Course:
         if isinstance(self.dataset, ShardedStream):
@@ -226,6 +247,7 @@ class DataLoaderShard(DataLoader[Batch]):
             unit=unit,
             streams=streams,
             step=each * self.clock.every,
+            drawn_by=None if streams else type(innermost_sampler(self._shard)).__name__,
             length=None if known is None else known.length,
             dataset=None if known is None else known.digest,
         )

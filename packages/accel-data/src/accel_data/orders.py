@@ -138,6 +138,9 @@ class Streamed(Order):
     def deal(self, where: DataRank, *, rows: int | None, whole: bool, ending: Ending, end: End) -> Iterator[Any]:
         """As `Order`; one round is read ahead."""
         start, note = self._start, self._note
+        if whole and where.of == 1:
+            yield from self._alone(end)
+            return
         if whole:
             parts: Iterator[Part[Any]] = deal_batches(
                 self.items, where, rows=rows, ending=ending, start=start, note=note

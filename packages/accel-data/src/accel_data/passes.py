@@ -23,6 +23,7 @@ class Pass:
     epoch: Epoch
     draws: dict[str, Any]
     sampler: dict[str, Any] | None
+    seeded: bool = True
     ended: bool = False
     steps_at_end: int = 0
 
@@ -34,6 +35,8 @@ class Passes:
         self.iteration = 0
         #: how often the loader was put somewhere else
         self.forgotten = 0
+        #: where the next pass continues
+        self.resume: LoaderState | None = None
         self.ledger = ledger
         self._fresh = fresh
         self._clock = clock
@@ -53,7 +56,7 @@ class Passes:
         self.iteration += 1
         self._running = [one for one in self._running if one is not running]
         running.steps_at_end = self._clock.steps
-        self._ended = running
+        self._ended = None if self._clock.due else running
         self._tell("end" if running.ended else "left", running)
 
     def forget(self) -> None:
@@ -62,13 +65,17 @@ class Passes:
         self.forgotten += 1
 
     def here(self, now: dict[str, Any]) -> LoaderState | None:
-        """The place in the newest pass; None where none runs.
+        """The place in the newest pass, or of the one to resume; None where there is none.
 
         Collective: where the stream is sharded at its source, every rank must call.
         """
-        running = self._unsettled() or (self._running[-1] if self._running else None)
+        unsettled = self._unsettled()
+        running = unsettled or (self._running[-1] if self._running else None)
+        if unsettled is not None and self._running:
+            now = self._running[-1].draws  # the next epoch is to be drawn again, from where it was
         if running is None:
-            return None
+            return self.resume
+        rolled_back = not self._clock.due and running.epoch.ticked
         return replace(
             self._fresh(),
             begun=True,
@@ -76,18 +83,30 @@ class Passes:
             draws=running.draws,
             now={name: state for name, state in now.items() if name in SHARED},
             sampler=running.sampler,
-            **running.course.entries(running.epoch.at if self._clock.due else running.epoch.settled),
+            seeded=running.seeded,
+            **self._entries(running, running.epoch.settled if rolled_back else running.epoch.at),
         )
+
+    def _entries(self, running: Pass, at: Any) -> dict[str, Any]:
+        found, fresh = running.course.entries(at), self._fresh()
+        if fresh.length is not None and fresh.unit == "samples" and fresh.streams:
+            found["consumed"] = min(found["consumed"], fresh.length)  # the last batch of a stream may be short
+        return found
 
     def _unsettled(self) -> Pass | None:
         """The pass that ended inside an accumulation window which is still open."""
         ended = self._ended
-        if ended is None or not ended.ended or self._clock.due or self._clock.steps != ended.steps_at_end:
+        if (
+            ended is None
+            or not (ended.ended and ended.epoch.ticked)
+            or self._clock.due
+            or self._clock.steps != ended.steps_at_end
+        ):
             return None
         return None if ended.epoch.settled == ended.epoch.at else ended
 
     def _tell(self, event: str, running: Pass) -> None:
         if self.ledger is None or isinstance(running.course, ShardsCourse):
             return
-        about = replace(self._fresh(), epoch=running.number, **running.course.entries(running.epoch.at))
+        about = replace(self._fresh(), epoch=running.number, **self._entries(running, running.epoch.at))
         self.ledger.write(event, about, world=self._world, drawn_from=running.draws)

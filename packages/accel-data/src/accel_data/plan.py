@@ -166,11 +166,14 @@ def deal_batches(
     start = start or taken
     note(taken)
     while len(taken) == where.of:
+        if rows is None:  # nothing is filled up, so nothing is read ahead
+            yield Part(taken[where.index])
         following = list(islice(source, where.of))
         note(following)
-        if not following and rows is not None and ending in (Ending.REPEAT, Ending.DROP) and length(taken[-1]) < rows:
-            break
-        yield Part(taken[where.index])
+        if rows is not None:
+            if not following and ending in (Ending.REPEAT, Ending.DROP) and length(taken[-1]) < rows:
+                break
+            yield Part(taken[where.index])
         taken = following
     if not taken or ending is Ending.DROP:
         return

@@ -197,10 +197,10 @@ def _stream(
     rows = whole.rows
     dataset: IterableDatasetShard | ShardedStream = whole
     if shards is not None:
-        dataset = ShardedStream(loader.dataset, shards, where, rows, drop_last=ending is Ending.DROP)
+        dataset = ShardedStream(loader.dataset, shards, where, rows, ending=ending, workers=loader.num_workers)
     if shards is not None or whole.marks or loader.num_workers > 1:
         settings = settings | {"collate_fn": MarkedCollate(settings["collate_fn"])}
-    drop = rows is not None and (drop or ending is Ending.DROP)
+    drop = rows is not None and ending is Ending.DROP
     return DataLoaderShard(dataset, **common, **settings, batch_size=rows, drop_last=drop)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from accel_ops import concatenate, find_batch_size, ignorant_find_batch_size, slice_tensors
+from accel_ops import concatenate, slice_tensors
 from accel_state import Tail
 
 from accel_data.plan import Ending
+from accel_data.samples import can_be_cut, samples_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,23 +28,22 @@ def parts_of(batches: list[Any], start: list[Any], world: int, ending: Ending) -
     Whole batches of one size are handed on as they are; others are joined and divided evenly. Batches that do not fit
     together are handed on whole, and a rank for which none is left is served the first one again.
     """
-    sizes = [ignorant_find_batch_size(batch) for batch in batches]
+    sizes = [samples_in(batch) for batch in batches]
     if len(batches) == world and len(set(sizes)) == 1:
         return batches, None
-    try:
-        whole = concatenate(batches) if len(batches) > 1 else batches[0]
-        first = concatenate(start) if len(start) > 1 else start[0]
-        return _divided(whole, first, world, ending)
-    except (RuntimeError, TypeError, ValueError):
-        # of different shapes, or of things that cannot be divided
-        real = [size or 1 for size in sizes] + [0] * (world - len(batches))
-        parts = batches + [batches[0]] * (world - len(batches))
-        served = [ignorant_find_batch_size(part) or 1 for part in parts]
-        return parts, Tail(tuple(real), tuple(served)) if len(batches) < world else None
+    if all(map(can_be_cut, batches + start)):
+        try:
+            whole, first = (concatenate(many) if len(many) > 1 else many[0] for many in (batches, start))
+            return _divided(whole, first, world, ending)
+        except RuntimeError:
+            pass  # of different shapes: handed on whole, as what cannot be cut
+    parts = batches + [batches[0]] * (world - len(batches))
+    real = sizes + [0] * (world - len(batches))
+    return parts, Tail(tuple(real), tuple(map(samples_in, parts))) if len(batches) < world else None
 
 
 def _divided(whole: Any, first: Any, world: int, ending: Ending) -> tuple[list[Any], Tail | None]:
-    real = find_batch_size(whole)
+    real = samples_in(whole)
     bounds = [rank * real // world for rank in range(world + 1)]
     rows = -(-real // world)
     if ending is Ending.EXACT and real < rows * world:
@@ -56,6 +56,6 @@ def _divided(whole: Any, first: Any, world: int, ending: Ending) -> tuple[list[A
     tail = None
     if real < rows * world:
         tail = Tail(tuple(min(max(real - rank * rows, 0), rows) for rank in range(world)), (rows,) * world)
-        while (have := find_batch_size(whole)) < rows * world:
+        while (have := samples_in(whole)) < rows * world:
             whole = concatenate([whole, slice_tensors(first, slice(0, rows * world - have))])
     return [slice_tensors(whole, slice(rank * rows, (rank + 1) * rows)) for rank in range(world)], tail

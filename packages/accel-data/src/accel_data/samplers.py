@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -77,10 +77,11 @@ class BatchSamplerShard(BatchSampler):
         self.drop_last = bool(getattr(batch_sampler, "drop_last", False))
         self.ending = ending or Ending.of(drop_last=self.drop_last, even_batches=even_batches)
         if num_processes == 1:  # alone, batches are what the batch sampler says
-            drop = self.ending is Ending.DROP or self.drop_last
-            self.ending = Ending.DROP if drop and follows_torch(batch_sampler) else Ending.UNEVEN
+            self.ending = Ending.DROP if self.ending is Ending.DROP and follows_torch(batch_sampler) else Ending.UNEVEN
         #: the newest pass
         self.walk = Walk(self, 0)
+        #: called before each order is drawn
+        self.before_draw: Callable[[], None] | None = None
         self._skip = 0
 
     @property
@@ -122,6 +123,8 @@ class BatchSamplerShard(BatchSampler):
 
     def draw(self) -> Order:
         """Draws the order of the next epoch."""
+        if self.before_draw is not None:
+            self.before_draw()
         if self.rows is not None and follows_torch(self.batch_sampler):
             return draw(self.batch_sampler.sampler)
         if self.unit == "samples":

@@ -27,6 +27,14 @@ class SeedableRandomSampler(RandomSampler):
         generator.manual_seed((self.initial_seed + self.epoch) % 2**63)
         self.generator = generator
 
+    def state_dict(self) -> dict[str, int]:
+        """The seed; the epoch is its loader's to tell."""
+        return {"seed": self.initial_seed}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Takes over the seed."""
+        self.initial_seed = state["seed"]
+
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch whose order the next pass has."""
         self.epoch = epoch

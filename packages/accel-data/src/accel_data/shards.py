@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice, zip_longest
 from typing import Any
 
@@ -13,7 +14,8 @@ from torch.utils.data._utils import worker as torch_worker
 
 from accel_data.iterable import is_stateful
 from accel_data.marks import Mark, Marked
-from accel_data.plan import DataRank
+from accel_data.plan import DataRank, Ending
+from accel_data.state import ResumeError
 
 #: logical shards of a source that does not say how many it has; 1, 2, 4 or 8 readers share them equally
 SHARDS = 8
@@ -41,10 +43,11 @@ _END = object()
 class Turns:
     """Samples of several shards in turn, one of each, and how many were taken of each.
 
-    A shard that has ended is passed over. `taken` counts what was taken of each shard before.
+    A shard that has ended is passed over. `taken` counts what was taken of each shard before. With `ahead` a turn is
+    read at once, which is faster; without, nothing is read before it is served.
     """
 
-    def __init__(self, sources: dict[int, Any], taken: dict[int, int]) -> None:
+    def __init__(self, sources: dict[int, Any], taken: dict[int, int], *, ahead: bool) -> None:
         # the turn goes on where it was: shards that have given least come first
         self.shards = sorted(sources, key=lambda shard: (taken.get(shard, 0), shard))
         self.before = taken
@@ -53,8 +56,12 @@ class Turns:
         self._passed = 0
         self._ends: dict[int, int] = {}
         sounded = [chain(sources[shard], self._sound()) for shard in self.shards]
-        alone = len(sounded) == 1
-        self._items = sounded[0] if alone else chain.from_iterable(zip_longest(*sounded, fillvalue=_END))
+        if len(sounded) == 1:
+            self._items: Iterator[Any] = sounded[0]
+        elif ahead:
+            self._items = chain.from_iterable(zip_longest(*sounded, fillvalue=_END))
+        else:
+            self._items = _one_by_one(sounded)
 
     def _sound(self) -> Iterator[Any]:
         """Notes, in the moment in which a shard ends, that not all that follows are samples."""
@@ -95,6 +102,16 @@ class Turns:
         }
 
 
+def _one_by_one(sources: Sequence[Iterator[Any]]) -> Iterator[Any]:
+    ended = 0
+    while ended < len(sources):
+        ended = 0
+        for source in sources:
+            item = next(source, _END)
+            ended += item is _END
+            yield item
+
+
 def in_turn(shards: list[int], count: int) -> dict[int, int]:
     """How many of `count` samples each shard gives, when they give one each in that order."""
     turns, rest = divmod(count, len(shards))
@@ -110,15 +127,36 @@ class ShardedStream(IterableDataset[Any]):
     """
 
     def __init__(
-        self, dataset: Any, shards: int, where: DataRank, rows: int | None, *, drop_last: bool = False
+        self,
+        dataset: Any,
+        shards: int,
+        where: DataRank,
+        rows: int | None,
+        *,
+        ending: Ending = Ending.UNEVEN,
+        workers: int = 0,
     ) -> None:
         self.dataset = dataset
         self.shards = shards
         self.where = where
         self.rows = rows
-        self.drop_last = drop_last
+        self.ending = ending
+        self.workers = max(workers, 1)
         #: samples taken of each shard, and what its source said, where the next pass does not begin at the front
         self.start: tuple[dict[int, int], dict[int, Any]] | None = None
+
+    def cut_into(self, shards: int) -> None:
+        """Cuts the stream into another number of shards.
+
+        Raises: ResumeError for a number that this world cannot share.
+        """
+        readers = self.where.of * self.workers
+        if shards < 1 or shards % readers:
+            raise ResumeError(
+                f"the stream was cut into {shards} shards, which {self.where.of} processes with {self.workers} readers"
+                f" each cannot share equally; continue with a number of readers that divides {shards}"
+            )
+        self.shards = shards
 
     def own_shards(self, worker: int, workers: int) -> list[int]:
         """The shards that one worker of this rank reads."""
@@ -139,22 +177,37 @@ class ShardedStream(IterableDataset[Any]):
             sources[shard] = self.dataset.shard(num_shards=self.shards, index=shard)
             items[shard] = _from(sources[shard], taken.get(shard, 0), states.get(shard))
         stateful = {shard: source for shard, source in sources.items() if is_stateful(source)}
-        return chain.from_iterable(self._batches(Turns(items, taken), stream, workers > 1, stateful))
+        turns = Turns(items, taken, ahead=not stateful)
+        return chain.from_iterable(self._batches(turns, stream, workers > 1, stateful, dict(states)))
 
-    def _batches(self, turns: Turns, stream: int, tells_stream: bool, stateful: dict[int, Any]) -> Iterator[list[Any]]:
+    def _batches(
+        self, turns: Turns, stream: int, tells_stream: bool, stateful: dict[int, Any], states: dict[int, Any]
+    ) -> Iterator[list[Any]]:
         rows, tells = self.rows or 1, tells_stream or bool(stateful)
         while batch := turns.take(rows):
-            if self.drop_last and len(batch) < rows:
+            if self.ending is Ending.DROP and len(batch) < rows:
                 return
             if tells or not turns.even:
-                state = {shard: source.state_dict() for shard, source in stateful.items()}
-                batch[0] = Marked(batch[0], Mark(None, stream, len(batch), turns.taken, state))
+                taken = turns.taken
+                for shard, source in stateful.items():
+                    if taken[shard] != turns.before.get(shard, 0):  # else it stands where it was put
+                        # a copy: a source may go on with the very object that it told
+                        states[shard] = copy.deepcopy(source.state_dict())
+                batch[0] = Marked(batch[0], Mark(None, stream, len(batch), taken, dict(states)))
             yield batch
 
     def __len__(self) -> int:
-        """Samples of this rank, when shards know their lengths."""
-        own = self.own_shards(0, 1)
-        return sum(len(self.dataset.shard(num_shards=self.shards, index=shard)) for shard in own)
+        """Samples of this rank's batches, all of them full, when shards know their lengths."""
+        rows = self.rows or 1
+        lengths = [len(self.dataset.shard(num_shards=self.shards, index=shard)) for shard in range(self.shards)]
+        batches = []
+        for rank in range(self.where.of):
+            read = [sum(lengths[worker :: self.workers][rank :: self.where.of]) for worker in range(self.workers)]
+            full = self.ending is Ending.DROP
+            batches.append(sum(one // rows if full else -(-one // rows) for one in read))
+        if self.ending is Ending.UNEVEN:
+            return batches[self.where.index] * rows
+        return (min(batches) if self.ending is Ending.DROP else max(batches)) * rows
 
     def set_epoch(self, epoch: int) -> None:
         """Passes the epoch on to a dataset that takes it."""

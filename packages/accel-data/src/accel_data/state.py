@@ -17,14 +17,15 @@ class ResumeError(ValueError):
 class LoaderState:
     """The place of a loader: JSON and tensors, one for the whole job.
 
-    `begun` says whether it was taken inside the epoch. `draws` are the generators at the start of the epoch, and `now`
-    the shared ones when the state was taken; `consumed` counts items of the order that the job was served, samples or
-    whole batches by `unit`; `step` those of an optimizer step. `streams`, `taken` and `sources` are the places of the
-    readers of a stream, or of its shards.
+    `begun` says whether it was taken inside the epoch, and `seeded` whether the epoch draws a seed for its workers.
+    `draws` are the generators at the start of the epoch, and `now` the shared ones when the state was taken; `consumed`
+    counts items of the order that the job was served, samples or whole batches by `unit`; `step` those of an optimizer
+    step. `streams`, `taken` and `sources` are the places of the readers of a stream, or of its shards.
     """
 
     format: int = FORMAT
     begun: bool = False
+    seeded: bool = True
     epoch: int = 0
     consumed: int = 0
     unit: str = "samples"
@@ -34,6 +35,7 @@ class LoaderState:
     digest: int | None = None
     draws: dict[str, Any] = field(default_factory=dict)
     now: dict[str, Any] = field(default_factory=dict)
+    drawn_by: str | None = None
     sampler: dict[str, Any] | None = None
     streams: int = 0
     next_stream: int = 0
@@ -66,6 +68,13 @@ class LoaderState:
         wrong = sorted(set(state) - known)
         if wrong:
             raise ResumeError(f"the state has entries that no loader writes: {', '.join(map(repr, wrong))}")
+        sorts = {"epoch": int, "consumed": int, "step": int, "streams": int, "next_stream": int, "begun": bool}
+        sorts |= {"draws": dict, "now": dict, "taken": dict, "sources": dict, "unit": str, "seeded": bool}
+        odd = [
+            f"{name} is {state[name]!r}" for name, kind in sorts.items() if type(state.get(name, kind())) is not kind
+        ]
+        if odd:
+            raise ResumeError(f"the state is damaged: {', '.join(odd)}")
         found = cls(**state)
         found._check(fresh, strict=strict)
         return found
@@ -79,12 +88,18 @@ class LoaderState:
             changed.append(f"the dataset had the fingerprint {self.dataset} and has {fresh.dataset}")
         if self.consumed < 0 or self.epoch < 0:
             wrong.append(f"epoch {self.epoch}, consumed {self.consumed}: neither can be negative")
+        if self.streams and self.unit == "samples" and self.length is not None and self.consumed > self.length:
+            wrong.append(f"{self.consumed} samples of {self.length} were served: that cannot be")
+        if self.drawn_by != fresh.drawn_by:
+            wrong.append(
+                f"the order was drawn by {self.drawn_by or 'a stream'} and is by {fresh.drawn_by or 'a stream'} now"
+            )
         if self.consumed and self.unit != fresh.unit:
             wrong.append(
                 f"the order was counted in {self.unit} and this loader counts {fresh.unit}; use the same kind of"
                 " sampler and of dispatching as before"
             )
-        if self.consumed and self.unit != "shards" and self.streams != fresh.streams:
+        if self.consumed and self.unit != "shards" and self.streams != fresh.streams and self.streams and fresh.streams:
             wrong.append(
                 f"the stream was read by {self.streams} loader workers and is now by {fresh.streams}: its order depends"
                 f" on that; use num_workers={self.streams}"
@@ -92,7 +107,8 @@ class LoaderState:
         if strict:
             wrong += changed
         if wrong:
-            hint = "; load_state_dict(state, strict=False) accepts a changed dataset" if changed and strict else ""
+            hint = "; load_state_dict(state, strict=False) accepts another dataset in the same order" if changed else ""
+            hint = hint if strict else ""
             raise ResumeError(f"the loader cannot continue: {'; '.join(wrong)}{hint}")
         broken = [f"{one}, so samples may be repeated or left out" for one in changed]
         if self.consumed and self.step != fresh.step:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from accel_ops import concatenate, ignorant_find_batch_size, slice_tensors
+from accel_ops import slice_tensors
 from accel_state import Tail, Transport
 
 from accel_data.marks import Mark, Marked
-from accel_data.plan import Ending
+from accel_data.plan import Ending, with_last
+from accel_data.samples import can_be_cut, filled, samples_in
 
 
 def rotated(batches: Iterable[Any], first: int) -> Iterator[Any]:
@@ -29,59 +30,78 @@ def rotated(batches: Iterable[Any], first: int) -> Iterator[Any]:
     yield from held
 
 
-def in_step(batches: Iterable[Any], transport: Transport, *, rows: int, ending: Ending) -> Iterator[tuple[Any, bool]]:
-    """This rank's batches, and whether each is the last of all ranks; all ranks get equally many.
+class Step(NamedTuple):
+    """What a rank serves in one step: a batch, its mark, what is real in it, whether it is the last and its own."""
 
-    A rank that has run out is served samples again, which are marked as such; with DROP all end with the first.
+    batch: Any
+    mark: Mark | None
+    tail: Tail | None
+    last: bool
+    own: bool = True
 
-    Raises: ValueError when a rank has nothing at all.
+
+def unaided(batches: Iterable[Any]) -> Iterator[Step]:
+    """The batches of a rank that does not look at the others."""
+    for item, last in with_last(batches):
+        yield Step(item.value, item.mark, None, last) if type(item) is Marked else Step(item, None, None, last)
+
+
+def in_step(batches: Iterable[Any], transport: Transport, *, rows: int | None, ending: Ending) -> Iterator[Step]:
+    """The batches of this rank; all ranks get equally many.
+
+    A rank that has run out is served samples again, which do not count; with DROP all end with the first. Without
+    `rows` batches are what the stream gave, and stay whole.
+
     Collective: every rank of the transport must call.
     """
     source = iter(batches)
-    start: Any = None
     item, following = next(source, None), next(source, None)
+    start: Any = None
     while True:
-        counts = [_count(one, rows) for one in (item, following)]
-        told = transport.all_gather(torch.tensor([counts]))
-        real, next_real = tuple(told[:, 0].tolist()), told[:, 1].tolist()
-        short = min(real) < rows
-        if not any(real) or (short and ending is Ending.DROP):
+        real = _real(item, rows)
+        if item is not None:
+            batch, mark = (item.value, item.mark) if type(item) is Marked else (item, None)
+            start = batch if start is None else start
+            if ending is Ending.REPEAT and rows is not None and real < rows:
+                batch = filled(batch, start, rows)
+        else:
+            batch, mark = _again(start, rows, ending), None
+        told = transport.all_gather(torch.tensor([[real, _served(batch, real, rows), _real(following, rows)]])).tolist()
+        reals, served, following_reals = zip(*told, strict=True)
+        least = rows or 1
+        if not any(reals) or (ending is Ending.DROP and min(reals) < least):
             return
-        if item is None and start is None:
-            raise ValueError(
-                f"rank {transport.rank} of {transport.size} has not one sample: the shards of the stream that it reads"
-                " are empty. Give the stream more shards, or use dispatch_batches=True"
-            )
-        batch, mark = (item.value, item.mark) if type(item) is Marked else (item, Mark(samples=counts[0]))
-        batch = start if item is None else batch
-        start = batch if start is None else start
-        if short and ending is Ending.EXACT:
-            batch = batch if item is not None else slice_tensors(start, slice(0, 1))
-            mark = mark._replace(tail=Tail(real, tuple(max(one, 1) for one in real)))
-        elif short:
-            batch = filled(batch, counts[0], start, rows)
-            mark = mark._replace(tail=Tail(real, (rows,) * len(real)))
-        last = min(next_real) < rows if ending is Ending.DROP else not any(next_real)
-        yield Marked(batch, mark) if short or type(item) is Marked else batch, last
+        if not all(served):  # a rank has nothing of its own to serve again
+            sample = transport.broadcast_object(batch, next(rank for rank, one in enumerate(reals) if one))
+            start = sample if start is None else start
+            batch = _again(start, rows, ending) if item is None else batch
+            served = tuple(transport.all_gather(torch.tensor([_served(batch, real, rows)])).tolist())
+        tail = None if served == reals else Tail(reals, served)
+        last = min(following_reals) < least if ending is Ending.DROP else not any(following_reals)
+        yield Step(batch, mark, tail, last, item is not None)
         if last:
             return
         item, following = following, next(source, None)
 
 
-def filled(batch: Any, real: int, start: Any, rows: int) -> Any:
-    """`batch`, of which `real` samples count, with samples of `start` up to `rows`; as it is where that cannot be."""
-    if ignorant_find_batch_size(batch) is None:
-        return batch
-    batch = slice_tensors(batch, slice(0, real))
-    have = real
-    while have < rows:
-        more = slice_tensors(start, slice(0, rows - have))
-        batch = concatenate([batch, more])
-        have = have + (ignorant_find_batch_size(more) or rows)
-    return batch
+def _again(start: Any, rows: int | None, ending: Ending) -> Any:
+    """What a rank that has run out is served; None where it has nothing."""
+    if start is None or rows is None or not can_be_cut(start):
+        return start
+    return slice_tensors(start, slice(0, 1)) if ending is Ending.EXACT else filled(start, start, rows)
 
 
-def _count(batch: Any, rows: int) -> int:
+def _real(item: Any, rows: int | None) -> int:
+    """Samples of a batch that are no repetitions."""
+    if item is None:
+        return 0
+    if rows is None:
+        return samples_in(item.value if type(item) is Marked else item)
+    return item.mark.samples if type(item) is Marked else rows
+
+
+def _served(batch: Any, real: int, rows: int | None) -> int:
+    """All samples of a batch; 0 where there is none."""
     if batch is None:
         return 0
-    return batch.mark.samples if type(batch) is Marked else rows
+    return samples_in(batch) if rows is None or can_be_cut(batch) or not real else real

@@ -28,8 +28,8 @@ class Tail:
 class Epoch:
     """One pass over a loader, as far as it has come.
 
-    `last` says whether the batch in hand is the last one and `tail` what is real in it; `at` is the place after it, and
-    `settled` the place at the newest optimizer step.
+    `last` says whether the batch in hand is the last one and `tail` what is real in it. `at` is the place after it,
+    `settled` the place at the newest optimizer step, and `ticked` whether the clock counts batches of this pass.
     """
 
     loader: Any
@@ -37,6 +37,7 @@ class Epoch:
     tail: Tail | None = None
     at: Any = None
     settled: Any = None
+    ticked: bool = False
 
 
 class StepClock:
@@ -64,6 +65,8 @@ class StepClock:
 
     def tick(self) -> bool:
         """Begins a micro-batch; True when the optimizer step is due at its end."""
+        if self._epochs:
+            self._epochs[-1].ticked = True
         if self.flush_at_epoch_end and self.end_of_dataloader:
             self._count = 0
             self.due = True

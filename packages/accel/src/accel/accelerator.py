@@ -207,7 +207,7 @@ class Accelerator(Exchanges):
         with ExitStack() as changed:
             if even_batches is not None:
                 changed.enter_context(self._preparer.ending(Ending.REPEAT if even_batches else Ending.UNEVEN))
-            changed.enter_context(self.parts.strategy.joining(joinables))
+            changed.enter_context(self._preparer.joined(joinables))
             yield
 
     def skip_first_batches(self, dataloader: DataLoader[A], num_batches: int = 0) -> DataLoader[A]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -156,13 +156,27 @@ class Preparer:
         self.loaders.append(ready)
         return ready
 
+    def joined(self, models: Iterable[nn.Module]) -> AbstractContextManager[None]:
+        """The context in which processes may have unequal numbers of batches of prepared models.
+
+        Raises: ValueError for a model that was not prepared.
+        """
+        models = list(models)
+        for model in models:
+            if not self._is_ready(model):
+                raise ValueError(
+                    f"join_uneven_inputs needs the models that prepare returned; this {type(model).__name__} is none"
+                )
+        return self.parts.strategy.joining(models)
+
     @contextmanager
     def ending(self, ending: Ending) -> Iterator[None]:
         """In this block map-style loaders end their passes so, whatever they were prepared for."""
         shares = [one.share for one in self.loaders if isinstance(one, DataLoaderShard) and one.share is not None]
         before = [share.ending for share in shares]
         for share in shares:
-            share.ending = ending if share.where.of > 1 else share.ending
+            # what is dropped stays dropped, and one process ends as it likes
+            share.ending = share.ending if share.where.of == 1 or share.ending is Ending.DROP else ending
         try:
             yield
         finally:
