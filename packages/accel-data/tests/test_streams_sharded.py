@@ -202,13 +202,10 @@ def test_uneven_shards_end_under_every_policy(world: MakeWorld, lengths: list[in
 
 
 def counted(lengths: list[int], ending: str) -> tuple[int, list[int]]:
-    transport, clock, metrics = TorchDist(), StepClock(), list[int]()
-    plain = DataLoader(Lengths(lengths), batch_size=4)
-    steps = 0
-    for batch in prepare_data_loader(plain, ending=ending, transport=transport, clock=clock):
-        steps += 1
-        metrics += gather_for_metrics(batch, transport, clock.active).tolist()
-    return steps, metrics
+    transport, clock = TorchDist(), StepClock()
+    loader = prepare_data_loader(DataLoader(Lengths(lengths), 4), ending=ending, transport=transport, clock=clock)
+    found = [gather_for_metrics(batch, transport, clock.active).tolist() for batch in loader]
+    return len(found), list(chain.from_iterable(found))
 
 
 @pytest.mark.parametrize("ending", ["pad", "exact"])

@@ -178,7 +178,8 @@ class ShardedStream(IterableDataset[Any]):
             items[shard] = _from(sources[shard], taken.get(shard, 0), states.get(shard))
         stateful = {shard: source for shard, source in sources.items() if is_stateful(source)}
         turns = Turns(items, taken, ahead=not stateful)
-        return chain.from_iterable(self._batches(turns, stream, workers > 1, stateful, dict(states)))
+        own = {shard: state for shard, state in states.items() if shard in sources}
+        return chain.from_iterable(self._batches(turns, stream, workers > 1, stateful, own))
 
     def _batches(
         self, turns: Turns, stream: int, tells_stream: bool, stateful: dict[int, Any], states: dict[int, Any]
