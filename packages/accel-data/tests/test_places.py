@@ -1,0 +1,179 @@
+"""Places that are easy to lose: before the first batch, with workers that live on, beside a skip, on one rank only."""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from accel_data import ResumeError, SeedableRandomSampler, prepare_data_loader, skip_first_batches
+from accel_state.transports.torch_dist import TorchDist
+from accel_testing import MakeWorld, RangeDataset
+from torch.utils.data import DataLoader, IterableDataset, Sampler
+
+State = dict[str, Any]
+
+
+def loader(n: int = 20, *, own: bool = True, **more: Any) -> Any:
+    generator = torch.Generator().manual_seed(3) if own else None
+    plain = DataLoader(RangeDataset(n), 2, shuffle=True, generator=generator, **more)
+    return prepare_data_loader(plain)
+
+
+def ids(passed: Any) -> list[int]:
+    return [number for batch in passed for number in batch.tolist()]
+
+
+def place_after(one: Any, steps: int) -> State:
+    for step, _ in enumerate(one, start=1):
+        state: State = one.state_dict()
+        if step == steps:
+            break
+    return state
+
+
+def test_a_place_that_was_loaded_is_told_before_the_first_batch() -> None:
+    state = place_after(loader(), 3)
+    again = loader()
+    again.load_state_dict(state)
+    assert str(again.state_dict()) == str(state)
+    third = loader()
+    third.load_state_dict(again.state_dict())
+    assert ids(third) == ids(loader())[6:]
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("between", [False, True])
+def test_workers_that_live_on_draw_the_same_orders_after_a_resume(own: bool, between: bool) -> None:
+    """torch draws a seed for workers only when it makes them."""
+    torch.manual_seed(5)
+    one = loader(own=own, num_workers=1, persistent_workers=True)
+    list(one)
+    state = one.state_dict() if between else None
+    second: list[int] = []
+    for step, batch in enumerate(one, start=1):
+        second += batch.tolist()
+        if step == 3 and not between:
+            state = one.state_dict()
+    third = ids(one)
+    assert state is not None
+    torch.manual_seed(77)
+    again = loader(own=own, num_workers=1, persistent_workers=True)
+    again.load_state_dict(state)
+    assert ids(again) == (second if between else second[6:])
+    assert ids(again) == third
+
+
+def test_a_skip_after_a_load_leaves_nothing_out_twice() -> None:
+    """What scripts do that skipped by hand before: the place wins, and the loader itself goes on after it."""
+    whole = ids(loader())
+    state = place_after(loader(), 3)
+    again = loader()
+    again.load_state_dict(state)
+    assert ids(skip_first_batches(again, 3)) == whole[6:]
+    assert len(ids(again)) == 20
+
+
+def dispatched_after(state: State | None, skip: int) -> tuple[list[int], State]:
+    plain: Any = DataLoader(RangeDataset(24), 2)
+    one: Any = prepare_data_loader(plain, transport=TorchDist(), dispatch_batches=True)
+    if state is not None:
+        one.load_state_dict(state)
+        assert str(one.state_dict()) == str(state)
+        return ids(skip_first_batches(one, skip)), state
+    return [], place_after(one, 2)
+
+
+def test_a_dispatched_place_wins_over_a_skip(world: MakeWorld) -> None:
+    (_, state), _ = world(2).run(dispatched_after, None, 0)
+    (zero, _), (one, _) = world(2).run(dispatched_after, state, 2)
+    assert sorted(zero + one) == list(range(8, 24))
+
+
+class Placed(IterableDataset[list[int]]):
+    """Batches of a stream that can be put at a place."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def state_dict(self) -> State:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: State) -> None:
+        self.at = state["at"]
+
+    def __iter__(self) -> Iterator[list[int]]:
+        while self.at < 6:
+            self.at += 1
+            yield [self.at - 1]
+
+
+def test_batches_of_a_stream_are_not_read_before_they_are_served() -> None:
+    def stream() -> Any:
+        return prepare_data_loader(DataLoader(Placed(), batch_size=None))
+
+    state = place_after(stream(), 2)
+    again = stream()
+    again.load_state_dict(state)
+    assert list(again) == [[2], [3], [4], [5]]
+
+
+def test_the_seed_of_a_seedable_order_is_in_the_state() -> None:
+    def seeded(seed: int) -> Any:
+        torch.manual_seed(seed)
+        return prepare_data_loader(DataLoader(RangeDataset(20), 2, sampler=SeedableRandomSampler(range(20))))
+
+    one = seeded(1)
+    list(one)
+    state = one.state_dict()
+    again = seeded(2)
+    again.load_state_dict(state)
+    assert ids(again) == ids(one)
+
+
+class Hidden(Sampler[int]):
+    """An order that differs on the ranks and comes from nowhere on rank 1."""
+
+    def __init__(self, repeats: bool) -> None:
+        self.draws, self.repeats = random.Random(4), repeats
+
+    def __iter__(self) -> Iterator[int]:
+        if self.repeats:
+            return iter(range(200))
+        return iter(self.draws.sample(range(200), 200))
+
+    def __len__(self) -> int:
+        return 200
+
+
+def refusal() -> str:
+    transport = TorchDist()
+    one: Any = prepare_data_loader(DataLoader(RangeDataset(200), 40, sampler=Hidden(True)), transport=transport)
+    state = place_after(one, 2)
+    changed = Hidden(transport.rank == 0)
+    again: Any = prepare_data_loader(DataLoader(RangeDataset(200), 40, sampler=changed), transport=transport)
+    again.load_state_dict(state)
+    with pytest.raises(ResumeError) as error:
+        next(iter(again))
+    return str(error.value)
+
+
+def test_what_one_rank_refuses_all_refuse(world: MakeWorld) -> None:
+    """Nobody waits for a rank that raised."""
+    zero, one = world(2).run(refusal, timeout_s=20)
+    assert zero.startswith("rank 1 cannot continue: the sampler does not repeat its order")
+    assert one.startswith("the sampler does not repeat its order")
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ({"consumed": "3"}, "consumed is '3'"),
+        ({"draws": []}, "draws is []"),
+        ({"drawn_by": "BatchOf"}, "was drawn by BatchOf and is by RandomSampler now"),
+    ],
+)
+def test_a_damaged_or_foreign_state_is_refused(entries: State, words: str) -> None:
+    with pytest.raises(ResumeError) as error:
+        loader().load_state_dict(place_after(loader(), 3) | entries)
+    assert words in str(error.value)
