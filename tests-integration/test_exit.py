@@ -12,6 +12,7 @@ from accel import Accelerator
 from torch.utils.data import DataLoader, TensorDataset
 
 accelerator = Accelerator()
+torch.manual_seed(0)  # the same data on every process
 model = torch.nn.Linear(4, 3)
 optimizer = torch.optim.AdamW(model.parameters())
 data = TensorDataset(torch.randn(40, 4), torch.randint(3, (40,)))
