@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
@@ -17,7 +17,11 @@ from accel_testing.world import MakeWorld, World
 if TYPE_CHECKING:
     import torch
 
-Cases = Callable[[int, int], int]
+
+class Cases(Protocol):
+    """How many cases a test tries: the first number, or the second with --soak."""
+
+    def __call__(self, suite: int, soak: int) -> int: ...
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
