@@ -124,6 +124,8 @@ def script(kind: str, n: int, size: int) -> DataLoader[Any]:
         return DataLoader(RangeDataset(n), batch_sampler=Buckets(n))
     if kind == "shuffled":
         return DataLoader(RangeDataset(n), size, shuffle=True, generator=generator())
+    if kind == "shuffled by default":
+        return DataLoader(RangeDataset(n), size, shuffle=True)
     return DataLoader(RangeDataset(n), size, sampler=SAMPLERS[kind](n))
 
 
@@ -257,3 +259,53 @@ def test_every_optimizer_step_sees_its_samples_at_any_number_of_processes(
         assert [one for one, _ in results] == [more] * processes
         done += more
     assert done == whole
+
+
+def passes_of_a_job(
+    kind: str, size: int, dispatch: bool | None, state: Any, passes: int, at_last: bool
+) -> tuple[list[Step], dict[str, Any]]:
+    """The samples of each step of so many passes, and the state after them, or at the last batch of the last one."""
+    warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", message=".* samples are read again")
+    transport: Transport = TorchDist() if torch.distributed.is_initialized() else Single()
+    torch.manual_seed(10 if state is None else 99 + transport.rank)
+    loader: Any = prepare_data_loader(script(kind, N, size), transport=transport, dispatch_batches=dispatch)
+    if state is not None:
+        loader.load_state_dict(state)
+    found: list[Step] = []
+    for number in range(passes):
+        for batch in loader:
+            found.append(sorted(chain(*transport.all_gather_objects(batch.tolist()))))
+            torch.rand(3)
+            if at_last and number == passes - 1 and loader.clock.end_of_dataloader:
+                return found, loader.state_dict()
+    return found, loader.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("kind", "dispatch"),
+    [
+        ("shuffled by default", None),
+        ("shuffled by default", True),
+        ("hidden", True),
+        ("shards", None),
+        ("stateful shards", None),
+        ("stream", None),
+        ("stateful", True),
+        ("stateful", False),
+    ],
+)
+def test_no_epoch_is_lost_or_served_twice_at_its_end(world: MakeWorld, kind: str, dispatch: bool | None) -> None:
+    """States of the last batch of an epoch, of the pause after it, and of the pause after a rest without a batch."""
+    (whole, _), *_ = world(1, join=False).run(passes_of_a_job, kind, TOGETHER, dispatch, None, EPOCHS, False)
+    assert len(whole) == EPOCHS * N // TOGETHER
+    state, done = None, []
+    for processes, passes, at_last in [(2, 1, True), (2, 1, False), (1, 1, False), (2, 1, True), (2, 1, False)]:
+        job = world(processes, join=processes > 1)
+        results = job.run(passes_of_a_job, kind, TOGETHER // processes, dispatch, state, passes, at_last)
+        more, state = results[0]
+        assert [one for one, _ in results] == [more] * processes
+        done += more
+    assert done == whole
+    assert state is not None
+    assert (state["begun"], state["epoch"]) == (False, EPOCHS)

@@ -98,9 +98,9 @@ class DataLoaderDispatcher(DataLoader[Batch]):
         if self._transport.rank == 0:
             fresh = self.reader.state_dict()
             here = self._passes.here(fresh["draws"])
-            # a place that is not resumed yet is the reader's to tell
-            waits = here is None or here is self._passes.resume
-            state = fresh | {"step": self.fresh().step} if waits or here is None else here.as_dict()
+            state = fresh | {"step": self.fresh().step, "epoch": self.iteration}
+            if here is not None and here is not self._passes.resume:  # a place not resumed yet is the reader's to tell
+                state = here.as_dict()
         return self._transport.broadcast_object(state, 0)
 
     def load_state_dict(self, state: dict[str, Any], *, strict: bool = True) -> None:
