@@ -1,8 +1,8 @@
 """All rows, in the order of the table."""
 
 from benchmarks.row import Row
-from benchmarks.rows import first_batch, memory, seek, share, steady
+from benchmarks.rows import costly, first_batch, memory, seek, share, steady
 
-ROWS: tuple[Row, ...] = (*steady.ROWS, *first_batch.ROWS, *share.ROWS, *seek.ROWS, *memory.ROWS)
+ROWS: tuple[Row, ...] = (*steady.ROWS, *costly.ROWS, *first_batch.ROWS, *share.ROWS, *seek.ROWS, *memory.ROWS)
 
 __all__ = ["ROWS"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import zlib
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
+from operator import index
 from typing import Any, final
 
 import torch
@@ -17,8 +18,12 @@ from torch.utils.data import RandomSampler, SequentialSampler
 from accel_data.plan import DataRank, Ending, Part, deal_batches, deal_samples, last_samples
 from accel_data.seedable import SeedableRandomSampler
 
-#: one item in this many enters the digest
-EVERY = 64
+#: one sample in this many enters the digest, and of each batch the first
+EVERY = 8
+#: so do the newest samples, or those of the newest batch: an order that differs from some place on differs there
+NEWEST = 16
+#: what a batch of indices may be
+BATCH = (list, tuple)
 #: indices that are turned into Python numbers at a time, about
 CHUNK = 8192
 
@@ -44,10 +49,10 @@ class Order(ABC):
         """Draws the order, and goes to item `skip`; what is dealt begins there."""
 
     @abstractmethod
-    def deal(self, where: DataRank, *, rows: int | None, whole: bool, ending: Ending, end: End) -> Iterator[Any]:
+    def deal(self, where: DataRank, *, rows: int | None, ending: Ending, end: End) -> Iterator[Any]:
         """The parts of one rank; `end` tells the last one.
 
-        An item is a sample of which a part has `rows`, or with `whole` a batch that is a part.
+        An item is a sample, of which a part has `rows`, or a batch that is a part.
         """
 
     @abstractmethod
@@ -73,7 +78,7 @@ class Listed(Order):
         """As `Order`, at no cost."""
         self._skip = skip
 
-    def deal(self, where: DataRank, *, rows: int | None, whole: bool, ending: Ending, end: End) -> Iterator[Any]:
+    def deal(self, where: DataRank, *, rows: int | None, ending: Ending, end: End) -> Iterator[Any]:
         """As `Order`; only this rank's indices become Python numbers."""
         rows, skip = rows or 1, self._skip
         size, count = rows * where.of, len(self.indices)
@@ -95,7 +100,7 @@ class Listed(Order):
 
     def digest(self, count: int) -> int:
         """As `Order`."""
-        return zlib.crc32(array("q", self._numbers(0, count, EVERY)).tobytes())
+        return zlib.crc32(array("q", self._numbers(0, count, EVERY)))
 
     def _numbers(self, start: int, stop: int, step: int = 1) -> list[int]:
         part = self.indices[start:stop:step]
@@ -117,11 +122,16 @@ class Listed(Order):
 class Streamed(Order):
     """An order that is read from its front; it is known as far as it was read."""
 
-    def __init__(self, items: Iterator[Any]) -> None:
+    def __init__(self, items: Iterator[Any], *, whole: bool = False) -> None:
         self.items = items
+        self._whole = whole  # items are batches
         self._start: list[Any] = []
         self._read = 0
+        self._skip, self._round = 0, 1
         self._noted = array("q")
+        self._newest: Sequence[Any] = []
+        #: a digest of the newest items, where it began and after each round
+        self._tails = array("Q", [0])
 
     @property
     def end(self) -> int:
@@ -133,15 +143,17 @@ class Streamed(Order):
         self._start = self._pass(min(round_size, skip))
         while self._read < skip and self._pass(min(CHUNK, skip - self._read)):
             pass
+        self._skip, self._round = skip, round_size
+        self._tails = self._tails[-1:]
         self.items = chain(list(islice(self.items, 1)), self.items)
 
-    def deal(self, where: DataRank, *, rows: int | None, whole: bool, ending: Ending, end: End) -> Iterator[Any]:
+    def deal(self, where: DataRank, *, rows: int | None, ending: Ending, end: End) -> Iterator[Any]:
         """As `Order`; one round is read ahead."""
         start, note = self._start, self._note
-        if whole and where.of == 1:
+        if self._whole and where.of == 1:
             yield from self._alone(end)
             return
-        if whole:
+        if self._whole:
             parts: Iterator[Part[Any]] = deal_batches(
                 self.items, where, rows=rows, ending=ending, start=start, note=note
             )
@@ -161,9 +173,9 @@ class Streamed(Order):
         """All batches, for the one rank there is; one is read ahead."""
         number, held = 0, None
         for following in self.items:
-            if not self._read % EVERY:
-                self._noted.append(_number(following))
             self._read += 1
+            self._noted.append(_number(following))
+            self._tails.append(zlib.crc32(_numbers(_newest(following))))
             if number:
                 yield held
             number += 1
@@ -173,8 +185,10 @@ class Streamed(Order):
             yield held
 
     def digest(self, count: int) -> int:
-        """As `Order`."""
-        return zlib.crc32(self._noted[: -(-count // EVERY)].tobytes())
+        """As `Order`; `count` lies where a round ends."""
+        rounds = max(-(-(count - self._skip) // self._round), 0)
+        noted = count if self._whole else -(-count // EVERY)
+        return zlib.crc32(self._noted[:noted], self._tails[rounds])
 
     def _pass(self, count: int) -> list[Any]:
         passed = list(islice(self.items, count))
@@ -182,10 +196,16 @@ class Streamed(Order):
         return passed
 
     def _note(self, taken: list[Any]) -> None:
-        first = -self._read % EVERY
+        if not taken:
+            return
+        if self._whole:
+            some, self._newest = _firsts(taken), _newest(taken[-1])
+        else:
+            some = taken[-self._read % EVERY :: EVERY]
+            self._newest = (taken if len(taken) >= NEWEST else [*self._newest, *taken])[-NEWEST:]
         self._read += len(taken)
-        if first < len(taken):
-            self._noted.extend(map(_number, taken[first::EVERY]))
+        self._noted.extend(_numbers(some))
+        self._tails.append(zlib.crc32(_numbers(self._newest)))
 
 
 def draw(sampler: Any) -> Order:
@@ -209,7 +229,33 @@ def _permutes(sampler: RandomSampler) -> bool:
     return stock and not sampler.replacement and sampler.num_samples == len(sampler.data_source)
 
 
+def _numbers(items: Any) -> array[int]:
+    try:
+        return array("q", items)
+    except (TypeError, OverflowError):  # not all are numbers
+        return array("q", map(_number, items if isinstance(items, BATCH) else [items]))
+
+
+def _newest(batch: Any) -> Any:
+    return batch[-NEWEST:] if isinstance(batch, BATCH) else batch
+
+
+def _firsts(batches: list[Any]) -> list[Any]:
+    try:
+        return [batch[0] for batch in batches]
+    except (IndexError, KeyError, TypeError):  # some are empty, or no sequences
+        return batches
+
+
 def _number(item: Any) -> int:
-    while isinstance(item, list | tuple) and item:
+    while isinstance(item, BATCH) and item:
         item = item[0]
-    return item if type(item) is int and abs(item) < 2**63 else zlib.crc32(repr(item).encode())
+    if type(item) is int and abs(item) < 2**63:
+        return item
+    try:
+        number = index(item)
+    except TypeError:
+        # the word for an object without one of its own holds its address
+        named = type(item).__repr__ is not object.__repr__  # type: ignore[comparison-overlap]
+        return zlib.crc32((repr(item) if named else type(item).__name__).encode())
+    return number if abs(number) < 2**63 else zlib.crc32(repr(number).encode())

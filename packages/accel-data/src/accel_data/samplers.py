@@ -36,8 +36,7 @@ class Walk:
     def parts(self) -> Iterator[Any]:
         """This rank's batches of indices."""
         shard = self.shard
-        whole = shard.unit == "batches"
-        yield from self.begin().deal(shard.where, rows=shard.rows, whole=whole, ending=shard.ending, end=self.end)
+        yield from self.begin().deal(shard.where, rows=shard.rows, ending=shard.ending, end=self.end)
 
     def consumed(self, handed: int) -> int:
         """Items of the order that the whole job has been served when this rank had `handed` batches."""
@@ -129,7 +128,7 @@ class BatchSamplerShard(BatchSampler):
             return draw(self.batch_sampler.sampler)
         if self.unit == "samples":
             return Streamed(chain.from_iterable(self.batch_sampler))
-        return Streamed(iter(self.batch_sampler))
+        return Streamed(iter(self.batch_sampler), whole=True)
 
 
 def inner_sampler(sampler: Any) -> Any:
