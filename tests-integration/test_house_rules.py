@@ -53,7 +53,17 @@ OPTIONAL = {
 }
 READS_ENVIRONMENT = {"accel-launch", "accel-testing"}
 THE_CELL = {"acquire", "current", "release", "using"}
-SEAMS = {"Environment", "Device", "Transport", "Strategy", "Replicated", "Precision", "ProcessControl", "Exchanges"}
+SEAMS = {
+    "Environment",
+    "Device",
+    "Transport",
+    "Strategy",
+    "Replicated",
+    "Precision",
+    "ProcessControl",
+    "Exchanges",
+    "TrainingStep",
+}
 DRAWERS = {"util", "utils", "helper", "helpers", "common", "misc"}
 MAY_UNPICKLE = {"torch.load": {"accel_checkpoint.load"}}
 

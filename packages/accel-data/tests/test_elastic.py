@@ -186,7 +186,7 @@ def test_a_state_taken_inside_a_window_goes_back_to_the_newest_step(stop: int) -
 
 
 def test_a_window_that_is_carried_over_the_end_keeps_its_samples() -> None:
-    clock = StepClock(4, flush_at_epoch_end=False)
+    clock = StepClock(4, at_epoch_end="carry")
     loader: Any = prepare_data_loader(make("shuffled", 12, 2), clock=clock)
     ids: list[int] = []
     for batch in loader:
@@ -194,7 +194,7 @@ def test_a_window_that_is_carried_over_the_end_keeps_its_samples() -> None:
         clock.tick()
     state = loader.state_dict()  # 4 of 6 batches are in a step, 2 wait for the next epoch
     assert (state["epoch"], state["consumed"]) == (0, 8)
-    again: Any = prepare_data_loader(make("shuffled", 12, 2), clock=StepClock(4, flush_at_epoch_end=False))
+    again: Any = prepare_data_loader(make("shuffled", 12, 2), clock=StepClock(4, at_epoch_end="carry"))
     again.load_state_dict(state)
     assert list(chain.from_iterable(batch.tolist() for batch in again)) == ids[8:]
 

@@ -62,7 +62,7 @@ class Job:
 
     def __init__(self, kind: str, flush: bool, state: dict[str, Any] | None, seed: int) -> None:
         torch.manual_seed(seed)
-        self.clock = StepClock(EVERY, flush_at_epoch_end=flush)
+        self.clock = StepClock(EVERY, at_epoch_end="flush" if flush else "carry")
         loader: Any = prepare_data_loader(MAKE[kind](), clock=self.clock)
         self.loader = loader
         self.steps: list[list[int]] = []

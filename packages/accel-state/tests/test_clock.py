@@ -2,7 +2,7 @@ from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
-from accel_state import StepClock, Tail
+from accel_state import AtEpochEnd, StepClock, Tail
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,7 +30,7 @@ def test_six_batches_of_four_steps_are_due_at_the_fourth_and_the_last() -> None:
 
 def test_without_the_flush_the_count_carries_over() -> None:
     """Reference 2.5: 2 epochs of 6 with sync_with_dataloader=False."""
-    clock = StepClock(4, flush_at_epoch_end=False)
+    clock = StepClock(4, at_epoch_end="carry")
     assert flags(clock, 6) + flags(clock, 6) == [False, False, False, True] * 3
 
 
@@ -55,7 +55,7 @@ def test_a_flushed_epoch_is_due_at_every_nth_batch_and_at_its_last(every: int, e
 @QUICK
 @given(st.integers(1, 9), st.lists(st.integers(1, 30), max_size=5))
 def test_an_unflushed_run_is_due_at_every_nth_batch_of_all(every: int, epochs: list[int]) -> None:
-    clock = StepClock(every, flush_at_epoch_end=False)
+    clock = StepClock(every, at_epoch_end="carry")
     found = [flag for batches in epochs for flag in flags(clock, batches)]
     assert found == [n % every == 0 for n in range(1, sum(epochs) + 1)]
 
@@ -157,3 +157,43 @@ def test_the_remainder_is_what_is_real_in_the_batch() -> None:
         assert clock.remainder == 3
     with pytest.raises(FrozenInstanceError):
         epoch.tail.real = (2, 2)  # type: ignore[misc]
+
+
+def test_a_short_window_is_dropped_on_request() -> None:
+    """T24: the next epoch begins a window of its own."""
+    clock = StepClock(4, at_epoch_end="drop")
+    assert flags(clock, 10) == [False, False, False, True, False, False, False, True, False, False]
+    assert (clock.steps, clock.dropped) == (2, 1)
+    assert flags(clock, 4) == [False, False, False, True]
+    assert (clock.steps, clock.dropped) == (3, 1)
+
+
+@QUICK
+@given(st.integers(1, 9), st.lists(st.integers(1, 30), max_size=5), st.sampled_from(AtEpochEnd))
+def test_positions_count_the_micro_batches_of_each_window(every: int, epochs: list[int], end: AtEpochEnd) -> None:
+    clock, position, windows = StepClock(every, at_epoch_end=end), 0, 0
+    for batches in epochs:
+        with clock.iterating("loader") as epoch:
+            for index in range(batches):
+                epoch.last = index == batches - 1
+                due = clock.tick()
+                windows += position == 0
+                position += 1
+                assert (clock.position, clock.windows) == (position, windows)
+                assert due == (position == every or (epoch.last and end is AtEpochEnd.FLUSH))
+                if due or (epoch.last and end is AtEpochEnd.DROP):
+                    position = 0
+
+
+def test_a_pass_whose_batch_comes_is_the_active_one_again() -> None:
+    """T24: an evaluation that was begun and left standing says nothing of the training loop."""
+    clock = StepClock(2)
+    with clock.iterating("train") as train, clock.iterating("evaluation") as left:
+        left.last = True
+        assert clock.active_dataloader == "evaluation"
+        train.take_over()
+        assert clock.active_dataloader == "train"
+        assert [clock.tick(), clock.tick()] == [False, True]
+        left.take_over()
+        assert clock.end_of_dataloader
+    assert clock.active is None

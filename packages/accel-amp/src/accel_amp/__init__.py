@@ -6,12 +6,14 @@ from accel_amp.policy import PrecisionPolicy
 from accel_amp.precisions import PRECISIONS, Precision
 from accel_amp.scaler import LossScaler
 from accel_amp.scheduler import AcceleratedScheduler
+from accel_amp.window import GradientWindow
 
 __all__ = [
     "PRECISIONS",
     "AcceleratedOptimizer",
     "AcceleratedScheduler",
     "AutocastForward",
+    "GradientWindow",
     "LossScaler",
     "Precision",
     "PrecisionPolicy",

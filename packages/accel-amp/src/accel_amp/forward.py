@@ -14,11 +14,13 @@ from accel_amp.policy import PrecisionPolicy
 _HALF = (torch.float16, torch.bfloat16)
 
 
-def autocast(policy: PrecisionPolicy, device_type: str) -> AbstractContextManager[Any]:
+def autocast(
+    policy: PrecisionPolicy, device_type: str, *, enabled: bool = True, cache_enabled: bool = True
+) -> AbstractContextManager[Any]:
     """The context in which operations compute in the policy's dtype; does nothing for a policy without one."""
     if policy.compute is None:
         return nullcontext()
-    return torch.autocast(device_type, dtype=policy.compute)
+    return torch.autocast(device_type, dtype=policy.compute, enabled=enabled, cache_enabled=cache_enabled)
 
 
 class AutocastForward:

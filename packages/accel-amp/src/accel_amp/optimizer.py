@@ -12,10 +12,11 @@ from accel_amp.scaler import LossScaler
 
 
 class AcceleratedOptimizer(Optimizer):
-    """Another optimizer, whose `step` and `zero_grad` do nothing in the middle of an accumulation window.
+    """Another optimizer, whose `step` does nothing in the middle of an accumulation window.
 
-    With a scaler, a step whose gradients overflowed is skipped and `step_was_skipped` is true. State, groups and
-    defaults are those of the inner optimizer, `optimizer`.
+    Nor does `zero_grad` there: it clears what has had its step, or was dropped, wherever in the loop it stands. With a
+    scaler, a step whose gradients overflowed is skipped and `step_was_skipped` is true. State, groups and defaults are
+    those of the inner optimizer, `optimizer`.
     """
 
     def __init__(
@@ -36,6 +37,9 @@ class AcceleratedOptimizer(Optimizer):
         self.scaler = scaler
         self.clock = clock or StepClock()
         self.step_was_skipped = False
+        #: whether the gradients have had their step, or need none
+        self.spent = False
+        self._dropped = self.clock.dropped
         self._boundary = step_boundary
         if device_placement and optimizer.state:
             optimizer.load_state_dict(optimizer.state_dict())  # puts each entry beside its parameter
@@ -94,13 +98,16 @@ class AcceleratedOptimizer(Optimizer):
             loss = None
         else:
             loss = self.optimizer.step() if closure is None else self.optimizer.step(closure)
+        self.spent = True
         if self._boundary is not None:
             self._boundary()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clears the gradients if a step is due: within a window they accumulate."""
-        if self.clock.due:
+        """Clears the gradients unless they belong to a window that has not had its step."""
+        clock = self.clock
+        if self.spent or (clock.due and clock.every == 1) or self._dropped != clock.dropped:
+            self.spent, self._dropped = False, clock.dropped
             self.optimizer.zero_grad(set_to_none=set_to_none)
             if self.scaler is not None:
                 self.scaler.discard(self.optimizer)

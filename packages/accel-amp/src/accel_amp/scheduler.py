@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from accel_state import StepClock
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from accel_amp.optimizer import AcceleratedOptimizer
 
@@ -14,7 +15,8 @@ class AcceleratedScheduler:
     """A scheduler whose `step` does nothing while gradients accumulate, or after a step that was skipped.
 
     Otherwise it advances `num_processes` times, because a schedule made before `prepare` counts the batches of the
-    unsharded loader; with `split_batches` it advances once. With `step_with_optimizer=False` each call is one step.
+    unsharded loader; with `split_batches` it advances once. With `step_with_optimizer=False` each call is one step, and
+    so it is for ReduceLROnPlateau, which counts evaluations and not batches.
     """
 
     def __init__(
@@ -33,10 +35,11 @@ class AcceleratedScheduler:
         self.split_batches = split_batches
         self.clock = clock or StepClock()
         self._advance = 1 if split_batches else num_processes
+        self._always = not step_with_optimizer or isinstance(scheduler, ReduceLROnPlateau)
 
     def step(self, *args: Any, **kwargs: Any) -> None:
         """Advances the schedule if its optimizers have stepped."""
-        if not self.step_with_optimizer:
+        if self._always:
             self.scheduler.step(*args, **kwargs)
             return
         if not self.clock.due or any(optimizer.step_was_skipped for optimizer in self.optimizers):

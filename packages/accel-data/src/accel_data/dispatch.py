@@ -72,7 +72,9 @@ class DataLoaderDispatcher(DataLoader[Batch]):
             try:
                 skip, self._passes.resume = 0 if self._passes.resume is not None else self._skip, None
                 wanted = islice(self._synchronized(rounds), skip, None)
-                yield from feed(wanted, epoch, self.device, non_blocking=self._non_blocking)
+                for batch in feed(wanted, epoch, self.device, non_blocking=self._non_blocking):
+                    epoch.take_over()
+                    yield batch
             finally:
                 rounds.close()
                 if self._transport.rank > 0 and self._passes.forgotten == forgotten:

@@ -81,7 +81,9 @@ class DataLoaderShard(DataLoader[Batch]):
                 served = running.course.served(batches, running.epoch)
                 passed = 0 if resumed or isinstance(running.course, SamplerCourse) else self._skip
                 wanted = islice(served, passed, None) if passed else served
-                yield from feed(wanted, running.epoch, self.device, non_blocking=self._non_blocking)
+                for batch in feed(wanted, running.epoch, self.device, non_blocking=self._non_blocking):
+                    running.epoch.take_over()
+                    yield batch
                 running.ended = True
             finally:
                 self._passes.close(running)

@@ -35,6 +35,10 @@ class Strategy(ABC):
         """The context of a forward and backward whose gradients travel, or stay at home."""
 
     @abstractmethod
+    def synchronising_backward(self, model: nn.Module) -> AbstractContextManager[None]:
+        """The context of a backward whose gradients travel, although its forward was not to synchronise."""
+
+    @abstractmethod
     def joining(self, models: Iterable[nn.Module]) -> AbstractContextManager[None]:
         """The context in which ranks may have unequal numbers of batches: those that end first take part in silence."""
 

@@ -1,6 +1,6 @@
 """Who and where this process is. Importing this package does not import torch."""
 
-from accel_state.clock import Epoch, StepClock, Tail
+from accel_state.clock import AtEpochEnd, Epoch, StepClock, Tail
 from accel_state.control import ProcessControl
 from accel_state.current import acquire, current, is_initialized, release, using
 from accel_state.devices import Device
@@ -24,6 +24,7 @@ from accel_state.views import AcceleratorState, PartialState
 __all__ = [
     "AccelError",
     "AcceleratorState",
+    "AtEpochEnd",
     "CannotRun",
     "Device",
     "DistributedType",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 
@@ -30,26 +31,45 @@ class Epoch:
 
     `last` says whether the batch in hand is the last one and `tail` what is real in it. `at` is the place after it,
     `settled` the place at the newest optimizer step, and `ticked` whether the clock counts batches of this pass.
+    `passes` are all that run, the one in hand last.
     """
 
     loader: Any
+    passes: list[Epoch] = field(default_factory=list, repr=False, compare=False)
     last: bool = False
     tail: Tail | None = None
     at: Any = None
     settled: Any = None
     ticked: bool = False
 
+    def take_over(self) -> None:
+        """Makes this pass the one in hand: a batch of it comes, whatever passes were begun since and left standing."""
+        if self.passes and self.passes[-1] is not self:
+            self.passes[:] = [*(one for one in self.passes if one is not self), self]
+
+
+class AtEpochEnd(Enum):
+    """What becomes of a window of micro-batches that the last batch of a loader leaves short."""
+
+    FLUSH = "flush"  # it ends there, with an optimizer step
+    DROP = "drop"  # its gradients are thrown away
+    CARRY = "carry"  # it goes on in the next epoch
+
 
 class StepClock:
     """Counts micro-batches, and says when an optimizer step is due."""
 
-    def __init__(self, every: int = 1, *, flush_at_epoch_end: bool = True) -> None:
+    def __init__(self, every: int = 1, *, at_epoch_end: AtEpochEnd | str = AtEpochEnd.FLUSH) -> None:
         self.every = every
-        self.flush_at_epoch_end = flush_at_epoch_end
+        self.at_epoch_end = AtEpochEnd(at_epoch_end)
         self.due = True
-        #: optimizer steps that were due so far
+        #: optimizer steps that were due so far, and windows that began and that were dropped
         self.steps = 0
-        self._count = 0
+        self.windows = 0
+        self.dropped = 0
+        #: micro-batches of the window, the current one included; 0 before the first
+        self.position = 0
+        self._over = True
         self._epochs: list[Epoch] = []
 
     @property
@@ -65,35 +85,39 @@ class StepClock:
 
     def tick(self) -> bool:
         """Begins a micro-batch; True when the optimizer step is due at its end."""
+        if self._over:
+            self.windows += 1
+            self.position = 0
+        self.position += 1
+        short = False
         if self._epochs:
             self._epochs[-1].ticked = True
-        if self.flush_at_epoch_end and self.end_of_dataloader:
-            self._count = 0
-            self.due = True
-        else:
-            self._count += 1
-            self.due = self._count % self._every == 0
-        if self.due:
-            self.steps += 1
+            short = self._epochs[-1].last and self.position < self._every
+        self.due = self.position >= self._every or (short and self.at_epoch_end is AtEpochEnd.FLUSH)
+        drops = short and self.at_epoch_end is AtEpochEnd.DROP
+        self._over = self.due or drops
+        if self._over:
+            self.steps += self.due
+            self.dropped += drops
             for epoch in self._epochs:
                 epoch.settled = epoch.at
         return self.due
 
     def reset(self) -> None:
         """Forgets a window that has begun."""
-        self._count = 0
-        self.due = True
+        self.position = 0
+        self._over = self.due = True
 
     @contextmanager
     def iterating(self, loader: Any) -> Iterator[Epoch]:
-        """A pass over `loader`; while it lasts it is the active one, unless another one starts inside it."""
-        epoch = Epoch(loader)
+        """A pass over `loader`; while it lasts it is the active one, unless a batch of another came since."""
+        epoch = Epoch(loader, self._epochs)
         self._epochs.append(epoch)
         try:
             yield epoch
         finally:
             # By identity: an outer pass may end before an inner one that was left with `break`.
-            self._epochs = [one for one in self._epochs if one is not epoch]
+            self._epochs[:] = [one for one in self._epochs if one is not epoch]
 
     @property
     def active(self) -> Epoch | None:

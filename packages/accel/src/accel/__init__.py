@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from accel_state import AcceleratorState, DistributedType, PartialState
 
     from accel.accelerator import Accelerator
-    from accel.configuration import DataLoaderConfiguration
+    from accel.compilation import TorchDynamoPlugin
+    from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin
+    from accel.handlers import AutocastKwargs, DistributedDataParallelKwargs, GradScalerKwargs, ProfileKwargs
+    from accel.local_sgd import LocalSGD
     from accel.memory import find_executable_batch_size
     from accel.operations import synchronize_rng_states
     from accel.progress import tqdm
@@ -27,9 +30,16 @@ except PackageNotFoundError:  # run from a bare tree
 _FOUND_IN = {
     "Accelerator": "accel.accelerator",
     "AcceleratorState": "accel_state",
+    "AutocastKwargs": "accel.handlers",
     "DataLoaderConfiguration": "accel.configuration",
+    "DistributedDataParallelKwargs": "accel.handlers",
     "DistributedType": "accel_state",
+    "GradScalerKwargs": "accel.handlers",
+    "GradientAccumulationPlugin": "accel.configuration",
+    "LocalSGD": "accel.local_sgd",
     "PartialState": "accel_state",
+    "ProfileKwargs": "accel.handlers",
+    "TorchDynamoPlugin": "accel.compilation",
     "debug_launcher": "accel_launch",
     "find_executable_batch_size": "accel.memory",
     "load_checkpoint_in_model": "accel_checkpoint",
@@ -42,9 +52,16 @@ _FOUND_IN = {
 __all__ = [
     "Accelerator",
     "AcceleratorState",
+    "AutocastKwargs",
     "DataLoaderConfiguration",
+    "DistributedDataParallelKwargs",
     "DistributedType",
+    "GradScalerKwargs",
+    "GradientAccumulationPlugin",
+    "LocalSGD",
     "PartialState",
+    "ProfileKwargs",
+    "TorchDynamoPlugin",
     "__version__",
     "debug_launcher",
     "find_executable_batch_size",

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple, final, overload
 
 import torch
-from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, LossScaler, autocast
+from accel_amp import AcceleratedOptimizer, AcceleratedScheduler
 from accel_checkpoint import save_object, save_weights
 from accel_data import Ending, skip_first_batches
 from accel_parallel import Strategy
-from accel_state import AcceleratorState, Run, StepClock
+from accel_state import AcceleratorState, Run
 from accel_state.environ import process_environ
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from accel.assembly import Parts, assemble
-from accel.configuration import DataLoaderConfiguration
-from accel.exchanges import Exchanges
+from accel.assembly import assemble
+from accel.compilation import TorchDynamoPlugin
+from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin
+from accel.gradients import Gradients
+from accel.handlers import KwargsHandler, ProfileKwargs
 from accel.preparation import Preparer
-from accel.settings import AUTO, Settings, resolve
+from accel.profiling import profiled
+from accel.settings import AUTO, resolve
+from accel.training import TrainingStep
 
 A = TypeVar("A")
 More = TypeVarTuple("More")
@@ -31,15 +35,11 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 @final
-class Accelerator(Exchanges):
+class Accelerator(TrainingStep):
     """Runs an ordinary PyTorch loop on any number of processes, devices and precisions.
 
     Collective: every process of the job must create one, and call what is marked so in like order.
     """
-
-    settings: Settings
-    parts: Parts
-    _preparer: Preparer
 
     def __init__(
         self,
@@ -51,6 +51,10 @@ class Accelerator(Exchanges):
         dataloader_config: DataLoaderConfiguration | None = None,
         rng_types: Iterable[str] | None = None,
         step_scheduler_with_optimizer: bool = True,
+        kwargs_handlers: Sequence[KwargsHandler] | None = None,
+        dynamo_backend: str | None = None,
+        dynamo_plugin: TorchDynamoPlugin | None = None,
+        gradient_accumulation_plugin: GradientAccumulationPlugin | None = None,
         *,
         fp16: bool = False,
         strategy: str | Strategy = AUTO,
@@ -62,6 +66,10 @@ class Accelerator(Exchanges):
             fp16=fp16,
             mixed_precision=mixed_precision,
             gradient_accumulation_steps=gradient_accumulation_steps,
+            gradient_accumulation_plugin=gradient_accumulation_plugin,
+            kwargs_handlers=kwargs_handlers,
+            dynamo_backend=dynamo_backend,
+            dynamo_plugin=dynamo_plugin,
             split_batches=split_batches,
             dataloader_config=dataloader_config,
             rng_types=rng_types,
@@ -75,6 +83,7 @@ class Accelerator(Exchanges):
             step_scheduler_with_optimizer=step_scheduler_with_optimizer,
             scheduler_once_per_step=scheduler_once_per_step,
         )
+        self._gradients = Gradients(self.parts, self._preparer)
 
     @property
     def run(self) -> Run:
@@ -85,16 +94,6 @@ class Accelerator(Exchanges):
     def state(self) -> AcceleratorState:
         """The view of the run that every Accelerator shares."""
         return AcceleratorState()
-
-    @property
-    def gradient_state(self) -> StepClock:
-        """The clock of this Accelerator: accumulation, and the loader that is being iterated."""
-        return self.parts.clock
-
-    @property
-    def scaler(self) -> LossScaler | None:
-        """What scales the loss in fp16; None otherwise."""
-        return self.parts.scaler
 
     @property
     def mixed_precision(self) -> str:
@@ -120,29 +119,6 @@ class Accelerator(Exchanges):
     def dispatch_batches(self) -> bool | None:
         """Whether the main process reads for all."""
         return self.settings.data.dispatch_batches
-
-    @property
-    def gradient_accumulation_steps(self) -> int:
-        """Micro-batches to an optimizer step; may be set at any time."""
-        return self.parts.clock.every
-
-    @gradient_accumulation_steps.setter
-    def gradient_accumulation_steps(self, steps: int) -> None:
-        self.parts.clock.every = steps
-
-    @property
-    def sync_gradients(self) -> bool:
-        """Whether the current micro-batch ends with an optimizer step."""
-        return self.parts.clock.due
-
-    @sync_gradients.setter
-    def sync_gradients(self, due: bool) -> None:
-        self.parts.clock.due = due
-
-    @property
-    def optimizer_step_was_skipped(self) -> bool:
-        """Whether the last step of any prepared optimizer was skipped, because gradients had overflowed."""
-        return any(optimizer.step_was_skipped for optimizer in self._preparer.optimizers)
 
     @overload
     def prepare(self, one: A, /, *, device_placement: Sequence[bool] | None = None) -> A: ...
@@ -186,77 +162,13 @@ class Accelerator(Exchanges):
         """The model that was given to `prepare`; on request without its autocast, or without torch.compile."""
         return self._preparer.unwrap(model, keep_autocast=keep_fp32_wrapper, keep_compile=keep_torch_compile)
 
-    @contextmanager
-    def accumulate(self, *models: nn.Module) -> Iterator[None]:
-        """One micro-batch; gradients travel, and optimizers step, only when a step is due."""
-        due = self.parts.clock.tick()
-        if due:
-            yield
-            return
-        with ExitStack() as stack:
-            for model in models:
-                stack.enter_context(self.no_sync(model))
-            yield
-
-    @contextmanager
-    def join_uneven_inputs(self, joinables: Iterable[nn.Module], even_batches: bool | None = None) -> Iterator[None]:
-        """In this block processes may have unequal numbers of batches, and with `even_batches` the loaders are told so.
-
-        Collective: every process must enter and leave it.
-        """
-        with ExitStack() as changed:
-            if even_batches is not None:
-                changed.enter_context(self._preparer.ending(Ending.REPEAT if even_batches else Ending.UNEVEN))
-            changed.enter_context(self._preparer.joined(joinables))
-            yield
-
     def skip_first_batches(self, dataloader: DataLoader[A], num_batches: int = 0) -> DataLoader[A]:
         """A loader whose passes lack this process's first `num_batches` batches."""
         return skip_first_batches(dataloader, num_batches)
 
-    def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
-        """The context of a forward and backward whose gradients stay in this process."""
-        return self.parts.strategy.synchronising(model, enabled=False)
-
-    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        """Gradients of `loss`, divided by the accumulation steps and scaled as the precision needs."""
-        if not self._preparer.models:
-            self._preparer.warn_of_no_model()
-        every = self.parts.clock.every
-        if every > 1:
-            loss = loss / every
-        if self.parts.scaler is not None:
-            loss = self.parts.scaler.scale(loss)
-        loss.backward(**kwargs)  # type: ignore[no-untyped-call]
-
-    def autocast(self) -> AbstractContextManager[Any]:
-        """The context in which operations compute in the run's precision, as inside the model."""
-        return autocast(self.parts.precision.policy, self.device.type)
-
-    def unscale_gradients(self, optimizer: AcceleratedOptimizer | Sequence[AcceleratedOptimizer] | None = None) -> None:
-        """Divides gradients by the scale of the loss, once a step; does nothing but in fp16."""
-        if self.parts.scaler is None:
-            return
-        chosen = self._preparer.optimizers if optimizer is None else optimizer
-        for one in [chosen] if isinstance(chosen, AcceleratedOptimizer) else chosen:
-            self.parts.scaler.unscale(one.optimizer)
-
-    def clip_grad_norm_(
-        self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float = 2.0
-    ) -> torch.Tensor:
-        """The norm of the unscaled gradients, which are then at most `max_norm`; within a window nothing is clipped."""
-        chosen = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-        if self.parts.clock.due:
-            self.unscale_gradients()
-            return self.parts.strategy.clip_norm(chosen, max_norm, kind=norm_type)
-        norm = self.parts.strategy.clip_norm(chosen, float("inf"), kind=norm_type)
-        return norm if self.parts.scaler is None else norm / self.parts.scaler.get_scale()
-
-    def clip_grad_value_(self, parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float) -> None:
-        """Cuts each unscaled gradient to [-clip_value, clip_value]; does nothing within a window."""
-        if self.parts.clock.due:
-            self.unscale_gradients()
-            nn.utils.clip_grad_value_(parameters, clip_value)
+    def profile(self, profile_handler: ProfileKwargs | None = None) -> AbstractContextManager[torch.profiler.profile]:
+        """The context that torch.profiler watches; each process writes its trace where the handler says."""
+        return profiled(profile_handler or self.settings.handlers.profile, self.process_index)
 
     def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, torch.Tensor]:
         """The weights of the model, under the names that the model itself gives them."""
@@ -283,6 +195,7 @@ class Accelerator(Exchanges):
     def free_memory(self, *objects: Any) -> list[None]:
         """Forgets what was prepared and returns a None for each object, to assign to its name."""
         self._preparer.forget()
+        self._gradients = Gradients(self.parts, self._preparer)
         self.parts.clock.reset()
         nothing: list[None] = [None] * len(objects)
         del objects

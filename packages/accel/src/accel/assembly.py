@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from accel_amp import PRECISIONS, LossScaler, Precision
+from accel_amp import PRECISIONS, LossScaler, Precision, PrecisionPolicy
 from accel_parallel import STRATEGIES, Strategy
 from accel_state import CannotRun, Run, RunRequest, StepClock, acquire, current, is_initialized
 
@@ -20,6 +20,7 @@ class Parts:
     precision: Precision
     clock: StepClock
     scaler: LossScaler | None
+    policy: PrecisionPolicy
 
 
 def assemble(settings: Settings) -> Parts:
@@ -32,8 +33,8 @@ def assemble(settings: Settings) -> Parts:
     wanted = None if silent else settings.mixed_precision or "no"
     run = acquire(RunRequest(cpu=settings.cpu, precision=wanted))
     precision = PRECISIONS.load(run.precision or "no")()
-    strategy = settings.strategy if isinstance(settings.strategy, Strategy) else _load(settings.strategy, run)
-    kind = run.placed_on.type
+    strategy = settings.strategy if isinstance(settings.strategy, Strategy) else _load(settings, run)
+    kind, policy = run.placed_on.type, precision.policy
     missing = precision.missing(kind)
     problems = [*strategy.check(run, precision), *([missing] if missing is not None else [])]
     if problems:
@@ -42,12 +43,16 @@ def assemble(settings: Settings) -> Parts:
         run=run,
         strategy=strategy,
         precision=precision,
-        clock=StepClock(settings.accumulation_steps),
-        scaler=LossScaler(kind) if precision.policy.scale_loss else None,
+        clock=StepClock(settings.accumulation_steps, at_epoch_end=settings.accumulation.end),
+        policy=replace(policy, output=None) if settings.handlers.autocast.keep_outputs else policy,
+        scaler=LossScaler(kind, **settings.handlers.scaler.to_kwargs()) if policy.scale_loss else None,
     )
 
 
-def _load(name: str, run: Run) -> Strategy:
+def _load(settings: Settings, run: Run) -> Strategy:
+    name = str(settings.strategy)
     if name == AUTO:
         name = "ddp" if run.topology.world_size > 1 else "single"
-    return STRATEGIES.load(name)()
+    # one that is asked for by name takes the options that are meant for it
+    options = settings.handlers.ddp.to_kwargs() if name == "ddp" else {}
+    return STRATEGIES.load(name)(**options)

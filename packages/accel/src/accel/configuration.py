@@ -17,3 +17,38 @@ class DataLoaderConfiguration:
     ending: str | None = None
     check_datasets: bool = True
     ledger: str | Path | None = None
+
+
+@dataclass
+class GradientAccumulationPlugin:
+    """How gradients gather over micro-batches.
+
+    `at_epoch_end` says what becomes of a window that the last batch of a loader leaves short: "flush" steps with it,
+    "drop" throws it away, "carry" goes on in the next epoch; `sync_with_dataloader=False` is "carry". With
+    `sync_each_batch` gradients travel with each micro-batch, which needs less memory where parameters are sharded. A
+    prepared schedule follows optimizer steps, whatever `adjust_scheduler` says.
+    """
+
+    num_steps: int | None = None
+    adjust_scheduler: bool = True
+    sync_with_dataloader: bool = True
+    sync_each_batch: bool = False
+    at_epoch_end: str | None = None
+
+    @property
+    def end(self) -> str:
+        """What `at_epoch_end` comes to."""
+        return self.at_epoch_end or ("flush" if self.sync_with_dataloader else "carry")
+
+    def problems(self) -> list[str]:
+        """What is wrong with it, in words."""
+        found = []
+        if self.num_steps is not None and (type(self.num_steps) is not int or self.num_steps < 1):
+            found.append(f"num_steps={self.num_steps!r}: expected a whole number of at least 1")
+        if self.end not in ("flush", "drop", "carry"):
+            found.append(f'at_epoch_end={self.at_epoch_end!r}: expected "flush", "drop" or "carry"')
+        elif not self.sync_with_dataloader and self.end != "carry":
+            found.append(
+                f'sync_with_dataloader=False is at_epoch_end="carry", and {self.at_epoch_end!r} contradicts it'
+            )
+        return [f"GradientAccumulationPlugin: {one}" for one in found]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from accel_ops import gather, gather_for_metrics, pad_across_processes, reduce
 from accel_state import ProcessControl, Reduction
 
@@ -14,6 +15,7 @@ class Exchanges(ProcessControl):
     """Gathers, reduces and pads nested tensors over all processes of the run."""
 
     parts: Parts
+    _triggered = False
 
     def gather(self, tensor: Any) -> Any:
         """Nested tensors of all processes, joined along dim 0. Collective."""
@@ -31,3 +33,13 @@ class Exchanges(ProcessControl):
     def pad_across_processes(self, tensor: Any, dim: int = 0, pad_index: float = 0, pad_first: bool = False) -> Any:
         """Nested tensors as long along `dim` as the longest process's. Collective."""
         return pad_across_processes(tensor, self.parts.run.transport, dim=dim, pad_index=pad_index, pad_first=pad_first)
+
+    def set_trigger(self) -> None:
+        """Raises a flag, for `check_trigger` to see on every process."""
+        self._triggered = True
+
+    def check_trigger(self) -> bool:
+        """Whether any process has raised its flag since the last call; all flags are lowered. Collective."""
+        mine = torch.tensor([int(self._triggered)], device=self.device)
+        self._triggered = False
+        return bool(self.parts.run.transport.all_reduce(mine, "max").item())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from accel.assembly import Parts
+from accel.compilation import compiled, uncompiled
 from accel.settings import Settings
 
 logger = logging.getLogger("accel")
@@ -94,7 +94,8 @@ class Preparer:
         if self.device_placement if place is None else place:
             self._move(model, optimizers)
         strategy, run = self.parts.strategy, self.parts.run
-        wrap_forward(strategy.unwrap(model), self.parts.precision.policy, run.placed_on.type)
+        wrap_forward(strategy.unwrap(model), self.parts.policy, run.placed_on.type)
+        compiled(strategy.unwrap(model), self.settings.compilation)
         # One that is in its container already (of another Accelerator, or the user's own) would exchange twice.
         ready = model if evaluation or strategy.unwrap(model) is not model else strategy.setup(model, run)
         self.models.append(ready)
@@ -156,18 +157,29 @@ class Preparer:
         self.loaders.append(ready)
         return ready
 
+    def container(self, model: nn.Module, asked_by: str) -> nn.Module:
+        """The model as `prepare` returned it, for that one, what torch.compile made of it, or the model inside of it.
+
+        Raises: ValueError for a model that was not prepared.
+        """
+        if any(model is one for one in self.models):
+            return model
+        inner = self.parts.strategy.unwrap(uncompiled(model))
+        for one in self.models:
+            if self.parts.strategy.unwrap(one) is inner:
+                return one
+        raise ValueError(
+            f"{asked_by} needs the models that prepare returned; this {type(model).__name__} is none of the"
+            f" {len(self.models)} that this Accelerator prepared"
+        )
+
     def joined(self, models: Iterable[nn.Module]) -> AbstractContextManager[None]:
         """The context in which processes may have unequal numbers of batches of prepared models.
 
         Raises: ValueError for a model that was not prepared.
         """
-        models = list(models)
-        for model in models:
-            if not self._is_ready(model):
-                raise ValueError(
-                    f"join_uneven_inputs needs the models that prepare returned; this {type(model).__name__} is none"
-                )
-        return self.parts.strategy.joining(models)
+        containers = [self.container(model, "join_uneven_inputs") for model in models]
+        return self.parts.strategy.joining(containers)
 
     @contextmanager
     def ending(self, ending: Ending) -> Iterator[None]:
@@ -250,16 +262,6 @@ class Preparer:
     def _is_ready(self, candidate: object) -> bool:
         known: tuple[Sequence[object], ...] = (self.models, self.optimizers, self.schedulers, self.loaders)
         return any(candidate is one for kind in known for one in kind)
-
-
-def uncompiled(model: nn.Module) -> nn.Module:
-    """The module that torch.compile was given; the model itself when it is not compiled."""
-    # Nothing is compiled while the module that compiles has not been imported, which takes seconds.
-    dynamo = sys.modules.get("torch._dynamo.eval_frame")
-    if dynamo is None or not isinstance(model, dynamo.OptimizedModule):
-        return model
-    original: nn.Module = model._orig_mod
-    return original
 
 
 def _tie_again(model: nn.Module, names: list[tuple[str, nn.Parameter]], after: dict[str, nn.Parameter]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from accel_amp import PRECISIONS
@@ -11,7 +11,9 @@ from accel_data.rng import rng_types_of
 from accel_parallel import STRATEGIES, Strategy
 from accel_state.environ import settings as environ_settings
 
-from accel.configuration import DataLoaderConfiguration
+from accel.compilation import TorchDynamoPlugin, from_names
+from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin
+from accel.handlers import Handlers, KwargsHandler
 
 AUTO = "auto"  # one process: single; several: ddp
 
@@ -23,6 +25,9 @@ class Settings:
     cpu: bool
     mixed_precision: str | None
     accumulation_steps: int
+    accumulation: GradientAccumulationPlugin
+    handlers: Handlers
+    compilation: TorchDynamoPlugin
     data: DataLoaderConfiguration
     rng_types: tuple[RNGType, ...]
     strategy: str | Strategy
@@ -35,6 +40,10 @@ def resolve(
     fp16: bool,
     mixed_precision: str | None,
     gradient_accumulation_steps: int | None,
+    gradient_accumulation_plugin: GradientAccumulationPlugin | None,
+    kwargs_handlers: Sequence[KwargsHandler] | None,
+    dynamo_backend: str | None,
+    dynamo_plugin: TorchDynamoPlugin | None,
     split_batches: bool,
     dataloader_config: DataLoaderConfiguration | None,
     rng_types: Iterable[str] | None,
@@ -51,12 +60,27 @@ def resolve(
     precision = mixed_precision or ("fp16" if fp16 else from_environ.mixed_precision)
     if precision is not None and precision not in PRECISIONS.names():
         problems.append(f"mixed_precision={precision!r}: expected one of {', '.join(PRECISIONS.names())}")
-    steps = gradient_accumulation_steps if gradient_accumulation_steps is not None else from_environ.accumulation_steps
-    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
-        problems.append(f"gradient_accumulation_steps={steps!r}: expected a whole number of at least 1")
+    plugin = gradient_accumulation_plugin or GradientAccumulationPlugin()
+    problems += plugin.problems()
+    if gradient_accumulation_steps not in (None, 1) and gradient_accumulation_plugin is not None:
+        problems.append("gradient_accumulation_steps and gradient_accumulation_plugin: give one of them")
+    asked = plugin.num_steps if gradient_accumulation_plugin is not None else gradient_accumulation_steps
+    steps = asked if asked is not None else from_environ.accumulation_steps
+    if gradient_accumulation_plugin is None or asked is None:
+        problems += _wrong_steps(steps)
     kinds: list[RNGType] = []
     try:
         kinds = rng_types_of(["generator"] if rng_types is None else rng_types)
+    except ValueError as error:
+        problems.append(str(error))
+    handlers = Handlers()
+    try:
+        handlers = Handlers.of(kwargs_handlers)
+    except ValueError as error:
+        problems.append(str(error))
+    compilation = TorchDynamoPlugin()
+    try:
+        compilation = from_names(dynamo_backend, dynamo_plugin)
     except ValueError as error:
         problems.append(str(error))
     if isinstance(strategy, str) and strategy not in (AUTO, *STRATEGIES.names()):
@@ -72,7 +96,16 @@ def resolve(
         cpu=cpu or from_environ.cpu,
         mixed_precision=precision,
         accumulation_steps=1 if steps is None else steps,
+        accumulation=plugin,
+        handlers=handlers,
+        compilation=compilation,
         data=replace(data, split_batches=True) if split_batches else data,
         rng_types=tuple(kinds),
         strategy=strategy,
     )
+
+
+def _wrong_steps(steps: int | None) -> list[str]:
+    if steps is None or (type(steps) is int and steps >= 1):
+        return []
+    return [f"gradient_accumulation_steps={steps!r}: expected a whole number of at least 1"]

@@ -17,9 +17,18 @@ from accel_ops import (
     send_to_device,
     slice_tensors,
 )
+from accel_parallel import Form as DDPCommunicationHookType
 from accel_state import DistributedType
 
-from accel.configuration import DataLoaderConfiguration
+from accel.compilation import TorchDynamoPlugin
+from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin
+from accel.handlers import (
+    AutocastKwargs,
+    DistributedDataParallelKwargs,
+    GradScalerKwargs,
+    KwargsHandler,
+    ProfileKwargs,
+)
 from accel.memory import find_executable_batch_size
 from accel.operations import (
     broadcast,
@@ -35,9 +44,17 @@ from accel.operations import (
 from accel.progress import tqdm
 
 __all__ = [
+    "AutocastKwargs",
+    "DDPCommunicationHookType",
     "DataLoaderConfiguration",
+    "DistributedDataParallelKwargs",
     "DistributedType",
+    "GradScalerKwargs",
+    "GradientAccumulationPlugin",
+    "KwargsHandler",
+    "ProfileKwargs",
     "RNGType",
+    "TorchDynamoPlugin",
     "broadcast",
     "broadcast_object_list",
     "concatenate",

@@ -1,9 +1,9 @@
 """Every process holds the whole model; gradients are averaged (DistributedDataParallel)."""
 
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
-from typing import ClassVar, cast, final
+from typing import Any, ClassVar, cast, final
 
 from accel_amp import Precision
 from accel_state import Run
@@ -11,18 +11,32 @@ from torch import nn
 from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.parallel import DistributedDataParallel
 
+from accel_parallel.compression import Compression, Form
 from accel_parallel.strategies._replicated import Replicated
 
 
 @final
 class Ddp(Replicated):
-    """torch's DistributedDataParallel around the model."""
+    """torch's DistributedDataParallel around the model.
+
+    `options` are its own; `comm_hook` and `comm_wrapper` say in which form gradients travel, `comm_state_option` has
+    the arguments of torch's PowerSGDState.
+
+    Raises: ValueError for a form that is not known.
+    """
 
     name: ClassVar[str] = "ddp"
 
-    def __init__(self, *, find_unused_parameters: bool = False, static_graph: bool = False) -> None:
-        self.find_unused_parameters = find_unused_parameters
-        self.static_graph = static_graph
+    def __init__(
+        self,
+        *,
+        comm_hook: Form | str = Form.NO,
+        comm_wrapper: Form | str = Form.NO,
+        comm_state_option: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        self.compression = Compression.of(comm_hook, comm_wrapper, comm_state_option or {})
+        self.options = options
 
     def check(self, run: Run, precision: Precision) -> Sequence[str]:
         """No reason: it runs wherever a process group does."""
@@ -40,12 +54,9 @@ class Ddp(Replicated):
                 tensor.data.copy_(run.transport.broadcast(tensor.data, 0))
             return model
         device_ids = None if run.placed_on.type == "cpu" else [run.placed_on]
-        return DistributedDataParallel(
-            model,
-            device_ids=device_ids,
-            find_unused_parameters=self.find_unused_parameters,
-            static_graph=self.static_graph,
-        )
+        container = DistributedDataParallel(model, device_ids=device_ids, **self.options)
+        self.compression.install(container)
+        return container
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         """The model inside DistributedDataParallel."""
@@ -61,6 +72,20 @@ class Ddp(Replicated):
         if enabled or not isinstance(model, DistributedDataParallel):
             return nullcontext()
         return model.no_sync()
+
+    @contextmanager
+    def synchronising_backward(self, model: nn.Module) -> Iterator[None]:
+        """Lets the container's reducer expect gradients that its forward, under `no_sync`, has not announced."""
+        if not isinstance(model, DistributedDataParallel):
+            yield
+            return
+        before = model.require_backward_grad_sync, model.require_forward_param_sync
+        model.require_backward_grad_sync = model.require_forward_param_sync = True
+        model.reducer.prepare_for_backward([])
+        try:
+            yield
+        finally:
+            model.require_backward_grad_sync, model.require_forward_param_sync = before
 
 
 STRATEGY = Ddp

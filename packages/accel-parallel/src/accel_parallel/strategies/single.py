@@ -39,5 +39,9 @@ class SingleProcess(Replicated):
         """Does nothing: no gradient travels."""
         return nullcontext()
 
+    def synchronising_backward(self, model: nn.Module) -> AbstractContextManager[None]:
+        """Does nothing: no gradient travels."""
+        return nullcontext()
+
 
 STRATEGY = SingleProcess

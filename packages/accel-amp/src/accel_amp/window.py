@@ -1,0 +1,147 @@
+"""Makes the gradients that gather over a window of micro-batches those of one large batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import final
+
+import torch
+from accel_state import StepClock, Transport
+
+
+@final
+class GradientWindow:
+    """Scales each loss so that the gradients at the end of a window are those of all its samples together.
+
+    Without weights a window is the mean of its micro-batches, however many it has. With weights it is the sum of all
+    losses divided by the sum of all weights, over all ranks; one exchange of two numbers a window.
+    """
+
+    def __init__(
+        self,
+        clock: StepClock,
+        transport: Transport,
+        parameters: Callable[[], Iterable[torch.Tensor]],
+        *,
+        scaled: bool = False,
+    ) -> None:
+        self._clock = clock
+        self._transport = transport
+        self._parameters = parameters
+        self._scaled = scaled
+        self._window = 0
+        #: what the losses of this window were divided by; None before the first
+        self._divisor: torch.Tensor | int | None = None
+        self._weighted: bool | None = None
+        self._settled = False
+        #: weight and loss of this window, so far and here
+        self._sums: list[torch.Tensor] = []
+        self._newest: torch.Tensor | None = None
+
+    @property
+    def last_loss(self) -> float:
+        """The loss of the newest window that had weights: all losses of all ranks over all weights.
+
+        Raises: RuntimeError before there was one.
+        """
+        if self._newest is None:
+            raise RuntimeError(
+                "last_loss is known after backward(loss, weight=...) at the end of a window; losses without a weight"
+                " are not added up"
+            )
+        loss, weight = self._newest.tolist()
+        return float(loss / weight)
+
+    def share(self, loss: torch.Tensor, weight: torch.Tensor | float | None = None) -> torch.Tensor:
+        """What to call backward on, in place of `loss`.
+
+        Raises: ValueError for a weight that cannot be, and for weights on some losses of a window only.
+        Collective: with weights every rank must call at the end of each window.
+        """
+        clock = self._clock
+        if weight is None and clock.every == 1 and self._weighted is None:
+            return loss  # nothing to share, and nothing to look after
+        if self._window != clock.windows or clock.position == 0:
+            self._window, self._divisor, self._settled, self._sums = clock.windows, None, False, []
+            self._weighted = None
+        if self._weighted is not None and self._weighted != (weight is not None):
+            raise ValueError(
+                "backward: some losses of this window have a weight and others have none; give each its weight, or none"
+            )
+        if weight is None:
+            return self._mean(loss)
+        if clock.position == 0 and clock.every > 1:
+            raise ValueError(
+                f"backward: weights of a window of {clock.every} micro-batches are added up within accumulate();"
+                " put the micro-batch into `with accelerator.accumulate(model):`"
+            )
+        self._weighted = True
+        return self._by_weight(loss, _checked(weight, loss))
+
+    def _mean(self, loss: torch.Tensor) -> torch.Tensor:
+        clock = self._clock
+        if clock.position:
+            self._weighted = False
+        size = clock.position if clock.due and clock.position else clock.every
+        if clock.due and not self._settled:
+            self._settled = True
+            if self._divisor is not None and self._divisor != size:  # a window that ends early, or late
+                self._rescale(self._divisor / size)
+        elif not clock.due:
+            # all losses of a window are divided alike, also where the number of steps is changed inside of it
+            self._divisor = size = self._divisor if isinstance(self._divisor, int) else clock.every
+        return loss / size if size > 1 else loss
+
+    def _by_weight(self, loss: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        clock = self._clock
+        if self._settled:
+            raise ValueError(
+                "backward: a second loss with a weight at the end of a window, when the weights are added up already."
+                " Add the losses and call backward once; for models that are trained in turns use an Accelerator each"
+            )
+        here = torch.stack([loss.detach().to(weight.dtype).reshape(()), weight])
+        self._sums.append(here)
+        if not clock.due:
+            if self._divisor is None:
+                # a power of two: it changes no digit, and keeps scaled losses in the range of float16
+                self._divisor = torch.exp2(torch.log2(weight.clamp(min=1)).round()) if self._scaled else 1
+            return loss / self._divisor
+        early = len(self._sums) > 1
+        self._newest = self._transport.all_reduce(torch.stack(self._sums).sum(0), "sum")
+        total = self._newest[1]
+        if total.device.type == "cpu" and not total > 0:
+            raise ValueError("backward: all weights of this window are zero, on all ranks: its mean does not exist")
+        factor = self._transport.size / total  # gradients are averaged over ranks
+        if early:
+            self._rescale(factor if self._divisor is None else factor * self._divisor)
+        if clock.position:
+            self._settled = True
+        else:
+            self._sums, self._weighted = [], None
+        return loss * factor.to(loss.dtype)
+
+    def _rescale(self, factor: torch.Tensor | float) -> None:
+        """Multiplies what has gathered so far."""
+        for gradient in {id(one.grad): one.grad for one in self._parameters() if one.grad is not None}.values():
+            gradient.mul_(factor.to(gradient.device) if isinstance(factor, torch.Tensor) else factor)
+
+
+def _checked(weight: torch.Tensor | float, loss: torch.Tensor) -> torch.Tensor:
+    """The weight as a number beside the loss, in the widest format that the device has."""
+    if not isinstance(weight, torch.Tensor):
+        if isinstance(weight, bool) or not isinstance(weight, int | float):
+            raise ValueError(f"backward: weight={weight!r}: expected a number, such as the tokens of this loss")
+    elif weight.numel() != 1:
+        raise ValueError(
+            f"backward: weight has {weight.numel()} elements; expected one number, such as the tokens of this loss"
+        )
+    if loss.numel() != 1:
+        raise ValueError(f"backward: a loss of {loss.numel()} elements with a weight; sum it up first: loss.sum()")
+    dtype = torch.float32 if loss.device.type == "mps" else torch.float64
+    if not isinstance(weight, torch.Tensor) or weight.device.type == "cpu":
+        number = float(weight)
+        if not (number >= 0 and math.isfinite(number)):
+            raise ValueError(f"backward: weight={number}: expected a number that is zero or more")
+        return torch.tensor(number, dtype=dtype, device=loss.device)
+    return weight.detach().to(loss.device, dtype).reshape(())

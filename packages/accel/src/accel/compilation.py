@@ -1,0 +1,96 @@
+"""torch.compile for prepared models: whole, or block by block."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+
+@dataclass
+class TorchDynamoPlugin:
+    """How `prepare` compiles models; the backend "no" leaves them as they are.
+
+    With `use_regional_compilation` each block of a list of like blocks, as transformers have, is compiled by itself:
+    one compilation serves all of them.
+    """
+
+    backend: str = "no"
+    mode: str | None = None
+    fullgraph: bool = False
+    dynamic: bool | None = None
+    options: dict[str, Any] | None = None
+    disable: bool = False
+    use_regional_compilation: bool = False
+
+    def problems(self) -> list[str]:
+        """What is wrong with it, in words."""
+        # these are the names of entry points and built-in backends; asking for them imports the compiler
+        if self.backend == "no" or self.backend in known_backends():
+            return []
+        return [f"dynamo_backend={self.backend!r}: expected one of no, {', '.join(known_backends())}"]
+
+    def settings(self) -> dict[str, Any]:
+        """Arguments of torch.compile."""
+        mode = None if self.mode == "default" else self.mode
+        return {
+            "backend": self.backend,
+            "mode": mode,
+            "fullgraph": self.fullgraph,
+            "dynamic": self.dynamic,
+            "options": self.options,
+            "disable": self.disable,
+        }
+
+
+def known_backends() -> list[str]:
+    """Compilers that torch finds here, those for debugging included."""
+    return sorted(torch.compiler.list_backends(exclude_tags=()))
+
+
+def compiled(model: nn.Module, plugin: TorchDynamoPlugin) -> nn.Module:
+    """`model` itself, which runs compiled code from its first call on."""
+    if plugin.backend == "no":
+        return model
+    blocks = like_blocks(model) if plugin.use_regional_compilation else []
+    for block in blocks or [model]:
+        block.compile(**plugin.settings())
+    return model
+
+
+def uncompiled(model: nn.Module) -> nn.Module:
+    """The module that torch.compile was given; the model itself when it is not compiled."""
+    # Nothing is compiled while the module that compiles has not been imported, which takes seconds.
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    if dynamo is None or not isinstance(model, dynamo.OptimizedModule):
+        return model
+    original: nn.Module = model._orig_mod
+    return original
+
+
+def like_blocks(model: nn.Module) -> list[nn.Module]:
+    """The modules of each list that has several of one class, lists inside of such modules left out."""
+    found: list[nn.Module] = []
+    for child in model.children():
+        if isinstance(child, nn.ModuleList | nn.Sequential) and len({type(one) for one in child}) == 1 < len(child):
+            found += child
+        else:
+            found += like_blocks(child)
+    return found
+
+
+def from_names(backend: str | None, plugin: TorchDynamoPlugin | None) -> TorchDynamoPlugin:
+    """The plugin that two arguments ask for.
+
+    Raises: ValueError when both are given, or the backend is not known.
+    """
+    if backend is not None and plugin is not None:
+        raise ValueError("dynamo_backend and dynamo_plugin: give one of them")
+    chosen = plugin or TorchDynamoPlugin(backend=(backend or "no").lower())
+    wrong = chosen.problems()
+    if wrong:
+        raise ValueError("; ".join(wrong))
+    return chosen

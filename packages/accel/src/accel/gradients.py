@@ -1,0 +1,80 @@
+"""The gradients of a run: who shares them, and what each loss adds to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from accel_amp import GradientWindow
+
+from accel.assembly import Parts
+from accel.preparation import Preparer
+
+
+class Gradients:
+    """What each loss adds to the gradients of its window."""
+
+    def __init__(self, parts: Parts, preparer: Preparer) -> None:
+        self._parts = parts
+        self._preparer = preparer
+        self.window = GradientWindow(
+            parts.clock, parts.run.transport, self._parameters, scaled=parts.precision.policy.scale_loss
+        )
+        self._agreed: bool | None = None
+        self._joining = False
+
+    def share(self, loss: torch.Tensor, weight: torch.Tensor | float | None) -> torch.Tensor:
+        """What to call backward on, in place of `loss`.
+
+        Raises: ValueError for a weight that cannot be, or that not every process has.
+        Collective: where the gradients travel every process must call, with a weight on all or on none.
+        """
+        preparer, clock = self._preparer, self._parts.clock
+        if not preparer.models:
+            preparer.warn_of_no_model()
+        if self._agreed is not (weight is not None):
+            self._check(weighted=weight is not None)
+        if clock.due and clock.every > 1 and len(preparer.optimizers) == 1:
+            preparer.optimizers[0].spent = True  # the window is whole: what clears it now means it
+        return self.window.share(loss, weight)
+
+    @contextmanager
+    def joining(self) -> Iterator[None]:
+        """In this block processes may be gone, and nothing but the model's own exchanges is made up for."""
+        self._joining = True
+        try:
+            yield
+        finally:
+            self._joining = False
+
+    def _check(self, *, weighted: bool) -> None:
+        """Collective: every process must call, at the end of the first window."""
+        if weighted and self._joining:
+            raise ValueError(
+                "backward: weights are added up over all processes, and inside join_uneven_inputs some may have ended;"
+                ' use ending="exact" or "pad" for loaders of unequal lengths'
+            )
+        if weighted and not self._preparer.models and self._parts.run.topology.world_size > 1:
+            raise ValueError("backward: a weight is shared with all processes, and no model was prepared to share with")
+        if self._agreed is None and self._parts.clock.due and self._preparer.models and not self._joining:
+            found = self._parts.run.transport.all_gather_objects(weighted)
+            if len(set(found)) > 1:
+                have = ", ".join(str(rank) for rank, one in enumerate(found) if one)
+                raise ValueError(
+                    f"backward: processes {have} gave a weight and the others did not; give each loss its weight on all"
+                    f" {len(found)} processes, or on none"
+                )
+            self._agreed = weighted
+        elif self._agreed is not None and self._agreed != weighted:
+            before = "had weights" if self._agreed else "had none"
+            raise ValueError(
+                f"backward: losses before this one {before}; give each its weight (1 for one that is a mean), or none"
+            )
+
+    def _parameters(self) -> Iterator[torch.Tensor]:
+        for model in self._preparer.models:
+            yield from model.parameters()
+        for optimizer in self._preparer.optimizers:
+            for group in optimizer.param_groups:
+                yield from group["params"]

@@ -1,0 +1,109 @@
+"""What an Accelerator passes on to parts of torch: one class for each part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from accel_parallel import Form
+
+
+class KwargsHandler:
+    """Arguments for something of torch's."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of them."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
+
+    def to_kwargs(self) -> dict[str, Any]:
+        """Those that are not the default."""
+        usual = type(self)().to_dict()
+        return {name: value for name, value in self.to_dict().items() if value != usual[name]}
+
+
+@dataclass
+class AutocastKwargs(KwargsHandler):
+    """How `torch.autocast` is entered; `keep_outputs` leaves outputs of models in the dtype that they come in."""
+
+    enabled: bool = True
+    cache_enabled: bool = True
+    keep_outputs: bool = False
+
+
+@dataclass
+class GradScalerKwargs(KwargsHandler):
+    """How `torch.amp.GradScaler` changes its scale."""
+
+    init_scale: float = 65536.0
+    growth_factor: float = 2.0
+    backoff_factor: float = 0.5
+    growth_interval: int = 2000
+    enabled: bool = True
+
+
+@dataclass
+class DistributedDataParallelKwargs(KwargsHandler):
+    """How DistributedDataParallel is built, and in which form its gradients travel.
+
+    `comm_state_option` are arguments of torch's PowerSGDState, such as matrix_approximation_rank.
+    """
+
+    dim: int = 0
+    broadcast_buffers: bool = True
+    bucket_cap_mb: int | None = None
+    find_unused_parameters: bool = False
+    check_reduction: bool = False
+    gradient_as_bucket_view: bool = False
+    static_graph: bool = False
+    comm_hook: Form | str = Form.NO
+    comm_wrapper: Form | str = Form.NO
+    comm_state_option: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class ProfileKwargs(KwargsHandler):
+    """How `torch.profiler.profile` is entered; each process writes its trace into `output_trace_dir`."""
+
+    activities: Sequence[str] | None = None
+    schedule_option: dict[str, int] | None = None
+    on_trace_ready: Callable[[Any], Any] | None = None
+    record_shapes: bool = False
+    profile_memory: bool = False
+    with_stack: bool = False
+    with_flops: bool = False
+    with_modules: bool = False
+    output_trace_dir: str | Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Handlers:
+    """At most one of each class."""
+
+    autocast: AutocastKwargs = field(default_factory=AutocastKwargs)
+    scaler: GradScalerKwargs = field(default_factory=GradScalerKwargs)
+    ddp: DistributedDataParallelKwargs = field(default_factory=DistributedDataParallelKwargs)
+    profile: ProfileKwargs = field(default_factory=ProfileKwargs)
+
+    @classmethod
+    def of(cls, given: Sequence[KwargsHandler] | None) -> Handlers:
+        """The handlers, sorted by what they are for.
+
+        Raises: ValueError that lists what is no handler, and what is there twice.
+        """
+        names = {AutocastKwargs: "autocast", GradScalerKwargs: "scaler"}
+        names |= {DistributedDataParallelKwargs: "ddp", ProfileKwargs: "profile"}
+        problems, found = list[str](), dict[str, Any]()
+        for one in given or ():
+            name = names.get(type(one))
+            if name is None:
+                known = ", ".join(kind.__name__ for kind in names)
+                problems.append(f"kwargs_handlers has a {type(one).__name__}: expected some of {known}")
+            elif name in found:
+                problems.append(f"kwargs_handlers has two of {type(one).__name__}: give one")
+            else:
+                found[name] = one
+        if problems:
+            raise ValueError("; ".join(problems))
+        return cls(**found)

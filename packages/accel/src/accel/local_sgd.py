@@ -1,0 +1,60 @@
+"""Local SGD: each process steps by itself, and every so often all take the mean of their parameters."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self, final
+
+import torch
+from torch import nn
+
+from accel.accelerator import Accelerator
+
+
+@final
+class LocalSGD:
+    """In this block gradients stay at home; each `local_sgd_steps`-th `step` makes the parameters those of their mean.
+
+    Raises: ValueError for a number of steps below 1, or a model that was not prepared.
+    Collective: every process must enter and leave it, and call `step` equally often.
+    Source: S. U. Stich, Local SGD Converges Fast and Communicates Little, ICLR 2019.
+    """
+
+    def __init__(self, accelerator: Accelerator, model: nn.Module, local_sgd_steps: int, enabled: bool = True) -> None:
+        if isinstance(local_sgd_steps, bool) or not isinstance(local_sgd_steps, int) or local_sgd_steps < 1:
+            raise ValueError(f"local_sgd_steps={local_sgd_steps!r}: expected a whole number of at least 1")
+        self.enabled = enabled and accelerator.num_processes > 1
+        self.num_steps = 0
+        self.local_sgd_steps = local_sgd_steps
+        self._accelerator = accelerator
+        self._model = model
+        self._at_home = accelerator.no_sync(model)
+
+    def __enter__(self) -> Self:
+        if self.enabled:
+            self._at_home.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self.enabled:
+            return
+        self._at_home.__exit__(kind, error, trace)
+        if error is None:  # the others of a process that fails would wait for it in vain, and are ended
+            self._take_mean()
+
+    def step(self) -> None:
+        """Counts an optimizer step; in the middle of an accumulation window it does nothing."""
+        if not self._accelerator.sync_gradients:
+            return
+        self.num_steps += 1
+        if self.enabled and self.num_steps % self.local_sgd_steps == 0:
+            self._take_mean()
+
+    @torch.no_grad()
+    def _take_mean(self) -> None:
+        parameters = [one for one in self._model.parameters() if one.requires_grad]
+        means = self._accelerator.reduce([one.detach() for one in parameters], "mean")
+        for parameter, mean in zip(parameters, means, strict=True):
+            parameter.copy_(mean)

@@ -1,0 +1,170 @@
+"""The training step of the facade: micro-batches, gradients, clipping, precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+import torch
+from accel_amp import AcceleratedOptimizer, LossScaler, autocast
+from accel_data import Ending
+from accel_state import StepClock
+from torch import nn
+
+from accel.exchanges import Exchanges
+from accel.gradients import Gradients
+from accel.handlers import AutocastKwargs
+from accel.preparation import Preparer
+from accel.settings import Settings
+
+
+class TrainingStep(Exchanges):
+    """What a loop calls between a batch and the next."""
+
+    settings: Settings
+    _preparer: Preparer
+    _gradients: Gradients
+
+    @property
+    def gradient_state(self) -> StepClock:
+        """The clock of this Accelerator: accumulation, and the loader that is being iterated."""
+        return self.parts.clock
+
+    @property
+    def scaler(self) -> LossScaler | None:
+        """What scales the loss in fp16; None otherwise."""
+        return self.parts.scaler
+
+    @property
+    def gradient_accumulation_steps(self) -> int:
+        """Micro-batches to an optimizer step; may be set at any time."""
+        return self.parts.clock.every
+
+    @gradient_accumulation_steps.setter
+    def gradient_accumulation_steps(self, steps: int) -> None:
+        self.parts.clock.every = steps
+
+    @property
+    def sync_gradients(self) -> bool:
+        """Whether the current micro-batch ends with an optimizer step."""
+        return self.parts.clock.due
+
+    @sync_gradients.setter
+    def sync_gradients(self, due: bool) -> None:
+        self.parts.clock.due = due
+
+    @property
+    def optimizer_step_was_skipped(self) -> bool:
+        """Whether the last step of any prepared optimizer was skipped, because gradients had overflowed."""
+        return any(optimizer.step_was_skipped for optimizer in self._preparer.optimizers)
+
+    @property
+    def last_loss(self) -> float:
+        """The loss of the newest window that had weights: all losses, of all processes, over all weights.
+
+        Raises: RuntimeError when no loss had a weight.
+        """
+        return self._gradients.window.last_loss
+
+    @contextmanager
+    def accumulate(self, *models: nn.Module) -> Iterator[None]:
+        """One micro-batch; gradients travel, and optimizers step, only when a step is due.
+
+        Raises: ValueError for a model that was not prepared.
+        """
+        containers = [self._preparer.container(model, "accumulate") for model in models]
+        if self.parts.clock.tick() or self.settings.accumulation.sync_each_batch:
+            yield
+            return
+        with ExitStack() as stack:
+            for model in containers:
+                stack.enter_context(self.parts.strategy.synchronising(model, enabled=False))
+            yield
+
+    def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
+        """The context of a forward and backward whose gradients stay in this process."""
+        return self.parts.strategy.synchronising(self._preparer.container(model, "no_sync"), enabled=False)
+
+    def trigger_sync_in_backward(self, model: nn.Module) -> AbstractContextManager[None]:
+        """The context of a backward whose gradients travel, although its forward was made under `no_sync`."""
+        return self.parts.strategy.synchronising_backward(self._preparer.container(model, "trigger_sync_in_backward"))
+
+    @contextmanager
+    def join_uneven_inputs(self, joinables: Iterable[nn.Module], even_batches: bool | None = None) -> Iterator[None]:
+        """In this block processes may have unequal numbers of batches, and with `even_batches` the loaders are told so.
+
+        Collective: every process must enter and leave it.
+        """
+        with ExitStack() as changed:
+            if even_batches is not None:
+                changed.enter_context(self._preparer.ending(Ending.REPEAT if even_batches else Ending.UNEVEN))
+            changed.enter_context(self._preparer.joined(joinables))
+            changed.enter_context(self._gradients.joining())
+            yield
+
+    def backward(self, loss: torch.Tensor, *, weight: torch.Tensor | float | None = None, **kwargs: Any) -> None:
+        """Gradients of `loss`, as its part in the mean of the window, and scaled as the precision needs.
+
+        With `weight`, say the number of tokens whose losses were summed up, the window is the sum of its losses over
+        the sum of its weights, on all processes; without, the mean of its micro-batches.
+
+        Raises: ValueError for a weight that cannot be, or that some losses of a window lack.
+        Collective: where the gradients travel every process must call, with a weight on all or on none.
+        """
+        loss = self._gradients.share(loss, weight)
+        if self.parts.scaler is not None:
+            loss = self.parts.scaler.scale(loss)
+        loss.backward(**kwargs)  # type: ignore[no-untyped-call]
+
+    def autocast(self, autocast_handler: AutocastKwargs | None = None) -> AbstractContextManager[Any]:
+        """The context in which operations compute in the run's precision, as inside the model."""
+        chosen = autocast_handler or self.settings.handlers.autocast
+        return autocast(
+            self.parts.precision.policy,
+            self.device.type,
+            enabled=chosen.enabled,
+            cache_enabled=chosen.cache_enabled,
+        )
+
+    def unscale_gradients(self, optimizer: AcceleratedOptimizer | Sequence[AcceleratedOptimizer] | None = None) -> None:
+        """Divides gradients by the scale of the loss, once a step; does nothing but in fp16."""
+        if self.parts.scaler is None:
+            return
+        chosen = self._preparer.optimizers if optimizer is None else optimizer
+        for one in [chosen] if isinstance(chosen, AcceleratedOptimizer) else chosen:
+            self.parts.scaler.unscale(one.optimizer)
+
+    def clip_grad_norm_(
+        self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float = 2.0
+    ) -> torch.Tensor:
+        """The norm of the unscaled gradients, which are then at most `max_norm`; within a window nothing is clipped.
+
+        Raises: ValueError when a step is due and there is no gradient.
+        """
+        chosen = _with_gradients(parameters, "clip_grad_norm_", due=self.parts.clock.due)
+        if self.parts.clock.due:
+            self.unscale_gradients()
+            return self.parts.strategy.clip_norm(chosen, max_norm, kind=norm_type)
+        norm = self.parts.strategy.clip_norm(chosen, float("inf"), kind=norm_type)
+        return norm if self.parts.scaler is None else norm / self.parts.scaler.get_scale()
+
+    def clip_grad_value_(self, parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float) -> None:
+        """Cuts each unscaled gradient to [-clip_value, clip_value]; does nothing within a window.
+
+        Raises: ValueError when a step is due and there is no gradient.
+        """
+        if self.parts.clock.due:
+            chosen = _with_gradients(parameters, "clip_grad_value_", due=True)
+            self.unscale_gradients()
+            nn.utils.clip_grad_value_(chosen, clip_value)
+
+
+def _with_gradients(parameters: torch.Tensor | Iterable[torch.Tensor], name: str, *, due: bool) -> list[torch.Tensor]:
+    chosen = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+    if due and chosen and all(parameter.grad is None for parameter in chosen):
+        raise ValueError(
+            f"{name}: none of the {len(chosen)} parameters has a gradient; call it after backward() and before"
+            " zero_grad(), with parameters of the model that was trained"
+        )
+    return chosen
