@@ -177,3 +177,48 @@ def test_a_damaged_or_foreign_state_is_refused(entries: State, words: str) -> No
     with pytest.raises(ResumeError) as error:
         loader().load_state_dict(place_after(loader(), 3) | entries)
     assert words in str(error.value)
+
+
+class Rewinding(IterableDataset[int]):
+    """Goes back to its front when it has ended, as a source does that serves more than one epoch."""
+
+    def __init__(self, n: int, at: int = 0, step: int = 1) -> None:
+        self.n, self.first, self.at, self.step = n, at, at, step
+
+    def __iter__(self) -> Iterator[int]:
+        while self.at < self.n:
+            self.at += self.step
+            yield self.at - self.step
+        self.at = self.first
+
+    def state_dict(self) -> State:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: State) -> None:
+        self.at = state["at"]
+
+
+class RewindingShards(Rewinding):
+    def shard(self, num_shards: int, index: int) -> Rewinding:
+        return Rewinding(self.n, index, num_shards)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", [Rewinding, RewindingShards])
+@pytest.mark.parametrize("n", [20, 22, 23])
+def test_a_source_that_rewinds_itself_is_not_served_twice(kind: Any, n: int, workers: int) -> None:
+    """Its own state at the last, short batch is that of its front."""
+
+    def stream() -> Any:
+        return prepare_data_loader(DataLoader(kind(n), 4, num_workers=workers))
+
+    copies = workers if workers and kind is Rewinding else 1  # torch gives each worker all of a plain stream
+    one, served, states = stream(), list[int](), list[tuple[int, State]]()
+    for batch in one:
+        served += batch.tolist()
+        states.append((len(served), one.state_dict()))
+    assert sorted(served) == sorted([*range(n)] * copies)
+    for count, state in states:
+        again = stream()
+        again.load_state_dict(state)
+        assert sorted(served[:count] + ids(again)) == sorted(served), f"after {count}"

@@ -9,8 +9,8 @@ from itertools import islice
 from typing import Any, Self, TypeVar
 
 import torch
+from accel_ops import recursively_apply
 from accel_state import Device, Epoch, PeerFailed, StepClock, Transport
-from accel_state.transports.wire import pack, unpack
 from torch.utils.data import DataLoader
 
 from accel_data.feed import feed
@@ -19,14 +19,14 @@ from accel_data.loader import DataLoaderShard
 from accel_data.passes import Passes
 from accel_data.plan import DataRank, Ending, parts_in, refuse_split, with_last
 from accel_data.rng import RNGType, synchronize_rng_states
-from accel_data.rounds import Dealt, Round, in_blocks, parts_of
+from accel_data.rounds import Round, parts_of
 from accel_data.state import LoaderState
 
 Batch = TypeVar("Batch")
 
 
 class DataLoaderDispatcher(DataLoader[Batch]):
-    """A DataLoader that only rank 0 reads; rounds travel to the others in one message, several where they are small.
+    """A DataLoader that only rank 0 reads; each round travels to the others in one message.
 
     `reader` is the loader that rank 0 reads, prepared for one process.
 
@@ -153,33 +153,32 @@ class DataLoaderDispatcher(DataLoader[Batch]):
     def _received(self, epoch: Epoch) -> Generator[Any]:
         """Collective: every rank of the transport must call."""
         while True:
-            for packed in self._transport.broadcast_object([b""], 0):
-                message: Round = unpack(packed)
-                if message.failure is not None:
-                    raise PeerFailed(f"rank 0 could not read the next batch: {message.failure}")
-                if message.parts is None:
-                    return
-                epoch.last, epoch.tail = message.last, message.tail
-                yield message.parts[self._transport.rank - 1]
-                if message.last:
-                    return
+            message = self._transport.broadcast_object(Round(), 0)
+            if message.failure is not None:
+                raise PeerFailed(f"rank 0 could not read the next batch: {message.failure}")
+            if message.parts is None:
+                return
+            epoch.last, epoch.tail = message.last, message.tail
+            yield message.parts[self._transport.rank - 1]
+            if message.last:
+                return
 
     def _sent(self, epoch: Epoch) -> Generator[Any]:
-        ended = False
+        ended, start = False, None
         try:
             running, batches, resumed = self.reader.begin_pass()
             running.epoch = epoch
             self._passes.open(running, resumed=resumed)
             try:
                 place = Epoch(self)
-                for block, failure in in_blocks(self._dealt(running.course.served(batches, place), place)):
-                    self._transport.broadcast_object([one.message for one in block], 0)
-                    for one in block:
-                        ended = one.last
-                        epoch.last, epoch.tail, epoch.at = one.last, one.tail, one.at
-                        yield one.part
-                    if failure is not None:
-                        raise failure
+                rounds = self._rounds(running.course.served(batches, place), place)
+                for (taken, at), last in with_last(rounds):
+                    start = start or _copied(taken)
+                    parts, tail = parts_of(taken, start, self._transport.size, self._ending)
+                    self._transport.broadcast_object(Round(parts[1:], tail, last), 0)
+                    ended = last
+                    epoch.last, epoch.tail, epoch.at = last, tail, at
+                    yield parts[0]
                 running.ended = True
             finally:
                 self._passes.close(running)
@@ -187,24 +186,18 @@ class DataLoaderDispatcher(DataLoader[Batch]):
             raise
         except BaseException as error:
             if not ended:
-                self._send(Round(failure=f"{type(error).__name__}: {error}"))
+                self._transport.broadcast_object(Round(failure=f"{type(error).__name__}: {error}"), 0)
             raise
         if not ended:
-            self._send(Round(last=True))
-
-    def _send(self, message: Round) -> None:
-        self._transport.broadcast_object([pack(message)], 0)
-
-    def _dealt(self, batches: Iterator[Any], place: Epoch) -> Iterator[Dealt]:
-        """Each round, packed for the others; one is read ahead."""
-        start: list[Any] = []
-        for (taken, at), last in with_last(self._rounds(batches, place)):
-            start = start or taken
-            parts, tail = parts_of(taken, start, self._transport.size, self._ending)
-            yield Dealt(pack(Round(parts[1:], tail, last)), parts[0], tail, last, at)
+            self._transport.broadcast_object(Round(last=True), 0)
 
     def _rounds(self, batches: Iterator[Any], place: Epoch) -> Iterator[tuple[list[Any], Any]]:
         while taken := list(islice(batches, self._together)):
             if len(taken) < self._together and self._ending is Ending.DROP:
                 return
             yield taken, place.at
+
+
+def _copied(batches: list[Any]) -> list[Any]:
+    """Copies, as the script may change what it was served."""
+    return [recursively_apply(torch.clone, batch) for batch in batches]

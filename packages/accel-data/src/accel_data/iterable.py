@@ -29,6 +29,10 @@ def is_stateful(dataset: object) -> bool:
     return all(callable(getattr(dataset, name, None)) for name in ("state_dict", "load_state_dict"))
 
 
+#: the state of a source that has given all it has; its own may be that of its front again
+ENDED = {"ended": "all of it was served"}
+
+
 class IterableDatasetShard(IterableDataset[Any]):
     """One rank's samples of an iterable dataset, in slices of the batch size; every rank gets equally many.
 
@@ -96,14 +100,19 @@ class IterableDatasetShard(IterableDataset[Any]):
         for part in self._parts(source, first):
             items = [part.items] if self.rows is None else part.items
             if self.mark and (part.tail is not None or tells_stream or tells_state):
-                # a copy: a dataset may go on with the very object that it told
-                state = copy.deepcopy(self.dataset.state_dict()) if tells_state else None
+                state = None
+                if tells_state:
+                    short = part.tail is not None or (self.rows is not None and len(items) < self.rows)
+                    # a copy: a dataset may go on with the very object that it told
+                    state = ENDED if short else copy.deepcopy(self.dataset.state_dict())
                 items[0] = Marked(items[0], Mark(part.tail, stream, state=state))
             yield items
 
     def _source(self, stream: int, start: StreamStart | None) -> tuple[Iterator[Any], list[Any]]:
         if start is None:
             return iter(self.dataset), []
+        if start.states[stream] == ENDED:
+            return iter(()), []
         if start.states[stream] is not None and is_stateful(self.dataset):
             self.dataset.load_state_dict(start.states[stream])
             return iter(self.dataset), []

@@ -75,10 +75,15 @@ def verify(path: str | Path) -> list[Served]:
 
     What came after the state from which a later line resumes is undone work, and does not count.
 
-    Raises: LedgerError that lists every line that breaks the proof.
+    Raises: LedgerError that lists every line that breaks the proof; FileNotFoundError where there is no ledger.
     """
     wrong: list[str] = []
     loaders: dict[str, list[_Epoch]] = {}
+    if not Path(path).exists():
+        raise FileNotFoundError(
+            f"there is no ledger {path}: none was asked for (ledger=...), no pass has begun, or all loaders read"
+            " streams that are sharded at their source, which write none"
+        )
     for number, text in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
         try:
             line = json.loads(text)

@@ -5,25 +5,23 @@ from __future__ import annotations
 import zlib
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
-from operator import index
 from typing import Any, final
 
 import torch
 from accel_state import Tail
 from torch.utils.data import RandomSampler, SequentialSampler
 
+from accel_data.checksums import checksum, firsts, numbers
 from accel_data.plan import DataRank, Ending, Part, deal_batches, deal_samples, last_samples
 from accel_data.seedable import SeedableRandomSampler
 
 #: one sample in this many enters the digest, and of each batch the first
 EVERY = 8
-#: so do the newest samples, or those of the newest batch: an order that differs from some place on differs there
+#: so do the newest samples, or the newest batch: an order that differs from some place on differs there
 NEWEST = 16
-#: what a batch of indices may be
-BATCH = (list, tuple)
 #: indices that are turned into Python numbers at a time, about
 CHUNK = 8192
 
@@ -129,7 +127,7 @@ class Streamed(Order):
         self._read = 0
         self._skip, self._round = 0, 1
         self._noted = array("q")
-        self._newest: Sequence[Any] = []
+        self._newest: Any = []
         #: a digest of the newest items, where it began and after each round
         self._tails = array("Q", [0])
 
@@ -174,8 +172,8 @@ class Streamed(Order):
         number, held = 0, None
         for following in self.items:
             self._read += 1
-            self._noted.append(_number(following))
-            self._tails.append(zlib.crc32(_numbers(_newest(following))))
+            self._noted.extend(firsts([following]))
+            self._tails.append(checksum(following))
             if number:
                 yield held
             number += 1
@@ -199,13 +197,13 @@ class Streamed(Order):
         if not taken:
             return
         if self._whole:
-            some, self._newest = _firsts(taken), _newest(taken[-1])
+            noted, self._newest = firsts(taken), taken[-1]
         else:
-            some = taken[-self._read % EVERY :: EVERY]
+            noted = numbers(taken[-self._read % EVERY :: EVERY])
             self._newest = (taken if len(taken) >= NEWEST else [*self._newest, *taken])[-NEWEST:]
         self._read += len(taken)
-        self._noted.extend(_numbers(some))
-        self._tails.append(zlib.crc32(_numbers(self._newest)))
+        self._noted.extend(noted)
+        self._tails.append(checksum(self._newest))
 
 
 def draw(sampler: Any) -> Order:
@@ -227,35 +225,3 @@ def draw(sampler: Any) -> Order:
 def _permutes(sampler: RandomSampler) -> bool:
     stock = type(sampler).__iter__ in (RandomSampler.__iter__, SeedableRandomSampler.__iter__)
     return stock and not sampler.replacement and sampler.num_samples == len(sampler.data_source)
-
-
-def _numbers(items: Any) -> array[int]:
-    try:
-        return array("q", items)
-    except (TypeError, OverflowError):  # not all are numbers
-        return array("q", map(_number, items if isinstance(items, BATCH) else [items]))
-
-
-def _newest(batch: Any) -> Any:
-    return batch[-NEWEST:] if isinstance(batch, BATCH) else batch
-
-
-def _firsts(batches: list[Any]) -> list[Any]:
-    try:
-        return [batch[0] for batch in batches]
-    except (IndexError, KeyError, TypeError):  # some are empty, or no sequences
-        return batches
-
-
-def _number(item: Any) -> int:
-    while isinstance(item, BATCH) and item:
-        item = item[0]
-    if type(item) is int and abs(item) < 2**63:
-        return item
-    try:
-        number = index(item)
-    except TypeError:
-        # the word for an object without one of its own holds its address
-        named = type(item).__repr__ is not object.__repr__  # type: ignore[comparison-overlap]
-        return zlib.crc32((repr(item) if named else type(item).__name__).encode())
-    return number if abs(number) < 2**63 else zlib.crc32(repr(number).encode())

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from accel_ops import concatenate, slice_tensors
 from accel_state import Tail
 
 from accel_data.plan import Ending
 from accel_data.samples import can_be_cut, samples_in
-
-#: rounds, and about how many bytes of them, that travel in one message
-MANY, SMALL = 32, 2**15
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,33 +20,6 @@ class Round:
     tail: Tail | None = None
     last: bool = False
     failure: str | None = None
-
-
-class Dealt(NamedTuple):
-    """A round as rank 0 has it: packed for the others, its own part, and what the clock is told of it."""
-
-    message: bytes
-    part: Any
-    tail: Tail | None
-    last: bool
-    at: Any
-
-
-def in_blocks(rounds: Iterable[Dealt]) -> Iterator[tuple[list[Dealt], Exception | None]]:
-    """The rounds in lists that travel together: the first alone, then twice as many each time, while they are small.
-
-    How many there are depends on the data alone, never on time. An error comes with what was read before it.
-    """
-    most, block, size = 1, list[Dealt](), 0
-    try:
-        for one in rounds:
-            block.append(one)
-            size += len(one.message)
-            if one.last or len(block) == most or size >= SMALL:
-                yield block, None
-                most, block, size = min(2 * most, MANY), [], 0
-    except Exception as error:  # noqa: BLE001 - any that a dataset can raise; the caller raises it
-        yield block, error
 
 
 def parts_of(batches: list[Any], start: list[Any], world: int, ending: Ending) -> tuple[list[Any], Tail | None]:

@@ -12,7 +12,7 @@ from typing import Any
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils import worker as torch_worker
 
-from accel_data.iterable import is_stateful
+from accel_data.iterable import ENDED, is_stateful
 from accel_data.marks import Mark, Marked
 from accel_data.plan import DataRank, Ending
 from accel_data.state import ResumeError
@@ -92,6 +92,11 @@ class Turns:
             else:
                 samples.append(item)
         return samples
+
+    @property
+    def ended(self) -> set[int]:
+        """Shards that have no more."""
+        return {self.shards[place] for place in self._ends}
 
     @property
     def taken(self) -> dict[int, int]:
@@ -191,7 +196,9 @@ class ShardedStream(IterableDataset[Any]):
             if tells or not turns.even:
                 taken = turns.taken
                 for shard, source in stateful.items():
-                    if taken[shard] != turns.before.get(shard, 0):  # else it stands where it was put
+                    if shard in turns.ended:
+                        states[shard] = ENDED
+                    elif taken[shard] != turns.before.get(shard, 0):  # else it stands where it was put
                         # a copy: a source may go on with the very object that it told
                         states[shard] = copy.deepcopy(source.state_dict())
                 batch[0] = Marked(batch[0], Mark(None, stream, len(batch), taken, dict(states)))
@@ -218,6 +225,8 @@ class ShardedStream(IterableDataset[Any]):
 
 def _from(source: Any, taken: int, state: Any) -> Iterator[Any]:
     """The items of a shard from there on."""
+    if state == ENDED:
+        return iter(())
     if state is not None and is_stateful(source):
         source.load_state_dict(state)
         taken = 0

@@ -98,6 +98,8 @@ class Preparer:
         compiled(strategy.unwrap(model), self.settings.compilation)
         # One that is in its container already (of another Accelerator, or the user's own) would exchange twice.
         ready = model if evaluation or strategy.unwrap(model) is not model else strategy.setup(model, run)
+        if self.parts.scaler is not None:
+            self.parts.scaler.guard(ready.parameters())
         self.models.append(ready)
         return ready
 
@@ -258,6 +260,8 @@ class Preparer:
         """Drops every reference to what was prepared."""
         for known in (self.models, self.optimizers, self.schedulers, self.loaders):
             known.clear()
+        if self.parts.scaler is not None:
+            self.parts.scaler.release()
 
     def _is_ready(self, candidate: object) -> bool:
         known: tuple[Sequence[object], ...] = (self.models, self.optimizers, self.schedulers, self.loaders)

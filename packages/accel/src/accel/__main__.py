@@ -1,0 +1,6 @@
+"""`python -m accel` is the command `accel`."""
+
+from accel_launch.cli import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())
