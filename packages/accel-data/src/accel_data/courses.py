@@ -10,12 +10,12 @@ from typing import Any, final
 from accel_state import Epoch, Transport
 
 from accel_data.iterable import IterableDatasetShard, StreamStart, is_stateful
-from accel_data.marks import Marked
+from accel_data.marks import Mark, Marked
 from accel_data.plan import Ending, with_last
 from accel_data.samplers import BatchSamplerShard
 from accel_data.shards import ShardedStream, in_turn
 from accel_data.state import LoaderState, ResumeError
-from accel_data.turns import in_step, rotated, unaided
+from accel_data.turns import in_step, rotated
 
 
 class Course(ABC):
@@ -175,22 +175,33 @@ class ShardsCourse(Course):
     def served(self, batches: Iterator[Any], epoch: Epoch) -> Iterator[Any]:
         """As `Course`; a place is what was taken of this rank's shards."""
         source = rotated(batches, self._first) if self._first else batches
-        together = self._transport is not None and self._transport.size > 1 and self._ending is not Ending.UNEVEN
-        steps = unaided(source)
-        if together and self._transport is not None:
-            steps = in_step(source, self._transport, rows=self._stream.rows, ending=self._ending)
-        taken, states, following = dict(self._taken), dict(self._states), self._first
-        whole = 0
-        for batch, mark, epoch.tail, epoch.last, own in steps:
-            if mark is not None and mark.taken is not None:
-                taken.update(mark.taken)
-                states.update(mark.state or {})
-                following = (mark.stream + 1) % self._readers
-                epoch.at = (dict(taken), dict(states), following)
-            elif own:
-                whole += 1
-                epoch.at = whole
+        self._whole, self._newest = 0, (dict(self._taken), dict(self._states))
+        if self._transport is None or self._transport.size == 1 or self._ending is Ending.UNEVEN:
+            for item, epoch.last in with_last(source):
+                if type(item) is Marked:
+                    self._note(item.mark, epoch)
+                    yield item.value
+                else:
+                    self._whole += 1
+                    epoch.at = self._whole
+                    yield item
+            return
+        for batch, mark, epoch.tail, epoch.last, own in in_step(
+            source, self._transport, rows=self._stream.rows, ending=self._ending
+        ):
+            if own:
+                self._note(mark, epoch)
             yield batch
+
+    def _note(self, mark: Mark | None, epoch: Epoch) -> None:
+        if mark is None or mark.taken is None:
+            self._whole += 1
+            epoch.at = self._whole
+            return
+        taken, states = self._newest
+        taken.update(mark.taken)
+        states.update(mark.state or {})
+        epoch.at = (dict(taken), dict(states), (mark.stream + 1) % self._readers)
 
     def entries(self, at: Any) -> dict[str, Any]:
         """As `Course`.

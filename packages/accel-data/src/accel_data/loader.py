@@ -81,8 +81,10 @@ class DataLoaderShard(DataLoader[Batch]):
                 served = running.course.served(batches, running.epoch)
                 passed = 0 if resumed or isinstance(running.course, SamplerCourse) else self._skip
                 wanted = islice(served, passed, None) if passed else served
-                for batch in feed(wanted, running.epoch, self.device, non_blocking=self._non_blocking):
-                    running.epoch.take_over()
+                epoch, passes = running.epoch, running.epoch.passes
+                for batch in feed(wanted, epoch, self.device, non_blocking=self._non_blocking):
+                    if passes[-1] is not epoch:
+                        epoch.take_over()
                     yield batch
                 running.ended = True
             finally:

@@ -18,7 +18,7 @@ from accel_data.checksums import checksum, firsts, numbers
 from accel_data.plan import DataRank, Ending, Part, deal_batches, deal_samples, last_samples
 from accel_data.seedable import SeedableRandomSampler
 
-#: one sample in this many enters the digest, and of each batch the first
+#: one item in this many enters the digest, of a batch its first sample
 EVERY = 8
 #: so do the newest samples, or the newest batch: an order that differs from some place on differs there
 NEWEST = 16
@@ -171,8 +171,9 @@ class Streamed(Order):
         """All batches, for the one rank there is; one is read ahead."""
         number, held = 0, None
         for following in self.items:
+            if not self._read % EVERY:
+                self._noted.extend(firsts([following]))
             self._read += 1
-            self._noted.extend(firsts([following]))
             self._tails.append(checksum(following))
             if number:
                 yield held
@@ -185,8 +186,7 @@ class Streamed(Order):
     def digest(self, count: int) -> int:
         """As `Order`; `count` lies where a round ends."""
         rounds = max(-(-(count - self._skip) // self._round), 0)
-        noted = count if self._whole else -(-count // EVERY)
-        return zlib.crc32(self._noted[:noted], self._tails[rounds])
+        return zlib.crc32(self._noted[: -(-count // EVERY)], self._tails[rounds])
 
     def _pass(self, count: int) -> list[Any]:
         passed = list(islice(self.items, count))
@@ -196,10 +196,11 @@ class Streamed(Order):
     def _note(self, taken: list[Any]) -> None:
         if not taken:
             return
+        some = taken[-self._read % EVERY :: EVERY]
         if self._whole:
-            noted, self._newest = firsts(taken), taken[-1]
+            noted, self._newest = firsts(some), taken[-1]
         else:
-            noted = numbers(taken[-self._read % EVERY :: EVERY])
+            noted = numbers(some)
             self._newest = (taken if len(taken) >= NEWEST else [*self._newest, *taken])[-NEWEST:]
         self._read += len(taken)
         self._noted.extend(noted)

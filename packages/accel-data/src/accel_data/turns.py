@@ -10,7 +10,7 @@ from accel_ops import slice_tensors
 from accel_state import Tail, Transport
 
 from accel_data.marks import Mark, Marked
-from accel_data.plan import Ending, with_last
+from accel_data.plan import Ending
 from accel_data.samples import can_be_cut, filled, samples_in
 
 
@@ -38,12 +38,6 @@ class Step(NamedTuple):
     tail: Tail | None
     last: bool
     own: bool = True
-
-
-def unaided(batches: Iterable[Any]) -> Iterator[Step]:
-    """The batches of a rank that does not look at the others."""
-    for item, last in with_last(batches):
-        yield Step(item.value, item.mark, None, last) if type(item) is Marked else Step(item, None, None, last)
 
 
 def in_step(batches: Iterable[Any], transport: Transport, *, rows: int | None, ending: Ending) -> Iterator[Step]:

@@ -44,8 +44,7 @@ class Epoch:
 
     def take_over(self) -> None:
         """Makes this pass the one in hand: a batch of it comes, whatever passes were begun since and left standing."""
-        if self.passes and self.passes[-1] is not self:
-            self.passes[:] = [*(one for one in self.passes if one is not self), self]
+        self.passes[:] = [*(one for one in self.passes if one is not self), self]
 
 
 class AtEpochEnd(Enum):
