@@ -23,7 +23,10 @@ def run_blocks(path: Path, folder: Path) -> int:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-@pytest.mark.parametrize(("page", "blocks"), [("guide.md", 6), ("data.md", 2), ("accumulation.md", 4), ("precision.md", 4), ("schedules.md", 2)])
+@pytest.mark.parametrize(
+    ("page", "blocks"),
+    [("guide.md", 6), ("data.md", 2), ("accumulation.md", 4), ("precision.md", 4), ("schedules.md", 2)],
+)
 def test_every_block_of_a_page_runs(
     world: MakeWorld, page: str, blocks: int, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

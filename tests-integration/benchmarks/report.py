@@ -16,8 +16,8 @@ from benchmarks.measure import CONTROL
 from benchmarks.result import Result
 from benchmarks.row import Unit
 
-HEADER = ("row", "raw", "accel / raw", "accelerate / raw", CONTROL, "CPU", "target", "verdict")
-SHOWN = ("accel", "accelerate", CONTROL)
+HEADER = ("row", "raw", "accel / raw", "accelerate / raw", "fabric / raw", CONTROL, "CPU", "target", "verdict")
+SHOWN = ("accel", "accelerate", "fabric", CONTROL)
 NOTHING = "-"
 _SCALES = {
     Unit.SECONDS: ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")),

@@ -1,8 +1,16 @@
 """All rows, in the order of the table."""
 
 from benchmarks.row import Row
-from benchmarks.rows import costly, first_batch, memory, seek, share, steady
+from benchmarks.rows import costly, first_batch, memory, seek, share, steady, step
 
-ROWS: tuple[Row, ...] = (*steady.ROWS, *costly.ROWS, *first_batch.ROWS, *share.ROWS, *seek.ROWS, *memory.ROWS)
+ROWS: tuple[Row, ...] = (
+    *steady.ROWS,
+    *costly.ROWS,
+    *first_batch.ROWS,
+    *share.ROWS,
+    *seek.ROWS,
+    *memory.ROWS,
+    *step.ROWS,
+)
 
 __all__ = ["ROWS"]

@@ -164,8 +164,9 @@ class Preparer:
 
         Raises: ValueError for a model that was not prepared.
         """
-        if any(model is one for one in self.models):
-            return model
+        for one in self.models:
+            if one is model:
+                return model
         inner = self.parts.strategy.unwrap(uncompiled(model))
         for one in self.models:
             if self.parts.strategy.unwrap(one) is inner:

@@ -15,6 +15,7 @@ from torch import nn
 from accel.exchanges import Exchanges
 from accel.gradients import Gradients
 from accel.handlers import AutocastKwargs
+from accel.micro_batch import MicroBatch
 from accel.preparation import Preparer
 from accel.settings import Settings
 
@@ -67,20 +68,12 @@ class TrainingStep(Exchanges):
         """
         return self._gradients.window.last_loss
 
-    @contextmanager
-    def accumulate(self, *models: nn.Module) -> Iterator[None]:
+    def accumulate(self, *models: nn.Module) -> AbstractContextManager[None]:
         """One micro-batch; gradients travel, and optimizers step, only when a step is due.
 
-        Raises: ValueError for a model that was not prepared.
+        Raises: ValueError, when it is entered, for a model that was not prepared.
         """
-        containers = [self._preparer.container(model, "accumulate") for model in models]
-        if self.parts.clock.tick() or self.settings.accumulation.sync_each_batch:
-            yield
-            return
-        with ExitStack() as stack:
-            for model in containers:
-                stack.enter_context(self.parts.strategy.synchronising(model, enabled=False))
-            yield
+        return MicroBatch(self.parts, self._preparer, models, always=self.settings.accumulation.sync_each_batch)
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
         """The context of a forward and backward whose gradients stay in this process."""

@@ -1,0 +1,1 @@
+"""Whole training steps of a tiny model: hand-written, and by each library."""
