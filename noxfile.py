@@ -24,6 +24,7 @@ TESTING = (
     "tqdm",
     "cloudpickle>=3",
     "transformers>=5",
+    "torchao>=0.14",
 )
 TYPING = ("mypy>=1.15", "types-PyYAML", "types-tqdm", "nox")
 

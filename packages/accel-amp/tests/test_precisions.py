@@ -3,11 +3,14 @@
 import pytest
 import torch
 from accel_amp import PRECISIONS, Precision, PrecisionPolicy
+from accel_amp.precisions import fp8
 from accel_state import UnknownName
+from torch import nn
+from torch.optim import SGD
 
 
 def test_the_files_of_the_folder_are_the_precisions() -> None:
-    assert PRECISIONS.names() == ("bf16", "fp16", "no")
+    assert PRECISIONS.names() == ("bf16", "fp16", "fp8", "no")
 
 
 @pytest.mark.parametrize(
@@ -16,6 +19,7 @@ def test_the_files_of_the_folder_are_the_precisions() -> None:
         ("no", PrecisionPolicy()),
         ("bf16", PrecisionPolicy(torch.bfloat16, torch.float32)),
         ("fp16", PrecisionPolicy(torch.float16, torch.float32, scale_loss=True)),
+        ("fp8", PrecisionPolicy(torch.bfloat16, torch.float32)),
     ],
 )
 def test_a_precision_is_its_policy(name: str, policy: PrecisionPolicy) -> None:
@@ -25,8 +29,8 @@ def test_a_precision_is_its_policy(name: str, policy: PrecisionPolicy) -> None:
 
 
 def test_an_unknown_precision_is_refused_with_those_there_are() -> None:
-    with pytest.raises(UnknownName, match="no precision named 'fp8'; there are: bf16, fp16, no"):
-        PRECISIONS.load("fp8")
+    with pytest.raises(UnknownName, match="no precision named 'fp4'; there are: bf16, fp16, fp8, no"):
+        PRECISIONS.load("fp4")
 
 
 @pytest.mark.parametrize("name", ["no", "bf16", "fp16"])
@@ -49,6 +53,46 @@ def test_bf16_is_missing_on_a_gpu_without_it(
 def test_fp16_is_missing_on_xla() -> None:
     assert PRECISIONS.load("fp16")().missing("xla") == "XLA trains in bf16; use bf16"
     assert PRECISIONS.load("fp16")().missing("cuda") is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "capability", "installed", "words"),
+    [
+        ("cpu", (9, 0), True, "float8 matrix products need a CUDA GPU, and this is cpu; use bf16"),
+        ("cuda", (8, 0), True, "need compute capability 8.9 (Ada, Hopper or newer); this GPU has 8.0; use bf16"),
+        ("cuda", (9, 0), False, "torchao is not installed: pip install 'accel[fp8]'"),
+        ("cuda", (9, 0), True, None),
+    ],
+)
+def test_fp8_is_refused_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, kind: str, capability: tuple[int, int], installed: bool, words: str | None
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    monkeypatch.setattr(fp8, "find_spec", lambda name: object() if installed else None)
+    found = PRECISIONS.load("fp8")().missing(kind)
+    assert found is None if words is None else words in str(found)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_linear_layers_learn_in_float8_with_their_own_parameters() -> None:
+    """On a CPU the float8 products are emulated; the last layer, and sides that do not divide by 16, stay."""
+    pytest.importorskip("torchao", reason="needs the extra fp8")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.Linear(32, 24), nn.Linear(24, 16), nn.Linear(16, 16))
+    before = list(model.parameters())
+    optimizer = SGD(before, lr=0.05)
+    assert fp8.with_float8(model, emulate=True) is model
+    assert [type(one).__name__ for one in model] == ["Float8Linear", "Linear", "Linear", "Linear"]
+    assert all(one is other for one, other in zip(before, model.parameters(), strict=True))
+    inputs, losses = torch.randn(32, 16), []
+    for _ in range(30):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = (model(inputs) - inputs).float().square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.9 * losses[0]
 
 
 def test_a_policy_cannot_be_changed() -> None:

@@ -56,7 +56,7 @@ def test_fp16_and_another_precision_contradict_each_other(tokens: list[str]) -> 
 
 
 def test_all_wrong_values_are_reported_at_once() -> None:
-    line = split(["-n", "0", "--gpu_ids", "a", "--mixed_precision", "fp8", "--cpu=1", "s.py"])
+    line = split(["-n", "0", "--gpu_ids", "a", "--mixed_precision", "fp4", "--cpu=1", "s.py"])
     assert [problem.split()[0] for problem in line.problems] == ["-n", "--gpu_ids", "--mixed_precision", "--cpu"]
 
 

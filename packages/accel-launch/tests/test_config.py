@@ -90,7 +90,7 @@ def test_foreign_words_are_understood(content: dict[object, object], values: dic
         ({"distributed_type": "NO", "num_processes": 3}, "means one process, found num_processes: 3"),
         ({"fp16": True, "mixed_precision": "bf16"}, "contradicts mixed_precision: bf16"),
         ({"fp16": "perhaps"}, "fp16: expected true or false"),
-        ({"mixed_precision": "fp8"}, "expected one of no, bf16, fp16, found 'fp8'"),
+        ({"mixed_precision": "fp4"}, "expected one of no, bf16, fp16, fp8, found 'fp4'"),
         ({"num_processes": True}, "num_processes: expected a whole number"),
         ({"num_processes": "two"}, "found 'two'"),
         ({"use_cpu": 3}, "use_cpu: expected true or false, found 3"),

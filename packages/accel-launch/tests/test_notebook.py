@@ -167,7 +167,7 @@ def test_cloudpickle_that_is_missing_has_words(monkeypatch: pytest.MonkeyPatch) 
 
 def test_all_keywords_that_cannot_be_followed_are_told_at_once() -> None:
     with pytest.raises(CannotRun) as caught:
-        notebook_launcher(3, num_processes=0, mixed_precision="fp8", num_nodes=2, max_restarts=1, num_procs=2)  # type: ignore[arg-type]
+        notebook_launcher(3, num_processes=0, mixed_precision="fp4", num_nodes=2, max_restarts=1, num_procs=2)  # type: ignore[arg-type]
     assert [reason.split("=")[0].split(" is")[0] for reason in caught.value.reasons] == [
         "num_nodes",
         "max_restarts",

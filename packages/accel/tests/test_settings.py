@@ -61,7 +61,7 @@ def test_split_batches_is_an_argument_and_a_field() -> None:
 
 
 def test_an_unknown_precision_is_refused_with_what_there_is() -> None:
-    with pytest.raises(ValueError, match=r"mixed_precision='fp17': expected one of bf16, fp16, no"):
+    with pytest.raises(ValueError, match=r"mixed_precision='fp17': expected one of bf16, fp16, fp8, no"):
         resolved(mixed_precision="fp17")
 
 

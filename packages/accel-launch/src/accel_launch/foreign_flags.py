@@ -91,7 +91,7 @@ _FAMILIES = {
     "--offload_": _DEEPSPEED,
     "--gradient_clipping": f"{_DEEPSPEED}; Accelerator.clip_grad_norm_ clips in the script",
     "--dynamo_": "accel launch cannot compile models yet; call torch.compile in the script",
-    "--fp8_": "accel cannot compute in fp8 yet",
+    "--fp8_": "accel has no settings for fp8 yet",
     "--fsdp_": _FSDP,
     "--megatron_lm_": _MEGATRON,
     "--parallelism_config_": _PARALLELISM,

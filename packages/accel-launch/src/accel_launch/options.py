@@ -70,7 +70,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         name="mixed_precision",
         flags=("--mixed_precision",),
-        kind=one_of("no", "bf16", "fp16"),
+        kind=one_of("no", "bf16", "fp16", "fp8"),
         help="The precision in which an Accelerator computes, unless the script says otherwise.",
         key="mixed_precision",
         variable="ACCEL_MIXED_PRECISION",

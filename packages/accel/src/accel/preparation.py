@@ -94,6 +94,7 @@ class Preparer:
         if self.device_placement if place is None else place:
             self._move(model, optimizers)
         strategy, run = self.parts.strategy, self.parts.run
+        self.parts.precision.converted(strategy.unwrap(model))
         wrap_forward(strategy.unwrap(model), self.parts.policy, run.placed_on.type)
         compiled(strategy.unwrap(model), self.settings.compilation)
         # One that is in its container already (of another Accelerator, or the user's own) would exchange twice.

@@ -3,6 +3,8 @@
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
+from torch import nn
+
 from accel_amp.policy import PrecisionPolicy
 
 
@@ -15,3 +17,7 @@ class Precision(ABC):
     @abstractmethod
     def missing(self, device_kind: str) -> str | None:
         """Why it cannot run on this kind of device, in words; None when it can."""
+
+    def converted(self, model: nn.Module) -> nn.Module:
+        """`model` itself, with layers of this precision where it has some."""
+        return model

@@ -1,0 +1,63 @@
+"""float8 matrix products in linear layers, by torchao; everything else as in bf16."""
+
+from importlib.util import find_spec
+from typing import ClassVar, final
+
+import torch
+from torch import nn
+
+from accel_amp.policy import PrecisionPolicy
+from accel_amp.precisions._base import Precision
+
+#: the first compute capability of CUDA with float8 matrix products
+CAPABILITY = (8, 9)
+#: both sides of a float8 matrix product have to be divisible by it
+MULTIPLE = 16
+
+
+@final
+class Fp8(Precision):
+    """float8 in linear layers whose sides divide by 16, but for the last one; bfloat16 around them."""
+
+    name: ClassVar[str] = "fp8"
+    policy: ClassVar[PrecisionPolicy] = PrecisionPolicy(compute=torch.bfloat16, output=torch.float32)
+
+    def missing(self, device_kind: str) -> str | None:
+        """A reason where torchao or the hardware is missing."""
+        if device_kind != "cuda":
+            return f"float8 matrix products need a CUDA GPU, and this is {device_kind}; use bf16"
+        found = torch.cuda.get_device_capability()
+        if found < CAPABILITY:
+            needed, has = (".".join(map(str, one)) for one in (CAPABILITY, found))
+            return (
+                f"float8 matrix products need compute capability {needed} (Ada, Hopper or newer); this GPU has {has};"
+                " use bf16"
+            )
+        if find_spec("torchao") is None:
+            return "torchao is not installed: pip install 'accel[fp8]'"
+        return None
+
+    def converted(self, model: nn.Module) -> nn.Module:
+        """`model` itself, its linear layers exchanged for torchao's, with the same parameters."""
+        return with_float8(model)
+
+
+def with_float8(model: nn.Module, *, emulate: bool = False) -> nn.Module:
+    """`model` itself, its linear layers exchanged for torchao's; on request in numbers that any hardware has.
+
+    The last linear layer stays, as its outputs are most sensitive; so do those whose sides do not divide by 16.
+    """
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+
+    def fits(module: nn.Module, name: str) -> bool:
+        if not isinstance(module, nn.Linear) or name in linear[-1:]:
+            return False
+        return module.in_features % MULTIPLE == 0 and module.out_features % MULTIPLE == 0
+
+    convert_to_float8_training(model, module_filter_fn=fits, config=Float8LinearConfig(emulate=emulate))
+    return model
+
+
+PRECISION = Fp8
