@@ -14,13 +14,11 @@ from accel_amp.policy import PrecisionPolicy
 _HALF = (torch.float16, torch.bfloat16)
 
 
-def autocast(
-    policy: PrecisionPolicy, device_type: str, *, enabled: bool = True, cache_enabled: bool = True
-) -> AbstractContextManager[Any]:
+def autocast(policy: PrecisionPolicy, device_type: str, *, enabled: bool = True) -> AbstractContextManager[Any]:
     """The context in which operations compute in the policy's dtype; does nothing for a policy without one."""
     if policy.compute is None:
         return nullcontext()
-    return torch.autocast(device_type, dtype=policy.compute, enabled=enabled, cache_enabled=cache_enabled)
+    return torch.autocast(device_type, dtype=policy.compute, enabled=enabled, cache_enabled=policy.cache)
 
 
 class AutocastForward:

@@ -30,7 +30,7 @@ class GradientWindow:
         self._transport = transport
         self._parameters = parameters
         self._scaled = scaled
-        self._window = 0
+        self._window, self._dropped = 0, clock.dropped
         #: what the losses of this window were divided by; None before the first
         self._divisor: torch.Tensor | int | None = None
         self._weighted: bool | None = None
@@ -60,6 +60,8 @@ class GradientWindow:
         Collective: with weights every rank must call at the end of each window.
         """
         clock = self._clock
+        if self._dropped != clock.dropped and not clock.dropping:
+            self._clear()  # zero_grad may have come before the last backward of the window that was dropped
         if weight is None and clock.every == 1 and self._weighted is None:
             return loss  # nothing to share, and nothing to look after
         if self._window != clock.windows or clock.position == 0:
@@ -120,6 +122,11 @@ class GradientWindow:
         else:
             self._sums, self._weighted = [], None
         return loss * factor.to(loss.dtype)
+
+    def _clear(self) -> None:
+        self._dropped = self._clock.dropped
+        for parameter in self._parameters():
+            parameter.grad = None
 
     def _rescale(self, factor: torch.Tensor | float) -> None:
         """Multiplies what has gathered so far."""

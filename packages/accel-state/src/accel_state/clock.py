@@ -102,6 +102,11 @@ class StepClock:
                 epoch.settled = epoch.at
         return self.due
 
+    @property
+    def dropping(self) -> bool:
+        """Whether the current micro-batch is the last of a window that is thrown away."""
+        return self._over and not self.due
+
     def reset(self) -> None:
         """Forgets a window that has begun."""
         self.position = 0

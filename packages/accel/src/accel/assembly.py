@@ -44,8 +44,18 @@ def assemble(settings: Settings) -> Parts:
         strategy=strategy,
         precision=precision,
         clock=StepClock(settings.accumulation_steps, at_epoch_end=settings.accumulation.end),
-        policy=replace(policy, output=None) if settings.handlers.autocast.keep_outputs else policy,
+        policy=_asked(policy, settings),
         scaler=LossScaler(kind, **settings.handlers.scaler.to_kwargs()) if policy.scale_loss else None,
+    )
+
+
+def _asked(policy: PrecisionPolicy, settings: Settings) -> PrecisionPolicy:
+    asked = settings.handlers.autocast
+    return replace(
+        policy,
+        compute=policy.compute if asked.enabled else None,
+        output=None if asked.keep_outputs else policy.output,
+        cache=asked.cache_enabled,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,8 +58,19 @@ def compiled(model: nn.Module, plugin: TorchDynamoPlugin) -> nn.Module:
         return model
     blocks = like_blocks(model) if plugin.use_regional_compilation else []
     for block in blocks or [model]:
-        block.compile(**plugin.settings())
+        if type(block).__module__.startswith("torch.nn."):
+            # frames of torch's own modules are not compiled by themselves; what a function of ours calls is
+            block._compiled_call_impl = torch.compile(_calling(block), **plugin.settings())
+        else:
+            block.compile(**plugin.settings())
     return model
+
+
+def _calling(block: nn.Module) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return block._call_impl(*args, **kwargs)
+
+    return call
 
 
 def uncompiled(model: nn.Module) -> nn.Module:

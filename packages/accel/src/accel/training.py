@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -112,13 +113,11 @@ class TrainingStep(Exchanges):
 
     def autocast(self, autocast_handler: AutocastKwargs | None = None) -> AbstractContextManager[Any]:
         """The context in which operations compute in the run's precision, as inside the model."""
-        chosen = autocast_handler or self.settings.handlers.autocast
-        return autocast(
-            self.parts.precision.policy,
-            self.device.type,
-            enabled=chosen.enabled,
-            cache_enabled=chosen.cache_enabled,
-        )
+        policy = self.parts.policy
+        if autocast_handler is None:
+            return autocast(policy, self.device.type)
+        policy = replace(policy, compute=self.parts.precision.policy.compute, cache=autocast_handler.cache_enabled)
+        return autocast(policy, self.device.type, enabled=autocast_handler.enabled)
 
     def unscale_gradients(self, optimizer: AcceleratedOptimizer | Sequence[AcceleratedOptimizer] | None = None) -> None:
         """Divides gradients by the scale of the loss, once a step; does nothing but in fp16."""
