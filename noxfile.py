@@ -15,6 +15,8 @@ PACKAGES = {
 }
 # An unpinned torch may pull gigabytes of CUDA; this is the version that everything is tested with.
 TORCH = "torch==2.13.0"
+# torch_xla imports beside the torch that it was built for, and is not built for every one; this is its newest.
+XLA = ("torch==2.9.0", "torch_xla==2.9.0")
 TESTING = (
     "pytest>=8",
     "pytest-timeout>=2.3",
@@ -46,10 +48,10 @@ def siblings(name: str) -> list[str]:
     return list(dict.fromkeys([one for each in below for one in siblings(each)] + [name]))
 
 
-def install(session: nox.Session, *names: str, extra: tuple[str, ...] = ()) -> None:
+def install(session: nox.Session, *names: str, extra: tuple[str, ...] = (), torch: tuple[str, ...] = (TORCH,)) -> None:
     """The packages, editable, with all that they need."""
     wanted = dict.fromkeys(one for name in names for one in siblings(name))
-    session.install(TORCH)
+    session.install(*torch)
     session.install(*[part for name in wanted for part in ("-e", str(ROOT / "packages" / name))], *extra)
 
 
@@ -106,6 +108,14 @@ def gpu(session: nox.Session) -> None:
     """Runs the suite on CUDA with the interpreter at hand; nothing is installed."""
     arguments = ["-p", "accel_testing", "--device=cuda", *(session.posargs or ["packages", "tests-integration"])]
     session.run("python", "-m", "pytest", *arguments, env=bare(session), external=True)
+
+
+@nox.session
+def xla(session: nox.Session) -> None:
+    """Runs the tests that are made for any device on XLA's CPU client, in one process; arguments go to pytest."""
+    install(session, *PACKAGES, extra=TESTING, torch=XLA)
+    chosen = session.posargs or ["packages", "tests-integration"]
+    session.run("pytest", "--device=xla", "-m", "device", *chosen, env={"PJRT_DEVICE": "CPU"})
 
 
 @nox.session(venv_backend="none")

@@ -56,7 +56,7 @@ def test_both_formats_load_from_a_folder_a_file_and_an_index(
     load_checkpoint_in_model(fresh, opens if as_file else str(tmp_path), {"": device}, strict=True)
     assert_same_numbers(fresh.state_dict(), model(1).state_dict(), atol=0)
     assert {tensor.device.type for tensor in fresh.state_dict().values()} == {device.type}
-    assert fresh.first.weight is weight
+    assert fresh.first.weight is weight or device.type == "xla"  # where a move makes new parameters
 
 
 @pytest.mark.parametrize("device", ["meta", torch.device("meta")])

@@ -149,6 +149,20 @@ def test_the_device_is_the_one_asked_for(pytester: pytest.Pytester) -> None:
     run(pytester, source, "--device=cpu").assert_outcomes(passed=1)
 
 
+def test_the_tests_that_use_the_device_can_be_chosen(pytester: pytest.Pytester) -> None:
+    source = """
+        import pytest
+        @pytest.fixture
+        def place(device):
+            return device
+        def test_one(device): pass
+        def test_two(place): pass
+        def test_other(): pass
+        """
+    run(pytester, source, "-m", "device", "--strict-markers").assert_outcomes(passed=2, deselected=1)
+    run(pytester, source, "-m", "not device").assert_outcomes(passed=1, deselected=2)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
 @pytest.mark.parametrize(("options", "count"), [((), 3), (("--soak",), 50)])
 def test_a_soak_tries_more_cases(pytester: pytest.Pytester, options: tuple[str, ...], count: int) -> None:

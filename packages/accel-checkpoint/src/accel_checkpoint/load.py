@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from accel_checkpoint.errors import CheckpointError
-from accel_checkpoint.materialise import materialise, on_meta
+from accel_checkpoint.materialise import materialise, move, on_meta
 from accel_checkpoint.save import ALIASES, INDEX, PICKLED, SAFETENSORS, shards_in
 
 
@@ -89,7 +89,7 @@ def load_checkpoint_in_model(
         model.to(as_dtype)
     if device is not None:
         materialise(model, device)
-        model.to(device)
+        move(model, device)
     wanted = model.state_dict(keep_vars=True)
     with torch.no_grad():
         for file in files:
@@ -159,8 +159,9 @@ def _check(
 
 
 def _memory(tensor: torch.Tensor) -> tuple[str, int]:
-    # All tensors on meta have the address 0; tied ones are one object.
-    return ("object", id(tensor)) if tensor.is_meta else ("address", tensor.data_ptr())
+    # All tensors on meta and on XLA have the address 0; tied ones are one object.
+    address = 0 if tensor.is_meta else tensor.data_ptr()
+    return ("address", address) if address else ("object", id(tensor))
 
 
 def read_shapes(file: Path) -> dict[str, tuple[int, ...]]:

@@ -28,6 +28,19 @@ def materialise(model: nn.Module, device: torch.device) -> None:
                 setattr(module, name, made[id(tensor)])
 
 
+def move(model: nn.Module, device: torch.device) -> None:
+    """Moves the model, and ties again what a move that makes new parameters (to XLA) parts."""
+    names = [(name, id(one)) for name, one in model.named_parameters(remove_duplicate=False)]
+    model.to(device)
+    moved = dict(model.named_parameters(remove_duplicate=False))
+    first: dict[int, nn.Parameter] = {}
+    for name, before in names:
+        one = first.setdefault(before, moved[name])
+        if moved[name] is not one:
+            owner, _, leaf = name.rpartition(".")
+            setattr(model.get_submodule(owner), leaf, one)
+
+
 def _own(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from module.named_parameters(recurse=False, remove_duplicate=False)
     yield from module.named_buffers(recurse=False, remove_duplicate=False)

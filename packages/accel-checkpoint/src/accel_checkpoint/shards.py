@@ -30,7 +30,7 @@ def plan(state: Mapping[str, torch.Tensor], *, stem: str, suffix: str, max_bytes
     taken: set[int] = set()
     for name, tensor in state.items():
         first = first_of.setdefault(_memory(name, tensor), name)
-        if first != name:
+        if first != name and _is_same(tensor, state[first]):
             aliases[name] = first
             continue
         size = tensor.numel() * tensor.element_size()
@@ -63,4 +63,10 @@ def _memory(name: str, tensor: torch.Tensor) -> tuple[object, ...]:
     if tensor.device.type == "meta" or tensor.numel() == 0:
         return (name,)
     lazily = (tensor.is_conj(), tensor.is_neg())
-    return (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), lazily)
+    address = tensor.data_ptr() or tensor.untyped_storage()._cdata  # on XLA all addresses are 0
+    return (tensor.device, address, tensor.dtype, tuple(tensor.shape), tensor.stride(), lazily)
+
+
+def _is_same(tensor: torch.Tensor, first: torch.Tensor) -> bool:
+    # XLA says of a transposed or cut view that it lies as the whole does: there only the numbers tell
+    return tensor.data_ptr() != 0 or torch.equal(tensor, first)

@@ -22,7 +22,8 @@ def feed(
     place = torch.device(device)
     if place.type == "cpu" and not torch.accelerator.is_available():
         return batches  # walking through every batch would cost time and change nothing
-    if non_blocking and place.type not in ("cpu", "meta"):
+    # XLA has no streams: it collects operations, and never lets the script wait for a copy
+    if non_blocking and place.type not in ("cpu", "meta", "xla"):
         return _ahead(batches, epoch, SideStream(place))
     return (send_to_device(batch, place, non_blocking=non_blocking) for batch in batches)
 

@@ -16,6 +16,7 @@ from accel_data.courses import Course, SamplerCourse, ShardsCourse, StreamCourse
 from accel_data.draws import SHARED, Draws
 from accel_data.feed import feed
 from accel_data.fingerprint import Fingerprint
+from accel_data.graphs import graphs_of
 from accel_data.iterable import IterableDatasetShard, is_stateful
 from accel_data.ledger import Ledger
 from accel_data.passes import Pass, Passes
@@ -70,6 +71,7 @@ class DataLoaderShard(DataLoader[Batch]):
         self._hardware = hardware
         self._non_blocking = non_blocking
         self._fingerprint = fingerprint
+        self._graphs = graphs_of(device, self.clock, hardware)
         self._skip = 0
         self._seeds = True
 
@@ -81,6 +83,8 @@ class DataLoaderShard(DataLoader[Batch]):
                 served = running.course.served(batches, running.epoch)
                 passed = 0 if resumed or isinstance(running.course, SamplerCourse) else self._skip
                 wanted = islice(served, passed, None) if passed else served
+                if self._graphs is not None:
+                    wanted = self._graphs.fed(wanted)
                 epoch, passes = running.epoch, running.epoch.passes
                 for batch in feed(wanted, epoch, self.device, non_blocking=self._non_blocking):
                     if passes[-1] is not epoch:

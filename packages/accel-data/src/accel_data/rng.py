@@ -77,10 +77,16 @@ def synchronize_rng_states(
 
 
 def set_seed(seed: int, device_specific: bool = False, deterministic: bool = False, *, rank: int = 0) -> None:
-    """Seeds Python, torch with all its devices, and NumPy when it is loaded; one seed a rank when device-specific."""
+    """Seeds Python, torch with all its devices, and NumPy when it is loaded; one seed a rank when device-specific.
+
+    XLA's generator is seeded once there is an Accelerator on XLA, or torch_xla is imported.
+    """
     if device_specific:
         seed += rank
     _seed_everything(seed)
+    xla: Any = sys.modules.get("torch_xla.core.xla_model")
+    if xla is not None:
+        xla.set_rng_state(seed)  # torch.manual_seed leaves it out
     if deterministic:
         torch.use_deterministic_algorithms(True)
 

@@ -34,10 +34,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Registers the marker `leaves`."""
+    """Registers the markers; with --device=xla imports torch_xla, which changes `os.environ`, before any test."""
     kinds = ", ".join(police.KINDS)
     config.addinivalue_line("markers", f"leaves(*kinds): the test may leave these behind: {kinds}")
     config.addinivalue_line("markers", "soak: the test tries many more cases with --soak")
+    config.addinivalue_line("markers", "device: the test uses the fixture `device`; given to it by the plug-in")
+    if config.getoption("--device") == "xla" and find_spec("torch_xla") is not None:
+        import_module("torch_xla")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests that run on any device, so that `-m device` chooses them."""
+    for item in items:
+        if isinstance(item, pytest.Function) and "device" in item.fixturenames:
+            item.add_marker("device")
 
 
 @pytest.fixture

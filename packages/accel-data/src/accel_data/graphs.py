@@ -1,0 +1,61 @@
+"""Keeps the graphs that XLA collects small, and says once that batches change their shapes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from accel_ops.tree import leaves
+from accel_state import Device, StepClock
+
+
+class Graphs:
+    """What the batches of one loader, over all of its passes, mean to a device that compiles what a script does."""
+
+    def __init__(self, clock: StepClock, cut: Callable[[], None] | None) -> None:
+        self._clock = clock
+        self._cut = cut
+        self._first: dict[str, tuple[int, ...]] | None = None
+        self._said = False
+
+    def fed(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The batches as they are; the first that is shaped unlike the very first one is warned of.
+
+        What was done with a batch is run before the next, unless gradients accumulate: a loop that evaluates would
+        become one graph.
+        """
+        for batch in batches:
+            if not self._said and (change := self._change(batch)) is not None:
+                self._said = True
+                warnings.warn(
+                    f"batches on XLA change their shapes: {change}. Each new shape is compiled anew, which takes"
+                    " seconds to minutes; pad to one length, and leave no short batch at the end (drop_last=True)",
+                    stacklevel=4,  # the script's own loop
+                )
+            yield batch
+            if self._cut is not None and self._clock.due:
+                self._cut()
+
+    def _change(self, batch: Any) -> str | None:
+        """The first tensor whose shape is another one than before, with both shapes."""
+        found = {path: tuple(leaf.shape) for path, leaf in leaves(batch) if isinstance(leaf, torch.Tensor)}
+        if self._first is None:
+            self._first = found
+        for path in [*self._first, *found]:
+            before, now = self._first.get(path), found.get(path)
+            if before != now:
+                return f"batch{path} was {_words(before)} and is {_words(now)}"
+        return None
+
+
+def graphs_of(device: torch.device | str | None, clock: StepClock, hardware: Device | None) -> Graphs | None:
+    """What a loader whose batches go to `device` needs; None but on XLA."""
+    if device is None or torch.device(device).type != "xla":
+        return None
+    return Graphs(clock, None if hardware is None else hardware.step_boundary)
+
+
+def _words(shape: tuple[int, ...] | None) -> str:
+    return "not there" if shape is None else str(list(shape))
