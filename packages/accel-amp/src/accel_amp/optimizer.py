@@ -37,8 +37,8 @@ class AcceleratedOptimizer(Optimizer):
         self.scaler = scaler
         self.clock = clock or StepClock()
         self.step_was_skipped = False
-        #: whether the gradients have had their step, or need none
-        self.spent = False
+        # whether the gradients have had their step; and whether they were to be cleared without one
+        self._spent, self._given_up = False, False
         self._dropped = self.clock.dropped
         self._boundary = step_boundary
         if device_placement and optimizer.state:
@@ -98,7 +98,7 @@ class AcceleratedOptimizer(Optimizer):
             loss = None
         else:
             loss = self.optimizer.step() if closure is None else self.optimizer.step(closure)
-        self.spent = True
+        self._spent, self._given_up = True, False
         if self._boundary is not None:
             self._boundary()
         return loss
@@ -106,11 +106,23 @@ class AcceleratedOptimizer(Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears the gradients unless they belong to a window that has not had its step."""
         clock = self.clock
-        if self.spent or (clock.due and clock.every == 1) or self._dropped != clock.dropped:
-            self.spent, self._dropped = False, clock.dropped
-            self.optimizer.zero_grad(set_to_none=set_to_none)
-            if self.scaler is not None:
-                self.scaler.discard(self.optimizer)
+        if self._spent or (clock.due and clock.every == 1) or self._dropped != clock.dropped:
+            self._clear(set_to_none)
+        elif clock.due:
+            self._given_up = (
+                True  # unless a step follows: this may stand before the last backward, or in place of a step
+            )
+
+    def begin_window(self) -> None:
+        """Clears what was to be cleared in the last window, and had no step there."""
+        if self._given_up:
+            self._clear()
+
+    def _clear(self, set_to_none: bool = True) -> None:
+        self._spent, self._given_up, self._dropped = False, False, self.clock.dropped
+        self.optimizer.zero_grad(set_to_none=set_to_none)
+        if self.scaler is not None:
+            self.scaler.discard(self.optimizer)
 
     def train(self) -> None:
         """Tells an optimizer that has modes (a schedule-free one) to train."""

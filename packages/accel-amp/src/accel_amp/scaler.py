@@ -33,6 +33,7 @@ class LossScaler:
         self._guarded.update(map(id, parameters))
         if self._guard is None:
             self._guard = register_optimizer_step_pre_hook(_refuse_scaled(weakref.ref(self)))
+            weakref.finalize(self, self._guard.remove)  # torch keeps the hook for every optimizer there is
 
     def release(self) -> None:
         """Guards nothing any more."""

@@ -10,6 +10,7 @@ from accel_launch.help_text import program_help
 COMMANDS = {
     "launch": "start a script on one or many processes",
     "test": "check that processes on this machine find each other",
+    "verify": "run a script as configured and as plain PyTorch, and name the first thing that differs",
     "env": "print versions, devices and settings, for a bug report",
 }
 

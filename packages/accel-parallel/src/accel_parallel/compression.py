@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+import torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -65,11 +66,28 @@ class Compression:
         return cls(found["comm_hook"], found["comm_wrapper"], settings)
 
     def install(self, container: DistributedDataParallel) -> None:
-        """Registers the hook, if gradients are not to travel as they are."""
+        """Registers the hook, if gradients are not to travel as they are.
+
+        Raises: ValueError for a form that this torch cannot send.
+        """
         if self.form is Form.NO and self.wrapper is Form.NO:
             return
         state: Any = None
         if self.form in (Form.POWER_SGD, Form.BATCHED_POWER_SGD):
             state = powerSGD_hook.PowerSGDState(process_group=None, **self.settings)
+        if self.form is Form.BATCHED_POWER_SGD and not _has_batched_power_sgd():
+            raise ValueError(
+                f"comm_hook={self.form.value!r}: torch {torch.__version__} fails in it after start_powerSGD_iter steps, so"
+                " it is not begun; use power_sgd"
+            )
         hook = _HOOKS[self.form]
         container.register_comm_hook(state, _WRAPPERS[self.wrapper](hook) if self.wrapper is not Form.NO else hook)
+
+
+def _has_batched_power_sgd() -> bool:
+    try:
+        # what the hook calls it with; torch 2.13 asks for three dimensions
+        powerSGD_hook._orthogonalize(torch.ones(2, 1))  # type: ignore[no-untyped-call]
+    except AssertionError:
+        return False
+    return True

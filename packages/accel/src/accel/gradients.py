@@ -21,6 +21,7 @@ class Gradients:
         self.window = GradientWindow(
             parts.clock, parts.run.transport, self._parameters, scaled=parts.precision.policy.scale_loss
         )
+        self._window = 0
         self._agreed: bool | None = None
         self._joining = False
 
@@ -35,8 +36,10 @@ class Gradients:
             preparer.warn_of_no_model()
         if self._agreed is not (weight is not None):
             self._check(weighted=weight is not None)
-        if clock.due and clock.every > 1 and len(preparer.optimizers) == 1:
-            preparer.optimizers[0].spent = True  # the window is whole: what clears it now means it
+        if self._window != clock.windows:
+            self._window = clock.windows
+            for optimizer in preparer.optimizers:
+                optimizer.begin_window()
         return self.window.share(loss, weight)
 
     @contextmanager
