@@ -99,7 +99,7 @@ def test_gradients_are_set_to_none_or_to_zero() -> None:
 
 
 def test_a_closure_is_called_and_its_loss_returned() -> None:
-    model, clock = Regression(1.0, 0.0), StepClock(2)
+    model, clock = Regression(1.0, 0.0), StepClock()
     optimizer = AcceleratedOptimizer(SGD(model.parameters(), lr=0.1), clock=clock)
     calls = []
 
@@ -110,14 +110,13 @@ def test_a_closure_is_called_and_its_loss_returned() -> None:
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
-    results = []
-    for _ in range(2):
-        clock.tick()
-        results.append(optimizer.step(closure))
-    assert results[0] is None
-    assert results[1].item() == 2.0
+    result = optimizer.step(closure)
+    assert result.item() == 2.0
     assert calls == [True]
     assert model.a.item() == pytest.approx(0.8)
+    clock.every = 2
+    with pytest.raises(ValueError, match="a closure computes the loss of one micro-batch"):
+        optimizer.step(closure)
 
 
 def test_a_closure_is_refused_in_fp16() -> None:

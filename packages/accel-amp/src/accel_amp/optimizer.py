@@ -90,7 +90,15 @@ class AcceleratedOptimizer(Optimizer):
         self.optimizer.load_state_dict(state_dict)
 
     def step(self, closure: Any = None) -> Any:
-        """Steps the inner optimizer if a step is due, and leaves it alone otherwise."""
+        """Steps the inner optimizer if a step is due, and leaves it alone otherwise.
+
+        Raises: ValueError for a closure, which would not see the micro-batches before, when there are some.
+        """
+        if closure is not None and self.clock.every > 1:
+            raise ValueError(
+                f"step(closure) with gradient_accumulation_steps={self.clock.every}: a closure computes the loss of one"
+                " micro-batch; compute that of all of them in it, and set the number to 1"
+            )
         if not self.clock.due:
             return None
         if self.scaler is not None:
@@ -106,7 +114,8 @@ class AcceleratedOptimizer(Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears the gradients unless they belong to a window that has not had its step."""
         clock = self.clock
-        if self._spent or (clock.due and clock.every == 1) or self._dropped != clock.dropped:
+        alone = clock.every == 1 or clock.position == 0  # no window, or nobody counts its micro-batches
+        if self._spent or (clock.due and alone) or self._dropped != clock.dropped:
             self._clear(set_to_none)
         elif clock.due:
             self._given_up = (
@@ -114,8 +123,8 @@ class AcceleratedOptimizer(Optimizer):
             )
 
     def begin_window(self) -> None:
-        """Clears what was to be cleared in the last window, and had no step there."""
-        if self._given_up:
+        """Clears what was to be cleared in the last window and had no step there, or was thrown away with it."""
+        if self._given_up or self._dropped != self.clock.dropped:
             self._clear()
 
     def _clear(self, set_to_none: bool = True) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, final
 
 import torch
+from accel_state import StepClock
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
@@ -17,10 +18,12 @@ class LossScaler:
     """torch's GradScaler for any number of optimizers.
 
     The scale changes between steps, not between two optimizers of one step: it is updated when the next loss is scaled,
-    or when somebody asks for it.
+    with a clock that of the next window, or when somebody asks for it and no optimizer waits for its step.
     """
 
-    def __init__(self, device_type: str, **settings: Any) -> None:
+    def __init__(self, device_type: str, *, clock: StepClock | None = None, **settings: Any) -> None:
+        self._clock = clock or StepClock()
+        self._stepped_in = -1
         self.grad_scaler = torch.amp.GradScaler(device_type, **settings)
         self._unscaled: set[int] = set()
         self._update_due = False
@@ -36,15 +39,19 @@ class LossScaler:
             weakref.finalize(self, self._guard.remove)  # torch keeps the hook for every optimizer there is
 
     def release(self) -> None:
-        """Guards nothing any more."""
+        """Forgets all parameters and optimizers: others may have their ids one day."""
         self._guarded.clear()
+        self._unscaled.clear()
+        self.grad_scaler._per_optimizer_states.clear()
+        self._update_due = False
         if self._guard is not None:
             self._guard.remove()
             self._guard = None
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """`loss` times the current scale."""
-        self._update()
+        if self._clock.position == 0 or self._clock.windows != self._stepped_in:
+            self._update()  # other optimizers of a window have gradients of its scale
         return self.grad_scaler.scale(loss)
 
     def unscale(self, optimizer: Optimizer) -> None:
@@ -77,23 +84,27 @@ class LossScaler:
             self._stepping = False
             hook.remove()
         self._unscaled.discard(id(optimizer))
-        self._update_due = True
+        self._update_due, self._stepped_in = True, self._clock.windows
         return any(stepped)
 
     def get_scale(self) -> float:
         """What the next loss will be multiplied by."""
-        self._update()
+        self._settle()
         return float(self.grad_scaler.get_scale())
 
     def state_dict(self) -> dict[str, Any]:
         """The scale, and how many steps it has held."""
-        self._update()
+        self._settle()
         return self.grad_scaler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from a state of `state_dict`."""
         self._update()  # the step before belongs to the state that goes
         self.grad_scaler.load_state_dict(state)
+
+    def _settle(self) -> None:
+        if not self._unscaled:
+            self._update()
 
     def _update(self) -> None:
         if self._update_due:

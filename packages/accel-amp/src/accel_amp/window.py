@@ -106,15 +106,15 @@ class GradientWindow:
         self._sums.append(here)
         if not clock.due:
             if self._divisor is None:
-                # a power of two: it changes no digit, and keeps scaled losses in the range of float16
-                self._divisor = torch.exp2(torch.log2(weight.clamp(min=1)).round()) if self._scaled else 1
+                self._divisor = self._about() if self._scaled else 1
             return loss / self._divisor
         early = len(self._sums) > 1
         self._newest = self._transport.all_reduce(torch.stack(self._sums).sum(0), "sum")
         total = self._newest[1]
         if total.device.type == "cpu" and not total > 0:
             raise ValueError("backward: all weights of this window are zero, on all ranks: its mean does not exist")
-        factor = self._transport.size / total  # gradients are averaged over ranks
+        # gradients are averaged over ranks; where the total is not looked at, a window of nothing learns nothing
+        factor = torch.where(total > 0, self._transport.size / total, torch.zeros_like(total))
         if early:
             self._rescale(factor if self._divisor is None else factor * self._divisor)
         if clock.position:
@@ -122,6 +122,16 @@ class GradientWindow:
         else:
             self._sums, self._weighted = [], None
         return loss * factor.to(loss.dtype)
+
+    def _about(self) -> torch.Tensor | int:
+        """About the weight of a loss, the same on all ranks: it keeps scaled losses in the range of float16.
+
+        A power of two, which changes no digit.
+        """
+        if self._newest is None:
+            return 1
+        one = self._newest[1] / (self._transport.size * self._clock.every)
+        return torch.exp2(torch.log2(one.clamp(min=1)).round())
 
     def _clear(self) -> None:
         self._dropped = self._clock.dropped

@@ -77,8 +77,8 @@ class Compression:
             state = powerSGD_hook.PowerSGDState(process_group=None, **self.settings)
         if self.form is Form.BATCHED_POWER_SGD and not _has_batched_power_sgd():
             raise ValueError(
-                f"comm_hook={self.form.value!r}: torch {torch.__version__} fails in it after start_powerSGD_iter steps, so"
-                " it is not begun; use power_sgd"
+                f"comm_hook={self.form.value!r}: torch {torch.__version__} fails in it when PowerSGD begins;"
+                " use power_sgd"
             )
         hook = _HOOKS[self.form]
         container.register_comm_hook(state, _WRAPPERS[self.wrapper](hook) if self.wrapper is not Form.NO else hook)

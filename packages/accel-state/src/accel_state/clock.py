@@ -107,6 +107,11 @@ class StepClock:
         """Whether the current micro-batch is the last of a window that is thrown away."""
         return self._over and not self.due
 
+    def abandon(self) -> None:
+        """Throws the window of the current micro-batch away: it failed."""
+        self._over = True
+        self.dropped += 1
+
     def reset(self) -> None:
         """Forgets a window that has begun."""
         self.position = 0

@@ -36,6 +36,7 @@ def assemble(settings: Settings) -> Parts:
     strategy = settings.strategy if isinstance(settings.strategy, Strategy) else _load(settings, run)
     kind, policy = run.placed_on.type, precision.policy
     missing = precision.missing(kind)
+    clock = StepClock(settings.accumulation_steps, at_epoch_end=settings.accumulation.end)
     problems = [*strategy.check(run, precision), *([missing] if missing is not None else [])]
     if problems:
         raise CannotRun(f"strategy {strategy.name} with precision {precision.name} on {kind}", problems)
@@ -43,9 +44,9 @@ def assemble(settings: Settings) -> Parts:
         run=run,
         strategy=strategy,
         precision=precision,
-        clock=StepClock(settings.accumulation_steps, at_epoch_end=settings.accumulation.end),
+        clock=clock,
         policy=_asked(policy, settings),
-        scaler=LossScaler(kind, **settings.handlers.scaler.to_kwargs()) if policy.scale_loss else None,
+        scaler=LossScaler(kind, clock=clock, **settings.handlers.scaler.to_kwargs()) if policy.scale_loss else None,
     )
 
 

@@ -13,7 +13,7 @@ from accel.accelerator import Accelerator
 
 @final
 class LocalSGD:
-    """In this block gradients stay at home; each `local_sgd_steps`-th `step` makes the parameters those of their mean.
+    """In this block gradients stay at home; each `local_sgd_steps`-th `step` makes parameters and buffers their mean.
 
     Raises: ValueError for a number of steps below 1, or a model that was not prepared.
     Collective: every process must enter and leave it, and call `step` equally often.
@@ -33,6 +33,7 @@ class LocalSGD:
     def __enter__(self) -> Self:
         if self.enabled:
             self._at_home.__enter__()
+            self._accelerator.at_home = True
         return self
 
     def __exit__(
@@ -41,8 +42,12 @@ class LocalSGD:
         if not self.enabled:
             return
         self._at_home.__exit__(kind, error, trace)
+        self._accelerator.at_home = False
         if error is None:  # the others of a process that fails would wait for it in vain, and are ended
             self._take_mean()
+            scaler = self._accelerator.scaler
+            if scaler is not None:  # each process had overflows of its own
+                scaler.load_state_dict(self._accelerator.run.transport.broadcast_object(scaler.state_dict(), 0))
 
     def step(self) -> None:
         """Counts an optimizer step; in the middle of an accumulation window it does nothing."""
@@ -54,7 +59,8 @@ class LocalSGD:
 
     @torch.no_grad()
     def _take_mean(self) -> None:
-        parameters = [one for one in self._model.parameters() if one.requires_grad]
-        means = self._accelerator.reduce([one.detach() for one in parameters], "mean")
-        for parameter, mean in zip(parameters, means, strict=True):
-            parameter.copy_(mean)
+        learned: list[torch.Tensor] = [one for one in self._model.parameters() if one.requires_grad]
+        learned += [one for one in self._model.buffers() if one.is_floating_point()]
+        means = self._accelerator.reduce([one.detach() for one in learned], "mean")
+        for one, mean in zip(learned, means, strict=True):
+            one.copy_(mean)

@@ -17,6 +17,8 @@ from accel.preparation import Preparer
 class MicroBatch(AbstractContextManager[None]):
     """Ticks the clock; while no step is due gradients of these models stay in this process, unless `always`.
 
+    A micro-batch that fails takes its window with it.
+
     Written out, as a generator in a stack of contexts costs a tiny step some of its time.
 
     Raises: ValueError, when it is entered, for a model that was not prepared.
@@ -43,5 +45,7 @@ class MicroBatch(AbstractContextManager[None]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is not None:
+            self._parts.clock.abandon()
         while self._open:
             self._open.pop().__exit__(kind, error, trace)

@@ -17,7 +17,7 @@ TRACE = "profile_{rank}.json"
 def profiled(asked: ProfileKwargs, rank: int) -> Iterator[torch.profiler.profile]:
     """The profiler of this block.
 
-    Raises: ValueError for activities that torch does not know, or a schedule whose traces nobody takes.
+    Raises: ValueError for activities that torch does not know.
     """
     known = {activity.name.lower(): activity for activity in torch.profiler.ProfilerActivity.__members__.values()}
     unknown = [name for name in asked.activities or () if name not in known]

@@ -78,6 +78,11 @@ def resolve(
         handlers = Handlers.of(kwargs_handlers)
     except ValueError as error:
         problems.append(str(error))
+    if handlers.ddp.static_graph and steps is not None and steps > 1:
+        problems.append(
+            f"static_graph=True with gradient_accumulation_steps={steps}: torch needs gradients to travel in the first"
+            " iteration; leave static_graph out"
+        )
     compilation = TorchDynamoPlugin()
     try:
         compilation = from_names(dynamo_backend, dynamo_plugin)

@@ -27,6 +27,8 @@ class TrainingStep(Exchanges):
     settings: Settings
     _preparer: Preparer
     _gradients: Gradients
+    #: whether gradients stay in this process, whatever is due
+    at_home = False
 
     @property
     def gradient_state(self) -> StepClock:
@@ -106,6 +108,10 @@ class TrainingStep(Exchanges):
         Raises: ValueError for a weight that cannot be, or that some losses of a window lack.
         Collective: where the gradients travel every process must call, with a weight on all or on none.
         """
+        if weight is not None and self.at_home:
+            raise ValueError(
+                "backward: inside LocalSGD gradients are not shared, and so no weights; divide the loss instead"
+            )
         loss = self._gradients.share(loss, weight)
         if self.parts.scaler is not None:
             loss = self.parts.scaler.scale(loss)
@@ -120,8 +126,8 @@ class TrainingStep(Exchanges):
         return autocast(policy, self.device.type, enabled=autocast_handler.enabled)
 
     def unscale_gradients(self, optimizer: AcceleratedOptimizer | Sequence[AcceleratedOptimizer] | None = None) -> None:
-        """Divides gradients by the scale of the loss, once a step; does nothing but in fp16."""
-        if self.parts.scaler is None:
+        """Divides gradients by the scale of the loss, once a step; does nothing but in fp16, and within a window."""
+        if self.parts.scaler is None or not self.parts.clock.due:
             return
         chosen = self._preparer.optimizers if optimizer is None else optimizer
         for one in [chosen] if isinstance(chosen, AcceleratedOptimizer) else chosen:
@@ -136,9 +142,10 @@ class TrainingStep(Exchanges):
         """
         chosen = _with_gradients(parameters, "clip_grad_norm_", due=self.parts.clock.due)
         if self.parts.clock.due:
-            self.unscale_gradients()
+            self._unscale(chosen)
             return self.parts.strategy.clip_norm(chosen, max_norm, kind=norm_type)
-        norm = self.parts.strategy.clip_norm(chosen, float("inf"), kind=norm_type)
+        gradients = [parameter.grad for parameter in chosen if parameter.grad is not None]
+        norm = nn.utils.get_total_norm(gradients, norm_type)
         return norm if self.parts.scaler is None else norm / self.parts.scaler.get_scale()
 
     def clip_grad_value_(self, parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float) -> None:
@@ -148,8 +155,17 @@ class TrainingStep(Exchanges):
         """
         if self.parts.clock.due:
             chosen = _with_gradients(parameters, "clip_grad_value_", due=True)
-            self.unscale_gradients()
+            self._unscale(chosen)
             nn.utils.clip_grad_value_(chosen, clip_value)
+
+    def _unscale(self, parameters: list[torch.Tensor]) -> None:
+        """Those of the optimizers that have one of the parameters: others may still wait for their backward."""
+        if self.parts.scaler is None:
+            return
+        wanted = set(map(id, parameters))
+        for optimizer in self._preparer.optimizers:
+            if any(id(one) in wanted for group in optimizer.param_groups for one in group["params"]):
+                self.parts.scaler.unscale(optimizer.optimizer)
 
 
 def _with_gradients(parameters: torch.Tensor | Iterable[torch.Tensor], name: str, *, due: bool) -> list[torch.Tensor]:

@@ -1,0 +1,111 @@
+"""fp16 with several optimizers: one scale for a window, and each optimizer unscaled by itself."""
+
+import pytest
+import torch
+from accel import Accelerator, DistributedDataParallelKwargs, GradScalerKwargs
+from accel_testing import MakeWorld
+from torch import nn
+from torch.optim import SGD
+
+
+def line() -> nn.Linear:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(model.weight)
+    return model
+
+
+def two(every: int, **settings: float) -> tuple[Accelerator, list[nn.Module], list[SGD]]:
+    handlers = [GradScalerKwargs(init_scale=1024.0, **settings)]  # type: ignore[arg-type]
+    accelerator = Accelerator(
+        cpu=True, mixed_precision="fp16", gradient_accumulation_steps=every, kwargs_handlers=handlers
+    )
+    models: list[nn.Module] = [line(), line()]
+    optimizers = [SGD(model.parameters(), lr=1.0) for model in models]
+    ready = [accelerator.prepare(one) for one in (*models, *optimizers)]
+    return accelerator, ready[:2], ready[2:]  # type: ignore[return-value]
+
+
+def in_turns(overflow: bool) -> tuple[float, float, float]:
+    """A GAN-like loop: the first model's step comes before the second's backward."""
+    accelerator, (one, other), (first, second) = two(2, growth_interval=1)
+    x = torch.ones(1, 1)
+    for micro in range(2):
+        with accelerator.accumulate(one, other):
+            accelerator.backward(one(x).sum() * (float("inf") if overflow and micro else 1))
+            first.step()
+            first.zero_grad()
+            accelerator.backward(other(x).sum())
+            second.step()
+            second.zero_grad()
+    assert accelerator.scaler is not None
+    weights = [next(accelerator.unwrap_model(model).parameters()).item() for model in (one, other)]
+    return weights[0], weights[1], accelerator.scaler.get_scale()
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_scale_of_a_window_is_that_of_all_its_gradients(world: MakeWorld, size: int) -> None:
+    """A3: it neither falls nor grows between two optimizers of one window."""
+    assert world(size).run(in_turns, False) == [(0.0, 0.0, 2048.0)] * size
+    assert world(size).run(in_turns, True) == [(1.0, 0.0, 512.0)] * size
+
+
+def clipped(every: int) -> tuple[list[float], list[float]]:
+    accelerator, models, optimizers = two(every)
+    norms = []
+    for _ in range(every):
+        with accelerator.accumulate(*models):
+            if not accelerator.sync_gradients:
+                accelerator.unscale_gradients()  # does nothing within a window
+            for model in models:
+                accelerator.backward(model(torch.ones(1, 1)).sum())
+                norms.append(accelerator.clip_grad_norm_(model.parameters(), 10.0).item())
+            for optimizer in optimizers:
+                optimizer.step()
+                assert accelerator.scaler is not None
+                assert accelerator.scaler.get_scale() == 1024.0
+                optimizer.zero_grad()
+    return norms[-2:], [next(accelerator.unwrap_model(model).parameters()).item() for model in models]
+
+
+@pytest.mark.parametrize("every", [2, 3])
+def test_clipping_one_model_leaves_the_gradients_of_another_scaled(world: MakeWorld, every: int) -> None:
+    """S73, A3."""
+    for norms, weights in world(2).run(clipped, every):
+        assert norms == pytest.approx([1.0, 1.0], rel=1e-3)
+        assert weights == pytest.approx([0.0, 0.0], abs=1e-3)
+
+
+def failed() -> list[float]:
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    model = line()
+    model, optimizer = accelerator.prepare(model, SGD(model.parameters(), lr=1.0))
+    gradients = []
+    for micro in range(6):
+        try:
+            with accelerator.accumulate(model):
+                accelerator.backward(model(torch.ones(1, 1)).sum())
+                if micro == 1:
+                    raise ArithmeticError("this batch cannot be learnt from")
+                if accelerator.sync_gradients:
+                    gradients += [one.grad.item() for one in model.parameters() if one.grad is not None]
+                optimizer.step()
+                optimizer.zero_grad()
+        except ArithmeticError:
+            continue
+    return gradients
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_micro_batch_that_fails_takes_its_window_with_it(world: MakeWorld, size: int) -> None:
+    assert world(size).run(failed) == [[1.0, 1.0]] * size
+
+
+def static() -> str:
+    handler = DistributedDataParallelKwargs(static_graph=True)
+    with pytest.raises(ValueError, match="leave static_graph out") as refusal:
+        Accelerator(cpu=True, gradient_accumulation_steps=2, kwargs_handlers=[handler])
+    return str(refusal.value)
+
+
+def test_a_static_graph_and_accumulation_are_refused_together(world: MakeWorld) -> None:
+    world(1).run(static)
