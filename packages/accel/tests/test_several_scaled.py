@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from accel import Accelerator, DistributedDataParallelKwargs, GradScalerKwargs
+from accel import Accelerator, DistributedDataParallelKwargs, GradScalerKwargs, LocalSGD
+from accel_amp import LossScaler
 from accel_testing import MakeWorld
 from torch import nn
 from torch.optim import SGD
@@ -109,3 +110,48 @@ def static() -> str:
 
 def test_a_static_graph_and_accumulation_are_refused_together(world: MakeWorld) -> None:
     world(1).run(static)
+
+
+class Normalised(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(1)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.norm(inputs)
+        return output
+
+
+def locally() -> tuple[float, float]:
+    accelerator = Accelerator(cpu=True, mixed_precision="fp16", kwargs_handlers=[GradScalerKwargs(init_scale=1024.0)])
+    model = Normalised()
+    model, optimizer = accelerator.prepare(model, SGD(model.parameters(), lr=0.1))
+    rank = accelerator.process_index
+    with LocalSGD(accelerator, model, 100) as local:
+        loss = model(torch.tensor([[1.0 + rank], [3.0 + rank]])).sum()
+        accelerator.backward(loss * (float("inf") if rank else 1))
+        optimizer.step()
+        local.step()
+        optimizer.zero_grad()
+    assert accelerator.scaler is not None
+    return accelerator.unwrap_model(model).norm.running_mean.item(), accelerator.scaler.get_scale()
+
+
+def test_local_steps_end_with_one_scale_and_the_mean_of_buffers(world: MakeWorld) -> None:
+    """The running mean of one process is 0.2 and of the other 0.3; one of them had an overflow."""
+    for mean, scale in world(2).run(locally):
+        assert mean == pytest.approx(0.25)
+        assert scale == 1024.0
+
+
+def test_an_optimizer_that_is_gone_leaves_nothing_to_one_with_its_id() -> None:
+    scaler, parameter = LossScaler("cpu", init_scale=8.0), nn.Parameter(torch.ones(1))
+    optimizer = SGD([parameter], lr=1.0)
+    for released in (True, False):
+        parameter.grad = None
+        scaler.scale(parameter.sum()).backward()  # type: ignore[no-untyped-call]
+        scaler.unscale(optimizer)
+        assert parameter.grad is not None
+        assert parameter.grad.item() == 1.0
+        if released:
+            scaler.release()
