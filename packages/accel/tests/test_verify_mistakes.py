@@ -313,7 +313,7 @@ def each_gradient_is_clipped_by_itself() -> Replacement:
 
 @mistake(FIRST, **FP16)
 def scaled_gradients_are_clipped() -> Replacement:
-    return TrainingStep, {"unscale_gradients": lambda self, optimizer=None: None}
+    return TrainingStep, {"_unscale": lambda self, parameters: None}
 
 
 @mistake(FIRST, precision="fp16")
