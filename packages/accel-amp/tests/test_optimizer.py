@@ -114,7 +114,7 @@ def test_a_closure_is_called_and_its_loss_returned() -> None:
     assert result.item() == 2.0
     assert calls == [True]
     assert model.a.item() == pytest.approx(0.8)
-    clock.every = 2
+    clock.set_every(2)
     with pytest.raises(ValueError, match="a closure computes the loss of one micro-batch"):
         optimizer.step(closure)
 

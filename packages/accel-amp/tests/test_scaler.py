@@ -155,19 +155,11 @@ def test_a_skipped_step_is_noticed_in_a_fused_optimizer_too(fused: bool) -> None
     assert made == [True, False, True]
 
 
-def test_an_optimizer_that_is_not_prepared_does_not_step_with_scaled_gradients() -> None:
-    """A7: it would step 65,536 times too far."""
-    parameter, other = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
-    scaler = LossScaler("cpu", init_scale=8.0)
-    scaler.guard([parameter])
-    optimizer, elsewhere = SGD([parameter], lr=1.0), SGD([other], lr=1.0)
-    scaler.scale((parameter + other).sum()).backward()  # type: ignore[no-untyped-call]
-    elsewhere.step()
-    with pytest.raises(RuntimeError, match=r"this SGD is not prepared, .* multiplied by 8; pass it to accelerator"):
-        optimizer.step()
-    assert scaler.step(optimizer)
-    assert parameter.item() == 0
-    scaler.release()
-    optimizer.step()
-    del scaler
-    optimizer.step()
+def test_a_step_without_a_scaled_loss_is_refused() -> None:
+    """A7: `loss.backward()` that was left in the script."""
+    parameter = nn.Parameter(torch.ones(1))
+    optimizer = SGD([parameter], lr=1.0)
+    torch.autograd.backward(parameter.sum())
+    with pytest.raises(RuntimeError, match=r"this SGD steps, and no loss was scaled .* not loss.backward\(\)"):
+        LossScaler("cpu").step(optimizer)
+    assert parameter.item() == 1

@@ -135,9 +135,22 @@ def test_a_one_cycle_schedule_stops_at_its_end_without_an_error(processes: int) 
     for _ in range(20):
         optimizer.step()
         scheduler.step()
-    assert scheduler.scheduler.last_epoch == 10
-    with pytest.raises(ValueError, match="Tried to step 11 times"):
-        scheduler.scheduler.step()
+    assert scheduler.scheduler.last_epoch == 9
+    assert rate(optimizer) == pytest.approx(1.0 / 25 / 1e4)
+
+
+def test_a_one_cycle_schedule_never_leaves_its_curve() -> None:
+    """Torch would take one step more than it has rates, to one below zero here."""
+    optimizer, scheduler = prepared(
+        lambda inner: OneCycleLR(inner, max_lr=1.0, total_steps=10, anneal_strategy="linear"), num_processes=3
+    )
+    found = []
+    for _ in range(6):
+        optimizer.step()
+        scheduler.step()
+        found.append(rate(optimizer))
+    assert min(found) > 0
+    assert found[3:] == [pytest.approx(1.0 / 25 / 1e4)] * 3
 
 
 @pytest.mark.parametrize("make", [linear(20), lambda optimizer: OneCycleLR(optimizer, max_lr=1.0, total_steps=21)])

@@ -2,7 +2,7 @@ from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
-from accel_state import AtEpochEnd, StepClock, Tail
+from accel_state import AtEpochEnd, Epoch, StepClock, Tail
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -72,7 +72,7 @@ def test_reset_forgets_a_window_that_has_begun() -> None:
 def test_the_number_of_steps_may_be_set_later() -> None:
     """Reference 2.5: `accelerator.gradient_accumulation_steps = 4`."""
     clock = StepClock()
-    clock.every = 2
+    clock.set_every(2)
     assert (clock.every, clock.num_steps) == (2, 2)
     assert [clock.tick() for _ in range(4)] == [False, True, False, True]
 
@@ -83,15 +83,29 @@ def test_a_number_of_steps_that_is_none_is_refused_and_changes_nothing(steps: An
         StepClock(steps)
     clock = StepClock(4)
     with pytest.raises(ValueError, match="of at least 1"):
-        clock.every = steps
+        clock.set_every(steps)
     assert clock.every == 4
 
 
-def test_the_flag_may_be_overruled() -> None:
+def test_the_flag_may_be_overruled_where_nothing_is_accumulated() -> None:
     clock = StepClock(2)
-    clock.tick()
+    clock.sync_gradients = False
+    assert clock.due is False
     clock.sync_gradients = True
     assert clock.due is True
+
+
+def test_the_flag_of_a_window_is_not_overruled() -> None:
+    """Its gradients would be stepped with before they have travelled, or be added to the next window's."""
+    clock = StepClock(2)
+    clock.tick()
+    with pytest.raises(ValueError, match="micro-batch 1 of 2; set gradient_accumulation_steps"):
+        clock.sync_gradients = True
+    clock.tick()
+    clock.sync_gradients = True  # it is
+    with pytest.raises(ValueError, match="micro-batch 2 of 2"):
+        clock.sync_gradients = False
+    assert [clock.tick() for _ in range(2)] == [False, True]
 
 
 def test_outside_a_loop_nothing_is_active() -> None:
@@ -197,3 +211,37 @@ def test_a_pass_whose_batch_comes_is_the_active_one_again() -> None:
         left.take_over()
         assert clock.end_of_dataloader
     assert clock.active is None
+
+
+def read(clock: StepClock, *passes: Epoch, last: tuple[bool, ...]) -> bool:
+    """One micro-batch of a batch of each pass."""
+    for epoch, ends in zip(passes, last, strict=True):
+        epoch.take_over()
+        epoch.came += 1
+        epoch.last = ends
+    return clock.tick()
+
+
+def test_of_passes_read_side_by_side_each_ends_the_window() -> None:
+    """T24: `for a, b in zip(short, long)`."""
+    clock = StepClock(4)
+    with clock.iterating("short") as short, clock.iterating("long") as long:
+        found = [read(clock, short, long, last=(index == 5, False)) for index in range(6)]
+    assert found == [False, False, False, True, False, True]
+
+
+def test_a_pass_that_was_left_at_its_last_batch_ends_no_window() -> None:
+    """T24: evaluations in the middle of an epoch, of one batch each, or of several by one iterator."""
+    clock = StepClock(4)
+    with clock.iterating("train") as train, clock.iterating("evaluation") as left:
+        assert not read(clock, left, train, last=(False, False))
+        for ends in (False, True):
+            left.take_over()
+            left.came += 1
+            left.last = ends
+        assert not read(clock, train, last=(False,))
+        assert not read(clock, train, last=(False,))
+    with clock.iterating("train") as train, clock.iterating("evaluation") as left:
+        clock.reset()
+        assert not read(clock, left, train, last=(True, False))
+        assert not read(clock, train, last=(False,))

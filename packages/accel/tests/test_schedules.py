@@ -36,7 +36,7 @@ def rates_of(optimizer: Any) -> float:
 
 
 def plain(name: str, calls: int) -> list[float]:
-    """The rate before any call of torch's scheduler, and after each; a cycle that torch would refuse to go on stays."""
+    """The rate before any call of torch's scheduler, and after each; a cycle stays at the last rate of its curve."""
     parameter = nn.Parameter(torch.zeros(1))
     parameter.grad = torch.zeros(1)
     optimizer = SGD([parameter], lr=1.0, momentum=0.9)
@@ -49,7 +49,7 @@ def plain(name: str, calls: int) -> list[float]:
             optimizer.step()
             if name == "plateau":
                 schedule.step(LOSSES[number])
-            elif name != "one cycle" or number < TOTAL:
+            elif name != "one cycle" or number < TOTAL - 1:
                 schedule.step()
             rates.append(rates_of(optimizer))
     return rates

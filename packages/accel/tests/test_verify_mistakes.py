@@ -181,7 +181,12 @@ def zero_grad_never_clears() -> Replacement:
 
 @mistake("step 1: micro-batches", ranks=1)
 def optimizer_steps_inside_a_window() -> Replacement:
-    return AcceleratedOptimizer, {"step": lambda self, closure=None: self.optimizer.step()}
+    def step(self: AcceleratedOptimizer, closure: Any = None) -> None:
+        due, self.clock.due = self.clock.due, True  # or the guard would refuse
+        self.optimizer.step()
+        self.clock.due = due
+
+    return AcceleratedOptimizer, {"step": step}
 
 
 @mistake("step 2: micro-batches")
@@ -313,15 +318,15 @@ def each_gradient_is_clipped_by_itself() -> Replacement:
 
 @mistake(FIRST, **FP16)
 def scaled_gradients_are_clipped() -> Replacement:
-    return TrainingStep, {"_unscale": lambda self, parameters: None}
+    return TrainingStep, {"_unscale": lambda self, parameters, scaler: None}
 
 
 @mistake(FIRST, precision="fp16")
 def the_scale_is_not_divided_out() -> Replacement:
     def step(self: LossScaler, optimizer: Any, closure: Any = None) -> bool:
-        self._stepping = True
+        self.stepping = True
         optimizer.step()
-        self._stepping = False
+        self.stepping = False
         return True
 
     return LossScaler, {"step": step}

@@ -1,6 +1,7 @@
 """Mixed precision for PyTorch loops, and optimizers and schedulers that step when a step is due."""
 
 from accel_amp.forward import AutocastForward, autocast, unwrap_forward, wrap_forward
+from accel_amp.guard import StepGuard
 from accel_amp.optimizer import AcceleratedOptimizer
 from accel_amp.policy import PrecisionPolicy
 from accel_amp.precisions import PRECISIONS, Precision
@@ -17,6 +18,7 @@ __all__ = [
     "LossScaler",
     "Precision",
     "PrecisionPolicy",
+    "StepGuard",
     "autocast",
     "unwrap_forward",
     "wrap_forward",

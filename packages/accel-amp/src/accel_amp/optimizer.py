@@ -113,9 +113,12 @@ class AcceleratedOptimizer(Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears the gradients unless they belong to a window that has not had its step."""
+        if self._spent:
+            self._clear(set_to_none)
+            return
         clock = self.clock
         alone = clock.every == 1 or clock.position == 0  # no window, or nobody counts its micro-batches
-        if self._spent or (clock.due and alone) or self._dropped != clock.dropped:
+        if (clock.due and alone) or self._dropped != clock.dropped:
             self._clear(set_to_none)
         elif clock.due:
             self._given_up = (
@@ -129,7 +132,10 @@ class AcceleratedOptimizer(Optimizer):
 
     def _clear(self, set_to_none: bool = True) -> None:
         self._spent, self._given_up, self._dropped = False, False, self.clock.dropped
-        self.optimizer.zero_grad(set_to_none=set_to_none)
+        if set_to_none:
+            self.optimizer.zero_grad()
+        else:
+            self.optimizer.zero_grad(set_to_none=False)
         if self.scaler is not None:
             self.scaler.discard(self.optimizer)
 

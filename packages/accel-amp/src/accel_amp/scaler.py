@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterable
 from typing import Any, final
 
 import torch
 from accel_state import StepClock
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils.hooks import RemovableHandle
 
 
 @final
@@ -27,26 +23,14 @@ class LossScaler:
         self.grad_scaler = torch.amp.GradScaler(device_type, **settings)
         self._unscaled: set[int] = set()
         self._update_due = False
-        self._stepping = False
-        self._guarded: set[int] = set()
-        self._guard: RemovableHandle | None = None
-
-    def guard(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Lets no optimizer step with the scaled gradients of these parameters but through `step`."""
-        self._guarded.update(map(id, parameters))
-        if self._guard is None:
-            self._guard = register_optimizer_step_pre_hook(_refuse_scaled(weakref.ref(self)))
-            weakref.finalize(self, self._guard.remove)  # torch keeps the hook for every optimizer there is
+        #: whether an optimizer steps through here just now
+        self.stepping = False
 
     def release(self) -> None:
-        """Forgets all parameters and optimizers: others may have their ids one day."""
-        self._guarded.clear()
+        """Forgets all optimizers: others may have their ids one day."""
         self._unscaled.clear()
         self.grad_scaler._per_optimizer_states.clear()
         self._update_due = False
-        if self._guard is not None:
-            self._guard.remove()
-            self._guard = None
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """`loss` times the current scale."""
@@ -69,6 +53,11 @@ class LossScaler:
         """Steps the optimizer unless its gradients have an inf or nan; False when it was skipped."""
         if closure is not None:
             raise ValueError("fp16 cannot step with a closure: the loss inside it would not be scaled; use bf16 or no")
+        if self.grad_scaler.is_enabled() and self.grad_scaler._scale is None:
+            raise RuntimeError(
+                f"this {type(optimizer).__name__} steps, and no loss was scaled for fp16: call"
+                " accelerator.backward(loss), not loss.backward()"
+            )
         stepped: list[bool] = []
 
         def note(stepper: Optimizer, *_: Any) -> None:
@@ -77,11 +66,11 @@ class LossScaler:
             stepped.append(found_inf is None or not found_inf.item())
 
         hook = optimizer.register_step_post_hook(note)
-        self._stepping = True
+        self.stepping = True
         try:
             self.grad_scaler.step(optimizer)
         finally:
-            self._stepping = False
+            self.stepping = False
             hook.remove()
         self._unscaled.discard(id(optimizer))
         self._update_due, self._stepped_in = True, self._clock.windows
@@ -111,18 +100,3 @@ class LossScaler:
             self._update_due = False
             self._unscaled.clear()
             self.grad_scaler.update()
-
-
-def _refuse_scaled(scaler_of: weakref.ref[LossScaler]) -> Callable[..., None]:
-    def refuse(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        scaler = scaler_of()
-        if scaler is None or scaler._stepping:
-            return
-        if any(id(one) in scaler._guarded for group in optimizer.param_groups for one in group["params"]):
-            raise RuntimeError(
-                f"this {type(optimizer).__name__} is not prepared, and would step with gradients that fp16 has"
-                f" multiplied by {scaler.grad_scaler.get_scale():g}; pass it to accelerator.prepare and step with what"
-                " that returns"
-            )
-
-    return refuse

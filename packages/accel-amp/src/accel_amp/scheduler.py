@@ -35,19 +35,29 @@ class AcceleratedScheduler:
         self.split_batches = split_batches
         self.clock = clock or StepClock()
         self._advance = 1 if split_batches else num_processes
+        #: how many steps it has in all, where it says so
+        self._total: int | None = getattr(scheduler, "total_steps", None)
+        self._once = self._advance == 1 and self._total is None
         self._always = not step_with_optimizer or isinstance(scheduler, ReduceLROnPlateau)
 
     def step(self, *args: Any, **kwargs: Any) -> None:
         """Advances the schedule if its optimizers have stepped."""
-        if self._always:
-            self.scheduler.step(*args, **kwargs)
-            return
-        if not self.clock.due or any(optimizer.step_was_skipped for optimizer in self.optimizers):
-            return
-        total = getattr(self.scheduler, "total_steps", None)
-        for _ in range(self._advance):
-            # OneCycleLR counts its steps and refuses to go on: its end is the end.
-            if total is None or self.scheduler._step_count <= total:
+        if not self._always:
+            if not self.clock.due:
+                return
+            for optimizer in self.optimizers:
+                if optimizer.step_was_skipped:
+                    return
+            if not self._once:
+                self._advance_by(self._advance, args, kwargs)
+                return
+        self.scheduler.step(*args, **kwargs)
+
+    def _advance_by(self, steps: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for _ in range(steps):
+            # OneCycleLR counts its steps and refuses to go on: it rests at its last rate. Torch would take one step
+            # more, to a rate beyond the curve that no optimizer step is meant to have.
+            if self._total is None or self.scheduler._step_count < self._total:
                 self.scheduler.step(*args, **kwargs)
 
     def get_last_lr(self) -> list[Any]:
@@ -68,3 +78,4 @@ class AcceleratedScheduler:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads into the inner scheduler."""
         self.scheduler.load_state_dict(state_dict)
+        self._total = getattr(self.scheduler, "total_steps", None)

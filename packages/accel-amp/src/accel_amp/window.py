@@ -157,7 +157,7 @@ def _checked(weight: torch.Tensor | float, loss: torch.Tensor) -> torch.Tensor:
         raise ValueError(f"backward: a loss of {loss.numel()} elements with a weight; sum it up first: loss.sum()")
     dtype = torch.float32 if loss.device.type == "mps" else torch.float64
     if not isinstance(weight, torch.Tensor) or weight.device.type == "cpu":
-        number = float(weight)
+        number = float(weight.detach() if isinstance(weight, torch.Tensor) else weight)
         if not (number >= 0 and math.isfinite(number)):
             raise ValueError(f"backward: weight={number}: expected a number that is zero or more")
         return torch.tensor(number, dtype=dtype, device=loss.device)

@@ -74,6 +74,7 @@ class DataLoaderDispatcher(DataLoader[Batch]):
                 wanted = islice(self._synchronized(rounds), skip, None)
                 for batch in feed(wanted, epoch, self.device, non_blocking=self._non_blocking):
                     epoch.take_over()
+                    epoch.came += 1
                     yield batch
             finally:
                 rounds.close()

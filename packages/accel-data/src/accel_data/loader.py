@@ -89,6 +89,7 @@ class DataLoaderShard(DataLoader[Batch]):
                 for batch in feed(wanted, epoch, self.device, non_blocking=self._non_blocking):
                     if passes[-1] is not epoch:
                         epoch.take_over()
+                    epoch.came += 1
                     yield batch
                 running.ended = True
             finally:

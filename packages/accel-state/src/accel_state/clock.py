@@ -31,7 +31,8 @@ class Epoch:
 
     `last` says whether the batch in hand is the last one and `tail` what is real in it. `at` is the place after it,
     `settled` the place at the newest optimizer step, and `ticked` whether the clock counts batches of this pass.
-    `passes` are all that run, the one in hand last.
+    `passes` are all that run, the one in hand last. `came` counts its batches since the last micro-batch began;
+    `in_step` is a pass that had one batch then, as loaders do that are read side by side.
     """
 
     loader: Any
@@ -41,6 +42,8 @@ class Epoch:
     at: Any = None
     settled: Any = None
     ticked: bool = False
+    came: int = 0
+    in_step: bool = False
 
     def take_over(self) -> None:
         """Makes this pass the one in hand: a batch of it comes, whatever passes were begun since and left standing."""
@@ -59,28 +62,32 @@ class StepClock:
     """Counts micro-batches, and says when an optimizer step is due."""
 
     def __init__(self, every: int = 1, *, at_epoch_end: AtEpochEnd | str = AtEpochEnd.FLUSH) -> None:
-        self.every = every
+        #: micro-batches of the window, the current one included; 0 before the first
+        self.position = 0
+        self.set_every(every)
         self.at_epoch_end = AtEpochEnd(at_epoch_end)
         self.due = True
         #: optimizer steps that were due so far, and windows that began and that were dropped
         self.steps = 0
         self.windows = 0
         self.dropped = 0
-        #: micro-batches of the window, the current one included; 0 before the first
-        self.position = 0
         self._over = True
         self._epochs: list[Epoch] = []
 
-    @property
-    def every(self) -> int:
-        """Micro-batches to an optimizer step."""
-        return self._every
+    # A property, or a name of an enum, costs a tiny step about a microsecond on CPython 3.11: what each micro-batch asks
+    # for is a plain attribute.
 
-    @every.setter
-    def every(self, steps: int) -> None:
+    def set_every(self, steps: int) -> None:
+        """Sets the micro-batches to an optimizer step, from the next one on.
+
+        Raises: ValueError for what is no whole number of at least 1.
+        """
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
             raise ValueError(f"gradient_accumulation_steps={steps!r}: expected a whole number of at least 1")
-        self._every = steps
+        #: micro-batches to an optimizer step
+        self.every = steps
+        #: whether each backward has its own step: there are no windows, nor has there been one
+        self.alone = steps == 1 and self.position == 0
 
     def tick(self) -> bool:
         """Begins a micro-batch; True when the optimizer step is due at its end."""
@@ -88,19 +95,29 @@ class StepClock:
             self.windows += 1
             self.position = 0
         self.position += 1
-        short = False
-        if self._epochs:
-            self._epochs[-1].ticked = True
-            short = self._epochs[-1].last and self.position < self._every
-        self.due = self.position >= self._every or (short and self.at_epoch_end is AtEpochEnd.FLUSH)
-        drops = short and self.at_epoch_end is AtEpochEnd.DROP
-        self._over = self.due or drops
+        self.alone = False
+        self.due = self._over = self.position >= self.every
+        if self._epochs and self._data_ends() and not self.due:
+            self.due = self.at_epoch_end is AtEpochEnd.FLUSH
+            self._over = self.at_epoch_end is not AtEpochEnd.CARRY
+            self.dropped += self._over and not self.due
         if self._over:
             self.steps += self.due
-            self.dropped += drops
             for epoch in self._epochs:
                 epoch.settled = epoch.at
         return self.due
+
+    def _data_ends(self) -> bool:
+        """Whether the batch in hand is the last of its pass, or one of another pass that is read side by side is."""
+        active = self._epochs[-1]
+        active.ticked = True
+        ends = active.last
+        for epoch in self._epochs:
+            alike = epoch.came == 1
+            # one that an evaluation left standing, at its last batch maybe, does not come with each micro-batch
+            ends = ends or (epoch.last and alike and epoch.in_step)
+            epoch.in_step, epoch.came = alike, 0
+        return ends
 
     @property
     def dropping(self) -> bool:
@@ -115,6 +132,7 @@ class StepClock:
     def reset(self) -> None:
         """Forgets a window that has begun."""
         self.position = 0
+        self.alone = self.every == 1
         self._over = self.due = True
 
     @contextmanager
@@ -142,12 +160,18 @@ class StepClock:
 
     @sync_gradients.setter
     def sync_gradients(self, due: bool) -> None:
+        if self.position and due != self.due:
+            raise ValueError(
+                f"sync_gradients = {due}: it follows accumulate(), whose window is at micro-batch {self.position} of"
+                f" {self.every}; set gradient_accumulation_steps, which may change at any time, or count micro-batches"
+                " by hand with no_sync()"
+            )
         self.due = due
 
     @property
     def num_steps(self) -> int:
         """Micro-batches to an optimizer step."""
-        return self._every
+        return self.every
 
     @property
     def in_dataloader(self) -> bool:

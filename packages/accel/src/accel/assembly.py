@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from accel_amp import PRECISIONS, LossScaler, Precision, PrecisionPolicy
+from accel_amp import PRECISIONS, LossScaler, Precision, PrecisionPolicy, StepGuard
 from accel_parallel import STRATEGIES, Strategy
 from accel_state import CannotRun, Run, RunRequest, StepClock, acquire, current, is_initialized
 
@@ -20,6 +20,7 @@ class Parts:
     precision: Precision
     clock: StepClock
     scaler: LossScaler | None
+    guard: StepGuard
     policy: PrecisionPolicy
 
 
@@ -40,13 +41,15 @@ def assemble(settings: Settings) -> Parts:
     problems = [*strategy.check(run, precision), *([missing] if missing is not None else [])]
     if problems:
         raise CannotRun(f"strategy {strategy.name} with precision {precision.name} on {kind}", problems)
+    scaler = LossScaler(kind, clock=clock, **settings.handlers.scaler.to_kwargs()) if policy.scale_loss else None
     return Parts(
         run=run,
         strategy=strategy,
         precision=precision,
         clock=clock,
         policy=_asked(policy, settings),
-        scaler=LossScaler(kind, clock=clock, **settings.handlers.scaler.to_kwargs()) if policy.scale_loss else None,
+        scaler=scaler,
+        guard=StepGuard(clock, scaler),
     )
 
 

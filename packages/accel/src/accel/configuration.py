@@ -35,6 +35,11 @@ class GradientAccumulationPlugin:
     sync_each_batch: bool = False
     at_epoch_end: str | None = None
 
+    def __post_init__(self) -> None:
+        problems = self.problems()
+        if problems:
+            raise ValueError("; ".join(problems))
+
     @property
     def end(self) -> str:
         """What `at_epoch_end` comes to."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,19 +12,25 @@ from accel_amp import GradientWindow
 from accel.assembly import Parts
 from accel.preparation import Preparer
 
+logger = logging.getLogger("accel")
+
 
 class Gradients:
     """What each loss adds to the gradients of its window."""
 
     def __init__(self, parts: Parts, preparer: Preparer) -> None:
         self._parts = parts
+        self._clock = parts.clock
         self._preparer = preparer
         self.window = GradientWindow(
             parts.clock, parts.run.transport, self._parameters, scaled=parts.precision.policy.scale_loss
         )
         self._window = 0
         self._agreed: bool | None = None
+        #: whether losses have no weights, as all processes agreed, and are not scaled
+        self.plain = False
         self._joining = False
+        self._said_that_nothing_accumulates = False
 
     def share(self, loss: torch.Tensor, weight: torch.Tensor | float | None) -> torch.Tensor:
         """What to call backward on, in place of `loss`.
@@ -31,13 +38,17 @@ class Gradients:
         Raises: ValueError for a weight that cannot be, or that not every process has.
         Collective: where the gradients travel every process must call, with a weight on all or on none.
         """
-        preparer, clock = self._preparer, self._parts.clock
+        preparer, clock = self._preparer, self._clock
         if not preparer.models:
             preparer.warn_of_no_model()
+        if clock.position == 0 and clock.every > 1:
+            self._say_that_nothing_accumulates()
         if self._agreed is not (weight is not None):
             self._check(weighted=weight is not None)
         if self._window != clock.windows:
             self._window = clock.windows
+            if clock.every > 1:
+                self._parts.guard.arm()
             for optimizer in preparer.optimizers:
                 optimizer.begin_window()
         return self.window.share(loss, weight)
@@ -60,7 +71,7 @@ class Gradients:
             )
         if weighted and not self._preparer.models and self._parts.run.topology.world_size > 1:
             raise ValueError("backward: a weight is shared with all processes, and no model was prepared to share with")
-        if self._agreed is None and self._parts.clock.due and self._preparer.models and not self._joining:
+        if self._agreed is None and self._clock.due and self._preparer.models and not self._joining:
             found = self._parts.run.transport.all_gather_objects(weighted)
             if len(set(found)) > 1:
                 have = ", ".join(str(rank) for rank, one in enumerate(found) if one)
@@ -69,11 +80,22 @@ class Gradients:
                     f" {len(found)} processes, or on none"
                 )
             self._agreed = weighted
+            self.plain = not weighted and self._parts.scaler is None
         elif self._agreed is not None and self._agreed != weighted:
             before = "had weights" if self._agreed else "had none"
             raise ValueError(
                 f"backward: losses before this one {before}; give each its weight (1 for one that is a mean), or none"
             )
+
+    def _say_that_nothing_accumulates(self) -> None:
+        if self._said_that_nothing_accumulates or self._parts.run.topology.rank > 0:
+            return
+        self._said_that_nothing_accumulates = True
+        logger.warning(
+            "gradient_accumulation_steps=%d, and backward() outside of accumulate(): each loss is divided by it, and"
+            " each optimizer.step() steps; put micro-batches into `with accelerator.accumulate(model):`",
+            self._clock.every,
+        )
 
     def _parameters(self) -> Iterator[torch.Tensor]:
         for model in self._preparer.models:

@@ -95,6 +95,8 @@ class Handlers:
         names = {AutocastKwargs: "autocast", GradScalerKwargs: "scaler"}
         names |= {DistributedDataParallelKwargs: "ddp", ProfileKwargs: "profile"}
         problems, found = list[str](), dict[str, Any]()
+        if isinstance(given, KwargsHandler):
+            raise ValueError(f"kwargs_handlers is a {type(given).__name__}: expected a list of handlers")
         for one in given or ():
             name = names.get(type(one))
             if name is None:

@@ -31,14 +31,17 @@ class MicroBatch(AbstractContextManager[None]):
         self._preparer = preparer
         self._models = models
         self._always = always
-        self._open: list[AbstractContextManager[None]] = []
+        self._open: list[AbstractContextManager[None]] | None = None
 
     def __enter__(self) -> None:
-        containers = [self._preparer.container(model, "accumulate") for model in self._models]
-        if self._parts.clock.tick() or self._always:
+        containers, parts = [], self._parts
+        for model in self._models:
+            containers.append(self._preparer.container(model, "accumulate"))
+        if parts.clock.tick() or self._always:
             return
+        self._open = []
         for container in containers:
-            at_home = self._parts.strategy.synchronising(container, enabled=False)
+            at_home = parts.strategy.synchronising(container, enabled=False)
             at_home.__enter__()
             self._open.append(at_home)
 

@@ -99,8 +99,7 @@ class Preparer:
         compiled(strategy.unwrap(model), self.settings.compilation)
         # One that is in its container already (of another Accelerator, or the user's own) would exchange twice.
         ready = model if evaluation or strategy.unwrap(model) is not model else strategy.setup(model, run)
-        if self.parts.scaler is not None:
-            self.parts.scaler.guard(ready.parameters())
+        self.parts.guard.watch(ready.parameters())
         self.models.append(ready)
         return ready
 
@@ -262,6 +261,7 @@ class Preparer:
         """Drops every reference to what was prepared."""
         for known in (self.models, self.optimizers, self.schedulers, self.loaders):
             known.clear()
+        self.parts.guard.release()
         if self.parts.scaler is not None:
             self.parts.scaler.release()
 

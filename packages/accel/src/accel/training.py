@@ -47,7 +47,7 @@ class TrainingStep(Exchanges):
 
     @gradient_accumulation_steps.setter
     def gradient_accumulation_steps(self, steps: int) -> None:
-        self.parts.clock.every = steps
+        self.parts.clock.set_every(steps)
 
     @property
     def sync_gradients(self) -> bool:
@@ -56,7 +56,7 @@ class TrainingStep(Exchanges):
 
     @sync_gradients.setter
     def sync_gradients(self, due: bool) -> None:
-        self.parts.clock.due = due
+        self.parts.clock.sync_gradients = due
 
     @property
     def optimizer_step_was_skipped(self) -> bool:
@@ -108,6 +108,9 @@ class TrainingStep(Exchanges):
         Raises: ValueError for a weight that cannot be, or that some losses of a window lack.
         Collective: where the gradients travel every process must call, with a weight on all or on none.
         """
+        if weight is None and not kwargs and self._gradients.plain and self.parts.clock.alone:
+            loss.backward()  # type: ignore[no-untyped-call]
+            return
         if weight is not None and self.at_home:
             raise ValueError(
                 "backward: inside LocalSGD gradients are not shared, and so no weights; divide the loss instead"
@@ -115,6 +118,7 @@ class TrainingStep(Exchanges):
         loss = self._gradients.share(loss, weight)
         if self.parts.scaler is not None:
             loss = self.parts.scaler.scale(loss)
+        _refuse_unknown(kwargs)
         loss.backward(**kwargs)  # type: ignore[no-untyped-call]
 
     def autocast(self, autocast_handler: AutocastKwargs | None = None) -> AbstractContextManager[Any]:
@@ -140,9 +144,12 @@ class TrainingStep(Exchanges):
 
         Raises: ValueError when a step is due and there is no gradient.
         """
-        chosen = _with_gradients(parameters, "clip_grad_norm_", due=self.parts.clock.due)
+        chosen = _listed(parameters, "clip_grad_norm_")
         if self.parts.clock.due:
-            self._unscale(chosen)
+            if chosen and chosen[0].grad is None:
+                _refuse_without_gradients(chosen, "clip_grad_norm_")
+            if self.parts.scaler is not None:
+                self._unscale(chosen, self.parts.scaler)
             return self.parts.strategy.clip_norm(chosen, max_norm, kind=norm_type)
         gradients = [parameter.grad for parameter in chosen if parameter.grad is not None]
         norm = nn.utils.get_total_norm(gradients, norm_type)
@@ -153,26 +160,44 @@ class TrainingStep(Exchanges):
 
         Raises: ValueError when a step is due and there is no gradient.
         """
-        if self.parts.clock.due:
-            chosen = _with_gradients(parameters, "clip_grad_value_", due=True)
-            self._unscale(chosen)
-            nn.utils.clip_grad_value_(chosen, clip_value)
-
-    def _unscale(self, parameters: list[torch.Tensor]) -> None:
-        """Those of the optimizers that have one of the parameters: others may still wait for their backward."""
-        if self.parts.scaler is None:
+        if not self.parts.clock.due:
             return
+        chosen = _listed(parameters, "clip_grad_value_")
+        _refuse_without_gradients(chosen, "clip_grad_value_")
+        if self.parts.scaler is not None:
+            self._unscale(chosen, self.parts.scaler)
+        nn.utils.clip_grad_value_(chosen, clip_value)
+
+    def _unscale(self, parameters: list[torch.Tensor], scaler: LossScaler) -> None:
+        """Those of the optimizers that have one of the parameters: others may still wait for their backward."""
         wanted = set(map(id, parameters))
         for optimizer in self._preparer.optimizers:
             if any(id(one) in wanted for group in optimizer.param_groups for one in group["params"]):
-                self.parts.scaler.unscale(optimizer.optimizer)
+                scaler.unscale(optimizer.optimizer)
 
 
-def _with_gradients(parameters: torch.Tensor | Iterable[torch.Tensor], name: str, *, due: bool) -> list[torch.Tensor]:
-    chosen = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-    if due and chosen and all(parameter.grad is None for parameter in chosen):
+def _listed(parameters: torch.Tensor | Iterable[torch.Tensor], name: str) -> list[torch.Tensor]:
+    if type(parameters) is list:
+        return parameters
+    if isinstance(parameters, torch.Tensor):
+        return [parameters]
+    if isinstance(parameters, nn.Module):
+        raise TypeError(
+            f"{name} takes parameters, found the model {type(parameters).__name__}; pass model.parameters()"
+        )
+    return list(parameters)
+
+
+def _refuse_without_gradients(parameters: list[torch.Tensor], name: str) -> None:
+    if parameters and all(one.grad is None for one in parameters):
         raise ValueError(
-            f"{name}: none of the {len(chosen)} parameters has a gradient; call it after backward() and before"
+            f"{name}: none of the {len(parameters)} parameters has a gradient; call it after backward() and before"
             " zero_grad(), with parameters of the model that was trained"
         )
-    return chosen
+
+
+def _refuse_unknown(kwargs: dict[str, Any]) -> None:
+    known = ("weight", "gradient", "retain_graph", "create_graph", "inputs")
+    unknown = [name for name in kwargs if name not in known]
+    if unknown:
+        raise TypeError(f"backward: unknown {', '.join(unknown)}; expected some of {', '.join(known)}")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 import torch
-from torch import nn
+from torch.nn.utils import clip_grad_norm_
 
 from accel_parallel.strategy import Strategy
 
@@ -13,4 +13,4 @@ class Replicated(Strategy):
 
     def clip_norm(self, parameters: Iterable[torch.Tensor], max_norm: float, *, kind: float = 2.0) -> torch.Tensor:
         """torch's own `clip_grad_norm_`."""
-        return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type=kind)
+        return clip_grad_norm_(parameters, max_norm, kind)

@@ -75,10 +75,18 @@ class Ddp(Replicated):
 
     @contextmanager
     def synchronising_backward(self, model: nn.Module) -> Iterator[None]:
-        """Lets the container's reducer expect gradients that its forward, under `no_sync`, has not announced."""
+        """Lets the container's reducer expect gradients that its forward, under `no_sync`, has not announced.
+
+        Raises: ValueError with find_unused_parameters: which ones were used is found out in the forward.
+        """
         if not isinstance(model, DistributedDataParallel):
             yield
             return
+        if model.find_unused_parameters:
+            raise ValueError(
+                "trigger_sync_in_backward with find_unused_parameters=True: which parameters were used is found out in"
+                " a forward whose gradients travel; leave the option out, or run that forward outside of no_sync"
+            )
         before = model.require_backward_grad_sync, model.require_forward_param_sync
         model.require_backward_grad_sync = model.require_forward_param_sync = True
         model.reducer.prepare_for_backward([])

@@ -10,6 +10,8 @@ from torch import nn
 
 from accel_parallel.strategies._replicated import Replicated
 
+_NOTHING = nullcontext()
+
 
 @final
 class SingleProcess(Replicated):
@@ -37,7 +39,7 @@ class SingleProcess(Replicated):
 
     def synchronising(self, model: nn.Module, *, enabled: bool) -> AbstractContextManager[None]:
         """Does nothing: no gradient travels."""
-        return nullcontext()
+        return _NOTHING
 
     def synchronising_backward(self, model: nn.Module) -> AbstractContextManager[None]:
         """Does nothing: no gradient travels."""

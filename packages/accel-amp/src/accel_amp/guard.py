@@ -1,0 +1,75 @@
+"""Lets no optimizer step with gradients that are not ready for a step."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any, final
+
+import torch
+from accel_state import StepClock
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+from accel_amp.scaler import LossScaler
+
+
+@final
+class StepGuard:
+    """Refuses steps that an optimizer which was not prepared takes with the parameters of prepared models.
+
+    Within a window their gradients are those of a part of it, and of one process; in fp16 they are scaled as well.
+    """
+
+    def __init__(self, clock: StepClock, scaler: LossScaler | None = None) -> None:
+        self.clock = clock
+        self.scaler = scaler
+        self._guarded: set[int] = set()
+        self._hook: RemovableHandle | None = None
+
+    def watch(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Guards these parameters too."""
+        self._guarded.update(map(id, parameters))
+        if self.scaler is not None:
+            self.arm()
+
+    def arm(self) -> None:
+        """Begins to look at steps; before, there is neither a scale nor a window, and looking takes time."""
+        if self._hook is None:
+            self._hook = register_optimizer_step_pre_hook(_refuse(weakref.ref(self)))
+            weakref.finalize(self, self._hook.remove)  # torch keeps the hook for every optimizer there is
+
+    def release(self) -> None:
+        """Forgets all parameters: others may have their ids one day."""
+        self._guarded.clear()
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+    def owns(self, optimizer: Optimizer) -> bool:
+        """Whether the optimizer has one of the parameters."""
+        return any(id(one) in self._guarded for group in optimizer.param_groups for one in group["params"])
+
+
+def _refuse(guard_of: weakref.ref[StepGuard]) -> Callable[..., None]:
+    def refuse(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        guard = guard_of()
+        if guard is None:
+            return
+        clock, scaler = guard.clock, guard.scaler
+        if (clock.due and (scaler is None or scaler.stepping)) or not guard.owns(optimizer):
+            return
+        name = type(optimizer).__name__
+        if scaler is None:
+            raise RuntimeError(
+                f"this {name} is not prepared, and would step at micro-batch {clock.position} of {clock.every}, with"
+                " gradients that processes have not shared yet; pass it to accelerator.prepare and step with what that"
+                " returns, or step only where accelerator.sync_gradients is true"
+            )
+        raise RuntimeError(
+            f"this {name} is not prepared, and would step with gradients that fp16 has multiplied by"
+            f" {scaler.grad_scaler.get_scale():g}; pass it to accelerator.prepare and step with what that returns"
+        )
+
+    return refuse
