@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, final
@@ -78,7 +78,11 @@ class Listed(Order):
 
     def deal(self, where: DataRank, *, rows: int | None, ending: Ending, end: End) -> Iterator[Any]:
         """As `Order`; only this rank's indices become Python numbers."""
-        rows, skip = rows or 1, self._skip
+        # one loop in C: a chain of generators would cost each batch a frame for every link
+        return chain.from_iterable(self._blocks(where, rows or 1, ending, end))
+
+    def _blocks(self, where: DataRank, rows: int, ending: Ending, end: End) -> Iterator[Iterable[Any]]:
+        skip = self._skip
         size, count = rows * where.of, len(self.indices)
         full, left = divmod(max(count - skip, 0), size)
         part = None
@@ -91,7 +95,7 @@ class Listed(Order):
         yield from self._rounds(skip + where.index * rows, rows, size, full)
         if part is not None:
             end.tail = part.tail
-            yield part.items
+            yield (part.items,)
         if self.generator is not None:
             # torch's sampler ends with a second permutation, of which it uses nothing: later epochs depend on it
             torch.randperm(count, generator=self.generator)
@@ -104,16 +108,15 @@ class Listed(Order):
         part = self.indices[start:stop:step]
         return part.tolist() if isinstance(part, torch.Tensor) else list(part)
 
-    def _rounds(self, first: int, rows: int, size: int, count: int) -> Iterator[list[int]]:
+    def _rounds(self, first: int, rows: int, size: int, count: int) -> Iterator[Iterable[list[int]]]:
         if isinstance(self.indices, range):
-            for begin in range(first, first + count * size, size):
-                yield list(self.indices[begin : begin + rows])
+            yield (list(self.indices[begin : begin + rows]) for begin in range(first, first + count * size, size))
             return
         if not count:
             return
         mine = self.indices.as_strided((count, rows), (size, 1), self.indices.storage_offset() + first)
         for few in torch.split(mine, max(CHUNK // rows, 1)):
-            yield from few.tolist()
+            yield few.tolist()
 
 
 @final

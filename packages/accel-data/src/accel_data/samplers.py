@@ -34,9 +34,12 @@ class Walk:
         return self._order
 
     def parts(self) -> Iterator[Any]:
-        """This rank's batches of indices."""
+        """This rank's batches of indices; the order is drawn with the first, as torch's samplers do."""
+        return chain.from_iterable(self._dealt())
+
+    def _dealt(self) -> Iterator[Iterator[Any]]:
         shard = self.shard
-        yield from self.begin().deal(shard.where, rows=shard.rows, ending=shard.ending, end=self.end)
+        yield self.begin().deal(shard.where, rows=shard.rows, ending=shard.ending, end=self.end)
 
     def consumed(self, handed: int) -> int:
         """Items of the order that the whole job has been served when this rank had `handed` batches."""

@@ -74,7 +74,7 @@ class StepClock:
         self._over = True
         self._epochs: list[Epoch] = []
 
-    # A property, or a name of an enum, costs a tiny step about a microsecond on CPython 3.11: what each micro-batch asks
+    # A property, or a name of an enum, costs a tiny step about a microsecond on CPython 3.11: what a micro-batch asks
     # for is a plain attribute.
 
     def set_every(self, steps: int) -> None:
