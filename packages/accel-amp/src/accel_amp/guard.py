@@ -31,7 +31,7 @@ class StepGuard:
     def watch(self, parameters: Iterable[torch.Tensor]) -> None:
         """Guards these parameters too."""
         self._guarded.update(map(id, parameters))
-        if self.scaler is not None:
+        if self.scaler is not None or self.clock.every > 1:
             self.arm()
 
     def arm(self) -> None:
@@ -58,14 +58,16 @@ def _refuse(guard_of: weakref.ref[StepGuard]) -> Callable[..., None]:
         if guard is None:
             return
         clock, scaler = guard.clock, guard.scaler
-        if (clock.due and (scaler is None or scaler.stepping)) or not guard.owns(optimizer):
+        in_time = clock.due or not clock.waiting
+        if (in_time and (scaler is None or scaler.stepping)) or not guard.owns(optimizer):
             return
         name = type(optimizer).__name__
         if scaler is None:
             raise RuntimeError(
                 f"this {name} is not prepared, and would step at micro-batch {clock.position} of {clock.every}, with"
                 " gradients that processes have not shared yet; pass it to accelerator.prepare and step with what that"
-                " returns, or step only where accelerator.sync_gradients is true"
+                " returns, or step only where accelerator.sync_gradients is true (free_memory() ends a window that"
+                " was left)"
             )
         raise RuntimeError(
             f"this {name} is not prepared, and would step with gradients that fp16 has multiplied by"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,8 @@ from accel_state import StepClock
 from torch.optim import Optimizer
 
 from accel_amp.scaler import LossScaler
+
+logger = logging.getLogger("accel")
 
 
 class AcceleratedOptimizer(Optimizer):
@@ -40,7 +43,10 @@ class AcceleratedOptimizer(Optimizer):
         # whether the gradients have had their step; and whether they were to be cleared without one
         self._spent, self._given_up = False, False
         self._dropped = self.clock.dropped
+        self._warned = False
         self._boundary = step_boundary
+        if scaler is not None:
+            scaler.register(optimizer)
         if device_placement and optimizer.state:
             optimizer.load_state_dict(optimizer.state_dict())  # puts each entry beside its parameter
 
@@ -99,8 +105,11 @@ class AcceleratedOptimizer(Optimizer):
                 f"step(closure) with gradient_accumulation_steps={self.clock.every}: a closure computes the loss of one"
                 " micro-batch; compute that of all of them in it, and set the number to 1"
             )
-        if not self.clock.due:
+        clock = self.clock
+        if not clock.due:
             return None
+        if clock.inside and clock.shared != clock.windows:
+            self._warn_of_no_loss()
         if self.scaler is not None:
             self.step_was_skipped = not self.scaler.step(self.optimizer, closure)
             loss = None
@@ -111,13 +120,22 @@ class AcceleratedOptimizer(Optimizer):
             self._boundary()
         return loss
 
+    def _warn_of_no_loss(self) -> None:
+        if not self._warned and self.clock.every > 1:
+            self._warned = True
+            logger.warning(
+                "%s steps, and no loss of its window went through accelerator.backward(loss), which divides by the"
+                " micro-batches; was loss.backward() left in?",
+                type(self.optimizer).__name__,
+            )
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears the gradients unless they belong to a window that has not had its step."""
         if self._spent:
             self._clear(set_to_none)
             return
         clock = self.clock
-        alone = clock.every == 1 or clock.position == 0  # no window, or nobody counts its micro-batches
+        alone = clock.every == 1 or not clock.waiting  # no window, or nobody counts its micro-batches
         if (clock.due and alone) or self._dropped != clock.dropped:
             self._clear(set_to_none)
         elif clock.due:
@@ -132,10 +150,7 @@ class AcceleratedOptimizer(Optimizer):
 
     def _clear(self, set_to_none: bool = True) -> None:
         self._spent, self._given_up, self._dropped = False, False, self.clock.dropped
-        if set_to_none:
-            self.optimizer.zero_grad()
-        else:
-            self.optimizer.zero_grad(set_to_none=False)
+        self.optimizer.zero_grad(set_to_none=set_to_none)
         if self.scaler is not None:
             self.scaler.discard(self.optimizer)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any, final
 
 import torch
-from accel_state import StepClock
 from torch.optim import Optimizer
 
 
@@ -13,41 +13,53 @@ from torch.optim import Optimizer
 class LossScaler:
     """torch's GradScaler for any number of optimizers.
 
-    The scale changes between steps, not between two optimizers of one step: it is updated when the next loss is scaled,
-    with a clock that of the next window, or when somebody asks for it and no optimizer waits for its step.
+    The scale changes when the next loss is scaled, or when somebody asks for it, but not while an optimizer has
+    gradients of it that have had no step: those of a window, or of a step that several optimizers take in turn.
     """
 
-    def __init__(self, device_type: str, *, clock: StepClock | None = None, **settings: Any) -> None:
-        self._clock = clock or StepClock()
-        self._stepped_in = -1
+    def __init__(self, device_type: str, **settings: Any) -> None:
         self.grad_scaler = torch.amp.GradScaler(device_type, **settings)
-        self._unscaled: set[int] = set()
-        self._update_due = False
         #: whether an optimizer steps through here just now
         self.stepping = False
+        self._known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._unscaled: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._update_due = False
+        # those that have stepped since a loss was scaled
+        self._just_stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        # optimizers with gradients that nobody seems to step with: they hold the scale no longer
+        self._idle: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+
+    def register(self, optimizer: Optimizer) -> None:
+        """Lets the optimizer's gradients hold the scale until it has stepped with them."""
+        self._known.add(optimizer)
+        self.grad_scaler._per_optimizer_states.pop(id(optimizer), None)  # of one that had this id before
 
     def release(self) -> None:
-        """Forgets all optimizers: others may have their ids one day."""
-        self._unscaled.clear()
-        self.grad_scaler._per_optimizer_states.clear()
+        """Forgets all optimizers."""
         self._update_due = False
+        for known in (self._known, self._unscaled, self._stepped, self._idle, self._just_stepped):
+            known.clear()
+        self.grad_scaler._per_optimizer_states.clear()
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """`loss` times the current scale."""
-        if self._clock.position == 0 or self._clock.windows != self._stepped_in:
-            self._update()  # other optimizers of a window have gradients of its scale
+        self._settle()
+        self._just_stepped.clear()
         return self.grad_scaler.scale(loss)
 
     def unscale(self, optimizer: Optimizer) -> None:
         """Divides the optimizer's gradients by the scale, once a step however often it is called."""
-        if id(optimizer) not in self._unscaled:
-            self._unscaled.add(id(optimizer))
+        if optimizer not in self._unscaled:
+            self._again(optimizer)
+            self._unscaled.add(optimizer)
             self.grad_scaler.unscale_(optimizer)
 
     def discard(self, optimizer: Optimizer) -> None:
         """Forgets that the optimizer's gradients were unscaled: they are gone, and the step was not made."""
-        if id(optimizer) in self._unscaled:
-            self._update_due = True  # the only way to make GradScaler forget it too
+        if optimizer in self._unscaled:
+            self._unscaled.discard(optimizer)
+            self.grad_scaler._per_optimizer_states.pop(id(optimizer), None)
 
     def step(self, optimizer: Optimizer, closure: Any = None) -> bool:
         """Steps the optimizer unless its gradients have an inf or nan; False when it was skipped."""
@@ -58,6 +70,8 @@ class LossScaler:
                 f"this {type(optimizer).__name__} steps, and no loss was scaled for fp16: call"
                 " accelerator.backward(loss), not loss.backward()"
             )
+        if optimizer not in self._unscaled:
+            self._again(optimizer)
         stepped: list[bool] = []
 
         def note(stepper: Optimizer, *_: Any) -> None:
@@ -72,12 +86,15 @@ class LossScaler:
         finally:
             self.stepping = False
             hook.remove()
-        self._unscaled.discard(id(optimizer))
-        self._update_due, self._stepped_in = True, self._clock.windows
+        self._unscaled.discard(optimizer)
+        self._idle.discard(optimizer)
+        self._stepped.add(optimizer)
+        self._just_stepped.add(optimizer)
+        self._update_due = True
         return any(stepped)
 
     def get_scale(self) -> float:
-        """What the next loss will be multiplied by."""
+        """What the next loss will be multiplied by, unless gradients hold the scale."""
         self._settle()
         return float(self.grad_scaler.get_scale())
 
@@ -88,15 +105,41 @@ class LossScaler:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from a state of `state_dict`."""
-        self._update()  # the step before belongs to the state that goes
+        if self._update_due:
+            self._update()  # the step before belongs to the state that goes
         self.grad_scaler.load_state_dict(state)
 
+    def _again(self, optimizer: Optimizer) -> None:
+        """Lets an optimizer step once more with the scale that others hold."""
+        if optimizer not in self._stepped or optimizer in self._just_stepped:
+            return
+        self._idle.update(self._holding())
+        states = self.grad_scaler._per_optimizer_states
+        overflow = states[id(optimizer)]["found_inf_per_device"]
+        if any(found.item() for found in overflow.values()):
+            states[~id(optimizer)] = {**states[id(optimizer)]}  # it counts when the scale changes
+        del states[id(optimizer)]
+        self._stepped.discard(optimizer)
+
     def _settle(self) -> None:
-        if not self._unscaled:
+        if not self._update_due:
+            return
+        for one in [one for one in self._unscaled if not _has_gradients(one)]:
+            self.discard(one)
+        if not self._unscaled and not self._holding():
             self._update()
 
+    def _holding(self) -> list[Optimizer]:
+        """Optimizers with gradients that were scaled and have had no step."""
+        done = self._stepped | self._idle
+        return [one for one in self._known if one not in done and _has_gradients(one)]
+
     def _update(self) -> None:
-        if self._update_due:
-            self._update_due = False
-            self._unscaled.clear()
-            self.grad_scaler.update()
+        self._update_due = False
+        self._stepped.clear()
+        self._unscaled.clear()
+        self.grad_scaler.update()
+
+
+def _has_gradients(optimizer: Optimizer) -> bool:
+    return any(one.grad is not None for group in optimizer.param_groups for one in group["params"])

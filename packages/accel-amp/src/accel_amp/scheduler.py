@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from accel_state import StepClock
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
 from accel_amp.optimizer import AcceleratedOptimizer
 
@@ -36,7 +36,7 @@ class AcceleratedScheduler:
         self.clock = clock or StepClock()
         self._advance = 1 if split_batches else num_processes
         #: how many steps it has in all, where it says so
-        self._total: int | None = getattr(scheduler, "total_steps", None)
+        self._total: int | None = scheduler.total_steps if isinstance(scheduler, OneCycleLR) else None
         self._once = self._advance == 1 and self._total is None
         self._always = not step_with_optimizer or isinstance(scheduler, ReduceLROnPlateau)
 
@@ -78,4 +78,5 @@ class AcceleratedScheduler:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads into the inner scheduler."""
         self.scheduler.load_state_dict(state_dict)
-        self._total = getattr(self.scheduler, "total_steps", None)
+        if self._total is not None:
+            self._total = self.scheduler.total_steps

@@ -62,9 +62,10 @@ class GradientWindow:
         clock = self._clock
         if self._dropped != clock.dropped and not clock.dropping:
             self._clear()  # zero_grad may have come before the last backward of the window that was dropped
-        if weight is None and clock.every == 1 and self._weighted is None:
+        position = clock.position if clock.inside else 0
+        if weight is None and clock.every == 1 and position <= 1 and clock.due and self._weighted is None:
             return loss  # nothing to share, and nothing to look after
-        if self._window != clock.windows or clock.position == 0:
+        if self._window != clock.windows or position == 0:
             self._window, self._divisor, self._settled, self._sums = clock.windows, None, False, []
             self._weighted = None
         if self._weighted is not None and self._weighted != (weight is not None):
@@ -73,7 +74,7 @@ class GradientWindow:
             )
         if weight is None:
             return self._mean(loss)
-        if clock.position == 0 and clock.every > 1:
+        if position == 0 and clock.every > 1:
             raise ValueError(
                 f"backward: weights of a window of {clock.every} micro-batches are added up within accumulate();"
                 " put the micro-batch into `with accelerator.accumulate(model):`"
@@ -83,9 +84,10 @@ class GradientWindow:
 
     def _mean(self, loss: torch.Tensor) -> torch.Tensor:
         clock = self._clock
-        if clock.position:
+        position = clock.position if clock.inside else 0
+        if position:
             self._weighted = False
-        size = clock.position if clock.due and clock.position else clock.every
+        size = position if clock.due and position else clock.every
         if clock.due and not self._settled:
             self._settled = True
             if self._divisor is not None and self._divisor != size:  # a window that ends early, or late
@@ -117,7 +119,7 @@ class GradientWindow:
         factor = torch.where(total > 0, self._transport.size / total, torch.zeros_like(total))
         if early:
             self._rescale(factor if self._divisor is None else factor * self._divisor)
-        if clock.position:
+        if clock.inside:
             self._settled = True
         else:
             self._sums, self._weighted = [], None

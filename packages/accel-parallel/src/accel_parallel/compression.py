@@ -11,6 +11,8 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from accel_parallel.bf16_hooks import bf16_gradients, bf16_gradients_of
+
 
 class Form(Enum):
     """In which form gradients travel."""
@@ -27,13 +29,13 @@ Hook = Callable[[Any, Any], torch.futures.Future[torch.Tensor]]
 _HOOKS: dict[Form, Hook] = {
     Form.NO: default_hooks.allreduce_hook,
     Form.FP16: default_hooks.fp16_compress_hook,
-    Form.BF16: default_hooks.bf16_compress_hook,
+    Form.BF16: bf16_gradients,
     Form.POWER_SGD: powerSGD_hook.powerSGD_hook,
     Form.BATCHED_POWER_SGD: powerSGD_hook.batched_powerSGD_hook,
 }
 _WRAPPERS: dict[Form, Callable[[Hook], Hook]] = {
     Form.FP16: default_hooks.fp16_compress_wrapper,
-    Form.BF16: default_hooks.bf16_compress_wrapper,
+    Form.BF16: bf16_gradients_of,
 }
 
 
@@ -83,16 +85,7 @@ class Compression:
                 " use power_sgd"
             )
         hook = _HOOKS[self.form]
-        container.register_comm_hook(state, _any_backend(_WRAPPERS.get(self.wrapper, _as_it_is)(hook)))
-
-
-def _as_it_is(hook: Hook) -> Hook:
-    return hook
-
-
-def _any_backend(hook: Hook) -> Hook:
-    """The hook without its name: by name torch refuses its own bf16 hooks without CUDA, though gloo adds bf16 up."""
-    return lambda state, bucket: hook(state, bucket)
+        container.register_comm_hook(state, _WRAPPERS[self.wrapper](hook) if self.wrapper is not Form.NO else hook)
 
 
 def _has_batched_power_sgd() -> bool:

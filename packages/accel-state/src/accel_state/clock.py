@@ -32,7 +32,8 @@ class Epoch:
     `last` says whether the batch in hand is the last one and `tail` what is real in it. `at` is the place after it,
     `settled` the place at the newest optimizer step, and `ticked` whether the clock counts batches of this pass.
     `passes` are all that run, the one in hand last. `came` counts its batches since the last micro-batch began;
-    `in_step` is a pass that had one batch then, as loaders do that are read side by side.
+    `in_step` for how many of those in a row it was one, as it is of loaders that are read side by side. A pass that
+    began while another was in step is `inner`: an evaluation, or a loader that is begun again and again.
     """
 
     loader: Any
@@ -43,7 +44,8 @@ class Epoch:
     settled: Any = None
     ticked: bool = False
     came: int = 0
-    in_step: bool = False
+    in_step: int = 0
+    inner: bool = False
 
     def take_over(self) -> None:
         """Makes this pass the one in hand: a batch of it comes, whatever passes were begun since and left standing."""
@@ -64,14 +66,17 @@ class StepClock:
     def __init__(self, every: int = 1, *, at_epoch_end: AtEpochEnd | str = AtEpochEnd.FLUSH) -> None:
         #: micro-batches of the window, the current one included; 0 before the first
         self.position = 0
+        #: whether the script is in a micro-batch just now
+        self.inside = False
+        #: the window in which a loss came last
+        self.shared = 0
+        self.dropped = 0
+        self._over = self.due = True
         self.set_every(every)
         self.at_epoch_end = AtEpochEnd(at_epoch_end)
-        self.due = True
         #: optimizer steps that were due so far, and windows that began and that were dropped
         self.steps = 0
         self.windows = 0
-        self.dropped = 0
-        self._over = True
         self._epochs: list[Epoch] = []
 
     # A property, or a name of an enum, costs a tiny step about a microsecond on CPython 3.11: what a micro-batch asks
@@ -86,8 +91,8 @@ class StepClock:
             raise ValueError(f"gradient_accumulation_steps={steps!r}: expected a whole number of at least 1")
         #: micro-batches to an optimizer step
         self.every = steps
-        #: whether each backward has its own step: there are no windows, nor has there been one
-        self.alone = steps == 1 and self.position == 0
+        #: whether each backward has its own step, and no window is anywhere
+        self.alone = steps == 1 and not self.waiting and self.due
 
     def tick(self) -> bool:
         """Begins a micro-batch; True when the optimizer step is due at its end."""
@@ -95,7 +100,7 @@ class StepClock:
             self.windows += 1
             self.position = 0
         self.position += 1
-        self.alone = False
+        self.inside, self.alone = True, False
         self.due = self._over = self.position >= self.every
         if self._epochs and self._data_ends() and not self.due:
             self.due = self.at_epoch_end is AtEpochEnd.FLUSH
@@ -111,12 +116,12 @@ class StepClock:
         """Whether the batch in hand is the last of its pass, or one of another pass that is read side by side is."""
         active = self._epochs[-1]
         active.ticked = True
-        ends = active.last
+        ends = active.last and not active.inner
         for epoch in self._epochs:
             alike = epoch.came == 1
             # one that an evaluation left standing, at its last batch maybe, does not come with each micro-batch
-            ends = ends or (epoch.last and alike and epoch.in_step)
-            epoch.in_step, epoch.came = alike, 0
+            ends = ends or (epoch.last and alike and epoch.in_step > 0 and not epoch.inner)
+            epoch.in_step, epoch.came = epoch.in_step + 1 if alike else 0, 0
         return ends
 
     @property
@@ -124,21 +129,40 @@ class StepClock:
         """Whether the current micro-batch is the last of a window that is thrown away."""
         return self._over and not self.due
 
+    def leave(self) -> None:
+        """Ends a micro-batch; a step that follows is still the one that was due in it."""
+        self.inside = False
+        self.alone = self.every == 1 and self._over and self.due
+
     def abandon(self) -> None:
-        """Throws the window of the current micro-batch away: it failed."""
-        self._over = True
+        """Throws the window of the current micro-batch away: it failed, and no step may follow."""
+        self._over, self.due, self.alone = True, False, False
         self.dropped += 1
+
+    def begin_alone(self) -> None:
+        """A loss comes outside of micro-batches, and has its own step; a window of several may wait to go on."""
+        if self.every == 1 and not self._over:
+            self.abandon()
+        if self._over:
+            self.position = 0
+            self.due = True
+            self.alone = self.every == 1
 
     def reset(self) -> None:
         """Forgets a window that has begun."""
-        self.position = 0
-        self.alone = self.every == 1
-        self._over = self.due = True
+        self.inside, self._over = False, True
+        self.begin_alone()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a window has begun, and not ended."""
+        return self.inside or not self._over
 
     @contextmanager
     def iterating(self, loader: Any) -> Iterator[Epoch]:
         """A pass over `loader`; while it lasts it is the active one, unless a batch of another came since."""
-        epoch = Epoch(loader, self._epochs)
+        inner = any(one.in_step > 1 and one.loader is not loader for one in self._epochs)
+        epoch = Epoch(loader, self._epochs, inner=inner)
         self._epochs.append(epoch)
         try:
             yield epoch
@@ -160,7 +184,7 @@ class StepClock:
 
     @sync_gradients.setter
     def sync_gradients(self, due: bool) -> None:
-        if self.position and due != self.due:
+        if self.waiting and due != self.due:
             raise ValueError(
                 f"sync_gradients = {due}: it follows accumulate(), whose window is at micro-batch {self.position} of"
                 f" {self.every}; set gradient_accumulation_steps, which may change at any time, or count micro-batches"

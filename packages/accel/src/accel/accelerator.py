@@ -62,6 +62,7 @@ class Accelerator(TrainingStep):
     ) -> None:
         self.settings = resolve(
             process_environ(),
+            device_placement=device_placement,
             cpu=cpu,
             fp16=fp16,
             mixed_precision=mixed_precision,

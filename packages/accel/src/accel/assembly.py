@@ -41,7 +41,7 @@ def assemble(settings: Settings) -> Parts:
     problems = [*strategy.check(run, precision), *([missing] if missing is not None else [])]
     if problems:
         raise CannotRun(f"strategy {strategy.name} with precision {precision.name} on {kind}", problems)
-    scaler = LossScaler(kind, clock=clock, **settings.handlers.scaler.to_kwargs()) if policy.scale_loss else None
+    scaler = LossScaler(kind, **settings.handlers.scaler.to_kwargs()) if policy.scale_loss else None
     return Parts(
         run=run,
         strategy=strategy,

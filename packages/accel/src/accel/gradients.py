@@ -41,14 +41,16 @@ class Gradients:
         preparer, clock = self._preparer, self._clock
         if not preparer.models:
             preparer.warn_of_no_model()
-        if clock.position == 0 and clock.every > 1:
-            self._say_that_nothing_accumulates()
+        if clock.inside:
+            clock.shared = clock.windows
+        else:
+            clock.begin_alone()
+            if clock.every > 1:
+                self._say_that_nothing_accumulates()
         if self._agreed is not (weight is not None):
             self._check(weighted=weight is not None)
         if self._window != clock.windows:
             self._window = clock.windows
-            if clock.every > 1:
-                self._parts.guard.arm()
             for optimizer in preparer.optimizers:
                 optimizer.begin_window()
         return self.window.share(loss, weight)

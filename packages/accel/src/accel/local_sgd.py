@@ -15,6 +15,8 @@ from accel.accelerator import Accelerator
 class LocalSGD:
     """In this block gradients stay at home; each `local_sgd_steps`-th `step` makes parameters and buffers their mean.
 
+    At the end of the block optimizers, schedulers and the loss scale are those of the main process.
+
     Raises: ValueError for a number of steps below 1, or a model that was not prepared.
     Collective: every process must enter and leave it, and call `step` equally often.
     Source: S. U. Stich, Local SGD Converges Fast and Communicates Little, ICLR 2019.
@@ -45,9 +47,7 @@ class LocalSGD:
         self._accelerator.at_home = False
         if error is None:  # the others of a process that fails would wait for it in vain, and are ended
             self._take_mean()
-            scaler = self._accelerator.scaler
-            if scaler is not None:  # each process had overflows of its own
-                scaler.load_state_dict(self._accelerator.run.transport.broadcast_object(scaler.state_dict(), 0))
+            self._share_states()
 
     def step(self) -> None:
         """Counts an optimizer step; in the middle of an accumulation window it does nothing."""
@@ -56,6 +56,14 @@ class LocalSGD:
         self.num_steps += 1
         if self.enabled and self.num_steps % self.local_sgd_steps == 0:
             self._take_mean()
+
+    def _share_states(self) -> None:
+        """Gives all the momenta, schedules and loss scale of the main process: unequal ones would part them again."""
+        transport, main = self._accelerator.run.transport, self._accelerator.is_main_process
+        for one in self._accelerator.stateful:
+            state = transport.broadcast_object(one.state_dict() if main else {}, 0)
+            if not main:
+                one.load_state_dict(state)
 
     @torch.no_grad()
     def _take_mean(self) -> None:

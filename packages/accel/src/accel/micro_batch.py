@@ -48,6 +48,7 @@ class MicroBatch(AbstractContextManager[None]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._parts.clock.leave()
         if kind is not None:
             self._parts.clock.abandon()
         while self._open:

@@ -36,6 +36,7 @@ class Settings:
 def resolve(
     environ: Mapping[str, str],
     *,
+    device_placement: object = True,
     cpu: bool,
     fp16: bool,
     mixed_precision: str | None,
@@ -54,6 +55,11 @@ def resolve(
     Raises: ValueError that lists every problem.
     """
     problems: list[str] = []
+    if not isinstance(device_placement, bool):
+        problems.append(
+            f"device_placement={device_placement!r}, the first argument: expected True or False; name the others, as in"
+            ' Accelerator(mixed_precision="bf16")'
+        )
     from_environ = environ_settings(environ)
     if fp16 and mixed_precision not in (None, "fp16"):
         problems.append(f"fp16=True and mixed_precision={mixed_precision!r} contradict each other; give one of them")

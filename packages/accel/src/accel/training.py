@@ -48,6 +48,8 @@ class TrainingStep(Exchanges):
     @gradient_accumulation_steps.setter
     def gradient_accumulation_steps(self, steps: int) -> None:
         self.parts.clock.set_every(steps)
+        if steps > 1:
+            self.parts.guard.arm()
 
     @property
     def sync_gradients(self) -> bool:
@@ -57,6 +59,12 @@ class TrainingStep(Exchanges):
     @sync_gradients.setter
     def sync_gradients(self, due: bool) -> None:
         self.parts.clock.sync_gradients = due
+
+    @property
+    def stateful(self) -> list[Any]:
+        """What of the step has a state, besides models: prepared optimizers and schedulers, and the loss scaler."""
+        scalers = [self.scaler] if self.scaler is not None else []
+        return [*self._preparer.optimizers, *self._preparer.schedulers, *scalers]
 
     @property
     def optimizer_step_was_skipped(self) -> bool:
@@ -200,4 +208,4 @@ def _refuse_unknown(kwargs: dict[str, Any]) -> None:
     known = ("weight", "gradient", "retain_graph", "create_graph", "inputs")
     unknown = [name for name in kwargs if name not in known]
     if unknown:
-        raise TypeError(f"backward: unknown {', '.join(unknown)}; expected some of {', '.join(known)}")
+        raise TypeError(f"backward: unknown arguments {', '.join(unknown)}; expected some of {', '.join(known)}")
