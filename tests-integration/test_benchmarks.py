@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 from accel_testing import MakeWorld
 from benchmarks import report
@@ -21,7 +22,7 @@ from benchmarks.measure import CONTROL, Effort, measure
 from benchmarks.processes import report as measured
 from benchmarks.result import Result, Spread
 from benchmarks.row import Lineup, Repetition, Row, Skipped
-from benchmarks.rows import ROWS
+from benchmarks.rows import ROWS, exchange
 from benchmarks.team import Alone, Group
 from benchmarks.timing import per_batch
 from torch.utils.data import DataLoader
@@ -48,6 +49,10 @@ def nobody() -> Lineup:
 
 def in_a_group(row: Row) -> Result | None:
     return measured(row, dist.get_rank(), Group(), QUICK)
+
+
+def contestants_of(rows: list[Row]) -> list[list[str]]:
+    return [list(row.build().contestants) for row in rows]
 
 
 def first_numbers_after(consumed: int) -> list[int]:
@@ -93,6 +98,29 @@ def test_a_target_within_the_spread_is_marked() -> None:
     assert Result("close", 1.1, ratios={"accel": Spread(1.15, 1.0, 1.2)}).verdict == "miss ~"
 
 
+def test_a_target_may_be_against_another_than_the_first() -> None:
+    found = measured(Row("fixed", takes, 0.5, against="accelerate"), 0, Alone(), QUICK)
+    assert found is not None
+    assert found.ratios["accel"].median == 1.25
+    assert found.verdict == "pass"
+    assert "accelerate: 0.417 (0.42-0.42)" in report.cells(found)
+    base = measured(Row("fixed", takes, 1.3, against="raw"), 0, Alone(), QUICK)
+    assert base is not None
+    assert (report.cells(base)[-2:], base.judged) == (("raw", "pass"), base.ratios["accel"])
+
+
+def test_a_target_against_somebody_absent_is_skipped_in_words() -> None:
+    found = measured(Row("one absent", without_accelerate, 0.5, against="accelerate"), 0, Alone(), QUICK)
+    assert found is not None
+    assert found.verdict == "skipped"
+    assert "skipped: the target is against accelerate, which is absent" in report.text([found])
+
+
+def test_a_target_against_nobody_of_the_row_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"against='fabric'; expected one of raw, accel, accelerate"):
+        measured(Row("fixed", takes, 0.5, against="fabric"), 0, Alone(), QUICK)
+
+
 def test_who_cannot_take_part_is_named_with_the_reason() -> None:
     found = measured(Row("one absent", without_accelerate, 1.0), 0, Alone(), QUICK)
     assert found is not None
@@ -108,6 +136,19 @@ def test_rank_zero_of_a_group_reports(world: MakeWorld) -> None:
     assert first is not None
     assert first.verdict == "pass"
     assert second is None
+
+
+def test_exchanges_return_what_comes_out_by_hand(world: MakeWorld) -> None:
+    rows = [row for row in exchange.ROWS if "16 MB" not in row.name]
+    for names in world(2).run(contestants_of, rows):
+        assert len(names) == 10
+        assert all(found[:2] == ["raw", "accel"] for found in names)
+
+
+def test_an_exchange_that_returns_something_else_is_no_measurement() -> None:
+    assert exchange.same({"a": (torch.ones(2), "text")}, {"a": (torch.ones(2), "text")})
+    for other in ({"a": (torch.zeros(2), "text")}, {"a": (torch.ones(2), "")}, {"b": (torch.ones(2), "text")}):
+        assert not exchange.same({"a": (torch.ones(2), "text")}, other)
 
 
 def test_rounds_fill_the_time_within_the_bounds_of_the_row() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import data_pictures
 import pytest
+import reports
 from accel_testing import MakeWorld
 from repository import PACKAGES, ROOT
 
@@ -25,7 +26,14 @@ def run_blocks(path: Path, folder: Path) -> int:
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize(
     ("page", "blocks"),
-    [("guide.md", 6), ("data.md", 2), ("accumulation.md", 4), ("precision.md", 4), ("schedules.md", 2)],
+    [
+        ("guide.md", 6),
+        ("data.md", 2),
+        ("accumulation.md", 4),
+        ("precision.md", 4),
+        ("schedules.md", 2),
+        ("evaluation.md", 3),
+    ],
 )
 def test_every_block_of_a_page_runs(
     world: MakeWorld, page: str, blocks: int, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -37,6 +45,12 @@ def test_every_block_of_a_page_runs(
 def test_the_pictures_of_divided_data_are_what_the_loaders_serve() -> None:
     assert data_pictures.PAGE.read_text() == data_pictures.page(data_pictures.PAGE.read_text()), (
         "python tests-integration/scripts/data_pictures.py draws them anew"
+    )
+
+
+def test_the_reports_of_ranks_that_disagree_are_what_their_scripts_end_with() -> None:
+    assert reports.PAGE.read_text() == reports.page(reports.PAGE.read_text()), (
+        "python tests-integration/scripts/reports.py writes them anew"
     )
 
 

@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import CONTROL
-from benchmarks.result import Result
+from benchmarks.result import Result, Spread
 from benchmarks.row import Unit
 
-HEADER = ("row", "raw", "accel / raw", "accelerate / raw", "fabric / raw", CONTROL, "CPU", "target", "verdict")
+HEADER = (
+    *("row", "raw", "accel / raw", "accelerate / raw", "fabric / raw", CONTROL, "CPU"),
+    *("target", "against", "verdict"),
+)
 SHOWN = ("accel", "accelerate", "fabric", CONTROL)
 NOTHING = "-"
 _SCALES = {
@@ -35,11 +38,11 @@ def quantity(value: float | None, unit: Unit) -> str:
 
 def cells(result: Result) -> tuple[str, ...]:
     """One line of the table."""
-    shown = [result.ratios.get(name) for name in SHOWN]
-    ratios = [NOTHING if one is None else f"{one.median:.3f} ({one.low:.2f}-{one.high:.2f})" for one in shown]
+    ratios = [_ratio(result.ratios.get(name)) for name in SHOWN]
+    against = f"{result.against}: {_ratio(result.to_against)}" if result.against else result.base or NOTHING
     base = quantity(result.base_median, result.unit)
     cpu = f"{result.cpu:.0%}" if result.rounds else NOTHING
-    return (result.name, base, *ratios, cpu, f"{result.target:.2f}", result.verdict)
+    return (result.name, base, *ratios, cpu, f"{result.target:.2f}", against, result.verdict)
 
 
 def notes(results: Iterable[Result]) -> list[str]:
@@ -97,6 +100,10 @@ def write(folder: Path, results: Sequence[Result], about: dict[str, Any]) -> Non
         aside = folder / f"{name}.partial"
         aside.write_text(content)
         aside.replace(folder / name)
+
+
+def _ratio(spread: Spread | None) -> str:
+    return NOTHING if spread is None else f"{spread.median:.3f} ({spread.low:.2f}-{spread.high:.2f})"
 
 
 def _place(name: str) -> str:

@@ -58,7 +58,8 @@ class Row:
     """One thing to measure; it travels to its processes by pickle, so `build` is a function of a module, or a partial.
 
     Each of `world` processes calls `build`; rank 0 measures. `least` and `most` bound the rounds; `warm_up` counts
-    those that are run first and forgotten.
+    those that are run first and forgotten. The target is for the ratio to the contestant `against`: the first, where
+    none is named.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Row:
     least: int = 15
     most: int = 1000
     warm_up: int = 2
+    against: str = ""
 
     def __post_init__(self) -> None:
         if self.world < 1 or not 1 <= self.least <= self.most or self.warm_up < 0 or self.target <= 0:

@@ -98,6 +98,54 @@ def test_the_structure_comes_back_with_its_types(world: MakeWorld) -> None:
         assert_same_numbers(found.loss["c"]["d"], torch.tensor([0, 0, 1]), atol=0)
 
 
+def with_objects() -> Any:
+    transport = TorchDist()
+    r = transport.rank
+    return gather(
+        {
+            "x": torch.full((r + 1,), r),
+            "ids": [f"{r}a", f"{r}b"],
+            "nested": [[r], ["of", r]],
+            "few": [] if r else ["only rank 0"],
+            "name": f"rank {r}",
+            "cache": None,
+            "some": r or None,
+            "pair": Output(logits=torch.tensor(r), loss=[b"raw", None]),
+        },
+        transport,
+    )
+
+
+def test_objects_travel_beside_tensors(world: MakeWorld) -> None:
+    """Promise T25: lists are joined, of other objects each rank's comes in a list, and nothing stays nothing."""
+    for found in world(2).run(with_objects):
+        pair = found.pop("pair")
+        assert_same_numbers([found.pop("x"), pair.logits], [torch.tensor([0, 1, 1]), torch.tensor([0, 1])], atol=0)
+        assert type(pair) is Output
+        assert pair.loss == [b"raw", None, b"raw", None]
+        assert found == {
+            "ids": ["0a", "0b", "1a", "1b"],
+            "nested": [[0], ["of", 0], [1], ["of", 1]],
+            "few": ["only rank 0"],
+            "name": ["rank 0", "rank 1"],
+            "cache": None,
+            "some": [None, 1],
+        }
+
+
+def only_objects() -> list[Any]:
+    transport = TorchDist()
+    r, long = transport.rank, "long " * 20_000
+    return [gather(one, transport) for one in ([r], r, None, {"k": [r], "n": {}}, "text", [], {}, [[long], r])]
+
+
+def test_objects_travel_alone_too_and_may_be_long(world: MakeWorld) -> None:
+    """Promise T25."""
+    long = ["long " * 20_000]
+    expected = [[0, 1], [0, 1], None, {"k": [0, 1], "n": {}}, ["text", "text"], [], {}, [long, 0, long, 1]]
+    assert world(2).run(only_objects) == [expected] * 2
+
+
 def with_gradient() -> list[bool]:
     transport = TorchDist()
     x = torch.ones(transport.rank + 1, requires_grad=True)

@@ -1,10 +1,11 @@
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from accel_ops import gather_for_metrics
-from accel_state import Epoch, Tail
+from accel_state import Epoch, Tail, Transport
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakeWorld, assert_same_numbers
@@ -97,10 +98,25 @@ def of_another_length() -> tuple[list[int], list[str], str]:
 def test_a_leaf_that_is_not_one_entry_a_sample_is_returned_whole_with_a_warning(world: MakeWorld) -> None:
     """Feature row S79."""
     text = (
-        "gather_for_metrics: a leaf has 4 entries where the batch has 2 samples, so those that are repeated cannot be"
-        " told apart and all are returned; give one entry a sample, or use gather"
+        "gather_for_metrics: a leaf has [4, 4] entries on the ranks where the batch has [2, 2] samples, so those that"
+        " are repeated cannot be told apart and all are returned; give one entry a sample, or use gather"
     )
     assert world(2).run(of_another_length) == [([8, 9, 8, 9, 0, 1, 0, 1], ["one", "one"], text)] * 2
+
+
+def of_another_length_on_one_rank(transport: Transport) -> tuple[list[int], list[int]]:
+    numbers = [[8, 9, 9], [0, 1]][transport.rank]
+    found = gather_for_metrics(torch.tensor(numbers), transport, tail(True))
+    return found.tolist(), gather_for_metrics(numbers, transport, tail(True))
+
+
+def test_ranks_decide_alike_whoever_has_other_lengths(loopback: Callable[..., list[Any]]) -> None:
+    """Feature row S79, promise T25: the result is the same on every rank, also where one alone has another length."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert loopback(2, of_another_length_on_one_rank) == [([8, 9, 9, 0, 1],) * 2] * 2
+    assert len(caught) == 4
+    assert all("has [3, 2] entries on the ranks where the batch has [2, 2]" in str(one.message) for one in caught)
 
 
 @pytest.mark.parametrize("data", [torch.tensor([1, 2]), ["a", "b"], {"n": 3}])

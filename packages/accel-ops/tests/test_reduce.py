@@ -1,9 +1,11 @@
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from accel_ops import reduce
-from accel_state import Reduction
+from accel_state import Reduction, Transport
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakeWorld, assert_same_numbers
@@ -63,6 +65,64 @@ def test_a_mean_over_ranks_is_the_mean_of_one_process(world: MakeWorld) -> None:
     every = torch.stack([torch.rand(100, generator=torch.Generator().manual_seed(rank)) for rank in range(3)])
     for found in world(3).run(losses):
         assert_same_numbers(found, every.mean(0), atol=1e-6)
+
+
+def reduced_on(transport: Transport, per_rank: list[Any], how: Reduction) -> Any:
+    return reduce(per_rank[transport.rank], transport, how=how)
+
+
+@pytest.mark.parametrize("length", [3, 30_000])
+@pytest.mark.parametrize(
+    ("dtype", "numbers"),
+    [
+        (torch.int64, [3, 6]),
+        pytest.param(torch.bool, [1, 1]),
+        pytest.param(torch.uint8, [200, 210]),
+    ],
+)
+def test_a_mean_of_whole_numbers_is_their_mean(
+    loopback: Callable[..., list[Any]], dtype: torch.dtype, numbers: list[int], length: int
+) -> None:
+    """Reference 2.7: as alone, where it is the number itself."""
+    data = [torch.full((length,), number).to(dtype) for number in numbers]
+    for found in loopback(2, reduced_on, data, "mean"):
+        assert_same_numbers(found, torch.full((length,), sum(numbers) / 2), atol=0)
+
+
+@pytest.mark.parametrize("beside", [1, pytest.param(30_000)])
+def test_what_has_no_numbers_gets_the_dtype_of_a_mean_and_no_gradient(
+    loopback: Callable[..., list[Any]], beside: int
+) -> None:
+    """A4: beside small and large ones."""
+    data = [torch.zeros(0, 2, dtype=torch.int64), torch.zeros(0, requires_grad=True), torch.ones(beside)]
+    for found in loopback(2, reduced_on, [data, data], "mean"):
+        assert [one.dtype for one in found] == [torch.float32] * 3
+        assert [one.requires_grad for one in found] == [False] * 3
+
+
+def extremes(length: int) -> list[list[bool]]:
+    transport = TorchDist()
+    found = []
+    for rank in range(transport.size):
+        x = torch.full((length,), float("nan") if transport.rank == rank else 1.0)
+        found.append([bool(reduce(x, transport, how=how).isnan().all()) for how in ALL])
+    return found
+
+
+@pytest.mark.parametrize("length", [3, pytest.param(30_000)])
+def test_what_is_no_number_on_one_rank_is_none_in_the_result(world: MakeWorld, length: int) -> None:
+    """Torch's own meaning of max and min, whichever rank has it."""
+    assert world(3).run(extremes, length) == [[[True] * 4] * 3] * 3
+
+
+@pytest.mark.parametrize("how", ["max", "min"])
+def test_numbers_without_an_order_have_no_extreme(loopback: Callable[..., list[Any]], how: Reduction) -> None:
+    data = [torch.ones(1), torch.ones(1, dtype=torch.complex64)]
+    text = re.escape(f"reduce ({how}) needs numbers that have an order; found torch.complex64 at data[1]")
+    with pytest.raises(TypeError, match=text):
+        loopback(2, reduced_on, [data, data], how)
+    with pytest.raises(TypeError, match=text):
+        reduce(data, Single(), how=how)
 
 
 def test_an_unknown_reduction_is_refused_with_those_there_are() -> None:

@@ -1,7 +1,7 @@
 """All rows, in the order of the table."""
 
 from benchmarks.row import Row
-from benchmarks.rows import costly, first_batch, memory, seek, share, steady, step
+from benchmarks.rows import costly, exchange, exchange_cost, first_batch, memory, seek, share, steady, step
 
 ROWS: tuple[Row, ...] = (
     *steady.ROWS,
@@ -11,6 +11,8 @@ ROWS: tuple[Row, ...] = (
     *seek.ROWS,
     *memory.ROWS,
     *step.ROWS,
+    *exchange.ROWS,
+    *exchange_cost.ROWS,
 )
 
 __all__ = ["ROWS"]

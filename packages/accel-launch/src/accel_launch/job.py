@@ -4,10 +4,12 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from accel_state.errors import CannotRun
+from accel_state.journal import read
 
 from accel_launch.arguments import CommandLine
 from accel_launch.config import ConfigFile, default_config, read_config
@@ -118,11 +120,24 @@ def run_job(job: Job, *, inbox: Inbox, tied: bool = True) -> Outcome:
     prepare = before_exec if tied else None
     if job.count == 1:
         return supervise([plan_one(job.settings, job.command, job.environ)], inbox=inbox, before_exec=prepare)
-    with Meeting() as meeting:
+    with Meeting() as meeting, TemporaryDirectory(prefix="accel-", ignore_cleanup_errors=True) as folder:
         specs = plan_many(
-            job.settings, job.command, job.environ, count=job.count, machine=job.machine, ports=meeting.ports
+            job.settings,
+            job.command,
+            job.environ,
+            count=job.count,
+            machine=job.machine,
+            ports=meeting.ports,
+            journals=Path(folder),
         )
-        return supervise(specs, inbox=inbox, before_exec=prepare, on_start=meeting.handed_over)
+        outcome = supervise(specs, inbox=inbox, before_exec=prepare, on_start=meeting.handed_over)
+        return replace(outcome, waiting=_waiting(Path(folder), job.count))
+
+
+def _waiting(journals: Path, count: int) -> dict[int, str]:
+    """The exchange that each process was in when it ended, by rank; a process notes them where they outlive it."""
+    newest = {rank: entries[-1] for rank in range(count) if (entries := read(journals / str(rank)))}
+    return {rank: f"{entry} (exchange {entry.number})" for rank, entry in newest.items() if entry.ended is None}
 
 
 def job_from(line: CommandLine, environ: Mapping[str, str]) -> Job:

@@ -2,8 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from accel_state.environ import ACCUMULATION_STEPS, MIXED_PRECISION, STORE_FD, STORE_PORT, USE_CPU, worker_environ
+from accel_state.environ import (
+    ACCUMULATION_STEPS,
+    JOURNAL,
+    MIXED_PRECISION,
+    STORE_FD,
+    STORE_PORT,
+    USE_CPU,
+    worker_environ,
+)
 from accel_state.errors import CannotRun
 from accel_state.topology import ACCEL_LAUNCH, Rendezvous, Topology
 
@@ -136,8 +145,12 @@ def plan_many(
     count: int,
     machine: Machine,
     ports: Ports,
+    journals: Path | None = None,
 ) -> list[ProcessSpec]:
-    """Several processes of this machine in rank order, on loopback; only rank 0 inherits the store's descriptor."""
+    """Several processes of this machine in rank order, on loopback; only rank 0 inherits the store's descriptor.
+
+    Each notes its exchanges in the folder `journals`.
+    """
     # What torchrun says of its own job would have the workers take these ranks for torchrun's.
     inherited = {name: environ[name] for name in _without_store(environ) if not name.startswith("TORCHELASTIC_")}
     shared = {
@@ -147,6 +160,7 @@ def plan_many(
         "GLOO_SOCKET_IFNAME": machine.loopback_interface,
         "NCCL_SOCKET_IFNAME": machine.loopback_interface,
         "MASTER_PORT": str(ports.master_port),
+        **({JOURNAL: str(journals)} if journals is not None else {}),
     }
     return [
         ProcessSpec(

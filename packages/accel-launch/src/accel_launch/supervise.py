@@ -3,7 +3,7 @@
 import os
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from signal import Signals
 
@@ -37,7 +37,8 @@ class Ended:
 class Outcome:
     """How a job ended: which process failed `first`, and which were `stopped` because of it.
 
-    `outside` is the signal by which somebody ended the job; `killed` are those that did not end in the time they had.
+    `outside` is the signal by which somebody ended the job; `killed` are those that did not end in the time they had;
+    `waiting` says of ranks in the middle of an exchange which one that was.
     """
 
     size: int
@@ -45,6 +46,7 @@ class Outcome:
     stopped: tuple[int, ...] = ()
     outside: Signals | None = None
     killed: tuple[int, ...] = ()
+    waiting: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def code(self) -> int:

@@ -3,6 +3,8 @@
 import shlex
 import signal
 
+from accel_state.stall import STALLED
+
 from accel_launch.supervise import GRACE_S, Ended, Outcome
 
 HINTS = {
@@ -30,6 +32,7 @@ def explain(outcome: Outcome) -> str | None:
     ]
     if outcome.stopped:
         lines.append(f"  ended because of it: rank {_ranks(outcome.stopped)}")
+    lines += [f"  rank {rank} was in {call}" for rank, call in sorted(outcome.waiting.items())]
     return "\n".join(lines)
 
 
@@ -59,6 +62,8 @@ def _how(status: int) -> str:
 
 
 def _hint(ended: Ended) -> str:
+    if ended.status == STALLED:
+        return "processes waited for each other in vain; the report above says who, and where"
     if ended.status > 0:
         return "its own message is above"
     known = {int(number): hint for number, hint in HINTS.items()}

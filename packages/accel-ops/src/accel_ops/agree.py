@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
 
 import torch
-from accel_state import AccelError, Transport
+from accel_state import CollectiveMismatch, Transport, call_site
 
-from accel_ops.tree import leaves
+from accel_ops.flat import Flat, unusual
 
 # torch's own operations abort the process, or mix up bytes in silence, when shapes or dtypes differ.
 
+DIGEST = 16
 
-class ShapeMismatch(AccelError, RuntimeError):
+
+class ShapeMismatch(CollectiveMismatch):
     """Ranks entered one collective call with data that does not fit together; the message has each rank's."""
 
 
@@ -27,60 +30,91 @@ class Leaf:
     dtype: str
     device: str = "cpu"
 
+    @property
+    def kind(self) -> str:
+        """What sets it apart from a tensor that is its numbers, and whether it is one."""
+        return self.dtype.partition(" ")[2] if self.dtype.startswith("torch.") else self.dtype
+
     def __str__(self) -> str:
         place = "" if self.device == "cpu" else f" on {self.device}"
-        return f"data{self.path} {self.dtype.removeprefix('torch.')}{list(self.shape)}{place}"
+        shape = str(list(self.shape)) if self.dtype.startswith("torch.") else ""
+        return f"data{self.path} {self.dtype.removeprefix('torch.')}{shape}{place}"
 
 
 Signature = tuple[Leaf, ...]
 
 
-def signature(data: Any) -> Signature:
-    """The path, shape and dtype of every leaf of `data`."""
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """What ranks are about to exchange: what each sent with it, and, where they are not alike, their signatures."""
+
+    sent: list[bytes]
+    everyone: list[Signature] | None
+    sites: list[str]
+
+
+def agree(operation: str, flat: Flat, transport: Transport, enclosed: bytes = b"") -> Agreed:
+    """What all ranks are about to exchange, and what each has `enclosed`; one message where that is little.
+
+    Raises: CollectiveMismatch when ranks call different operations.
+    Collective: every rank of the group must call.
+    """
+    answers = transport.exchange(operation, digest(flat) + enclosed)
+    sent = [one[DIGEST:] for one in answers]
+    first = answers[0][:DIGEST]
+    if all(one.startswith(first) for one in answers):
+        return Agreed(sent, None, [])
+    told = transport.all_gather_objects((signature(flat), call_site()), f"{operation}: shapes")
+    return Agreed(sent, [leaves for leaves, _ in told], [site for _, site in told])
+
+
+def signature(flat: Flat, *, most: int | None = None) -> Signature:
+    """The path, shape and dtype of every leaf, or of so many."""
     return tuple(
-        Leaf(path, tuple(leaf.shape), str(leaf.dtype), leaf.device.type)
+        Leaf(path, _shape(leaf), f"{leaf.dtype}{_apart(leaf)}", leaf.device.type)
         if isinstance(leaf, torch.Tensor)
-        else Leaf(path, (), type(leaf).__name__)
-        for path, leaf in leaves(data)
+        else Leaf(path, (), flat.kind(leaf))
+        for path, leaf in islice(flat.named(), most)
     )
 
 
-def exchange_signatures(operation: str, data: Any, transport: Transport) -> list[Signature] | None:
-    """None when all ranks are about to exchange alike tensors; otherwise each rank's signature.
-
-    Raises: ShapeMismatch when ranks call different operations.
-    Collective: every rank of the group must call.
-    """
-    mine = signature(data)
-    digest = hashlib.blake2b(repr((operation, mine)).encode(), digest_size=32).digest()
-    theirs = transport.all_gather(torch.frombuffer(bytearray(digest), dtype=torch.uint8))
-    if bool((theirs.view(transport.size, -1) == theirs[: len(digest)]).all()):
-        return None
-    everyone = transport.all_gather_objects((operation, mine))
-    if len({name for name, _ in everyone}) > 1:
-        calls = "".join(f"\n  rank {rank}: {name}" for rank, (name, _) in enumerate(everyone))
-        raise ShapeMismatch(f"ranks called different operations at the same time:{calls}\ncall the same on every rank")
-    return [leaves_of for _, leaves_of in everyone]
+def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
+    return () if tensor.is_nested else tuple(tensor.shape)
 
 
-def require_alike(operation: str, data: Any, transport: Transport, *, advice: str) -> None:
+def _apart(tensor: torch.Tensor) -> str:
+    kind = unusual(tensor)
+    return f" ({kind})" if kind not in (None, "meta") else ""
+
+
+def digest(flat: Flat) -> bytes:
+    """A number of DIGEST bytes that tells structure, shapes and dtypes from most others."""
+    kinds = [
+        (path, _shape(leaf), leaf.dtype, leaf.device.type, unusual(leaf))
+        if isinstance(leaf, torch.Tensor)
+        else (path, flat.kind(leaf))
+        for path, leaf in flat.named()
+    ]
+    return hashlib.blake2b(repr(kinds).encode(), digest_size=DIGEST).digest()
+
+
+def require_alike(operation: str, agreed: Agreed, *, advice: str) -> None:
     """Returns when all ranks are about to exchange tensors of equal shape and dtype.
 
-    Raises: ShapeMismatch on every rank otherwise, with the table of ranks and shapes, and `advice`.
-    Collective: every rank of the group must call.
+    Raises: ShapeMismatch otherwise, with the table of ranks and shapes, and `advice`.
     """
-    everyone = exchange_signatures(operation, data, transport)
-    if everyone is not None:
-        raise ShapeMismatch(f"{operation} needs equal shapes and dtypes on all ranks, found{table(everyone)}\n{advice}")
+    if agreed.everyone is not None:
+        found = table(agreed.everyone, agreed.sites)
+        raise ShapeMismatch(f"{operation} needs equal shapes and dtypes on all ranks, found{found}\n{advice}")
 
 
-def table(everyone: list[Signature]) -> str:
+def table(everyone: Sequence[Signature], sites: Sequence[str]) -> str:
     """One line a rank: the leaves in which ranks differ, or all of them when only their order differs."""
     common = set.intersection(*(set(one) for one in everyone))
     if all(common.issuperset(one) for one in everyone):
         common = set()
     rows = []
-    for rank, one in enumerate(everyone):
+    for rank, (one, site) in enumerate(zip(everyone, sites, strict=True)):
         different = [str(leaf) for leaf in one if leaf not in common]
-        rows.append(f"\n  rank {rank}: {', '.join(different) or 'nothing else'}")
+        rows.append(f"\n  rank {rank} at {site}: {', '.join(different) or 'nothing else'}")
     return "".join(rows)

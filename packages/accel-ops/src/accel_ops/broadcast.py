@@ -2,28 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from accel_state import Transport
+import torch
+from accel_state import Transport, call_site
 
-from accel_ops.agree import require_alike
-from accel_ops.tree import recursively_apply, require_tensors
+from accel_ops.agree import DIGEST, ShapeMismatch, agree, digest, require_alike, signature
+from accel_ops.flat import Flat
+from accel_ops.packing import as_bytes, from_bytes, groups, to_bytes, travels_small
+
+#: leaves that are named where ranks do not fit together
+MOST = 4
+#: whether the numbers come with the first message, or in others
+LETTER, MESSAGES = b"L", b"M"
 
 
 def broadcast(data: Any, transport: Transport, *, source: int = 0) -> Any:
     """Nested tensors of rank `source`.
 
+    Of small data the source waits for nobody where the transport allows that, so it does not hear of a rank whose data
+    does not fit.
+
     Shape: unchanged.
-    Raises: ShapeMismatch when another rank gives other shapes or dtypes; TypeError for a leaf that is no tensor;
-    ValueError for a rank that does not exist.
+    Raises: ShapeMismatch on a rank that gives other shapes or dtypes than the source; TypeError for a leaf that is no
+    tensor; ValueError for a rank that does not exist.
     Collective: every rank of the group must call.
     """
     _require_rank(source, transport)
-    if transport.size > 1:
-        advice = "give every rank a tensor of the shape to receive, or use broadcast_object_list"
-        require_alike(f"broadcast (from rank {source})", data, transport, advice=advice)
-    require_tensors("broadcast", data)
-    return recursively_apply(lambda tensor: transport.broadcast(tensor, source), data)
+    operation = f"broadcast (from rank {source})"
+    if transport.size == 1:
+        if not isinstance(data, torch.Tensor):
+            Flat(data, operation).check()
+        return data
+    flat = Flat(data, operation)
+    tensors = flat.tensors
+    small = flat.refusal is None and travels_small(tensors)
+    mine, here = digest(flat), transport.rank == source
+    head = mine + (LETTER if small else MESSAGES)
+    answer = transport.send(
+        operation, head + _words(flat) + (to_bytes(tensors) if small else b"") if here else b"", source
+    )
+    end = DIGEST + 3 + int.from_bytes(answer[DIGEST + 1 : DIGEST + 3], "little")
+    advice = "give every rank a tensor of the shape to receive, or use broadcast_object_list"
+    if answer[DIGEST : DIGEST + 1] == MESSAGES:
+        # it takes so long that all may as well agree before
+        require_alike(operation, agree(operation, flat, transport), advice=advice)
+        flat.check()
+        return flat.rebuilt(_of_messages(tensors, transport, source))
+    if not answer.startswith(mine):
+        found = (
+            f"\n  rank {source}{answer[DIGEST + 3 : end].decode()}\n  rank {transport.rank}{_words(flat)[2:].decode()}"
+        )
+        raise ShapeMismatch(f"{operation} needs equal shapes and dtypes on all ranks, found{found}\n{advice}")
+    flat.check()
+    if here:
+        return flat.rebuilt(tensor.detach().clone() for tensor in tensors)
+    return flat.rebuilt(_of_letter(tensors, answer[end:]))
 
 
 def broadcast_object_list(objects: list[Any], transport: Transport, *, source: int = 0) -> list[Any]:
@@ -35,6 +70,37 @@ def broadcast_object_list(objects: list[Any], transport: Transport, *, source: i
     _require_rank(source, transport)
     objects[:] = transport.broadcast_object(objects, source)
     return objects
+
+
+def _words(flat: Flat) -> bytes:
+    """What a rank has, in words for the others, after their number of bytes."""
+    some = ", ".join(str(leaf) for leaf in signature(flat, most=MOST))
+    more = f" and {len(flat.leaves) - MOST} more" if len(flat.leaves) > MOST else ""
+    words = f" at {call_site()}: {some}{more}".encode()
+    return len(words).to_bytes(2, "little") + words
+
+
+def _of_letter(tensors: Sequence[torch.Tensor], sent: bytes) -> list[torch.Tensor]:
+    start, found = 0, []
+    for tensor in tensors:
+        end = start + tensor.nbytes
+        found.append(from_bytes(sent[start:end], tensor.shape, tensor.dtype))
+        start = end
+    return found
+
+
+def _of_messages(tensors: Sequence[torch.Tensor], transport: Transport, source: int) -> list[torch.Tensor]:
+    """A message for each large tensor, and one for all others of a dtype; those come back as views of one tensor.
+
+    Collective: every rank of the group must call, with tensors of equal shapes and dtypes.
+    """
+    found = [tensor.detach().clone() for tensor in tensors]
+    for places in groups(tensors):
+        whole = torch.cat([as_bytes(tensors[place]) for place in places])
+        parts = torch.split(transport.broadcast(whole, source), [tensors[place].nbytes for place in places])
+        for place, part in zip(places, parts, strict=True):
+            found[place] = part.view(tensors[place].dtype).view(tensors[place].shape)
+    return found
 
 
 def _require_rank(source: int, transport: Transport) -> None:

@@ -2,37 +2,70 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from accel_state import Transport
 
-from accel_ops.agree import Leaf, ShapeMismatch, Signature, exchange_signatures, table
-from accel_ops.tree import recursively_apply, require_tensors
+from accel_ops.agree import Agreed, Leaf, ShapeMismatch, agree, table
+from accel_ops.flat import Flat
+from accel_ops.packing import (
+    LARGE,
+    as_bytes,
+    from_bytes,
+    packed,
+    packed_object,
+    to_bytes,
+    travels_small,
+    unpacked_objects,
+)
+
+Shape = tuple[int, ...]
+#: what a rank means that encloses no letter: no objects, and small tensors
+NOTHING = packed_object(([], True))
 
 
 def gather(data: Any, transport: Transport) -> Any:
     """Nested tensors of all ranks, joined along dim 0 in rank order; lengths along dim 0 may differ.
 
+    Lists without a tensor in them are joined too; of any other object each rank's comes, in a list. Alone, data comes
+    back as it is. Small data is one message, whatever it holds.
+
     Shape: (n_r, ...) on rank r -> (sum of n_r, ...) on all; () on each -> (ranks,) on all.
-    Raises: TypeError for a leaf that is no tensor; ShapeMismatch when other dims, dtypes or structures differ.
+    Raises: ShapeMismatch when other dims, dtypes or structures differ; TypeError for a sparse tensor or its like.
     Collective: every rank of the group must call.
     """
-    everyone = exchange_signatures("gather", data, transport) if transport.size > 1 else None
-    if everyone is not None:
-        _require_only_lengths_differ(everyone)
-    require_tensors("gather", data)
-    if transport.size == 1:
-        return recursively_apply(lambda tensor: tensor, data)
-    if everyone is None:
-        return recursively_apply(transport.all_gather, data)
-    columns = zip(*everyone, strict=True)
+    return data if transport.size == 1 else gather_with_shapes(data, transport)[0]
 
-    def gather_leaf(tensor: torch.Tensor) -> torch.Tensor:
-        lengths = [leaf.shape[0] for leaf in next(columns) if leaf.shape]
-        return _all_gather_ragged(tensor, lengths, transport) if tensor.ndim else transport.all_gather(tensor)
 
-    return recursively_apply(gather_leaf, data)
+def gather_with_shapes(data: Any, transport: Transport) -> tuple[Any, list[Sequence[Shape]]]:
+    """What `gather` returns among several ranks, and of each tensor its shape on each rank.
+
+    Collective: every rank of the group must call.
+    """
+    flat = Flat(data, "gather", objects=True)
+    tensors = flat.tensors
+    small = flat.refusal is None and travels_small(tensors)
+    objects = [leaf for leaf in flat.leaves if not isinstance(leaf, torch.Tensor)]
+    letter = packed_object((objects, small)) if objects or not small else b""
+    agreed = agree("gather", flat, transport, _enclosed(letter, tensors if small else []))
+    if agreed.everyone is not None:
+        _require_only_lengths_differ(agreed)
+    flat.check()
+    letters, numbers = zip(*map(_opened, agreed.sent), strict=True)
+    told = unpacked_objects("gather", [one or NOTHING for one in letters]) if any(letters) else [([], True)]
+    columns = _columns(tensors, agreed, transport.size)
+    in_letters = all(one for _, one in told)
+    joined = _from_letters(columns, numbers) if in_letters else _from_messages(columns, transport)
+    whole = zip(*(one for one, _ in told), strict=True)
+    values = iter(joined)
+    result = flat.rebuilt(
+        next(values) if isinstance(leaf, torch.Tensor) else _joined(next(whole)) for leaf in flat.leaves
+    )
+    return result, [column.shapes for column in columns]
 
 
 def gather_object(data: Any, transport: Transport) -> Any:
@@ -42,19 +75,117 @@ def gather_object(data: Any, transport: Transport) -> Any:
     """
     if transport.size == 1:
         return data
-    parts = transport.all_gather_objects(data)
+    parts = unpacked_objects("gather_object", transport.exchange("gather_object", packed_object(data)))
     return [item for part in parts for item in (part if isinstance(part, list | tuple) else [part])]
 
 
-def _all_gather_ragged(tensor: torch.Tensor, lengths: list[int], transport: Transport) -> torch.Tensor:
-    longest = max(lengths)
-    padded = tensor.new_zeros((longest, *tensor.shape[1:]))
-    padded[: len(tensor)] = tensor.detach()
-    gathered = transport.all_gather(padded)
-    return torch.cat([gathered[rank * longest : rank * longest + length] for rank, length in enumerate(lengths)])
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """One tensor, and its shape on each rank."""
+
+    tensor: torch.Tensor
+    shapes: Sequence[Shape]
+
+    def lengths(self) -> list[int]:
+        """Bytes of each rank's."""
+        return [self.tensor.dtype.itemsize * math.prod(shape) for shape in self.shapes]
+
+    def joined(self, parts: Sequence[bytes]) -> torch.Tensor:
+        """The tensors of all ranks, whose numbers these are."""
+        return from_bytes(b"".join(parts), self.whole, self.tensor.dtype)
+
+    @property
+    def whole(self) -> Shape:
+        """The shape of all of them joined."""
+        first = self.shapes[0]
+        return (sum(shape[0] for shape in self.shapes), *first[1:]) if first else (len(self.shapes),)
 
 
-def _require_only_lengths_differ(everyone: list[Signature]) -> None:
+def _columns(tensors: Sequence[torch.Tensor], agreed: Agreed, size: int) -> list[_Column]:
+    if agreed.everyone is None:
+        return [_Column(tensor, (tuple(tensor.shape),) * size) for tensor in tensors]
+    rows = [[leaf.shape for leaf in one if leaf.dtype.startswith("torch.")] for one in agreed.everyone]
+    return [_Column(tensor, shapes) for tensor, shapes in zip(tensors, zip(*rows, strict=True), strict=True)]
+
+
+def _enclosed(letter: bytes, tensors: Sequence[torch.Tensor]) -> bytes:
+    return len(letter).to_bytes(4, "little") + letter + to_bytes(tensors)
+
+
+def _opened(sent: bytes) -> tuple[bytes, bytes]:
+    end = 4 + int.from_bytes(sent[:4], "little")
+    return sent[4:end], sent[end:]
+
+
+def _from_letters(columns: Sequence[_Column], numbers: Sequence[bytes]) -> list[torch.Tensor]:
+    """Of tensors whose numbers each rank has sent one after the other."""
+    starts, found = [0] * len(numbers), []
+    for column in columns:
+        ends = [start + length for start, length in zip(starts, column.lengths(), strict=True)]
+        found.append(column.joined([one[a:b] for one, a, b in zip(numbers, starts, ends, strict=True)]))
+        starts = ends
+    return found
+
+
+def _from_messages(columns: Sequence[_Column], transport: Transport) -> list[torch.Tensor]:
+    """A message for each large tensor, and one for all others of a device.
+
+    Collective: every rank of the group must call, with columns of equal shapes.
+    """
+    found = [column.tensor.new_empty(column.whole) for column in columns]
+    for places in _groups(columns):
+        some = [columns[place] for place in places]
+        if len(some) == 1:
+            found[places[0]] = _alone(some[0], transport)
+            continue
+        each = [sum(lengths) for lengths in zip(*(one.lengths() for one in some), strict=True)]
+        mine = packed([one.tensor for one in some])
+        rows = transport.all_gather(_padded(mine, max(each))).view(transport.size, -1)
+        starts = [0] * transport.size
+        for place, one in zip(places, some, strict=True):
+            lengths = one.lengths()
+            parts = [row[start : start + length] for row, start, length in zip(rows, starts, lengths, strict=True)]
+            found[place] = torch.cat(parts).view(one.tensor.dtype).view(one.whole)
+            starts = [start + length for start, length in zip(starts, lengths, strict=True)]
+    return found
+
+
+def _alone(column: _Column, transport: Transport) -> torch.Tensor:
+    tensor, shapes = column.tensor, column.shapes
+    lengths = column.lengths()
+    rows = transport.all_gather(_padded(as_bytes(tensor), max(lengths)))
+    if len(set(shapes)) > 1:
+        parts = torch.split(rows, max(lengths))
+        rows = torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])
+    return rows.view(tensor.dtype).view(column.whole)
+
+
+def _padded(tensor: torch.Tensor, length: int) -> torch.Tensor:
+    if len(tensor) == length:
+        return tensor
+    return torch.cat([tensor, tensor.new_zeros((length - len(tensor), *tensor.shape[1:]))])
+
+
+def _groups(columns: Sequence[_Column]) -> list[list[int]]:
+    """The places of columns that travel in one message, the same on every rank."""
+    found: dict[object, list[int]] = {}
+    for place, column in enumerate(columns):
+        longest = max(column.lengths())
+        if longest:
+            found.setdefault((column.tensor.device, place if longest >= LARGE else -1), []).append(place)
+    return list(found.values())
+
+
+def _joined(values: Sequence[Any]) -> Any:
+    """Of lists their items, of other objects a list; nothing stays nothing."""
+    if all(isinstance(value, list | tuple) for value in values):
+        items = [item for value in values for item in value]
+        return tuple(items) if all(isinstance(value, tuple) for value in values) else items
+    return None if all(value is None for value in values) else list(values)
+
+
+def _require_only_lengths_differ(agreed: Agreed) -> None:
+    everyone = agreed.everyone or []
     kinds = {tuple((leaf.path, leaf.dtype, leaf.device, _dims_after_first(leaf)) for leaf in one) for one in everyone}
     if len(kinds) > 1:
         alike = {tuple((leaf.path, leaf.dtype, leaf.device, len(leaf.shape)) for leaf in one) for one in everyone}
@@ -65,7 +196,7 @@ def _require_only_lengths_differ(everyone: list[Signature]) -> None:
         )
         raise ShapeMismatch(
             "gather needs the same structure, dtypes and dims on all ranks (only dim 0 may differ), found"
-            f"{table(everyone)}\n{advice}"
+            f"{table(everyone, agreed.sites)}\n{advice}"
         )
 
 

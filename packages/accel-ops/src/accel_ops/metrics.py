@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
 import torch
 from accel_state import Epoch, Tail, Transport
 
-from accel_ops.gather import gather, gather_object
+from accel_ops.gather import gather_with_shapes
+from accel_ops.packing import packed_object, unpacked_objects
 from accel_ops.tree import all_tensors, recursively_apply
 
 
@@ -21,16 +23,21 @@ def gather_for_metrics(data: Any, transport: Transport, epoch: Epoch | None, *, 
     Shape: (n, ...) on each -> (real samples of all ranks, ...) on all.
     Collective: every rank of the group must call.
     """
-    gather_objects = use_gather_object or not all_tensors(data)
-    gathered = gather_object(data, transport) if gather_objects else gather(data, transport)
-    if epoch is None or epoch.tail is None or transport.size == 1:
+    tail = None if epoch is None else epoch.tail
+    if transport.size == 1:
+        return data
+    if use_gather_object or not all_tensors(data):
+        name = "gather_for_metrics"
+        parts = unpacked_objects(name, transport.exchange(name, packed_object(data)))
+        whole = [item for part in parts for item in (part if isinstance(part, list | tuple) else [part])]
+        kept = None if tail is None else _kept(tail, [len(p) if isinstance(p, list | tuple) else None for p in parts])
+        return whole if kept is None else [whole[index] for index in kept]
+    gathered, shapes = gather_with_shapes(data, transport)
+    if tail is None:
         return gathered
-    tail, rank = epoch.tail, transport.rank
-    if gather_objects:
-        kept = _kept(tail, rank, len(data) if isinstance(data, list | tuple) else None)
-        return gathered if kept is None else [gathered[index] for index in kept]
-    sent = iter(_lengths(data))
-    return recursively_apply(lambda tensor: _trimmed(tensor, _kept(tail, rank, next(sent))), gathered)
+    found = tail
+    sent = iter([[shape[0] if shape else None for shape in leaf] for leaf in shapes])
+    return recursively_apply(lambda tensor: _trimmed(tensor, _kept(found, next(sent))), gathered)
 
 
 def _trimmed(tensor: torch.Tensor, kept: list[int] | None) -> torch.Tensor:
@@ -41,27 +48,17 @@ def _trimmed(tensor: torch.Tensor, kept: list[int] | None) -> torch.Tensor:
     return tensor[torch.tensor(kept, device=tensor.device)]
 
 
-def _lengths(data: Any) -> list[int | None]:
-    found: list[int | None] = []
-
-    def note(tensor: torch.Tensor) -> torch.Tensor:
-        found.append(len(tensor) if tensor.ndim else None)
-        return tensor
-
-    recursively_apply(note, data)
-    return found
-
-
-def _kept(tail: Tail, rank: int, sent: int | None) -> list[int] | None:
-    """Which entries of a gathered leaf are real, when this rank sent `sent` of them (None: a single value)."""
-    if sent is None:
+def _kept(tail: Tail, sent: Sequence[int | None]) -> list[int] | None:
+    """Which entries of a gathered leaf are real, of which each rank sent so many (None: a single value)."""
+    if all(one is None for one in sent):
         return [one for one, real in enumerate(tail.real) if real]
-    if sent == tail.served[rank]:
+    if list(sent) == list(tail.served):
         starts = accumulate(tail.served, initial=0)
         return [start + entry for start, real in zip(starts, tail.real, strict=False) for entry in range(real)]
     warnings.warn(
-        f"gather_for_metrics: a leaf has {sent} entries where the batch has {tail.served[rank]} samples, so those that"
-        " are repeated cannot be told apart and all are returned; give one entry a sample, or use gather",
+        f"gather_for_metrics: a leaf has {list(sent)} entries on the ranks where the batch has {list(tail.served)}"
+        " samples, so those that are repeated cannot be told apart and all are returned; give one entry a sample, or"
+        " use gather",
         stacklevel=4,
     )
     return None

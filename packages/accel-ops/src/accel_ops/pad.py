@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from accel_state import Transport
 
-from accel_ops.agree import ShapeMismatch, exchange_signatures, table
-from accel_ops.tree import recursively_apply, require_tensors
+from accel_ops.agree import ShapeMismatch, agree, table
+from accel_ops.flat import Flat
+from accel_ops.tree import recursively_apply
 
 
 def pad_across_processes(
@@ -20,14 +21,17 @@ def pad_across_processes(
     Raises: TypeError for a leaf that is no tensor; ShapeMismatch when ranks have different structures.
     Collective: every rank of the group must call.
     """
-    everyone = None
-    if transport.size > 1:
-        everyone = exchange_signatures(f"pad_across_processes (dim {dim})", data, transport)
-    if everyone is not None and len({tuple((leaf.path, len(leaf.shape)) for leaf in one) for one in everyone}) > 1:
-        raise ShapeMismatch(f"pad_across_processes needs the same structure on all ranks, found{table(everyone)}")
-    require_tensors("pad_across_processes", data)
+    operation = f"pad_across_processes (dim {dim})"
+    flat = Flat(data, operation)
+    agreed = agree(operation, flat, transport) if transport.size > 1 else None
+    everyone = agreed.everyone if agreed is not None else None
+    dims = {tuple((leaf.path, len(leaf.shape), leaf.kind, leaf.device) for leaf in one) for one in everyone or ()}
+    if agreed is not None and len(dims) > 1:
+        found = table(agreed.everyone or [], agreed.sites)
+        raise ShapeMismatch(f"pad_across_processes needs the same structure on all ranks, found{found}")
+    flat.check()
     if everyone is None:
-        return recursively_apply(lambda tensor: tensor, data)
+        return flat.rebuilt(flat.leaves)
     columns = iter(list(zip(*everyone, strict=True)))
 
     def pad(tensor: torch.Tensor) -> torch.Tensor:
@@ -42,7 +46,7 @@ def pad_across_processes(
         filling = tensor.new_full(shape, pad_index)
         return torch.cat([filling, tensor] if pad_first else [tensor, filling], dim=dim)
 
-    return recursively_apply(pad, data)
+    return flat.rebuilt(map(pad, flat.leaves))
 
 
 def pad_input_tensors(data: Any, batch_size: int, num_processes: int, dim: int = 0) -> Any:

@@ -1,34 +1,106 @@
-"""Sums and means of nested tensors over all ranks."""
+"""Sums, means and extremes of nested tensors over all ranks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from accel_state import Reduction, Transport
 
-from accel_ops.agree import require_alike
-from accel_ops.tree import recursively_apply, require_tensors
+from accel_ops.agree import agree, require_alike
+from accel_ops.flat import Flat, unusual
+from accel_ops.packing import from_bytes, groups, to_bytes, travels_small
 
-REDUCTIONS: tuple[Reduction, ...] = ("sum", "mean", "max", "min")
+_COMBINED: dict[Reduction, Callable[[torch.Tensor], torch.Tensor]] = {
+    "sum": lambda stack: stack.sum(0, dtype=stack.dtype),
+    "mean": lambda stack: stack.sum(0, dtype=stack.dtype) / len(stack),
+    "max": lambda stack: stack.amax(0),
+    "min": lambda stack: stack.amin(0),
+}
+REDUCTIONS = tuple(_COMBINED)
 
 
 def reduce(data: Any, transport: Transport, *, how: Reduction = "mean", scale: float = 1.0) -> Any:
     """Nested tensors combined element by element over all ranks, then multiplied by `scale`.
 
-    Shape: unchanged.
+    Shape: unchanged; a mean of whole numbers is a float.
     Raises: ValueError for an unknown reduction; TypeError for a leaf that is no tensor; ShapeMismatch when shapes or
     dtypes differ between ranks.
     Collective: every rank of the group must call.
     """
-    if how not in REDUCTIONS:
+    if how not in _COMBINED:
         raise ValueError(f"reduction={how!r}: expected one of {', '.join(REDUCTIONS)}")
-    if transport.size > 1:
-        advice = "give every rank the same, or use gather"
-        require_alike(f"reduce ({how})", data, transport, advice=advice)
-    require_tensors("reduce", data)
+    operation = f"reduce ({how})"
+    flat = Flat(data, operation)
+    flat.refusal = flat.refusal or _not_to_be_combined(flat, how)
+    if how == "mean":
+        flat.leaves = [_as_float(leaf) for leaf in flat.leaves]  # whole numbers of few bits would overflow
+    if transport.size == 1:
+        flat.check()
+        found = [transport.all_reduce(tensor, how) for tensor in flat.leaves]
+    else:
+        tensors = flat.tensors
+        small = flat.refusal is None and travels_small(tensors)
+        agreed = agree(operation, flat, transport, to_bytes(tensors) if small else b"")
+        require_alike(operation, agreed, advice="give every rank the same, or use gather")
+        flat.check()
+        found = _of_letters(tensors, agreed.sent, how) if small else _of_messages(tensors, transport, how)
+    return flat.rebuilt(found if scale == 1.0 else (tensor * scale for tensor in found))
 
-    def combine(tensor: Any) -> Any:
-        combined = transport.all_reduce(tensor, how)
-        return combined if scale == 1.0 else combined * scale
 
-    return recursively_apply(combine, data)
+def _of_letters(tensors: Sequence[torch.Tensor], sent: Sequence[bytes], how: Reduction) -> list[torch.Tensor]:
+    """Of numbers that all ranks have sent, combined in the order of the ranks."""
+    start, found = 0, []
+    for tensor in tensors:
+        end = start + tensor.nbytes
+        stack = from_bytes(b"".join(one[start:end] for one in sent), (len(sent), *tensor.shape), tensor.dtype)
+        found.append(_COMBINED[how](stack))
+        start = end
+    return found
+
+
+def _of_messages(tensors: Sequence[torch.Tensor], transport: Transport, how: Reduction) -> list[torch.Tensor]:
+    """A message for each large tensor, and one for all others of a dtype; those come back as views of one tensor.
+
+    Collective: every rank of the group must call, with tensors of equal shapes and dtypes.
+    """
+    found = [tensor.detach().clone() for tensor in tensors]  # those without numbers stay so
+    for places in groups(tensors):
+        if len(places) == 1:
+            found[places[0]] = _all_reduced(tensors[places[0]], transport, how)
+            continue
+        whole = _all_reduced(torch.cat([tensors[place].detach().reshape(-1) for place in places]), transport, how)
+        parts = torch.split(whole, [tensors[place].numel() for place in places])
+        for place, part in zip(places, parts, strict=True):
+            found[place] = part.view(tensors[place].shape)
+    return found
+
+
+def _all_reduced(tensor: torch.Tensor, transport: Transport, how: Reduction) -> torch.Tensor:
+    """Collective: every rank of the group must call, with tensors of equal shapes and dtypes."""
+    if tensor.dtype in (torch.int16, torch.uint16):  # unknown to gloo, and the same in the low bits
+        return transport.all_reduce(tensor.to(torch.int32), how).to(tensor.dtype)
+    found = transport.all_reduce(tensor, how)
+    if how in ("max", "min") and tensor.is_floating_point() and tensor.device.type == "cpu":
+        # gloo compares as C does, and loses what is not a number
+        lost = transport.all_reduce(torch.isnan(tensor).to(torch.uint8), "max").bool()
+        found.masked_fill_(lost, torch.nan)
+    return found
+
+
+def _as_float(leaf: Any) -> Any:
+    if not isinstance(leaf, torch.Tensor) or leaf.is_floating_point() or leaf.is_complex() or unusual(leaf):
+        return leaf
+    return leaf.to(torch.get_default_dtype())
+
+
+def _not_to_be_combined(flat: Flat, how: Reduction) -> str | None:
+    for path, leaf in flat.named():
+        if not isinstance(leaf, torch.Tensor):
+            continue
+        if how in ("max", "min") and leaf.is_complex():
+            return f"reduce ({how}) needs numbers that have an order; found {leaf.dtype} at data{path}"
+        if leaf.is_floating_point() and leaf.itemsize == 1:
+            return f"reduce ({how}) cannot combine the {leaf.dtype} at data{path}; convert it first: x.float()"
+    return None

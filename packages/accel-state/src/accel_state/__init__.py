@@ -9,12 +9,16 @@ from accel_state.environments import detect
 from accel_state.errors import (
     AccelError,
     CannotRun,
+    CollectiveMismatch,
     NoRun,
     PeerFailed,
+    PeerLost,
     RunConflict,
     TopologyError,
     UnknownName,
 )
+from accel_state.journal import call_site
+from accel_state.process_group import GroupOptions
 from accel_state.registry import Registry
 from accel_state.run import Run, RunRequest
 from accel_state.topology import Rendezvous, Topology
@@ -26,12 +30,15 @@ __all__ = [
     "AcceleratorState",
     "AtEpochEnd",
     "CannotRun",
+    "CollectiveMismatch",
     "Device",
     "DistributedType",
     "Epoch",
+    "GroupOptions",
     "NoRun",
     "PartialState",
     "PeerFailed",
+    "PeerLost",
     "ProcessControl",
     "Reduction",
     "Registry",
@@ -46,6 +53,7 @@ __all__ = [
     "Transport",
     "UnknownName",
     "acquire",
+    "call_site",
     "current",
     "detect",
     "is_initialized",

@@ -93,43 +93,40 @@ class ProcessControl(ABC):
 
     @contextmanager
     def main_process_first(self) -> Iterator[None]:
-        """Lets the main process run the block before the others.
+        """Lets the main process run the block before the others, who wait as long as it lives.
 
-        Raises: PeerFailed on the others when the main process fails in the block.
+        Raises: PeerFailed on the others when the main process fails or ends in the block.
         Collective: every process must enter.
         """
-        with self._goes_first(bool(self.is_main_process)):
+        with self._after(0):
             yield
 
     @contextmanager
     def local_main_process_first(self) -> Iterator[None]:
-        """Lets the main process of each machine run the block before the others.
+        """Lets the main process of each machine run the block before the others there, who wait as long as it lives.
 
-        Raises: PeerFailed on the others when one of them fails in the block.
+        Raises: PeerFailed on the others of a machine when its main process fails or ends in the block.
         Collective: every process must enter.
         """
-        with self._goes_first(bool(self.is_local_main_process)):
+        with self._after(self.process_index - self.local_process_index):
             yield
 
     @contextmanager
-    def _goes_first(self, first: bool) -> Iterator[None]:
-        """Collective: every process must enter; those that are `first` report when they have left."""
-
-        def exchange(report: str | None) -> list[str | None]:
-            return self.run.transport.all_gather_objects(report)
-
-        if not first:
-            failures = [text for text in exchange(None) if text is not None]
-            if failures:
-                raise PeerFailed("the process that had to go first failed: " + "; ".join(failures))
+    def _after(self, first: int) -> Iterator[None]:
+        """Collective: every process must enter; the one that is `first` reports when it has left."""
+        transport = self.run.transport
+        if self.process_index != first:
+            failure = transport.await_turn(first)
+            if failure is not None:
+                raise PeerFailed(f"the process that had to go first failed: {failure}")
             yield
             return
         try:
             yield
         except BaseException as error:
-            exchange(f"rank {self.process_index}: {type(error).__name__}: {error}")
+            transport.end_turn(f"rank {self.process_index}: {type(error).__name__}: {error}")
             raise
-        exchange(None)
+        transport.end_turn(None)
 
     def on_main_process(self, function: Callable[P, R]) -> Callable[P, R | None]:
         """`function`, called on one process of the job; None elsewhere."""

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import atexit
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from pathlib import Path
 
+from accel_state.board import Board, open_board
 from accel_state.devices import choose
-from accel_state.environ import process_environ
+from accel_state.environ import JOURNAL, WATCH, flag, process_environ
 from accel_state.environments import detect
 from accel_state.errors import NoRun, RunConflict
-from accel_state.process_group import adopt, close_group, open_group
+from accel_state.journal import Journal
+from accel_state.process_group import GroupOptions, adopt, close_group, open_group
 from accel_state.run import Run, RunRequest
-from accel_state.transports import Transport
+from accel_state.topology import Topology
+from accel_state.watch import Watch
 
 _process: Run | None = None
+_watch: Watch | None = None
+_runs = itertools.count()
 _here: ContextVar[Run | None] = ContextVar("accel_run", default=None)
 
 
@@ -55,6 +63,7 @@ def release() -> None:
     """Forgets the run of this process, and closes the process group if the run opened it."""
     global _process
     run, _process = _process, None
+    _stop_watching()
     if run is not None and run.opened_group:
         close_group()
 
@@ -74,18 +83,36 @@ def _start(request: RunRequest) -> Run:
     topology = adopt(detect(environ))
     device = choose(cpu=request.cpu, environ=environ)
     placed_on = device.place(topology.local_rank)
-    opened = topology.world_size > 1 and open_group(topology, device.group_backend)
-    return Run(topology, device, placed_on, _transport(topology.world_size), request.precision, opened)
-
-
-def _transport(world_size: int) -> Transport:
-    if world_size == 1:
+    if topology.world_size == 1:
         from accel_state.transports.single import Single
 
-        return Single()
+        return Run(topology, device, placed_on, Single(), request.precision)
+    opened = open_group(topology, device.group_backend, request.group)
     from accel_state.transports.torch_dist import TorchDist
 
-    return TorchDist()
+    folder = environ.get(JOURNAL)
+    journal = Journal(Path(folder) / str(topology.rank) if folder and Path(folder).is_dir() else None)
+    number = next(_runs)
+    board = open_board(topology.rank, number)
+    if WATCH not in environ or flag(environ, WATCH):
+        _start_watching(open_board(topology.rank, number), journal, topology, request.group)
+    return Run(topology, device, placed_on, TorchDist(journal, board), request.precision, opened)
+
+
+def _start_watching(board: Board | None, journal: Journal, topology: Topology, options: GroupOptions) -> None:
+    global _watch
+    if board is not None:
+        _watch = Watch(board, journal, topology.world_size, limit_s=options.limit.total_seconds())
+        _watch.start()
+        atexit.register(_stop_watching)
+
+
+def _stop_watching() -> None:
+    global _watch
+    watch, _watch = _watch, None
+    if watch is not None:
+        atexit.unregister(_stop_watching)
+        watch.close()
 
 
 def _agree(run: Run, request: RunRequest) -> Run:

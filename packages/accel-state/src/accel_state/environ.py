@@ -13,6 +13,12 @@ STORE_FD = "ACCEL_STORE_FD"
 USE_CPU = "ACCEL_USE_CPU"
 MIXED_PRECISION = "ACCEL_MIXED_PRECISION"
 ACCUMULATION_STEPS = "ACCEL_GRADIENT_ACCUMULATION_STEPS"
+#: a folder in which each process notes its exchanges, for the launcher to read
+JOURNAL = "ACCEL_JOURNAL"
+#: the level of loggers of accel.logging that were not given one
+LOG_LEVEL = "ACCEL_LOG_LEVEL"
+#: whether waits are watched; yes where nothing is said
+WATCH = "ACCEL_WATCH"
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("", "0", "false", "no", "off")

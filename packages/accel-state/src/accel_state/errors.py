@@ -27,6 +27,14 @@ class PeerFailed(AccelError, RuntimeError):
     """Another process failed inside a block that this one was waiting for."""
 
 
+class PeerLost(AccelError, RuntimeError):
+    """Another process is gone, or did not come, in the middle of an exchange."""
+
+
+class CollectiveMismatch(AccelError, RuntimeError):
+    """Ranks entered one collective call with what does not fit together; the message has each rank's."""
+
+
 class CannotRun(AccelError, ValueError):
     """What was asked for cannot run here; carries every reason, not only the first."""
 

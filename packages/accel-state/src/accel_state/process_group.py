@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +21,28 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 
-def open_group(topology: Topology, backend: str, *, timeout: timedelta | None = None) -> bool:
+@dataclass(frozen=True, slots=True)
+class GroupOptions:
+    """How the process group is opened, where it is not open yet; None leaves it to accel.
+
+    `timeout` is the limit of a wait.
+    """
+
+    backend: str | None = None
+    init_method: str | None = None
+    timeout: timedelta | None = None
+
+    @property
+    def limit(self) -> timedelta:
+        """The limit of a wait: half an hour where nothing was said."""
+        return self.timeout or timedelta(minutes=30)
+
+
+#: torch's own limit is later than the watch's, which has more to say
+LATER = timedelta(seconds=30)
+
+
+def open_group(topology: Topology, backend: str, options: GroupOptions | None = None) -> bool:
     """True when this call opened the default group, False when it was open already.
 
     Raises: TopologyError when an open group contradicts the topology, or the processes have no way to meet.
@@ -29,6 +51,8 @@ def open_group(topology: Topology, backend: str, *, timeout: timedelta | None = 
     import torch.distributed as dist
 
     atexit.register(_let_gloo_finish)
+    options = options or GroupOptions()
+    backend, timeout = options.backend or backend, options.limit + LATER
     if dist.is_initialized():
         _require_fitting_group(topology, backend)
         return False
@@ -39,7 +63,9 @@ def open_group(topology: Topology, backend: str, *, timeout: timedelta | None = 
             f"RANK={rank} and WORLD_SIZE={size} are set, but not where the processes meet; set MASTER_ADDR to the host"
             " of rank 0 and MASTER_PORT to a free port there, or start the script with accel launch or torchrun"
         )
-    if meeting is not None and topology.launcher != ACCEL_LAUNCH:
+    if options.init_method is not None:
+        dist.init_process_group(backend, init_method=options.init_method, timeout=timeout, rank=rank, world_size=size)
+    elif meeting is not None and topology.launcher != ACCEL_LAUNCH:
         # torch's own meeting knows whether torchrun's agent serves the store already.
         address = f"[{meeting.address}]" if ":" in meeting.address else meeting.address
         method = f"tcp://{address}:{meeting.port}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from accel_state.devices import Device
 from accel_state.distributed_type import DistributedType, distributed_type
+from accel_state.process_group import GroupOptions
 from accel_state.topology import Topology
 from accel_state.transports import Transport
 
@@ -20,6 +21,7 @@ class RunRequest:
 
     cpu: bool = False
     precision: str | None = None
+    group: GroupOptions = field(default_factory=GroupOptions)
 
 
 @dataclass(frozen=True, slots=True)

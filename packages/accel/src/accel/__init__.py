@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from accel.accelerator import Accelerator
     from accel.compilation import TorchDynamoPlugin
     from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin
-    from accel.handlers import AutocastKwargs, DistributedDataParallelKwargs, GradScalerKwargs, ProfileKwargs
+    from accel.handlers import (
+        AutocastKwargs,
+        DistributedDataParallelKwargs,
+        GradScalerKwargs,
+        InitProcessGroupKwargs,
+        ProfileKwargs,
+    )
     from accel.local_sgd import LocalSGD
     from accel.memory import find_executable_batch_size
     from accel.operations import synchronize_rng_states
@@ -36,6 +42,7 @@ _FOUND_IN = {
     "DistributedType": "accel_state",
     "GradScalerKwargs": "accel.handlers",
     "GradientAccumulationPlugin": "accel.configuration",
+    "InitProcessGroupKwargs": "accel.handlers",
     "LocalSGD": "accel.local_sgd",
     "PartialState": "accel_state",
     "ProfileKwargs": "accel.handlers",
@@ -58,6 +65,7 @@ __all__ = [
     "DistributedType",
     "GradScalerKwargs",
     "GradientAccumulationPlugin",
+    "InitProcessGroupKwargs",
     "LocalSGD",
     "PartialState",
     "ProfileKwargs",

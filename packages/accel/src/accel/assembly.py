@@ -32,7 +32,7 @@ def assemble(settings: Settings) -> Parts:
     """
     silent = settings.mixed_precision is None and is_initialized() and current().precision is not None
     wanted = None if silent else settings.mixed_precision or "no"
-    run = acquire(RunRequest(cpu=settings.cpu, precision=wanted))
+    run = acquire(RunRequest(cpu=settings.cpu, precision=wanted, group=settings.handlers.group.options))
     precision = PRECISIONS.load(run.precision or "no")()
     strategy = settings.strategy if isinstance(settings.strategy, Strategy) else _load(settings, run)
     kind, policy = run.placed_on.type, precision.policy

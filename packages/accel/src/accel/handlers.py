@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from accel_parallel import Form
+from accel_state import GroupOptions
 
 
 class KwargsHandler:
     """Arguments for something of torch's."""
+
+    def problems(self) -> list[str]:
+        """What is wrong with them, in words."""
+        return []
 
     def to_dict(self) -> dict[str, Any]:
         """All of them."""
@@ -63,6 +69,29 @@ class DistributedDataParallelKwargs(KwargsHandler):
 
 
 @dataclass
+class InitProcessGroupKwargs(KwargsHandler):
+    """How the process group is opened; `timeout` is how long a process may wait for others, half an hour if None."""
+
+    backend: str | None = None
+    init_method: str | None = None
+    timeout: timedelta | None = None
+
+    @property
+    def options(self) -> GroupOptions:
+        """As accel-state takes them."""
+        return GroupOptions(self.backend, self.init_method, self.timeout)
+
+    def problems(self) -> list[str]:
+        """A timeout that is none."""
+        if self.timeout is None or (isinstance(self.timeout, timedelta) and self.timeout > timedelta(0)):
+            return []
+        return [
+            f"InitProcessGroupKwargs(timeout={self.timeout!r}): expected a timedelta above zero, as in"
+            " datetime.timedelta(minutes=10)"
+        ]
+
+
+@dataclass
 class ProfileKwargs(KwargsHandler):
     """How `torch.profiler.profile` is entered; each process writes its trace into `output_trace_dir`."""
 
@@ -85,6 +114,7 @@ class Handlers:
     scaler: GradScalerKwargs = field(default_factory=GradScalerKwargs)
     ddp: DistributedDataParallelKwargs = field(default_factory=DistributedDataParallelKwargs)
     profile: ProfileKwargs = field(default_factory=ProfileKwargs)
+    group: InitProcessGroupKwargs = field(default_factory=InitProcessGroupKwargs)
 
     @classmethod
     def of(cls, given: Sequence[KwargsHandler] | None) -> Handlers:
@@ -93,7 +123,7 @@ class Handlers:
         Raises: ValueError that lists what is no handler, and what is there twice.
         """
         names = {AutocastKwargs: "autocast", GradScalerKwargs: "scaler"}
-        names |= {DistributedDataParallelKwargs: "ddp", ProfileKwargs: "profile"}
+        names |= {DistributedDataParallelKwargs: "ddp", ProfileKwargs: "profile", InitProcessGroupKwargs: "group"}
         problems, found = list[str](), dict[str, Any]()
         if isinstance(given, KwargsHandler):
             raise ValueError(f"kwargs_handlers is a {type(given).__name__}: expected a list of handlers")
@@ -106,6 +136,7 @@ class Handlers:
                 problems.append(f"kwargs_handlers has two of {type(one).__name__}: give one")
             else:
                 found[name] = one
+                problems += one.problems()
         if problems:
             raise ValueError("; ".join(problems))
         return cls(**found)

@@ -35,6 +35,22 @@ def broadcast_object_list(object_list: list[Any], from_process: int = 0) -> list
     return accel_ops.broadcast_object_list(object_list, _transport(), source=from_process)
 
 
+def copy_tensor_to_devices(tensor: torch.Tensor | None = None) -> torch.Tensor:
+    """The tensor of the one process that has one, on the device of each; the others give None. Collective.
+
+    Raises: ValueError on every process unless exactly one has a tensor.
+    """
+    run = PartialState().run
+    having = run.transport.all_gather_objects(tensor is not None, "copy_tensor_to_devices")
+    if sum(having) != 1:
+        given = ", ".join(str(rank) for rank, one in enumerate(having) if one) or "none"
+        size = len(having)
+        raise ValueError(f"copy_tensor_to_devices: processes {given} gave a tensor; expected exactly one of {size}")
+    mine: Any = None if tensor is None else tensor.detach().cpu()
+    found: torch.Tensor = run.transport.broadcast_object(mine, having.index(True))
+    return found.to(run.placed_on)
+
+
 def reduce(tensor: Any, reduction: Reduction = "mean", scale: float = 1.0) -> Any:
     """Nested tensors of all processes, combined element by element. Collective."""
     return accel_ops.reduce(tensor, _transport(), how=reduction, scale=scale)

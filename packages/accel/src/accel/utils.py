@@ -26,6 +26,7 @@ from accel.handlers import (
     AutocastKwargs,
     DistributedDataParallelKwargs,
     GradScalerKwargs,
+    InitProcessGroupKwargs,
     KwargsHandler,
     ProfileKwargs,
 )
@@ -33,6 +34,7 @@ from accel.memory import find_executable_batch_size
 from accel.operations import (
     broadcast,
     broadcast_object_list,
+    copy_tensor_to_devices,
     gather,
     gather_object,
     pad_across_processes,
@@ -51,6 +53,7 @@ __all__ = [
     "DistributedType",
     "GradScalerKwargs",
     "GradientAccumulationPlugin",
+    "InitProcessGroupKwargs",
     "KwargsHandler",
     "ProfileKwargs",
     "RNGType",
@@ -59,6 +62,7 @@ __all__ = [
     "broadcast_object_list",
     "concatenate",
     "convert_to_fp32",
+    "copy_tensor_to_devices",
     "find_batch_size",
     "find_executable_batch_size",
     "gather",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+from accel_state.transports import wire
+
 if TYPE_CHECKING:
     import torch
 
@@ -17,6 +19,14 @@ class Transport(ABC):
 
     rank: int
     size: int
+
+    @abstractmethod
+    def exchange(self, what: str, payload: bytes = b"") -> list[bytes]:
+        """Every rank's payload, of any length, in rank order; one message where all are small.
+
+        Raises: CollectiveMismatch on every rank where `what` is not the same on all.
+        Collective: every rank of the group must call.
+        """
 
     @abstractmethod
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
@@ -41,23 +51,53 @@ class Transport(ABC):
         Collective: every rank of the group must call.
         """
 
-    @abstractmethod
-    def all_gather_objects(self, value: T) -> list[T]:
-        """Every rank's `value`, in rank order.
+    def end_turn(self, failure: str | None) -> None:
+        """Lets the ranks go on that wait for this one's turn to end, and tells them why it failed, if it did.
 
+        Collective: of each group of ranks, one must call this and the others `await_turn`.
+        """
+        self.all_gather_objects(failure, "end of a turn")
+
+    def await_turn(self, first: int) -> str | None:
+        """Returns when the turn of rank `first` has ended, however long that takes: why it failed, or None.
+
+        Raises: PeerFailed when that process is gone.
+        Collective: of each group of ranks, `first` must call `end_turn` and the others this.
+        """
+        return self.all_gather_objects(None, "end of a turn")[first]
+
+    def send(self, what: str, payload: bytes, source: int) -> bytes:
+        """The payload of rank `source`, which waits for nobody where the means of exchange allows it.
+
+        Raises: CollectiveMismatch on a rank whose `what` is not the source's.
         Collective: every rank of the group must call.
         """
+        return self.exchange(what, payload if self.rank == source else b"")[source]
 
-    @abstractmethod
     def broadcast_object(self, value: T, source: int) -> T:
-        """The `value` of rank `source`.
+        """The `value` of rank `source`; pickled on the way.
 
         Collective: every rank of the group must call.
         """
+        if self.size == 1:
+            return value
+        sent = self.send(
+            f"broadcast_object (from rank {source})", wire.pack(value) if self.rank == source else b"", source
+        )
+        return value if self.rank == source else wire.unpack(sent)
 
-    @abstractmethod
+    def all_gather_objects(self, value: T, what: str = "all_gather_objects") -> list[T]:
+        """Every rank's `value`, in rank order; pickled on the way.
+
+        Raises: CollectiveMismatch on every rank where `what` is not the same on all.
+        Collective: every rank of the group must call.
+        """
+        return [wire.unpack(one) for one in self.exchange(what, wire.pack(value))]
+
     def barrier(self) -> None:
         """Returns when every rank has called.
 
+        Raises: CollectiveMismatch on every rank where others call something else.
         Collective: every rank of the group must call.
         """
+        self.exchange("wait_for_everyone")

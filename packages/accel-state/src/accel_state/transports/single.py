@@ -19,6 +19,10 @@ class Single(Transport):
     rank = 0
     size = 1
 
+    def exchange(self, what: str, payload: bytes = b"") -> list[bytes]:
+        """`payload` alone in a list. Collective: no other rank exists."""
+        return [payload]
+
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
         """`x` itself. Collective: no other rank exists."""
         return x
@@ -34,13 +38,9 @@ class Single(Transport):
         """`x` itself. Collective: no other rank exists."""
         return x
 
-    def all_gather_objects(self, value: T) -> list[T]:
-        """`value` alone in a list. Collective: no other rank exists."""
+    def all_gather_objects(self, value: T, what: str = "all_gather_objects") -> list[T]:
+        """`value` itself, alone in a list. Collective: no other rank exists."""
         return [value]
-
-    def broadcast_object(self, value: T, source: int) -> T:
-        """`value` itself. Collective: no other rank exists."""
-        return value
 
     def barrier(self) -> None:
         """Returns at once. Collective: no other rank exists."""

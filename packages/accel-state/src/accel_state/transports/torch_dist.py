@@ -5,27 +5,36 @@ from __future__ import annotations
 import ctypes
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
+from accel_state.board import Board
+from accel_state.errors import PeerLost
+from accel_state.journal import Journal
+from accel_state.transports import _front
 from accel_state.transports._base import Reduction, Transport
+from accel_state.transports._turns import Turns
 
 if TYPE_CHECKING:
     import torch
 
 T = TypeVar("T")
 
-#: bytes of the first message of an object
+#: bytes of the first message of an object that one rank sends
 FRONT = 1 << 12
 
 #: bytes of an exchange that may be kept until others follow
 KEPT = 1 << 16
+
+#: seconds to wait at most until gloo lets go of a larger one; it takes some 0.05 ms
+LONGEST_S = 0.05
 
 
 @final
 class TorchDist(Transport):
     """The default process group of torch.distributed, which must be open."""
 
-    def __init__(self) -> None:
+    def __init__(self, journal: Journal | None = None, board: Board | None = None) -> None:
         import torch
         import torch.distributed
 
@@ -33,9 +42,12 @@ class TorchDist(Transport):
         self._dist = torch.distributed
         self.rank = torch.distributed.get_rank()
         self.size = torch.distributed.get_world_size()
+        self.journal = journal or Journal()
+        self._turns = Turns(board) if board is not None else None
+        self._front = _front.length_for(self.size)
         # renamed in torch 2.13, where the old name warns
         names = vars(torch.distributed)
-        self._all_gather_tensor = names.get("all_gather_single") or names["all_gather_into_tensor"]
+        self._gathering: Callable[..., Any] = names.get("all_gather_single") or names["all_gather_into_tensor"]
         op = torch.distributed.ReduceOp
         self._finished: deque[Any] = deque(maxlen=64)
         # gloo has no average: sum and divide
@@ -43,6 +55,73 @@ class TorchDist(Transport):
 
     def __reduce__(self) -> tuple[type[TorchDist], tuple[()]]:
         return TorchDist, ()  # what is pickled with it joins the group of the process that unpickles it
+
+    def exchange(self, what: str, payload: bytes = b"") -> list[bytes]:
+        """Every rank's payload, in rank order; one message where all are small, two otherwise.
+
+        Raises: CollectiveMismatch on every rank where `what` is not the same on all.
+        Collective: every rank of the group must call.
+        """
+        site, length = self.journal.begin(what), self._front
+        front = _front.write(what, site, payload, length)
+        fronts = bytearray(self.size * length)
+        if self.size == 2:
+            # each fills its half of zeros and they add up: of two that is faster than gathering
+            fronts[self.rank * length : self.rank * length + len(front)] = front
+            whole = self._torch.frombuffer(fronts, dtype=self._torch.int64)
+            self._finish(self._dist.all_reduce, whole)
+        else:
+            mine = self._torch.frombuffer(bytearray(front.ljust(length, b"\0")), dtype=self._torch.uint8)
+            self._finish(self._gathering, self._torch.frombuffer(fronts, dtype=self._torch.uint8), mine)
+        said = _front.read(fronts, length, range(self.size))
+        if said.payloads is not None:
+            return said.payloads
+        longest = max(said.lengths)
+        row = self._torch.frombuffer(bytearray(payload.ljust(longest, b"\0")), dtype=self._torch.uint8)
+        rows = self.all_gather(row)
+        start = rows.data_ptr()
+        return [ctypes.string_at(start + rank * longest, count) for rank, count in enumerate(said.lengths)]
+
+    def send(self, what: str, payload: bytes, source: int) -> bytes:
+        """The payload of rank `source`, which waits for nobody; one message where it is small, two otherwise.
+
+        Raises: CollectiveMismatch on a rank whose `what` is not the source's.
+        Collective: every rank of the group must call.
+        """
+        site, length = self.journal.begin(what), FRONT
+        mine = _front.write(what, site, payload if self.rank == source else b"", length)
+        front = bytearray(mine.ljust(length, b"\0"))
+        self._finish(self._dist.broadcast, self._torch.frombuffer(front, dtype=self._torch.uint8), source)
+        if self.rank != source:
+            fronts = front + mine.ljust(length, b"\0")
+            said = _front.read(fronts, length, (source, self.rank))
+        else:
+            said = _front.read(front, length, (source,))
+        if said.payloads is not None:
+            return said.payloads[0]
+        rest = self._torch.frombuffer(bytearray(payload.ljust(said.lengths[0], b"\0")), dtype=self._torch.uint8)
+        rest = self.broadcast(rest, source)
+        return ctypes.string_at(rest.data_ptr(), rest.numel())
+
+    def end_turn(self, failure: str | None) -> None:
+        """Lets the ranks go on that wait for this one's turn to end; where there is no store, a collective."""
+        if self._turns is None:
+            super().end_turn(failure)
+        else:
+            self._turns.end(failure)
+
+    def await_turn(self, first: int) -> str | None:
+        """Returns when the turn of rank `first` has ended: why it failed, or None.
+
+        Raises: PeerFailed when that process is gone.
+        """
+        if self._turns is None:
+            return super().await_turn(first)
+        self.journal.begin(f"main_process_first (after rank {first})", patient=True)
+        try:
+            return self._turns.wait(first)
+        finally:
+            self.journal.end()
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
         """Every rank's `x`, concatenated in rank order; a 0-d `x` gives a vector of `size`.
@@ -54,7 +133,8 @@ class TorchDist(Transport):
             x = x.unsqueeze(0)
         out = x.new_empty((self.size * x.shape[0], *x.shape[1:]))
         if out.numel():
-            self._finish(self._all_gather_tensor(out, x, async_op=True), out)
+            self.journal.begin("all_gather", _described(x))
+            self._finish(self._gathering, out, x)
         return out
 
     def all_reduce(self, x: torch.Tensor, how: Reduction) -> torch.Tensor:
@@ -63,7 +143,8 @@ class TorchDist(Transport):
         Collective: every rank of the group must call, with equal shapes and dtypes.
         """
         y = x.detach().clone(memory_format=self._torch.contiguous_format)
-        self._finish(self._dist.all_reduce(y, op=self._ops[how], async_op=True), y)
+        self.journal.begin(f"all_reduce ({how})", _described(y))
+        self._finish(self._dist.all_reduce, y, self._ops[how])
         return y / self.size if how == "mean" else y
 
     def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
@@ -72,64 +153,46 @@ class TorchDist(Transport):
         Collective: every rank of the group must call, with equal shapes and dtypes.
         """
         y = x.detach().contiguous()
-        self._finish(self._dist.broadcast(y, src=source, async_op=True), y)
+        self.journal.begin(f"broadcast (from rank {source})", _described(y))
+        self._finish(self._dist.broadcast, y, source)
         return y
 
-    def all_gather_objects(self, value: T) -> list[T]:
-        """Every rank's `value`, in rank order; pickled on the way.
-
-        Collective: every rank of the group must call.
-        """
-        packed = self._packed(value)
-        sizes = self.all_gather(self._torch.tensor([packed.numel()])).tolist()
-        row = packed.new_zeros((1, max(sizes)))
-        row[0, : packed.numel()] = packed
-        rows = self.all_gather(row)
-        return [_unpacked(rows[rank, :size]) for rank, size in enumerate(sizes)]
-
-    def broadcast_object(self, value: T, source: int) -> T:
-        """The `value` of rank `source`; pickled on the way.
-
-        Collective: every rank of the group must call.
-        """
-        # the length and the front of the value travel together: most values need no second message
-        front = self._torch.zeros(FRONT, dtype=self._torch.uint8)
-        packed = self._packed(value) if self.rank == source else front[:0]
-        if self.rank == source:
-            front[:8] = self._torch.frombuffer(bytearray(packed.numel().to_bytes(8, "little")), dtype=self._torch.uint8)
-            front[8 : 8 + packed.numel()] = packed[: FRONT - 8]
-        front = self.broadcast(front, source)
-        size = int.from_bytes(ctypes.string_at(front.data_ptr(), 8), "little")
-        rest = packed[FRONT - 8 :] if self.rank == source else front.new_empty(max(size - FRONT + 8, 0))
-        if size > FRONT - 8:
-            rest = self.broadcast(rest, source)
-        if self.rank == source:
-            return value
-        received: T = _unpacked(self._torch.cat([front[8 : 8 + size], rest]))
-        return received
-
-    def barrier(self) -> None:
-        """Returns when every rank has called. Collective: every rank of the group must call."""
-        self._dist.barrier()
-
-    def _packed(self, value: object) -> torch.Tensor:
-        from accel_state.transports import wire
-
-        return self._torch.frombuffer(bytearray(wire.pack(value)), dtype=self._torch.uint8)
-
-    def _finish(self, work: Any, received: torch.Tensor) -> None:
+    def _finish(self, begin: Callable[..., Any], received: torch.Tensor, *others: Any) -> None:
+        """Begins the collective, and returns when it is over and nobody else holds what was exchanged."""
+        try:
+            work = begin(received, *others, async_op=True)
+            work.wait()
+        except RuntimeError as error:
+            raise self._translated(error) from error
+        finally:
+            self.journal.end()
         # A thread of gloo reports a collective as done before it lets go of it. If it is the last to hold the tensors
         # it asks for the interpreter to free them; and where the main thread forks just then, to start a loader's
         # workers, the child hangs for ever in CPython before 3.11.10 (python/cpython#112275). So be the last here.
-        work.wait()
         if received.device.type == "cpu":
             if received.nbytes <= KEPT:
                 self._finished.append(work)
-            else:
-                time.sleep(0.001)
+                return
+            del work
+            until = time.monotonic() + LONGEST_S
+            held = [one for one in (received, *others) if isinstance(one, self._torch.Tensor)]
+            while any(_holders(one) > 1 for one in held) and time.monotonic() < until:
+                time.sleep(0)
+
+    def _translated(self, error: RuntimeError) -> RuntimeError:
+        text = str(error)
+        if not any(word in text for word in ("onnection", "Timed out", "timed out", "Broken pipe", "peer", "remote")):
+            return error
+        known = self._turns.whereabouts(self.size) if self._turns is not None else ""
+        return PeerLost(
+            f"rank {self.rank} lost another process, or waited too long for it, in {self.journal.newest()}; what that"
+            f" one says, or its log, has the cause ({text.splitlines()[0]}){known}"
+        )
 
 
-def _unpacked(packed: torch.Tensor) -> Any:
-    from accel_state.transports import wire
+def _holders(x: Any) -> int:
+    return int(x._use_count())
 
-    return wire.unpack(ctypes.string_at(packed.data_ptr(), packed.numel()))
+
+def _described(x: torch.Tensor) -> str:
+    return f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"

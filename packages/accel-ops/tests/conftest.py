@@ -1,0 +1,123 @@
+"""Ranks that are threads of the test's own process: a transport that counts, and that refuses what would hang."""
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar, final
+
+import pytest
+import torch
+from accel_state import CollectiveMismatch, Reduction, Transport, call_site
+
+T = TypeVar("T")
+COMBINED: dict[Reduction, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "sum": torch.add,
+    "mean": torch.add,
+    "max": torch.maximum,
+    "min": torch.minimum,
+}
+
+
+class Meeting:
+    """Where the threads put what they bring, and see what all have brought."""
+
+    def __init__(self, size: int, timeout_s: float) -> None:
+        self.barrier = threading.Barrier(size, timeout=timeout_s)
+        self.brought: list[Any] = [None] * size
+
+    def exchanged(self, rank: int, value: T) -> list[T]:
+        """The values of all ranks."""
+        self.brought[rank] = value
+        self.barrier.wait()
+        found = list(self.brought)
+        self.barrier.wait()
+        return found
+
+
+@final
+class Loopback(Transport):
+    """The transport of one thread; `calls` has the name of every message."""
+
+    def __init__(self, rank: int, size: int, meeting: Meeting) -> None:
+        self.rank, self.size, self._meeting = rank, size, meeting
+        self.calls: list[str] = []
+
+    def _met(self, kind: str, what: str, value: T) -> list[T]:
+        self.calls.append(kind)
+        found = self._meeting.exchanged(self.rank, (kind, what, call_site(), value))
+        assert len({one[0] for one in found}) == 1, f"these wait for each other for ever: {found}"
+        if len({one[1] for one in found}) > 1:
+            rows = "".join(f"\n  rank {rank}: {one[1]} at {one[2]}" for rank, one in enumerate(found))
+            text = f"ranks called different operations at the same time:{rows}\ncall the same on every rank"
+            raise CollectiveMismatch(text)
+        return [one[3] for one in found]
+
+    def _alike(self, kind: str, x: torch.Tensor) -> list[torch.Tensor]:
+        """Copies of all ranks' tensors; torch's own operations mix up bytes, or abort, where these differ."""
+        mine = x.detach().clone(memory_format=torch.contiguous_format)
+        found = self._met(kind, kind, mine)
+        assert len({(one.shape, one.dtype) for one in found}) == 1, f"{kind} of tensors that differ: {found}"
+        return found
+
+    def exchange(self, what: str, payload: bytes = b"") -> list[bytes]:
+        return self._met("exchange", what, payload)
+
+    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat(self._alike("all_gather", x if x.ndim else x.unsqueeze(0)))
+
+    def all_reduce(self, x: torch.Tensor, how: Reduction) -> torch.Tensor:
+        first, *others = self._alike(f"all_reduce ({how})", x)
+        whole = first.clone()
+        for one in others:
+            whole = COMBINED[how](whole, one)
+        return whole / self.size if how == "mean" else whole
+
+    def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
+        # as torch's: what is contiguous is overwritten
+        mine = x.detach().contiguous()
+        return mine.copy_(self._alike(f"broadcast (from rank {source})", x)[source])
+
+    def broadcast_object(self, value: T, source: int) -> T:
+        return self._met("broadcast_object", f"broadcast_object (from rank {source})", value)[source]
+
+    def end_turn(self, failure: str | None) -> None:
+        raise NotImplementedError("nothing in accel_ops takes turns")
+
+    def await_turn(self, first: int) -> str | None:
+        raise NotImplementedError("nothing in accel_ops takes turns")
+
+
+def loopback(size: int, timeout_s: float = 10) -> list[Loopback]:
+    """The transports of `size` threads of this process, each for one thread."""
+    meeting = Meeting(size, timeout_s)
+    return [Loopback(rank, size, meeting) for rank in range(size)]
+
+
+def run_loopback(size: int, function: Callable[..., T], *args: Any) -> list[T]:
+    """The results of `function(transport, *args)` in `size` threads, in rank order.
+
+    Raises: the first error of a thread; the others then wait no longer.
+    """
+    results: dict[int, T] = {}
+    errors: list[BaseException] = []
+
+    def live(transport: Loopback) -> None:
+        try:
+            results[transport.rank] = function(transport, *args)
+        except BaseException as error:  # noqa: BLE001 - whatever a thread raises is the test's to see
+            errors.append(error)
+            transport._meeting.barrier.abort()
+
+    threads = [threading.Thread(target=live, args=(one,), daemon=True) for one in loopback(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise next((one for one in errors if not isinstance(one, threading.BrokenBarrierError)), errors[0])
+    return [results[rank] for rank in range(size)]
+
+
+@pytest.fixture(scope="session", name="loopback")
+def fixture_loopback() -> Callable[..., list[Any]]:
+    """`loopback(size, function, *args)`: the results of `function(transport, *args)` on ranks that are threads."""
+    return run_loopback

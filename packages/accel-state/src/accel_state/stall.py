@@ -1,0 +1,117 @@
+"""Judges from what each rank is doing whether one waits in vain, and says it in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+#: exit code of a job that was ended because ranks waited in vain
+STALLED = 70
+
+#: seconds after which ranks that wait in different calls do not wait for a message that is on its way
+STANDS_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What one rank is doing: its newest exchange, since when it waits in it, and the user's line that it is at.
+
+    `call` is None before its first exchange; `waits` None where it is in none; `ended` once its script is over; `asked`
+    is the number of the question that this answers. Units: seconds.
+    """
+
+    rank: int
+    number: int = 0
+    what: str = ""
+    call: str | None = None
+    waits: float | None = None
+    patient: bool = False
+    doing: str = ""
+    ended: bool = False
+    asked: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The status as JSON has it."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        if self.ended:
+            return f"has come to the end of its script{f'; its last was {self.call}' if self.call else ''}"
+        if self.waits is not None:
+            return f"waits since {self.waits:.0f} s in {self.call} (exchange {self.number})"
+        last = f"; its last was {self.call} (exchange {self.number})" if self.call is not None else ""
+        return f"is in no exchange of accel's, but at {self.doing}{last}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is wrong, and whether the job has to end because of it."""
+
+    text: str
+    fatal: bool
+    #: whether it holds however old the statuses are
+    sure: bool = True
+
+
+def judge(
+    statuses: Sequence[Status | None],
+    before: Sequence[Status | None] | None,
+    alive: Sequence[bool | None],
+    *,
+    limit: float,
+    notice: float,
+) -> Verdict | None:
+    """The verdict on what the ranks are doing (None: one that does not answer), now and a look `before`; None if well.
+
+    Fatal is a rank that waits for one that is gone or at its end, all ranks waiting in different calls, and a wait
+    longer than `limit`. After `notice` a wait is told.
+    """
+    waiting = [one for one in statuses if one is not None and one.waits is not None]
+    if not waiting:
+        return None
+    # who waits for a process that works, however long, waits for no other; should that one die, it hears of it
+    impatient = [one for one in waiting if not one.patient]
+    longest = max((one.waits or 0.0 for one in impatient), default=0.0)
+    gone = [rank for rank, lives in enumerate(alive) if lives is False]
+    over = [one.rank for one in statuses if one is not None and one.ended]
+    table = "".join(f"\n  rank {rank} {_words(one, alive[rank])}" for rank, one in enumerate(statuses))
+    if gone and impatient:
+        return Verdict(f"rank {_ranks(gone)} is gone, and others wait for it{table}", fatal=True, sure=False)
+    if over and impatient:
+        return Verdict(
+            f"rank {_ranks(over)} has ended, and others wait for it{table}\n{_ADVICE}", fatal=True, sure=False
+        )
+    if len(waiting) == len(statuses) and before is not None and _stands(waiting, before):
+        return Verdict(f"all ranks wait for each other{table}\n{_ADVICE}", fatal=True)
+    if longest >= limit:
+        return Verdict(
+            f"a wait has lasted {longest:.0f} s, and {limit:.0f} s is its limit{table}\n{_ADVICE}", fatal=True
+        )
+    if longest >= notice:
+        return Verdict(f"a wait has lasted {longest:.0f} s (its limit is {limit:.0f} s){table}", fatal=False)
+    return None
+
+
+_ADVICE = (
+    "Every rank has to call the same operations in the same order: look for one inside an `if`, or after a `break`."
+    " Work of one rank that takes long belongs into main_process_first(); the limit is"
+    " InitProcessGroupKwargs(timeout=...)."
+)
+
+
+def _stands(now: Sequence[Status], before: Sequence[Status | None]) -> bool:
+    earlier = {one.rank: one.number for one in before if one is not None and one.waits is not None}
+    still = all(earlier.get(one.rank) == one.number and (one.waits or 0.0) >= STANDS_S for one in now)
+    # what is the same on all of them is on its way, however slow
+    return still and len({one.what for one in now}) > 1
+
+
+def _words(status: Status | None, lives: bool | None) -> str:
+    if status is not None:
+        return str(status)
+    return "is gone" if lives is False else "does not answer: it is stopped, or in code that never lets go of Python"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks))

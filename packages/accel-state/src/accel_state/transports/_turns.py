@@ -1,0 +1,68 @@
+"""Ranks that wait for another's work, for as long as it lives and not for a collective."""
+
+from __future__ import annotations
+
+import time
+from typing import final
+
+from accel_state.board import BEAT_S, Board
+from accel_state.errors import PeerFailed
+
+#: seconds between two looks, at first and at most
+FIRST_S, MOST_S = 0.001, 0.25
+#: seconds without a sign of life of a process on another machine
+SILENT_S = 12 * BEAT_S
+
+
+@final
+class Turns:
+    """The turns of a job: the ranks that call these methods must do so in like order."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._turn = 0
+
+    def whereabouts(self, size: int) -> str:
+        """A line for each other rank that is gone, or has come to its end."""
+        rows = []
+        for rank in range(size):
+            try:
+                last = self._board.ended(rank)
+                if rank != self._board.rank and last is not None:
+                    rows.append(f"\n  rank {rank} has come to its end; its last was {last}")
+                elif self._board.alive(rank) is False:
+                    rows.append(f"\n  rank {rank} is gone")
+            except RuntimeError:
+                return "\n  the process that serves the store is gone"
+        return "".join(rows)
+
+    def end(self, failure: str | None) -> None:
+        """Lets the others go on."""
+        self._turn += 1
+        self._board.post(f"turn/{self._turn}/{self._board.rank}", [failure])
+
+    def wait(self, first: int) -> str | None:
+        """Why the turn of rank `first` failed, or None, once it has ended.
+
+        Raises: PeerFailed when that process is gone.
+        """
+        self._turn += 1
+        name, pause = f"turn/{self._turn}/{first}", FIRST_S
+        beat, heard = None, time.monotonic()
+        while True:
+            try:
+                lives = self._board.alive(first)
+                note = self._board.read(name)
+                newest = self._board.read(f"beat/{first}")
+            except RuntimeError as error:
+                raise PeerFailed(f"rank {first}, or the process that serves the store, is gone ({error})") from error
+            if note is not None:
+                failure: str | None = note[0]
+                return failure
+            if newest != beat:
+                beat, heard = newest, time.monotonic()
+            silent = lives is None and beat is not None and time.monotonic() - heard > SILENT_S
+            if lives is False or silent:
+                raise PeerFailed(f"rank {first}, which had to go first, is gone")
+            time.sleep(pause)
+            pause = min(2 * pause, MOST_S)

@@ -1,0 +1,163 @@
+"""What is judged to be a wait in vain, and what is not."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from accel_state.stall import STANDS_S, Status, Verdict, judge
+from hypothesis import given
+from hypothesis import strategies as st
+
+LIMIT, NOTICE = 100.0, 60.0
+Statuses = list[Status | None]
+
+
+def waiting(
+    rank: int, seconds: float = 10.0, what: str = "gather", *, number: int = 3, patient: bool = False
+) -> Status:
+    return Status(rank, number, what, f"{what} at train.py:{rank + 10}", seconds, patient, "torch.py:1")
+
+
+def working(rank: int) -> Status:
+    return Status(rank, 2, "reduce", "reduce at train.py:5", doing="data.py:7 in load: time.sleep(9)")
+
+
+def judged(
+    statuses: Statuses, before: Statuses | None = None, alive: list[bool | None] | None = None
+) -> Verdict | None:
+    return judge(statuses, before, alive or [True] * len(statuses), limit=LIMIT, notice=NOTICE)
+
+
+def test_where_nobody_waits_all_is_well() -> None:
+    assert judged([working(0), Status(1, ended=True)], alive=[True, False]) is None
+    assert judged([None, None]) is None
+
+
+@pytest.mark.parametrize("lives", [True, None])
+def test_a_wait_for_one_that_works_is_no_fault(lives: bool | None) -> None:
+    """Fault test 34: a slow rank is not a lost one, on this machine or on another."""
+    statuses: Statuses = [waiting(0), working(1)]
+    assert judged(statuses, statuses, [True, lives]) is None
+    assert judged([waiting(0), None], [waiting(0), None], [True, lives]) is None
+
+
+@pytest.mark.parametrize("others", [None, working(1), Status(1, ended=True)])
+def test_a_wait_for_one_that_is_gone_is_in_vain(others: Status | None) -> None:
+    """T14."""
+    verdict = judged([waiting(0, 1.0), others], alive=[True, False])
+    assert verdict is not None
+    assert verdict.fatal
+    lines = verdict.text.splitlines()
+    assert lines[0] == "rank 1 is gone, and others wait for it"
+    assert lines[1] == "  rank 0 waits since 1 s in gather at train.py:10 (exchange 3)"
+    assert others is not None or lines[2] == "  rank 1 is gone"
+
+
+def test_a_wait_for_one_that_has_ended_is_in_vain() -> None:
+    """T4: early `break` of a rank."""
+    verdict = judged([Status(0, ended=True), waiting(1), Status(2, ended=True)])
+    assert verdict is not None
+    assert verdict.fatal
+    assert verdict.text.startswith("rank 0, 2 has ended, and others wait for it\n  rank 0 has come to the end")
+
+
+def test_ranks_that_wait_in_different_calls_wait_for_each_other() -> None:
+    """T4: found long before the limit."""
+    now: Statuses = [waiting(0, 6.0), waiting(1, 7.0, "main_process_first", patient=True)]
+    before: Statuses = [waiting(0, 3.0), waiting(1, 4.0, "main_process_first", patient=True)]
+    verdict = judged(now, before)
+    assert verdict is not None
+    assert verdict.fatal
+    assert verdict.text.splitlines()[:3] == [
+        "all ranks wait for each other",
+        "  rank 0 waits since 6 s in gather at train.py:10 (exchange 3)",
+        "  rank 1 waits since 7 s in main_process_first at train.py:11 (exchange 3)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("now", "before"),
+    [
+        ([waiting(0), waiting(1)], [waiting(0), waiting(1)]),
+        ([waiting(0), waiting(1, what="a")], None),
+        ([waiting(0), waiting(1, what="a", number=4)], [waiting(0), waiting(1, what="a")]),
+        ([waiting(0), waiting(1, what="a")], [waiting(0), working(1)]),
+        ([waiting(0), waiting(1, what="a")], [waiting(0), None]),
+        ([waiting(0), waiting(1, STANDS_S - 0.1, "a")], [waiting(0), waiting(1, 2.0, "a")]),
+        ([waiting(0), waiting(1, what="a"), working(2)], [waiting(0), waiting(1, what="a"), working(2)]),
+        ([waiting(0), waiting(1, what="a"), None], [waiting(0), waiting(1, what="a"), None]),
+    ],
+    ids=["same call", "one look", "moved on", "just came", "silent before", "not long", "one works", "one is silent"],
+)
+def test_ranks_that_may_still_move_do_not_wait_for_each_other(now: Statuses, before: Statuses | None) -> None:
+    """Fault test 34."""
+    assert judged(now, before) is None
+
+
+def test_a_wait_ends_at_its_limit() -> None:
+    """T4, fault test 28: each rank is named, with what it does."""
+    assert judged([waiting(0, LIMIT - 0.1, patient=True), working(1)]) is None
+    verdict = judged([working(0), waiting(1, LIMIT), None])
+    assert verdict is not None
+    assert verdict.fatal
+    lines = verdict.text.splitlines()
+    assert lines[:4] == [
+        "a wait has lasted 100 s, and 100 s is its limit",
+        "  rank 0 is in no exchange of accel's, but at data.py:7 in load: time.sleep(9); its last was reduce at"
+        " train.py:5 (exchange 2)",
+        "  rank 1 waits since 100 s in gather at train.py:11 (exchange 3)",
+        "  rank 2 does not answer: it is stopped, or in code that never lets go of Python",
+    ]
+    assert "InitProcessGroupKwargs(timeout=...)" in lines[-1]
+
+
+def test_the_first_wait_of_a_job_is_judged_like_any_other() -> None:
+    verdict = judged([Status(0, doing="train.py:1 in <module>"), waiting(1, LIMIT, number=1)])
+    assert verdict is not None
+    assert "rank 0 is in no exchange of accel's, but at train.py:1 in <module>\n" in verdict.text
+
+
+def test_a_long_wait_is_told_before_it_is_ended() -> None:
+    assert judged([waiting(0, NOTICE - 1), working(1)]) is None
+    verdict = judged([waiting(0, NOTICE), working(1)])
+    assert verdict is not None
+    assert not verdict.fatal
+    assert verdict.text.startswith("a wait has lasted 60 s (its limit is 100 s)\n  rank 0 waits since 60 s")
+
+
+@given(st.floats(0, 1e6), st.integers(0, 3))
+def test_a_patient_wait_has_no_limit(seconds: float, worker: int) -> None:
+    """T26: unlimited while the first one lives."""
+    statuses: Statuses = [waiting(rank, seconds, "main_process_first", patient=True) for rank in range(4)]
+    statuses[worker] = working(worker)
+    assert judged(statuses, statuses) is None
+
+
+@pytest.mark.parametrize("over", [working(2), Status(2, ended=True), None])
+def test_a_patient_wait_is_only_for_the_one_that_goes_first(over: Status | None) -> None:
+    """T26: `local_main_process_first` of one machine, when the processes of another are at their end."""
+    statuses: Statuses = [working(0), waiting(1, what="main_process_first (after rank 0)", patient=True), over]
+    assert judged(statuses, alive=[True, True, over is not None and not over.ended]) is None
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcde"), st.floats(0, 200), st.booleans()), min_size=1, max_size=6))
+def test_a_verdict_names_every_rank(kinds: list[tuple[str, float, bool]]) -> None:
+    """T4: one report with all ranks, whatever they do; and no verdict ever without one that waits."""
+    statuses: Statuses = []
+    for rank, (kind, seconds, patient) in enumerate(kinds):
+        some = {"a": waiting(rank, seconds, patient=patient), "b": waiting(rank, seconds, "reduce"), "c": working(rank)}
+        statuses.append(Status(rank, ended=True) if kind == "d" else some.get(kind))
+    verdict = judged(statuses, statuses)
+    if verdict is None:
+        return
+    assert any(one is not None and one.waits is not None for one in statuses)
+    rows = verdict.text.splitlines()[1 : 1 + len(kinds)]
+    assert [row.split()[:2] for row in rows] == [["rank", str(rank)] for rank in range(len(kinds))]
+
+
+@given(
+    st.builds(Status, st.integers(0, 9), waits=st.none() | st.floats(0, 9), doing=st.text(), call=st.none() | st.text())
+)
+def test_a_status_comes_back_from_json(status: Status) -> None:
+    assert Status(**json.loads(json.dumps(status.as_dict()))) == status
+    assert replace(status, ended=True) != status

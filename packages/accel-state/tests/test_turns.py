@@ -1,0 +1,133 @@
+"""Turns: who waits for another's work waits as long as it lives."""
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from accel_state import PartialState, PeerFailed, release
+from accel_state.board import Board
+from accel_state.transports import _turns
+from accel_state.transports._turns import Turns
+from accel_testing import MakeWorld
+from torch._C._distributed_c10d import HashStore
+
+
+def pair() -> tuple[Turns, Turns, Board]:
+    """The turns of two ranks, and the board of the first."""
+    store = HashStore()
+    first, second = Board(store, 0), Board(store, 1)
+    return Turns(first), Turns(second), first
+
+
+@pytest.mark.parametrize("failure", [None, "rank 0: KeyError: 'no such data set'"])
+def test_how_a_turn_ended_is_heard(failure: str | None) -> None:
+    """T26."""
+    first, second, _ = pair()
+    first.end(failure)
+    assert second.wait(0) == failure
+
+
+def test_a_turn_is_waited_for() -> None:
+    first, second, _ = pair()
+    heard = threading.Event()
+
+    def wait() -> None:
+        second.wait(0)
+        heard.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert not heard.wait(0.5)
+    first.end(None)
+    assert heard.wait(5)
+    thread.join()
+
+
+def test_each_turn_is_told_from_the_one_before() -> None:
+    first, second, _ = pair()
+    for failure in ("a", None, "b", "a", None):
+        first.end(failure)
+        assert second.wait(0) == failure
+
+
+def test_ranks_that_take_turns_hear_each_other() -> None:
+    first, second, _ = pair()
+    first.end("of the first")
+    assert second.wait(0) == "of the first"
+    second.end("of the second")
+    assert first.wait(1) == "of the second"
+
+
+def test_one_that_is_gone_is_not_waited_for() -> None:
+    """T26: immediate when it dies."""
+    _, second, board = pair()
+    gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    gone.wait()
+    board.post("who/0", [board.host, gone.pid])
+    with pytest.raises(PeerFailed, match="rank 0, which had to go first, is gone"):
+        second.wait(0)
+
+
+def test_one_that_is_gone_after_its_turn_has_had_it() -> None:
+    first, second, board = pair()
+    first.end(None)
+    gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    gone.wait()
+    board.post("who/0", [board.host, gone.pid])
+    assert second.wait(0) is None
+
+
+def test_one_on_another_machine_lives_while_its_heart_beats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """T26: process ids say nothing there."""
+    monkeypatch.setattr(_turns, "SILENT_S", 0.4)
+    monkeypatch.setattr(_turns, "MOST_S", 0.02)
+    _, second, board = pair()
+    board.post("who/0", ["elsewhere", 1])
+    stop = threading.Event()
+
+    def beat() -> None:
+        beats = 0
+        while not stop.wait(0.05):
+            board.post("beat/0", beats := beats + 1)
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    threading.Timer(1.2, stop.set).start()
+    began = time.monotonic()
+    with pytest.raises(PeerFailed, match="is gone"):
+        second.wait(0)
+    thread.join()
+    assert time.monotonic() - began > 1.2
+
+
+def test_a_store_that_is_gone_took_the_first_one_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: Any) -> NoReturn:
+        raise RuntimeError("Connection reset")
+
+    _, second, _ = pair()
+    monkeypatch.setattr(Board, "read", lost)
+    with pytest.raises(PeerFailed, match=r"rank 0, or the process that serves the store, is gone \(Connection reset\)"):
+        second.wait(0)
+
+
+def taken(folder: Path) -> list[bool]:
+    """Whether the main process was out of its block when this one came in, in each of three runs of this process."""
+    found = []
+    for number in range(3):
+        state = PartialState(cpu=True)
+        with state.main_process_first():
+            if state.is_main_process:
+                time.sleep(0.5)
+                (folder / str(number)).touch()
+            found.append((folder / str(number)).exists())
+        state.wait_for_everyone()
+        release()
+    return found
+
+
+def test_each_run_of_a_process_has_turns_of_its_own(world: MakeWorld, tmp_path: Path) -> None:
+    assert world(2).run(taken, tmp_path) == [[True] * 3] * 2

@@ -1,0 +1,325 @@
+"""A thread that looks into waits, says once what is wrong, and ends the job."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from accel_state import stall, watch
+from accel_state.board import Board
+from accel_state.journal import Journal
+from accel_state.stall import STALLED
+from accel_state.watch import Watch, users_line
+from torch._C._distributed_c10d import HashStore
+
+LONG_S = 1000.0
+
+
+class Left(RuntimeError):
+    """In the thread of a watch: the process would be gone now."""
+
+
+@dataclass
+class Job:
+    """Ranks in one process: each has a board, a journal and, once started, a watch."""
+
+    store: Any = field(default_factory=HashStore)
+    boards: list[Board] = field(default_factory=list)
+    journals: list[Journal] = field(default_factory=list)
+    watches: dict[int, Watch] = field(default_factory=dict)
+    left: dict[int, int] = field(default_factory=dict)
+
+    def of(self, size: int) -> "Job":
+        self.boards = [Board(self.store, rank) for rank in range(size)]
+        self.journals = [Journal() for _ in range(size)]
+        return self
+
+    def watch(self, rank: int, *, limit_s: float = LONG_S, main: int | None = None) -> Watch:
+        def leave(code: int) -> NoReturn:
+            self.left[rank] = code
+            raise Left
+
+        size = len(self.boards)
+        made = Watch(self.boards[rank], self.journals[rank], size, limit_s=limit_s, leave=leave, main=main)
+        self.watches[rank] = made
+        return made
+
+    def start(self, *ranks: int, limit_s: float = LONG_S) -> None:
+        for rank in ranks:
+            self.watch(rank, limit_s=limit_s).start()
+
+    def leaves(self, *ranks: int, within_s: float = 10.0) -> bool:
+        """Whether just these ranks have left, with the code of a job that stalled."""
+        until = time.monotonic() + within_s
+        while set(self.left) != set(ranks) and time.monotonic() < until:
+            time.sleep(0.01)
+        return self.left == dict.fromkeys(ranks, STALLED)
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+    """A job whose watches look often."""
+    for module, name, seconds in (
+        (watch, "POLL_S", 0.01),
+        (watch, "LOOK_S", 0.05),
+        (watch, "ANSWER_S", 0.3),
+        (stall, "STANDS_S", 0.3),
+    ):
+        monkeypatch.setattr(module, name, seconds)
+    one = Job()
+    yield one
+    for each in one.watches.values():
+        if each._thread.is_alive():
+            each.close()
+
+
+def reports(capfd: pytest.CaptureFixture[str]) -> list[str]:
+    return ["accel:" + one for one in capfd.readouterr().err.split("accel:")[1:]]
+
+
+def test_a_wait_that_is_too_long_ends_the_job_with_one_report(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
+    """T4: one report names both ranks, and the line that each is at."""
+    job.of(2)
+    site = job.journals[0].begin("gather")
+    job.start(0, 1, limit_s=0.4)
+    assert job.leaves(0, 1)
+    (report,) = reports(capfd)
+    assert report.startswith("accel: a wait has lasted 0 s, and 0 s is its limit\n")
+    assert f"  rank 0 waits since 0 s in gather at {site} (exchange 1)\n" in report
+    assert f"  rank 1 is in no exchange of accel's, but at {__file__}:" in report
+
+
+def test_a_wait_that_is_over_in_time_is_nothing(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
+    """Fault test 34: looked into again and again, and well."""
+    job.of(2).journals[0].begin("gather")
+    job.start(0, 1)
+    time.sleep(0.5)
+    assert job.boards[0].count("asked") > 2
+    job.journals[0].end()
+    time.sleep(0.1)
+    asked = job.boards[0].count("asked")
+    time.sleep(0.2)
+    assert job.boards[0].count("asked") == asked
+    assert (job.left, reports(capfd)) == ({}, [])
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_that_wait_for_each_other_are_found_before_the_limit(
+    size: int, job: Job, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """T4, T26: a patient one as well."""
+    whats = ["gather", "main_process_first (after rank 0)", "reduce (sum)"][:size]
+    sites = [one.begin(what, patient="first" in what) for one, what in zip(job.of(size).journals, whats, strict=True)]
+    job.start(*range(size))
+    assert job.leaves(*range(size))
+    (report,) = reports(capfd)
+    assert report.startswith("accel: all ranks wait for each other\n")
+    for rank, (what, site) in enumerate(zip(whats, sites, strict=True)):
+        assert f"\n  rank {rank} waits since 0 s in {what} at {site} (exchange 1)\n" in report
+
+
+def test_ranks_that_wait_in_the_same_call_are_left_alone(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
+    """What is the same on all of them is on its way, however slow."""
+    for journal in job.of(2).journals:
+        journal.begin("all_reduce (sum)")
+    job.start(0, 1)
+    time.sleep(0.8)
+    assert (job.left, reports(capfd)) == ({}, [])
+
+
+def test_a_patient_wait_outlasts_the_limit(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
+    """T26."""
+    job.of(2).journals[1].begin("main_process_first", patient=True)
+    job.start(0, 1, limit_s=0.2)
+    time.sleep(0.8)
+    assert (job.left, reports(capfd)) == ({}, [])
+
+
+def test_a_wait_for_one_that_is_gone_ends(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
+    """T14."""
+    gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    gone.wait()
+    job.of(2).boards[0].post("who/1", [job.boards[0].host, gone.pid])
+    job.journals[0].begin("gather")
+    job.start(0)
+    assert job.leaves(0)
+    (report,) = reports(capfd)
+    assert report.startswith("accel: rank 1 is gone, and others wait for it\n")
+    assert report.splitlines()[2] == "  rank 1 is gone"
+
+
+def test_a_wait_for_one_that_has_ended_ends(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
+    """T4: early `break`."""
+    job.of(2)
+    job.start(0, 1)
+    job.watches[1].close()
+    job.journals[0].begin("gather")
+    assert job.leaves(0)
+    (report,) = reports(capfd)
+    assert report.startswith("accel: rank 1 has ended, and others wait for it\n")
+    assert "\n  rank 1 has come to the end of its script\n" in report
+
+
+def test_ranks_that_end_while_one_looks_end_well(
+    job: Job, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault test 34: rank 0 has waited for rank 1 at the last barrier; rank 1 comes, and both are done."""
+    job.of(2).journals[0].begin("wait_for_everyone")
+    made = job.watch(0)
+    time.sleep(0.1)
+
+    def posted(board: Board, name: str, note: Any) -> None:
+        board._store.set(name, json.dumps(note))
+        if name.startswith("status/"):
+            job.journals[0].end()
+            board._store.set("ended/1", '"none"')
+
+    monkeypatch.setattr(Board, "post", posted)
+    with suppress(Left):
+        made._turn()
+    assert (job.left, reports(capfd)) == ({}, [])
+
+
+def test_one_that_does_not_answer_is_named(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
+    """Fault test 28: a process that is stopped."""
+    job.of(3).journals[1].begin("gather")
+    job.start(0, 1, limit_s=0.5)
+    assert job.leaves(0, 1)
+    (report,) = reports(capfd)
+    assert "\n  rank 2 does not answer: it is stopped, or in code that never lets go of Python\n" in report
+
+
+def test_a_long_wait_is_told_each_time_it_has_doubled(
+    job: Job, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "NOTICE_S", 0.2)
+    job.of(2).journals[0].begin("gather")
+    job.start(0, 1)
+    time.sleep(1.1)
+    told = reports(capfd)
+    assert 1 <= len(told) <= 3
+    assert all("(its limit is 1000 s)\n  rank 0 waits since" in one for one in told)
+    assert job.left == {}
+
+
+def test_only_the_first_of_those_that_wait_says_so(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
+    """T4: one report, and not one from each rank."""
+    site = job.of(2).journals[1].begin("gather")
+    time.sleep(0.2)
+    note = stall.Status(0, 1, "gather", f"gather at {site}", 0.2, asked=2)
+    job.boards[0].post("status/0", note.as_dict())
+    made = job.watch(1, limit_s=0.1)
+    made._turn()
+    assert job.boards[0].count("asked") == 1
+    assert (job.left, reports(capfd)) == ({}, [])
+
+
+def test_a_verdict_of_another_is_obeyed_in_silence(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
+    job.of(2)
+    job.start(1)
+    job.boards[0].post("verdict", "rank 0 has said why")
+    assert job.leaves(1)
+    assert reports(capfd) == []
+
+
+def test_a_watch_answers_others_while_its_own_process_works(job: Job) -> None:
+    job.of(2)
+    job.start(1)
+    job.journals[1].begin("reduce (mean)", "float32[2]")
+    job.journals[1].end()
+    asked = job.boards[0].count("asked", 1)
+    until = time.monotonic() + 5
+    while (note := job.boards[0].read("status/1")) is None and time.monotonic() < until:
+        time.sleep(0.01)
+    assert note["asked"] == asked
+    status = stall.Status(**note)
+    assert (status.rank, status.number, status.waits, status.ended) == (1, 1, None, False)
+    assert status.call is not None
+    assert status.call.startswith(f"reduce (mean) of float32[2] at {__file__}:")
+
+
+def test_beats_are_signs_of_life(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T26: what a process on another machine is known by."""
+    monkeypatch.setattr(watch, "BEAT_S", 0.05)
+    job.of(1)
+    job.start(0)
+    time.sleep(0.5)
+    assert job.boards[0].read("beat/0") > 2
+
+
+def test_closing_is_told_and_done_once(job: Job) -> None:
+    job.of(2)
+    job.start(1)
+    job.watches[1].close()
+    job.watches[1].close()
+    assert job.boards[0].ended(1) == "none"
+    assert not any(thread.name == "accel-watch" for thread in threading.enumerate())
+
+
+def test_a_store_that_is_gone_ends_the_watch_in_silence(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    job.of(2)
+
+    def lost(*_: object) -> NoReturn:
+        raise RuntimeError("Connection was likely closed")
+
+    monkeypatch.setattr(Board, "read", lost)
+    job.start(0)
+    job.watches[0]._thread.join(5)
+    assert not job.watches[0]._thread.is_alive()
+    assert job.left == {}
+
+
+def test_a_clock_that_is_set_makes_no_wait_long(
+    job: Job, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault test 38."""
+    job.of(2).journals[0].begin("gather")
+    later = time.time() + 2 * LONG_S
+    monkeypatch.setattr(time, "time", lambda: later)
+    job.start(0, 1)
+    time.sleep(0.5)
+    assert (job.left, reports(capfd)) == ({}, [])
+
+
+def test_the_users_own_line_is_told_where_a_library_sleeps() -> None:
+    """T4: a slow loader; the line is in the user's dataset, not in torch."""
+    import torch
+    from torch.utils.data import DataLoader, Dataset
+
+    asleep, awake = threading.Event(), threading.Event()
+
+    class Slow(Dataset[torch.Tensor]):
+        def __len__(self) -> int:
+            return 1
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            asleep.set()
+            awake.wait(10)  # sleeps
+            return torch.ones(1)
+
+    thread = threading.Thread(target=lambda: list(DataLoader(Slow())))
+    thread.start()
+    asleep.wait(10)
+    time.sleep(0.05)
+    line = users_line(sys._current_frames()[thread.ident or 0])
+    awake.set()
+    thread.join()
+    number = next(n for n, text in enumerate(Path(__file__).read_text().splitlines(), 1) if text.endswith("# sleeps"))
+    assert line == f"{__file__}:{number} in __getitem__: awake.wait(10)  # sleeps"
+
+
+def test_a_stack_without_a_line_of_the_users_is_told_by_its_innermost() -> None:
+    thread = threading.Thread(target=time.sleep, args=(0.5,))
+    thread.start()
+    time.sleep(0.1)
+    line = users_line(sys._current_frames()[thread.ident or 0])
+    thread.join()
+    assert f"{os.sep}threading.py:" in line

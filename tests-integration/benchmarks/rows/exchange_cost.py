@@ -1,0 +1,114 @@
+"""What accel adds to an exchange: the note in the journal, the digest of the data, and all of it in a world of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+from time import perf_counter, process_time
+from typing import Any
+
+import torch
+
+from benchmarks.exchanges.libraries import exchange
+from benchmarks.row import Lineup, Repetition, Row
+
+STEP_S, STEPS = 0.005, 4
+CALLS = 2000
+#: what a call may cost in a world of one, and the contestant that takes exactly this
+MOST_S = 5e-6
+MOST = f"{MOST_S * 1e6:g} µs"
+
+
+def _journal() -> Callable[[], Any]:
+    from accel_state.journal import Journal
+
+    journal = Journal()
+
+    def note() -> None:
+        journal.begin("all_gather", "float32[32]")
+        journal.end()
+
+    return note
+
+
+def _digest() -> Callable[[], Any]:
+    from accel_ops.agree import agree
+    from accel_ops.flat import Flat
+    from accel_state.transports.single import Single
+
+    data, transport = torch.zeros(32), Single()
+    return lambda: agree("gather", Flat(data, "gather", objects=True), transport)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _in_a_step(make: Callable[[], Callable[[], Any]]) -> Lineup:
+    """Processor seconds of steps that compute for 5 ms, without and with one call, which finds the caches cold."""
+
+    def steps(does: Callable[[], Any]) -> Repetition:
+        def repeat() -> float:
+            began = process_time()
+            for _ in range(STEPS):
+                ready = process_time() + STEP_S
+                while process_time() < ready:
+                    pass
+                does()
+            return (process_time() - began) / STEPS
+
+        return repeat
+
+    def said() -> str:
+        alone = [_calls(make())() - _calls(_nothing)() for _ in range(15)]
+        return f"{median(alone) * 1e6:.2f} µs a call where one follows the other"
+
+    return Lineup.of({"raw": lambda: steps(_nothing), "accel": lambda: steps(make())}, remark=said)
+
+
+def _alone(operation: str) -> Lineup:
+    """A call in a world of one, beside a call of a function that does nothing."""
+    data = torch.zeros(32)
+    took: dict[str, list[float]] = {}
+
+    def kept(name: str, inner: Repetition) -> Repetition:
+        def repeat() -> float:
+            found = inner()
+            took.setdefault(name, []).append(found)
+            return found
+
+        return repeat
+
+    def by(library: str) -> Repetition:
+        return kept(library, _calls(partial(exchange(library, operation), data)))
+
+    return Lineup.of(
+        {
+            "raw": lambda: _calls(_nothing),
+            "accel": lambda: by("accel"),
+            "accelerate": lambda: by("accelerate"),
+            MOST: lambda: lambda: MOST_S,
+        },
+        remark=lambda: ", ".join(f"{name} {median(values) * 1e6:.2f} µs a call" for name, values in took.items()),
+    )
+
+
+def _calls(does: Callable[[], Any]) -> Repetition:
+    def repeat() -> float:
+        began = perf_counter()
+        for _ in range(CALLS):
+            does()
+        return (perf_counter() - began) / CALLS
+
+    return repeat
+
+
+ROWS = (
+    Row("exchange cost, journal in a step of 5 ms", partial(_in_a_step, _journal), 1.01),
+    Row("exchange cost, digest in a step of 5 ms", partial(_in_a_step, _digest), 1.01),
+    *(
+        Row(f"exchange cost, {operation} of 1 small tensor, world 1", partial(_alone, operation), 1.0, against=MOST)
+        for operation in ("gather", "reduce", "gather_for_metrics")
+    ),
+)

@@ -1,0 +1,75 @@
+"""T4: processes that do not do the same end with one report that says who was where."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import disagree
+import pytest
+from jobs import ACCEL, TORCHRUN, Ended, line_of, start
+
+SCRIPT = Path(disagree.__file__)
+#: programs that raise on every rank, and those that the watch ends
+RAISE = ("gather_alone", "order", "shape", "dtype", "early_break", "barrier_in_else", "large", "objects")
+WATCHED = ("loader", "sleep")
+#: seconds from the start of the launcher to its end: two imports of torch, limit + 5
+BOUND_S = 25.0
+
+Jobs = dict[tuple[str, str], "Future[Ended]"]
+
+
+def ended(name: str, by: str) -> Ended:
+    return start(SCRIPT, name, by=ACCEL if by == "accel" else TORCHRUN).end()
+
+
+@pytest.fixture(scope="module")
+def jobs() -> Iterator[Jobs]:
+    """All programs, two at a time."""
+    kinds = [(name, "accel") for name in disagree.PROGRAMS] + [("gather_alone", "torchrun"), ("sleep", "torchrun")]
+    with ThreadPoolExecutor(2) as pool:
+        yield {kind: pool.submit(ended, *kind) for kind in sorted(kinds, key=lambda kind: kind[0] not in WATCHED)}
+
+
+def check(done: Ended, name: str) -> None:
+    assert done.seconds < BOUND_S, done.err
+    assert done.code != 0
+    for rank in range(2):
+        assert any(f"rank {rank}" in row and f"{line_of(SCRIPT, f'{name} {rank}')}" in row for row in lines(done)), (
+            f"rank {rank} and {line_of(SCRIPT, f'{name} {rank}')} are not in\n{done.err}"
+        )
+    assert done.left() == []
+
+
+def lines(done: Ended) -> list[str]:
+    return [row.split("]: ")[-1] for row in done.err.splitlines() if "rank " in row and ' File "' not in row]
+
+
+@pytest.mark.parametrize("name", RAISE)
+def test_ranks_that_call_what_does_not_fit_are_told_so_at_once(name: str, jobs: Jobs) -> None:
+    """T4, fault test 31: an error on each rank, with the operation and the line of all."""
+    done = jobs[name, "accel"].result()
+    check(done, name)
+    assert done.code == 1
+    assert "CollectiveMismatch" in done.err or "ShapeMismatch" in done.err
+    assert "is its limit" not in done.err, "found only by the limit"
+
+
+@pytest.mark.parametrize("name", WATCHED)
+def test_a_rank_that_does_not_come_is_told_with_its_line_at_the_limit(name: str, jobs: Jobs) -> None:
+    """T4: one report, and not one from each rank."""
+    done = jobs[name, "accel"].result()
+    check(done, name)
+    assert done.code == 70
+    assert done.err.count("is its limit") == 1
+    assert "Traceback" not in done.err
+
+
+def test_a_rank_that_ends_early_is_told(jobs: Jobs) -> None:
+    """T4: `break` of one rank, whose script then ends without another exchange."""
+    check(jobs["break_to_the_end", "accel"].result(), "break_to_the_end")
+
+
+@pytest.mark.parametrize("name", ["gather_alone", "sleep"])
+def test_torchrun_has_the_same_report(name: str, jobs: Jobs) -> None:
+    """T4, and its note: under another launcher the ranks report what they can."""
+    check(jobs[name, "torchrun"].result(), name)

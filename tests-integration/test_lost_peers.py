@@ -1,0 +1,103 @@
+"""T14: when one process fails the whole job is gone in seconds, and says why."""
+
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import lost
+import pytest
+from jobs import Ended, line_of, marked, start, start_by_hand
+
+SCRIPT = Path(lost.__file__)
+CODES = {"raises": 1, "killed": 128 + signal.SIGKILL, "exits": 3}
+WHERE = ("reduce", "barrier", "data")
+
+Lost = tuple[Ended, float]
+Jobs = dict[tuple[str, str], "Future[Lost]"]
+
+
+def ended(folder: Path, how: str, where: str) -> Lost:
+    """The job's end, and how many seconds it came after the failure of rank 1."""
+    file = folder / f"{how}-{where}"
+    done = start(SCRIPT, how, where, file).end()
+    return done, done.at - float(file.read_text())
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
+    """All jobs, two at a time."""
+    folder = tmp_path_factory.mktemp("lost")
+    kinds = [("stopped", "barrier"), *((how, where) for how in CODES for where in WHERE), ("exits", "workers")]
+    with ThreadPoolExecutor(2) as pool:
+        yield {kind: pool.submit(ended, folder, *kind) for kind in kinds}
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("how", CODES)
+def test_the_job_is_gone_when_one_process_is(how: str, where: str, jobs: Jobs) -> None:
+    """T14, fault test 30: within 5 s, with the exit code of the one that failed."""
+    done, seconds = jobs[how, where].result()
+    assert done.code == CODES[how], done.err
+    assert seconds < 5
+    assert done.left() == []
+    assert "rank 1 of 2" in done.err
+    assert "rank 0 of 2" not in done.err
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_the_first_traceback_is_that_of_the_one_that_raised(where: str, jobs: Jobs) -> None:
+    """T14."""
+    done, _ = jobs["raises", where].result()
+    first = next(row for row in done.err.splitlines() if "Traceback" in row)
+    assert first.startswith("[rank1]"), done.err
+    assert "[rank1]: LookupError: the sample that nobody has" in done.err
+
+
+@pytest.mark.xfail(reason="T36, the launcher's: workers of a loader are in no list of it, and end with their sample")
+def test_the_workers_of_a_loader_are_gone_too(jobs: Jobs) -> None:
+    """T14: the whole job."""
+    done, seconds = jobs["exits", "workers"].result()
+    assert done.code == 3
+    until = time.time() + 5 - seconds
+    while done.left() and time.time() < until:
+        time.sleep(0.1)
+    assert done.left() == []
+
+
+def test_a_stopped_process_is_told_and_ended(jobs: Jobs) -> None:
+    """Fault test 28: the limit ends a wait for a process that is stopped."""
+    done, _ = jobs["stopped", "barrier"].result()
+    assert done.code == 70, done.err
+    assert "is its limit" in done.err
+    assert f"in wait_for_everyone at {line_of(SCRIPT, 'barrier')}" in done.err
+    assert "\n  rank 1 does not answer" in done.err
+    assert done.left() == []
+
+
+def test_a_stopped_process_is_ended_soon_after_the_limit(jobs: Jobs) -> None:
+    """T4: limit + 5 s."""
+    _, seconds = jobs["stopped", "barrier"].result()
+    assert seconds < lost.LIMIT_S + 5
+
+
+@pytest.mark.parametrize("how", ["killed", "exits"])
+def test_without_a_launcher_a_peer_says_by_itself_what_it_has_lost(how: str, tmp_path: Path) -> None:
+    """T14, fault test 29: `PeerLost`, with the exchange and the line."""
+    first, second = start_by_hand(SCRIPT, how, "reduce", tmp_path / "at")
+    done = first.end()
+    assert done.at - float((tmp_path / "at").read_text()) < 5
+    assert second.end().code == {"killed": -signal.SIGKILL, "exits": 3}[how]
+    assert done.code == 1
+    assert "PeerLost: rank 0 lost another process" in done.err
+    assert f"at {line_of(SCRIPT, 'reduce')}" in done.err
+    assert marked(first.mark) == []
+
+
+def test_a_process_that_has_caught_the_loss_can_finish_its_work(tmp_path: Path) -> None:
+    """T14."""
+    first, second = start_by_hand(SCRIPT, "exits", "caught", tmp_path / "at")
+    done = first.end()
+    assert second.end().code == 3
+    assert (done.code, done.out) == (0, "saved after PeerLost\n"), done.err
