@@ -16,6 +16,10 @@ from accel_ops.flat import Flat, unusual
 
 DIGEST = 16
 
+#: digests of what was exchanged before, as it will be again
+_digests: dict[object, bytes] = {}
+MOST_DIGESTS = 256
+
 
 class ShapeMismatch(CollectiveMismatch):
     """Ranks entered one collective call with data that does not fit together; the message has each rank's."""
@@ -89,13 +93,20 @@ def _apart(tensor: torch.Tensor) -> str:
 
 def digest(flat: Flat) -> bytes:
     """A number of DIGEST bytes that tells structure, shapes and dtypes from most others."""
-    kinds = [
-        (path, _shape(leaf), leaf.dtype, leaf.device.type, unusual(leaf))
-        if isinstance(leaf, torch.Tensor)
-        else (path, flat.kind(leaf))
-        for path, leaf in flat.named()
-    ]
-    return hashlib.blake2b(repr(kinds).encode(), digest_size=DIGEST).digest()
+    kinds = tuple(
+        [
+            (path, leaf.shape if kind is None else _shape(leaf), leaf.dtype, leaf.device.type, kind)
+            if isinstance(leaf, torch.Tensor)
+            else (path, flat.kind(leaf))
+            for path, leaf, kind in zip(flat.paths, flat.leaves, flat.kinds, strict=True)
+        ]
+    )
+    found = _digests.get(kinds)
+    if found is None:
+        if len(_digests) >= MOST_DIGESTS:
+            _digests.clear()
+        found = _digests[kinds] = hashlib.blake2b(repr(kinds).encode(), digest_size=DIGEST).digest()
+    return found
 
 
 def require_alike(operation: str, agreed: Agreed, *, advice: str) -> None:

@@ -25,6 +25,8 @@ class Flat:
         self._objects = objects
         self.paths: list[str] = []
         self.leaves: list[Any] = []
+        #: what keeps each leaf from being sent as its numbers
+        self.kinds: list[str | None] = []
         #: why it cannot travel; said only when all ranks know what the others have
         self.refusal: str | None = None
         self._walk("", data, operation)
@@ -52,12 +54,14 @@ class Flat:
         return self._rebuilt(self._data, iter(leaves))
 
     def _walk(self, path: str, value: Any, operation: str) -> None:
+        kind: str | None = None
         if isinstance(value, torch.Tensor):
             if value.is_conj() or value.is_neg():
                 value = value.resolve_conj().resolve_neg()
-            if self.refusal is None and unusual(value):
+            kind = unusual(value)
+            if kind is not None and self.refusal is None:
                 self.refusal = (
-                    f"{operation} cannot send the {unusual(value)} tensor at data{path};"
+                    f"{operation} cannot send the {kind} tensor at data{path};"
                     " make it dense and strided first (to_dense, dequantize), or send it as an object: gather_object"
                 )
         elif isinstance(value, tuple | list) and not self._is_one(value):
@@ -75,6 +79,7 @@ class Flat:
             )
         self.paths.append(path)
         self.leaves.append(value)
+        self.kinds.append(kind)
 
     def _is_one(self, value: Any) -> bool:
         return self._objects and not is_namedtuple(value) and not _has_tensor(value)
