@@ -42,8 +42,8 @@ def test_a_loop_that_ends_with_its_last_step_exits_quietly(time: int, tmp_path: 
 @pytest.mark.parametrize("time", range(3))
 def test_an_error_after_the_loop_is_the_error_of_the_job(time: int, tmp_path: Path) -> None:
     script = tmp_path / "loop.py"
-    script.write_text(LOOP + "accelerator.gather(3.0)\n")
+    script.write_text(LOOP + "accelerator.reduce(3.0)\n")
     done = launched(script)
     assert done.returncode == 1, done.stderr
-    assert "gather takes tensors" in done.stderr
+    assert "reduce (sum) takes tensors" in done.stderr
     assert "SIGABRT" not in done.stderr

@@ -90,7 +90,7 @@ def test_without_a_launcher_a_peer_says_by_itself_what_it_has_lost(how: str, tmp
     assert done.at - float((tmp_path / "at").read_text()) < 5
     assert second.end().code == {"killed": -signal.SIGKILL, "exits": 3}[how]
     assert done.code == 1
-    assert "PeerLost: rank 0 lost another process" in done.err
+    assert "PeerLost: rank 0 waits in reduce" in done.err
     assert f"at {line_of(SCRIPT, 'reduce')}" in done.err
     assert marked(first.mark) == []
 

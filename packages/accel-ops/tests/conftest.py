@@ -79,12 +79,6 @@ class Loopback(Transport):
     def broadcast_object(self, value: T, source: int) -> T:
         return self._met("broadcast_object", f"broadcast_object (from rank {source})", value)[source]
 
-    def end_turn(self, failure: str | None) -> None:
-        raise NotImplementedError("nothing in accel_ops takes turns")
-
-    def await_turn(self, first: int) -> str | None:
-        raise NotImplementedError("nothing in accel_ops takes turns")
-
 
 def loopback(size: int, timeout_s: float = 10) -> list[Loopback]:
     """The transports of `size` threads of this process, each for one thread."""

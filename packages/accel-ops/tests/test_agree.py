@@ -223,6 +223,7 @@ def test_a_table_shows_only_what_differs() -> None:
         "\n  rank 0 at a.py:1: data[1] float32[2]"
         "\n  rank 1 at a.py:1: data[1] float32[2]"
         "\n  rank 2 at b.py:22: data[1] float32[3]"
+        "\nthe lines differ: look for a call inside an `if`, or after a `break`"
     )
 
 

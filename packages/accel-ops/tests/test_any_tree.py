@@ -57,9 +57,6 @@ class Trees:
             return self._in(list, [self._tensor() for _ in range(60)])
         kind = rng.randrange(6)
         inner = [self.tree(depth - 1) for _ in range(2 if kind == 0 else rng.randrange(4))]
-        # an empty tuple, and one of objects only, become lists where they are joined: see test_gather.py
-        if kind == 1 and self.objects:
-            inner.append(self._tensor())
         if kind == 0 and self.objects:
             inner[0] = self._tensor()
         makers: list[Callable[..., Any]] = [lambda items: Pair(*items), tuple, dict, OrderedDict, UserDict, list]
@@ -129,7 +126,10 @@ def combined(values: list[Any], tensors: Callable[[list[torch.Tensor]], Any], ob
         return tensors(values)
     if objects and isinstance(first, list | tuple) and not has_tensor(first):
         alike = all(isinstance(one, list | tuple) for one in values)
-        return [item for one in values for item in one] if alike else values
+        if not alike:
+            return values
+        items = [item for one in values for item in one]
+        return tuple(items) if all(isinstance(one, tuple) for one in values) else items
     if isinstance(first, list | tuple):
         inner = [combined(list(items), tensors, objects) for items in zip(*values, strict=True)]
         return Pair(*inner) if isinstance(first, Pair) else type(first)(inner)

@@ -46,7 +46,7 @@ def last_round_in_all_forms() -> list[Any]:
         gather_for_metrics({"x": batch, "s": batch.sum()}, transport, epoch),
         gather_for_metrics(words, transport, epoch),
         gather_for_metrics([batch[0], batch[1]], transport, epoch, use_gather_object=True),
-        gather_for_metrics({"rank": transport.rank, "x": batch}, transport, epoch),
+        gather_for_metrics({"rank": transport.rank, "x": batch, "words": words}, transport, epoch),
         gather_for_metrics(batch, transport, None),
         gather_for_metrics(batch, transport, tail(False)),
     ]
@@ -58,7 +58,7 @@ def test_tensors_objects_and_single_values_are_cut_each_in_its_way(world: MakeWo
         assert_same_numbers(found[0], {"x": torch.tensor([8, 9]), "s": torch.tensor([17])}, atol=0)
         assert found[1] == ["id8", "id9"]
         assert_same_numbers(found[2], [torch.tensor(8), torch.tensor(9)], atol=0)
-        assert [one["rank"] for one in found[3]] == [0]
+        assert_same_numbers(found[3], {"rank": [0], "x": torch.tensor([8, 9]), "words": ["id8", "id9"]}, atol=0)
         assert_same_numbers(found[4], torch.tensor([8, 9, 0, 1]), atol=0)
         assert_same_numbers(found[5], torch.tensor([8, 9, 0, 1]), atol=0)
 

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 SIZES = st.integers(1, 300)
-HEAD = 8
+HEAD = 12
 
 
 def said(what: str, site: str, payload: bytes, length: int) -> bytes:
@@ -63,6 +63,19 @@ def test_one_payload_that_is_too_long_is_one_for_all() -> None:
         fronts = b"".join(said("gather", "train.py:1", bytes(count), 256) for count in lengths)
         found = _front.read(fronts, 256, range(3))
         assert (found.lengths, found.payloads) == (lengths, None)
+
+
+def test_the_same_from_different_lines_is_told() -> None:
+    """A call inside an `if` may have met another one that looks the same."""
+    first = said("gather", "a/train.py:1", b"", 256)
+    found = _front.read(first + said("gather", "b/train.py:2", b"", 256), 256, [0, 1])
+    assert found.apart == "\n  rank 0: gather at a/train.py:1\n  rank 1: gather at b/train.py:2"
+    same = _front.read(first + said("gather", "b/train.py:1", b"", 256), 256, [0, 1])
+    assert same.apart is None
+
+
+def test_a_payload_may_be_longer_than_four_gibibytes() -> None:
+    assert _front.read(_front._HEAD.pack(1 << 33, 0, 0).ljust(256, b"\0"), 256, [0]).lengths == [1 << 33]
 
 
 def test_an_empty_payload_is_a_payload() -> None:

@@ -108,10 +108,21 @@ def test_where_there_is_no_file_there_are_no_exchanges(tmp_path: Path) -> None:
     assert read(tmp_path / "empty") == []
 
 
-def test_a_file_of_an_earlier_life_is_begun_anew(tmp_path: Path) -> None:
-    Journal(tmp_path / "0").begin("of the first life")
-    Journal(tmp_path / "0").begin("of the second")
-    assert [one.what for one in read(tmp_path / "0")] == ["of the second"]
+def test_a_file_of_another_job_is_left_alone(tmp_path: Path) -> None:
+    """A job that a process of another one starts inherits its variables."""
+    Journal(tmp_path / "0").begin("of the outer job")
+    other = Journal(tmp_path / "0")
+    other.begin("of the inner one")
+    assert [one.what for one in read(tmp_path / "0")] == ["of the outer job"]
+    newest = other.newest()
+    assert newest is not None
+    assert newest.what == "of the inner one"
+
+
+def test_without_a_folder_it_is_kept_in_memory(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "none" / "0")
+    journal.begin("gather")
+    assert journal.newest() is not None
 
 
 KILLED = """

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from accel_state import PartialState, PeerFailed, release
+from accel_state import CollectiveMismatch, PartialState, PeerFailed, release
 from accel_state.board import Board
 from accel_state.transports import _turns
 from accel_state.transports._turns import Turns
 from accel_testing import MakeWorld
 from torch._C._distributed_c10d import HashStore
+
+HERE = "train.py:7"
 
 
 def pair() -> tuple[Turns, Turns, Board]:
@@ -27,8 +29,25 @@ def pair() -> tuple[Turns, Turns, Board]:
 def test_how_a_turn_ended_is_heard(failure: str | None) -> None:
     """T26."""
     first, second, _ = pair()
-    first.end(failure)
-    assert second.wait(0) == failure
+    first.end(first.begin(), HERE, failure)
+    assert second.wait(0, HERE) == failure
+
+
+def test_turns_within_turns_end_in_their_order() -> None:
+    """T26: the outer one is not over when the inner one is."""
+    first, second, board = pair()
+    outer, inner = first.begin(), first.begin()
+    first.end(inner, "train.py:8", None)
+    assert board.read(f"turn/{outer}/0") is None
+    first.end(outer, HERE, "outer")
+    assert [second.wait(0, HERE), second.wait(0, "train.py:8")] == ["outer", None]
+
+
+def test_a_turn_that_only_one_rank_took_is_found() -> None:
+    first, second, _ = pair()
+    first.end(first.begin(), "a/train.py:3", None)
+    with pytest.raises(CollectiveMismatch, match=r"rank 0: .* at a/train.py:3\n  rank 1: .* at train.py:7"):
+        second.wait(0, HERE)
 
 
 def test_a_turn_is_waited_for() -> None:
@@ -36,13 +55,13 @@ def test_a_turn_is_waited_for() -> None:
     heard = threading.Event()
 
     def wait() -> None:
-        second.wait(0)
+        second.wait(0, HERE)
         heard.set()
 
     thread = threading.Thread(target=wait)
     thread.start()
     assert not heard.wait(0.5)
-    first.end(None)
+    first.end(first.begin(), HERE, None)
     assert heard.wait(5)
     thread.join()
 
@@ -50,16 +69,16 @@ def test_a_turn_is_waited_for() -> None:
 def test_each_turn_is_told_from_the_one_before() -> None:
     first, second, _ = pair()
     for failure in ("a", None, "b", "a", None):
-        first.end(failure)
-        assert second.wait(0) == failure
+        first.end(first.begin(), HERE, failure)
+        assert second.wait(0, HERE) == failure
 
 
 def test_ranks_that_take_turns_hear_each_other() -> None:
     first, second, _ = pair()
-    first.end("of the first")
-    assert second.wait(0) == "of the first"
-    second.end("of the second")
-    assert first.wait(1) == "of the second"
+    first.end(first.begin(), HERE, "of the first")
+    assert second.wait(0, HERE) == "of the first"
+    second.end(second.begin(), HERE, "of the second")
+    assert first.wait(1, HERE) == "of the second"
 
 
 def test_one_that_is_gone_is_not_waited_for() -> None:
@@ -69,16 +88,16 @@ def test_one_that_is_gone_is_not_waited_for() -> None:
     gone.wait()
     board.post("who/0", [board.host, gone.pid])
     with pytest.raises(PeerFailed, match="rank 0, which had to go first, is gone"):
-        second.wait(0)
+        second.wait(0, HERE)
 
 
 def test_one_that_is_gone_after_its_turn_has_had_it() -> None:
     first, second, board = pair()
-    first.end(None)
+    first.end(first.begin(), HERE, None)
     gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
     gone.wait()
     board.post("who/0", [board.host, gone.pid])
-    assert second.wait(0) is None
+    assert second.wait(0, HERE) is None
 
 
 def test_one_on_another_machine_lives_while_its_heart_beats(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +118,7 @@ def test_one_on_another_machine_lives_while_its_heart_beats(monkeypatch: pytest.
     threading.Timer(1.2, stop.set).start()
     began = time.monotonic()
     with pytest.raises(PeerFailed, match="is gone"):
-        second.wait(0)
+        second.wait(0, HERE)
     thread.join()
     assert time.monotonic() - began > 1.2
 
@@ -111,7 +130,7 @@ def test_a_store_that_is_gone_took_the_first_one_along(monkeypatch: pytest.Monke
     _, second, _ = pair()
     monkeypatch.setattr(Board, "read", lost)
     with pytest.raises(PeerFailed, match=r"rank 0, or the process that serves the store, is gone \(Connection reset\)"):
-        second.wait(0)
+        second.wait(0, HERE)
 
 
 def taken(folder: Path) -> list[bool]:

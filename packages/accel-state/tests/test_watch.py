@@ -48,7 +48,15 @@ class Job:
             raise Left
 
         size = len(self.boards)
-        made = Watch(self.boards[rank], self.journals[rank], size, limit_s=limit_s, leave=leave, main=main)
+        made = Watch(
+            self.boards[rank],
+            self.journals[rank],
+            size,
+            limit_s=limit_s,
+            leave=leave,
+            main=main,
+            in_wait=lambda _: True,
+        )
         self.watches[rank] = made
         return made
 
@@ -143,8 +151,11 @@ def test_a_patient_wait_outlasts_the_limit(job: Job, capfd: pytest.CaptureFixtur
     assert (job.left, reports(capfd)) == ({}, [])
 
 
-def test_a_wait_for_one_that_is_gone_ends(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_wait_for_one_that_is_gone_ends(
+    job: Job, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """T14."""
+    monkeypatch.setattr(stall, "GONE_S", 0.2)
     gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
     gone.wait()
     job.of(2).boards[0].post("who/1", [job.boards[0].host, gone.pid])
@@ -180,7 +191,7 @@ def test_ranks_that_end_while_one_looks_end_well(
         board._store.set(name, json.dumps(note))
         if name.startswith("status/"):
             job.journals[0].end()
-            board._store.set("ended/1", '"none"')
+            board._store.set("ended/1", "[0, null]")
 
     monkeypatch.setattr(Board, "post", posted)
     with suppress(Left):
@@ -260,7 +271,7 @@ def test_closing_is_told_and_done_once(job: Job) -> None:
     job.start(1)
     job.watches[1].close()
     job.watches[1].close()
-    assert job.boards[0].ended(1) == "none"
+    assert job.boards[0].ended(1) == (0, None)
     assert not any(thread.name == "accel-watch" for thread in threading.enumerate())
 
 

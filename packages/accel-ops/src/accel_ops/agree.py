@@ -128,4 +128,6 @@ def table(everyone: Sequence[Signature], sites: Sequence[str]) -> str:
     for rank, (one, site) in enumerate(zip(everyone, sites, strict=True)):
         different = [str(leaf) for leaf in one if leaf not in common]
         rows.append(f"\n  rank {rank} at {site}: {', '.join(different) or 'nothing else'}")
+    if len(set(sites)) > 1:
+        rows.append("\nthe lines differ: look for a call inside an `if`, or after a `break`")
     return "".join(rows)

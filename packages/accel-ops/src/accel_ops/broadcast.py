@@ -21,8 +21,8 @@ LETTER, MESSAGES = b"L", b"M"
 def broadcast(data: Any, transport: Transport, *, source: int = 0) -> Any:
     """Nested tensors of rank `source`.
 
-    Of small data the source waits for nobody where the transport allows that, so it does not hear of a rank whose data
-    does not fit.
+    Of small data the source hears nothing back where the transport allows that, also not of a rank whose data does not
+    fit.
 
     Shape: unchanged.
     Raises: ShapeMismatch on a rank that gives other shapes or dtypes than the source; TypeError for a leaf that is no

@@ -82,7 +82,7 @@ class Flat:
         self.kinds.append(kind)
 
     def _is_one(self, value: Any) -> bool:
-        return self._objects and not is_namedtuple(value) and not _has_tensor(value)
+        return self._objects and not is_namedtuple(value) and not any_tensor(value)
 
     def _rebuilt(self, value: Any, leaves: Iterator[Any]) -> Any:
         if isinstance(value, torch.Tensor):
@@ -94,12 +94,13 @@ class Flat:
         return next(leaves)
 
 
-def _has_tensor(value: Any) -> bool:
+def any_tensor(value: Any) -> bool:
+    """Whether nested data has a tensor in it."""
     if isinstance(value, torch.Tensor):
         return True
     if isinstance(value, tuple | list):
-        return any(map(_has_tensor, value))
-    return isinstance(value, Mapping) and any(map(_has_tensor, value.values()))
+        return any(map(any_tensor, value))
+    return isinstance(value, Mapping) and any(map(any_tensor, value.values()))
 
 
 def unusual(tensor: torch.Tensor) -> str | None:

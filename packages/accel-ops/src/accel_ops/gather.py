@@ -27,7 +27,7 @@ Shape = tuple[int, ...]
 #: what a rank means that encloses no letter: no objects, and small tensors
 NOTHING = packed_object(([], True))
 #: the length of a letter that is not there
-SILENT = bytes(4)
+SILENT = bytes(8)
 
 
 def gather(data: Any, transport: Transport) -> Any:
@@ -40,11 +40,23 @@ def gather(data: Any, transport: Transport) -> Any:
     Raises: ShapeMismatch when other dims, dtypes or structures differ; TypeError for a sparse tensor or its like.
     Collective: every rank of the group must call.
     """
-    return data if transport.size == 1 else gather_with_shapes(data, transport)[0]
+    if transport.size == 1:
+        return data
+    gathered = gather_leaves(data, transport)
+    return gathered.flat.rebuilt(gathered.leaves)
 
 
-def gather_with_shapes(data: Any, transport: Transport) -> tuple[Any, list[Sequence[Shape]]]:
-    """What `gather` returns among several ranks, and of each tensor its shape on each rank.
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The leaves of nested data, of all ranks, and how long each was on each rank; None of a single value."""
+
+    flat: Flat
+    leaves: list[Any]
+    lengths: list[list[int | None]]
+
+
+def gather_leaves(data: Any, transport: Transport) -> Gathered:
+    """What `gather` puts together among several ranks.
 
     Collective: every rank of the group must call.
     """
@@ -57,7 +69,8 @@ def gather_with_shapes(data: Any, transport: Transport) -> tuple[Any, list[Seque
     if agreed.everyone is not None:
         _require_only_lengths_differ(agreed)
     elif not letter and all([one.startswith(SILENT) for one in agreed.sent]):
-        return flat.rebuilt(_of_alike(tensors, agreed.sent)), [(tuple(one.shape),) * transport.size for one in tensors]
+        each = [[len(one) if one.ndim else None] * transport.size for one in tensors]
+        return Gathered(flat, _of_alike(tensors, agreed.sent), each)
     flat.check()
     letters, numbers = zip(*map(_opened, agreed.sent), strict=True)
     told = unpacked_objects("gather", [one or NOTHING for one in letters]) if any(letters) else [([], True)]
@@ -65,11 +78,17 @@ def gather_with_shapes(data: Any, transport: Transport) -> tuple[Any, list[Seque
     in_letters = all(one for _, one in told)
     joined = _from_letters(columns, numbers) if in_letters else _from_messages(columns, transport)
     whole = zip(*(one for one, _ in told), strict=True)
-    values = iter(joined)
-    result = flat.rebuilt(
-        next(values) if isinstance(leaf, torch.Tensor) else _joined(next(whole)) for leaf in flat.leaves
-    )
-    return result, [column.shapes for column in columns]
+    values, places = iter(joined), iter(columns)
+    found, lengths = list[Any](), list[list[int | None]]()
+    for leaf in flat.leaves:
+        if isinstance(leaf, torch.Tensor):
+            found.append(next(values))
+            lengths.append([shape[0] if shape else None for shape in next(places).shapes])
+        else:
+            parts = next(whole)
+            found.append(_joined(parts))
+            lengths.append([len(one) if isinstance(one, list | tuple) else None for one in parts])
+    return Gathered(flat, found, lengths)
 
 
 def gather_object(data: Any, transport: Transport) -> Any:
@@ -113,12 +132,13 @@ def _columns(tensors: Sequence[torch.Tensor], agreed: Agreed, size: int) -> list
 
 
 def _enclosed(letter: bytes, tensors: Sequence[torch.Tensor]) -> bytes:
-    return len(letter).to_bytes(4, "little") + letter + to_bytes(tensors)
+    return len(letter).to_bytes(len(SILENT), "little") + letter + to_bytes(tensors)
 
 
 def _opened(sent: bytes) -> tuple[bytes, bytes]:
-    end = 4 + int.from_bytes(sent[:4], "little")
-    return sent[4:end], sent[end:]
+    begin = len(SILENT)
+    end = begin + int.from_bytes(sent[:begin], "little")
+    return sent[begin:end], sent[end:]
 
 
 def _of_alike(tensors: Sequence[torch.Tensor], sent: Sequence[bytes]) -> list[torch.Tensor]:

@@ -10,15 +10,16 @@ from typing import Any
 import torch
 from accel_state import Epoch, Tail, Transport
 
-from accel_ops.gather import gather_with_shapes
+from accel_ops.flat import any_tensor
+from accel_ops.gather import gather_leaves
 from accel_ops.packing import packed_object, unpacked_objects
-from accel_ops.tree import all_tensors, recursively_apply
 
 
 def gather_for_metrics(data: Any, transport: Transport, epoch: Epoch | None, *, use_gather_object: bool = False) -> Any:
     """What `gather` returns, less the samples that the loader behind `epoch` repeated to fill its last batch.
 
-    What is no tensor goes through `gather_object`; a 0-d tensor counts once for each rank that had a real sample.
+    Data without a tensor in it goes through `gather_object`; a 0-d tensor counts once for each rank that had a real
+    sample.
 
     Shape: (n, ...) on each -> (real samples of all ranks, ...) on all.
     Collective: every rank of the group must call.
@@ -26,26 +27,27 @@ def gather_for_metrics(data: Any, transport: Transport, epoch: Epoch | None, *, 
     tail = None if epoch is None else epoch.tail
     if transport.size == 1:
         return data
-    if use_gather_object or not all_tensors(data):
+    if use_gather_object or not any_tensor(data):
         name = "gather_for_metrics"
         parts = unpacked_objects(name, transport.exchange(name, packed_object(data)))
         whole = [item for part in parts for item in (part if isinstance(part, list | tuple) else [part])]
-        kept = None if tail is None else _kept(tail, [len(p) if isinstance(p, list | tuple) else None for p in parts])
-        return whole if kept is None else [whole[index] for index in kept]
-    gathered, shapes = gather_with_shapes(data, transport)
-    if tail is None:
-        return gathered
-    found = tail
-    sent = iter([[shape[0] if shape else None for shape in leaf] for leaf in shapes])
-    return recursively_apply(lambda tensor: _trimmed(tensor, _kept(found, next(sent))), gathered)
+        return _trimmed(whole, tail, [len(one) if isinstance(one, list | tuple) else None for one in parts])
+    found = gather_leaves(data, transport)
+    return found.flat.rebuilt(
+        _trimmed(leaf, tail, lengths) for leaf, lengths in zip(found.leaves, found.lengths, strict=True)
+    )
 
 
-def _trimmed(tensor: torch.Tensor, kept: list[int] | None) -> torch.Tensor:
+def _trimmed(leaf: Any, tail: Tail | None, sent: Sequence[int | None]) -> Any:
+    """A gathered leaf without its repeated entries, of which each rank sent so many (None: a single value)."""
+    kept = None if tail is None or leaf is None else _kept(tail, sent)
     if kept is None:
-        return tensor
+        return leaf
+    if not isinstance(leaf, torch.Tensor):
+        return type(leaf)(leaf[index] for index in kept)
     if kept == list(range(len(kept))):
-        return tensor[: len(kept)]
-    return tensor[torch.tensor(kept, device=tensor.device)]
+        return leaf[: len(kept)]
+    return leaf[torch.tensor(kept, device=leaf.device)]
 
 
 def _kept(tail: Tail, sent: Sequence[int | None]) -> list[int] | None:

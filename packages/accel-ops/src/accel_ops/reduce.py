@@ -36,6 +36,8 @@ def reduce(data: Any, transport: Transport, *, how: Reduction = "mean", scale: f
     flat.refusal = flat.refusal or _not_to_be_combined(flat, how)
     if how == "mean":
         flat.leaves = [_as_float(leaf) for leaf in flat.leaves]  # whole numbers of few bits would overflow
+    dtypes = [leaf.dtype if isinstance(leaf, torch.Tensor) else None for leaf in flat.leaves]
+    flat.leaves = [_widened(leaf) for leaf in flat.leaves]
     if transport.size == 1:
         flat.check()
         found = [transport.all_reduce(tensor, how) for tensor in flat.leaves]
@@ -46,6 +48,7 @@ def reduce(data: Any, transport: Transport, *, how: Reduction = "mean", scale: f
         require_alike(operation, agreed, advice="give every rank the same, or use gather")
         flat.check()
         found = _of_letters(tensors, agreed.sent, how) if small else _of_messages(tensors, transport, how)
+    found = [_narrowed(tensor, dtype) for tensor, dtype in zip(found, dtypes, strict=True)]
     return flat.rebuilt(found if scale == 1.0 else (tensor * scale for tensor in found))
 
 
@@ -79,14 +82,25 @@ def _of_messages(tensors: Sequence[torch.Tensor], transport: Transport, how: Red
 
 def _all_reduced(tensor: torch.Tensor, transport: Transport, how: Reduction) -> torch.Tensor:
     """Collective: every rank of the group must call, with tensors of equal shapes and dtypes."""
-    if tensor.dtype in (torch.int16, torch.uint16):  # unknown to gloo, and the same in the low bits
-        return transport.all_reduce(tensor.to(torch.int32), how).to(tensor.dtype)
     found = transport.all_reduce(tensor, how)
     if how in ("max", "min") and tensor.is_floating_point() and tensor.device.type == "cpu":
         # gloo compares as C does, and loses what is not a number
         lost = transport.all_reduce(torch.isnan(tensor).to(torch.uint8), "max").bool()
         found.masked_fill_(lost, torch.nan)
     return found
+
+
+#: dtypes that torch or gloo cannot combine, and one that has the same low bits
+_WIDER = {torch.int16: torch.int32, torch.uint16: torch.int32, torch.uint32: torch.int64}
+
+
+def _widened(leaf: Any) -> Any:
+    wide = _WIDER.get(leaf.dtype) if isinstance(leaf, torch.Tensor) else None
+    return leaf if wide is None or unusual(leaf) else leaf.to(wide)
+
+
+def _narrowed(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+    return tensor.to(dtype) if dtype in _WIDER else tensor
 
 
 def _as_float(leaf: Any) -> Any:
@@ -101,6 +115,6 @@ def _not_to_be_combined(flat: Flat, how: Reduction) -> str | None:
             continue
         if how in ("max", "min") and leaf.is_complex():
             return f"reduce ({how}) needs numbers that have an order; found {leaf.dtype} at data{path}"
-        if leaf.is_floating_point() and leaf.itemsize == 1:
+        if (leaf.is_floating_point() and leaf.itemsize == 1) or leaf.dtype == torch.uint64:
             return f"reduce ({how}) cannot combine the {leaf.dtype} at data{path}; convert it first: x.float()"
     return None

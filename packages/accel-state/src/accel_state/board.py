@@ -37,16 +37,18 @@ class Board:
 
     def count(self, name: str, more: int = 0) -> int:
         """The number of that name, with `more` added to it."""
-        return int(self._store.add(name, more))
+        if more:
+            return int(self._store.add(name, more))
+        return int(self._store.get(name)) if self._store.check([name]) else 0  # adding nothing would grow a file
 
-    def end(self, last: str | None) -> None:
+    def end(self, number: int, last: str | None) -> None:
         """Notes that this process has come to its end, and its last exchange."""
-        self.post(f"ended/{self.rank}", last or "none")
+        self.post(f"ended/{self.rank}", [number, last])
 
-    def ended(self, rank: int) -> str | None:
-        """The last exchange of a process that has come to its end; None of one that has not."""
-        last: str | None = self.read(f"ended/{rank}")
-        return last
+    def ended(self, rank: int) -> tuple[int, str | None] | None:
+        """The last exchange of a process that has come to its end, by number and in words; None of one that has not."""
+        note = self.read(f"ended/{rank}")
+        return None if note is None else (note[0], note[1])
 
     def alive(self, rank: int) -> bool | None:
         """Whether the process lives; None where this machine cannot know."""

@@ -121,12 +121,13 @@ class ProcessControl(ABC):
                 raise PeerFailed(f"the process that had to go first failed: {failure}")
             yield
             return
+        turn = transport.begin_turn()
         try:
             yield
         except BaseException as error:
-            transport.end_turn(f"rank {self.process_index}: {type(error).__name__}: {error}")
+            transport.end_turn(turn, f"rank {self.process_index}: {type(error).__name__}: {error}")
             raise
-        transport.end_turn(None)
+        transport.end_turn(turn, None)
 
     def on_main_process(self, function: Callable[P, R]) -> Callable[P, R | None]:
         """`function`, called on one process of the job; None elsewhere."""

@@ -16,7 +16,7 @@ from accel_state.environ import JOURNAL, WATCH, flag, process_environ
 from accel_state.environments import detect
 from accel_state.errors import NoRun, RunConflict
 from accel_state.journal import Journal
-from accel_state.process_group import GroupOptions, adopt, close_group, open_group
+from accel_state.process_group import GroupOptions, adopt, close_group, limit_of_open_group, open_group
 from accel_state.run import Run, RunRequest
 from accel_state.topology import Topology
 from accel_state.watch import Watch
@@ -24,6 +24,7 @@ from accel_state.watch import Watch
 _process: Run | None = None
 _watch: Watch | None = None
 _runs = itertools.count()
+_group = GroupOptions()
 _here: ContextVar[Run | None] = ContextVar("accel_run", default=None)
 
 
@@ -92,10 +93,14 @@ def _start(request: RunRequest) -> Run:
 
     folder = environ.get(JOURNAL)
     journal = Journal(Path(folder) / str(topology.rank) if folder and Path(folder).is_dir() else None)
-    number = next(_runs)
+    global _group
+    number, _group = next(_runs), request.group
+    options = request.group
+    if not opened and options.timeout is None:
+        options = replace(options, timeout=limit_of_open_group())  # somebody else's, who had reasons
     board = open_board(topology.rank, number)
     if WATCH not in environ or flag(environ, WATCH):
-        _start_watching(open_board(topology.rank, number), journal, topology, request.group)
+        _start_watching(open_board(topology.rank, number), journal, topology, options)
     return Run(topology, device, placed_on, TorchDist(journal, board), request.precision, opened)
 
 
@@ -119,6 +124,8 @@ def _agree(run: Run, request: RunRequest) -> Run:
     conflicts = []
     if request.cpu and run.placed_on.type != "cpu":
         conflicts.append(f"device={run.placed_on.type!r} (now asked: 'cpu')")
+    if request.group != GroupOptions() and run.topology.world_size > 1 and request.group != _group:
+        conflicts.append(f"a process group that is open already (now asked: {request.group})")
     if request.precision is not None and run.precision not in (None, request.precision):
         conflicts.append(f"mixed_precision={run.precision!r} (now asked: {request.precision!r})")
     if conflicts:

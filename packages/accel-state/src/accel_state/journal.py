@@ -51,12 +51,7 @@ class Journal:
         self.number = 0
         self._began = 0.0
         self._text, self._patient = b"", False
-        if path is None:
-            self._map = mmap.mmap(-1, KEPT * SIZE)
-            return
-        with path.open("w+b") as file:
-            file.truncate(KEPT * SIZE)
-            self._map = mmap.mmap(file.fileno(), KEPT * SIZE)
+        self._map = mmap.mmap(-1, KEPT * SIZE) if path is None else _in_file(path)
 
     def begin(self, what: str, data: str = "", *, patient: bool = False) -> str:
         """Notes that an exchange begins: the line of the user's that asked for it."""
@@ -81,6 +76,17 @@ class Journal:
         """The newest exchange, or None before the first."""
         found = _entries(self._map[:])
         return found[-1] if found else None
+
+
+def _in_file(path: Path) -> mmap.mmap:
+    try:
+        # a new file: one that is there is another job's, whose variables this one has inherited
+        with path.open("x+b") as file:
+            file.write(bytes(KEPT * SIZE))  # a hole would be filled later, and kill the process where the disk is full
+            file.flush()
+            return mmap.mmap(file.fileno(), KEPT * SIZE)
+    except OSError:
+        return mmap.mmap(-1, KEPT * SIZE)
 
 
 def read(path: Path) -> list[Entry]:
@@ -108,7 +114,7 @@ def is_ours(frame: FrameType) -> bool:
     ours = _known.get(code)
     if ours is None:
         module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        ours = _known[code] = module in _OURS or module in ("contextlib", "functools")
+        ours = _known[code] = module in _OURS or module in ("contextlib", "functools", "logging")
     return ours
 
 

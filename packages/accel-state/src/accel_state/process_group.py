@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from accel_state.errors import TopologyError
 from accel_state.topology import ACCEL_LAUNCH, LOCAL, TORCHRUN, Rendezvous, Topology
@@ -36,6 +36,21 @@ class GroupOptions:
     def limit(self) -> timedelta:
         """The limit of a wait: half an hour where nothing was said."""
         return self.timeout or timedelta(minutes=30)
+
+
+def limit_of_open_group() -> timedelta | None:
+    """The limit that the group which is open was given; None where it does not say."""
+    import torch
+    import torch.distributed as dist
+
+    for kind in ("cpu", "cuda"):
+        try:
+            backend: Any = dist.group.WORLD._get_backend(torch.device(kind))  # type: ignore[union-attr]
+            limit: timedelta = backend.options._timeout
+        except (RuntimeError, AttributeError):
+            continue
+        return limit
+    return None
 
 
 #: torch's own limit is later than the watch's, which has more to say

@@ -9,6 +9,9 @@ from typing import Any
 #: exit code of a job that was ended because ranks waited in vain
 STALLED = 70
 
+#: seconds after which a wait is in vain when a process is gone without a word; exchanges with it fail by themselves
+GONE_S = 30.0
+
 #: seconds after which ranks that wait in different calls do not wait for a message that is on its way
 STANDS_S = 5.0
 
@@ -73,10 +76,12 @@ def judge(
     # who waits for a process that works, however long, waits for no other; should that one die, it hears of it
     impatient = [one for one in waiting if not one.patient]
     longest = max((one.waits or 0.0 for one in impatient), default=0.0)
-    gone = [rank for rank, lives in enumerate(alive) if lives is False]
-    over = [one.rank for one in statuses if one is not None and one.ended]
+    gone = [rank for rank, lives in enumerate(alive) if lives is False and statuses[rank] is None]
+    # one that ended after an exchange is not missed in it: others may still wait there, for one that is slow
+    farthest = max((one.number for one in impatient), default=0)
+    over = [one.rank for one in statuses if one is not None and one.ended and one.number < farthest]
     table = "".join(f"\n  rank {rank} {_words(one, alive[rank])}" for rank, one in enumerate(statuses))
-    if gone and impatient:
+    if gone and longest >= GONE_S:
         return Verdict(f"rank {_ranks(gone)} is gone, and others wait for it{table}", fatal=True, sure=False)
     if over and impatient:
         return Verdict(
@@ -93,9 +98,11 @@ def judge(
     return None
 
 
-_ADVICE = (
+ADVICE = (
     "Every rank has to call the same operations in the same order: look for one inside an `if`, or after a `break`."
-    " Work of one rank that takes long belongs into main_process_first(); the limit is"
+)
+_ADVICE = (
+    f"{ADVICE} Work of one rank that takes long belongs into main_process_first(); the limit is"
     " InitProcessGroupKwargs(timeout=...)."
 )
 

@@ -9,6 +9,7 @@ import sysconfig
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import FrameType
 from typing import NoReturn, final
 
@@ -37,11 +38,13 @@ class Watch:
         limit_s: float,
         leave: Callable[[int], NoReturn] = os._exit,
         main: int | None = None,
+        in_wait: Callable[[FrameType], bool] | None = None,
     ) -> None:
         self._board, self._journal, self._size = board, journal, size
         self._limit_s = limit_s
         self._leave = leave
         self._main = main or threading.main_thread().ident
+        self._in_wait = in_wait or is_in_wait
         self._answered = 0
         self._looked = (0.0, 0)
         self._before: Sequence[Status | None] | None = None
@@ -59,7 +62,8 @@ class Watch:
         if self._closing.is_set():
             return
         self._closing.set()
-        self._thread.join(timeout=2 * ANSWER_S)
+        with suppress(KeyboardInterrupt):  # it came when the process had ended anyway
+            self._thread.join(timeout=2 * ANSWER_S)
 
     def _run(self) -> None:
         try:
@@ -70,7 +74,7 @@ class Watch:
                     self._board.post(f"beat/{self._board.rank}", beats)
                 self._turn()
             last = self._journal.newest()
-            self._board.end(None if last is None else str(last))
+            self._board.end(0 if last is None else last.number, None if last is None else str(last))
         except RuntimeError:
             return  # the store is gone, and with it the process that serves it: exchanges end by themselves
 
@@ -121,11 +125,13 @@ class Watch:
         return statuses, judge(statuses, self._before, alive, limit=self._limit_s, notice=self._notice_s)
 
     def _tell(self, verdict: Verdict) -> None:
-        os.write(2, f"accel: {verdict.text}\n".encode(errors="replace"))
+        if verdict.fatal:
+            self._board.post("verdict", verdict.text)
+        with suppress(OSError):  # nobody may listen any more
+            os.write(2, f"accel: {verdict.text}\n".encode(errors="replace"))
         if not verdict.fatal:
             self._notice_s *= 2
             return
-        self._board.post("verdict", verdict.text)
         time.sleep(2 * POLL_S)  # the others leave first: this process may serve the store
         self._leave(STALLED)
 
@@ -147,7 +153,7 @@ class Watch:
         if note is not None and note["asked"] >= asked:
             return Status(**note)
         last = self._board.ended(rank)
-        return None if last is None else Status(rank, call=None if last == "none" else last, ended=True)
+        return None if last is None else Status(rank, last[0], call=last[1], ended=True)
 
     def _status(self) -> Status:
         entry = self._journal.newest()
@@ -155,9 +161,18 @@ class Watch:
         doing = users_line(frame) if frame is not None else "its end"
         if entry is None:
             return Status(self._board.rank, asked=self._answered, doing=doing)
-        waits = time.monotonic() - entry.began if entry.ended is None else None
+        waiting = entry.ended is None and frame is not None and self._in_wait(frame)
+        waits = time.monotonic() - entry.began if waiting else None
         me, asked = self._board.rank, self._answered
         return Status(me, entry.number, entry.what, str(entry), waits, entry.patient, doing, asked=asked)
+
+
+def is_in_wait(frame: FrameType) -> bool:
+    """Whether a stack that has begun an exchange still waits in it, and does not run a signal's handler meanwhile."""
+    here: FrameType | None = frame
+    while here is not None and f"torch{os.sep}distributed" in here.f_code.co_filename:
+        here = here.f_back
+    return here is not None and is_ours(here)
 
 
 def users_line(frame: FrameType) -> str:

@@ -51,7 +51,11 @@ class Transport(ABC):
         Collective: every rank of the group must call.
         """
 
-    def end_turn(self, failure: str | None) -> None:
+    def begin_turn(self) -> int:
+        """Begins this rank's turn, for which others wait: its number, for `end_turn`."""
+        return 0
+
+    def end_turn(self, turn: int, failure: str | None) -> None:
         """Lets the ranks go on that wait for this one's turn to end, and tells them why it failed, if it did.
 
         Collective: of each group of ranks, one must call this and the others `await_turn`.
@@ -67,7 +71,7 @@ class Transport(ABC):
         return self.all_gather_objects(None, "end of a turn")[first]
 
     def send(self, what: str, payload: bytes, source: int) -> bytes:
-        """The payload of rank `source`, which waits for nobody where the means of exchange allows it.
+        """The payload of rank `source`, which hears nothing back where the means of exchange allows it.
 
         Raises: CollectiveMismatch on a rank whose `what` is not the source's.
         Collective: every rank of the group must call.

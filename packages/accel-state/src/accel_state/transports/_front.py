@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from accel_state.errors import CollectiveMismatch
 
-_HEAD = struct.Struct("<IHH")  # lengths of the payload, of what is asked for, and of the line that asks
+_HEAD = struct.Struct("<QHH")  # lengths of the payload, of what is asked for, and of the line that asks
 
 #: bytes of what is asked for, and of the line that asks, at most
 WORDS = 60
@@ -28,10 +28,14 @@ def write(what: str, site: str, payload: bytes, length: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Fronts:
-    """What all ranks say: how long their payloads are, and the payloads, unless one is too long to be in here."""
+    """What all ranks say: how long their payloads are, and the payloads, unless one is too long to be in here.
+
+    `apart` has a line for each rank where they call the same from different lines.
+    """
 
     lengths: list[int]
     payloads: list[bytes] | None
+    apart: str | None = None
 
 
 def read(fronts: bytes | bytearray, length: int, ranks: Sequence[int]) -> Fronts:
@@ -39,13 +43,15 @@ def read(fronts: bytes | bytearray, length: int, ranks: Sequence[int]) -> Fronts
 
     Raises: CollectiveMismatch with a line for each rank where they ask for different things.
     """
-    lengths, payloads, said, whole = list[int](), list[bytes](), list[bytes](), True
+    lengths, payloads, said, lines, whole = list[int](), list[bytes](), list[bytes](), set[bytes](), True
     for start in range(0, len(fronts), length):
         count, words, line = _HEAD.unpack_from(fronts, start)
         begin = start + _HEAD.size
         payload = begin + words + line
         lengths.append(count)
         said.append(bytes(fronts[begin : begin + words]))
+        # machines may keep the script in folders of their own
+        lines.add(bytes(fronts[begin + words : payload]).rpartition(b"/")[2])
         whole = whole and payload + count <= start + length
         if whole:
             payloads.append(bytes(fronts[payload : payload + count]))
@@ -54,7 +60,8 @@ def read(fronts: bytes | bytearray, length: int, ranks: Sequence[int]) -> Fronts
             f"ranks called different operations at the same time:{_calls(fronts, length, ranks)}\ncall the same on"
             " every rank"
         )
-    return Fronts(lengths, payloads if whole else None)
+    apart = _calls(fronts, length, ranks) if len(lines) > 1 else None
+    return Fronts(lengths, payloads if whole else None, apart)
 
 
 def _calls(fronts: bytes | bytearray, length: int, ranks: Sequence[int]) -> str:

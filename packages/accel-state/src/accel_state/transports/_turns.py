@@ -6,7 +6,7 @@ import time
 from typing import final
 
 from accel_state.board import BEAT_S, Board
-from accel_state.errors import PeerFailed
+from accel_state.errors import CollectiveMismatch, PeerFailed
 
 #: seconds between two looks, at first and at most
 FIRST_S, MOST_S = 0.001, 0.25
@@ -29,22 +29,26 @@ class Turns:
             try:
                 last = self._board.ended(rank)
                 if rank != self._board.rank and last is not None:
-                    rows.append(f"\n  rank {rank} has come to its end; its last was {last}")
+                    rows.append(f"\n  rank {rank} has come to its end; its last was {last[1]}")
                 elif self._board.alive(rank) is False:
                     rows.append(f"\n  rank {rank} is gone")
             except RuntimeError:
                 return "\n  the process that serves the store is gone"
         return "".join(rows)
 
-    def end(self, failure: str | None) -> None:
-        """Lets the others go on."""
+    def begin(self) -> int:
+        """The number of the turn that this rank begins."""
         self._turn += 1
-        self._board.post(f"turn/{self._turn}/{self._board.rank}", [failure])
+        return self._turn
 
-    def wait(self, first: int) -> str | None:
+    def end(self, turn: int, site: str, failure: str | None) -> None:
+        """Lets the others go on."""
+        self._board.post(f"turn/{turn}/{self._board.rank}", [failure, site])
+
+    def wait(self, first: int, site: str) -> str | None:
         """Why the turn of rank `first` failed, or None, once it has ended.
 
-        Raises: PeerFailed when that process is gone.
+        Raises: PeerFailed when that process is gone; CollectiveMismatch where that rank took its turn elsewhere.
         """
         self._turn += 1
         name, pause = f"turn/{self._turn}/{first}", FIRST_S
@@ -58,6 +62,12 @@ class Turns:
                 raise PeerFailed(f"rank {first}, or the process that serves the store, is gone ({error})") from error
             if note is not None:
                 failure: str | None = note[0]
+                if note[1].rpartition("/")[2] != site.rpartition("/")[2]:
+                    raise CollectiveMismatch(
+                        "ranks take their turns at different lines:"
+                        f"\n  rank {first}: main_process_first at {note[1]}"
+                        f"\n  rank {self._board.rank}: main_process_first at {site}\nenter it on every rank"
+                    )
                 return failure
             if newest != beat:
                 beat, heard = newest, time.monotonic()

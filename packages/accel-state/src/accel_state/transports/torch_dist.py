@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 from accel_state.board import Board
 from accel_state.errors import PeerLost
 from accel_state.journal import Journal
+from accel_state.stall import ADVICE
 from accel_state.transports import _front
 from accel_state.transports._base import Reduction, Transport
 from accel_state.transports._turns import Turns
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 T = TypeVar("T")
+logger = logging.getLogger("accel")
 
 #: bytes of the first message of an object that one rank sends
 FRONT = 1 << 12
@@ -49,6 +52,8 @@ class TorchDist(Transport):
         names = vars(torch.distributed)
         self._gathering: Callable[..., Any] = names.get("all_gather_single") or names["all_gather_into_tensor"]
         op = torch.distributed.ReduceOp
+        self._told_of: set[str] = set()
+        self._sites: dict[int, str] = {}
         self._finished: deque[Any] = deque(maxlen=64)
         # gloo has no average: sum and divide
         self._ops: dict[Reduction, Any] = {"sum": op.SUM, "mean": op.SUM, "max": op.MAX, "min": op.MIN}
@@ -74,6 +79,8 @@ class TorchDist(Transport):
             mine = self._torch.frombuffer(bytearray(front.ljust(length, b"\0")), dtype=self._torch.uint8)
             self._finish(self._gathering, self._torch.frombuffer(fronts, dtype=self._torch.uint8), mine)
         said = _front.read(fronts, length, range(self.size))
+        if said.apart is not None:
+            self._warn_of_lines(said.apart)
         if said.payloads is not None:
             return said.payloads
         longest = max(said.lengths)
@@ -82,8 +89,19 @@ class TorchDist(Transport):
         start = rows.data_ptr()
         return [ctypes.string_at(start + rank * longest, count) for rank, count in enumerate(said.lengths)]
 
+    def _warn_of_lines(self, calls: str) -> None:
+        """Says once of each that ranks call the same from different lines, which may be two calls that have met."""
+        if calls not in self._told_of:
+            self._told_of.add(calls)
+            if self.rank == 0:
+                logger.warning(
+                    "ranks call the same from different lines; if that is not meant, look for a call inside an `if`, or"
+                    " after a `break`:%s",
+                    calls,
+                )
+
     def send(self, what: str, payload: bytes, source: int) -> bytes:
-        """The payload of rank `source`, which waits for nobody; one message where it is small, two otherwise.
+        """The payload of rank `source`, which hears nothing back; one message where it is small, two otherwise.
 
         Raises: CollectiveMismatch on a rank whose `what` is not the source's.
         Collective: every rank of the group must call.
@@ -103,12 +121,20 @@ class TorchDist(Transport):
         rest = self.broadcast(rest, source)
         return ctypes.string_at(rest.data_ptr(), rest.numel())
 
-    def end_turn(self, failure: str | None) -> None:
+    def begin_turn(self) -> int:
+        """Begins this rank's turn: its number."""
+        if self._turns is None:
+            return super().begin_turn()
+        self._sites[turn := self._turns.begin()] = self.journal.begin("main_process_first", patient=True)
+        self.journal.end()
+        return turn
+
+    def end_turn(self, turn: int, failure: str | None) -> None:
         """Lets the ranks go on that wait for this one's turn to end; where there is no store, a collective."""
         if self._turns is None:
-            super().end_turn(failure)
+            super().end_turn(turn, failure)
         else:
-            self._turns.end(failure)
+            self._turns.end(turn, self._sites.pop(turn), failure)
 
     def await_turn(self, first: int) -> str | None:
         """Returns when the turn of rank `first` has ended: why it failed, or None.
@@ -117,9 +143,9 @@ class TorchDist(Transport):
         """
         if self._turns is None:
             return super().await_turn(first)
-        self.journal.begin(f"main_process_first (after rank {first})", patient=True)
+        site = self.journal.begin(f"main_process_first (after rank {first})", patient=True)
         try:
-            return self._turns.wait(first)
+            return self._turns.wait(first, site)
         finally:
             self.journal.end()
 
@@ -184,9 +210,16 @@ class TorchDist(Transport):
         if not any(word in text for word in ("onnection", "Timed out", "timed out", "Broken pipe", "peer", "remote")):
             return error
         known = self._turns.whereabouts(self.size) if self._turns is not None else ""
+        # of gloo's words only what has happened
+        found = text.splitlines()[0].rpartition("] ")[2].partition(". This")[0] or text.splitlines()[0]
+        if known:
+            return PeerLost(
+                f"rank {self.rank} waits in {self.journal.newest()}, and not all others are there any more:{known}\n"
+                f"{ADVICE} A process that failed has said why. ({found})"
+            )
         return PeerLost(
             f"rank {self.rank} lost another process, or waited too long for it, in {self.journal.newest()}; what that"
-            f" one says, or its log, has the cause ({text.splitlines()[0]}){known}"
+            f" one says, or its log, has the cause ({found})"
         )
 
 
