@@ -94,7 +94,7 @@ def _of_messages(tensors: Sequence[torch.Tensor], transport: Transport, source: 
 
     Collective: every rank of the group must call, with tensors of equal shapes and dtypes.
     """
-    found = [tensor.detach().clone() for tensor in tensors]
+    found = [tensor if tensor.numel() else tensor.detach().clone() for tensor in tensors]
     for places in groups(tensors):
         whole = torch.cat([as_bytes(tensors[place]) for place in places])
         parts = torch.split(transport.broadcast(whole, source), [tensors[place].nbytes for place in places])

@@ -68,7 +68,8 @@ def _of_messages(tensors: Sequence[torch.Tensor], transport: Transport, how: Red
 
     Collective: every rank of the group must call, with tensors of equal shapes and dtypes.
     """
-    found = [tensor.detach().clone() for tensor in tensors]  # those without numbers stay so
+    # those without numbers stay so; of the others no copy is made here
+    found = [tensor if tensor.numel() else tensor.detach().clone() for tensor in tensors]
     for places in groups(tensors):
         if len(places) == 1:
             found[places[0]] = _all_reduced(tensors[places[0]], transport, how)
