@@ -17,7 +17,7 @@ from accel_ops import (
     recursively_apply,
     slice_tensors,
 )
-from accel_ops.tree import all_tensors, leaves
+from accel_ops.tree import leaves
 from accel_testing import assert_same_numbers
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -221,9 +221,3 @@ def test_only_half_precision_becomes_fp32() -> None:
     assert [tensor.dtype for tensor in done.x] == [torch.float32, torch.float32, *full]
     assert all(one is other for one, other in zip(done.x[2:], data.x[2:], strict=True))
     assert done.y == "text"
-
-
-def test_all_tensors_means_at_least_one() -> None:
-    assert all_tensors([torch.ones(1), {"a": torch.ones(1)}])
-    assert not all_tensors([torch.ones(1), 2])
-    assert not all_tensors([])

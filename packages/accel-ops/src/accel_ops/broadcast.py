@@ -10,7 +10,7 @@ from accel_state import Transport, call_site
 
 from accel_ops.agree import DIGEST, ShapeMismatch, agree, digest, require_alike, signature
 from accel_ops.flat import Flat
-from accel_ops.packing import as_bytes, from_bytes, groups, to_bytes, travels_small
+from accel_ops.packing import as_bytes, from_bytes, in_groups, to_bytes, travels_small
 
 #: leaves that are named where ranks do not fit together
 MOST = 4
@@ -49,7 +49,7 @@ def broadcast(data: Any, transport: Transport, *, source: int = 0) -> Any:
         # it takes so long that all may as well agree before
         require_alike(operation, agree(operation, flat, transport), advice=advice)
         flat.check()
-        return flat.rebuilt(_of_messages(tensors, transport, source))
+        return flat.rebuilt(in_groups(tensors, as_bytes, lambda whole: transport.broadcast(whole.clone(), source)))
     if not answer.startswith(mine):
         found = (
             f"\n  rank {source}{answer[DIGEST + 3 : end].decode()}\n  rank {transport.rank}{_words(flat)[2:].decode()}"
@@ -86,20 +86,6 @@ def _of_letter(tensors: Sequence[torch.Tensor], sent: bytes) -> list[torch.Tenso
         end = start + tensor.nbytes
         found.append(from_bytes(sent[start:end], tensor.shape, tensor.dtype))
         start = end
-    return found
-
-
-def _of_messages(tensors: Sequence[torch.Tensor], transport: Transport, source: int) -> list[torch.Tensor]:
-    """A message for each large tensor, and one for all others of a dtype; those come back as views of one tensor.
-
-    Collective: every rank of the group must call, with tensors of equal shapes and dtypes.
-    """
-    found = [tensor if tensor.numel() else tensor.detach().clone() for tensor in tensors]
-    for places in groups(tensors):
-        whole = torch.cat([as_bytes(tensors[place]) for place in places])
-        parts = torch.split(transport.broadcast(whole, source), [tensors[place].nbytes for place in places])
-        for place, part in zip(places, parts, strict=True):
-            found[place] = part.view(tensors[place].dtype).view(tensors[place].shape)
     return found
 
 

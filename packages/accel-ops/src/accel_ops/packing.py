@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -85,3 +85,22 @@ def groups(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
             alone = place if tensor.nbytes >= LARGE else -1
             found.setdefault((tensor.device, tensor.dtype, alone), []).append(place)
     return list(found.values())
+
+
+def in_groups(
+    tensors: Sequence[torch.Tensor],
+    flatten: Callable[[torch.Tensor], torch.Tensor],
+    exchange: Callable[[torch.Tensor], torch.Tensor],
+) -> list[torch.Tensor]:
+    """What `exchange` makes of tensors: one call for each large one, and one for all others of a device and dtype.
+
+    Those that went together come back as views of one tensor; those without numbers do not go.
+    Collective: as `exchange`, with tensors of equal shapes and dtypes on every rank.
+    """
+    found = [tensor if tensor.numel() else tensor.detach().clone() for tensor in tensors]
+    for places in groups(tensors):
+        flat = [flatten(tensors[place]) for place in places]
+        whole = exchange(flat[0] if len(flat) == 1 else torch.cat(flat))
+        for place, part in zip(places, torch.split(whole, [len(one) for one in flat]), strict=True):
+            found[place] = part.view(tensors[place].dtype).view(tensors[place].shape)
+    return found

@@ -10,7 +10,7 @@ from accel_state import Reduction, Transport
 
 from accel_ops.agree import agree, require_alike
 from accel_ops.flat import Flat, unusual
-from accel_ops.packing import from_bytes, groups, to_bytes, travels_small
+from accel_ops.packing import from_bytes, in_groups, to_bytes, travels_small
 
 _COMBINED: dict[Reduction, Callable[[torch.Tensor], torch.Tensor]] = {
     "sum": lambda stack: stack.sum(0, dtype=stack.dtype),
@@ -19,6 +19,8 @@ _COMBINED: dict[Reduction, Callable[[torch.Tensor], torch.Tensor]] = {
     "min": lambda stack: stack.amin(0),
 }
 REDUCTIONS = tuple(_COMBINED)
+#: dtypes that every reduction leaves as they are
+_PLAIN = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16})
 
 
 def reduce(data: Any, transport: Transport, *, how: Reduction = "mean", scale: float = 1.0) -> Any:
@@ -31,6 +33,9 @@ def reduce(data: Any, transport: Transport, *, how: Reduction = "mean", scale: f
     """
     if how not in _COMBINED:
         raise ValueError(f"reduction={how!r}: expected one of {', '.join(REDUCTIONS)}")
+    if transport.size == 1 and isinstance(data, torch.Tensor) and data.dtype in _PLAIN and unusual(data) is None:
+        alone = transport.all_reduce(data, how)
+        return alone if scale == 1.0 else alone * scale
     operation = f"reduce ({how})"
     flat = Flat(data, operation)
     flat.refusal = flat.refusal or _not_to_be_combined(flat, how)
@@ -47,7 +52,10 @@ def reduce(data: Any, transport: Transport, *, how: Reduction = "mean", scale: f
         agreed = agree(operation, flat, transport, to_bytes(tensors) if small else b"")
         require_alike(operation, agreed, advice="give every rank the same, or use gather")
         flat.check()
-        found = _of_letters(tensors, agreed.sent, how) if small else _of_messages(tensors, transport, how)
+        if small:
+            found = _of_letters(tensors, agreed.sent, how)
+        else:
+            found = in_groups(tensors, _flattened, lambda whole: _all_reduced(whole, transport, how))
     found = [_narrowed(tensor, dtype) for tensor, dtype in zip(found, dtypes, strict=True)]
     return flat.rebuilt(found if scale == 1.0 else (tensor * scale for tensor in found))
 
@@ -63,22 +71,8 @@ def _of_letters(tensors: Sequence[torch.Tensor], sent: Sequence[bytes], how: Red
     return found
 
 
-def _of_messages(tensors: Sequence[torch.Tensor], transport: Transport, how: Reduction) -> list[torch.Tensor]:
-    """A message for each large tensor, and one for all others of a dtype; those come back as views of one tensor.
-
-    Collective: every rank of the group must call, with tensors of equal shapes and dtypes.
-    """
-    # those without numbers stay so; of the others no copy is made here
-    found = [tensor if tensor.numel() else tensor.detach().clone() for tensor in tensors]
-    for places in groups(tensors):
-        if len(places) == 1:
-            found[places[0]] = _all_reduced(tensors[places[0]], transport, how)
-            continue
-        whole = _all_reduced(torch.cat([tensors[place].detach().reshape(-1) for place in places]), transport, how)
-        parts = torch.split(whole, [tensors[place].numel() for place in places])
-        for place, part in zip(places, parts, strict=True):
-            found[place] = part.view(tensors[place].shape)
-    return found
+def _flattened(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().reshape(-1)
 
 
 def _all_reduced(tensor: torch.Tensor, transport: Transport, how: Reduction) -> torch.Tensor:

@@ -92,12 +92,6 @@ def require_tensors(operation: str, data: Any) -> None:
             )
 
 
-def all_tensors(data: Any) -> bool:
-    """Whether every leaf is a tensor, and there is at least one."""
-    found = [isinstance(leaf, torch.Tensor) for _, leaf in leaves(data)]
-    return bool(found) and all(found)
-
-
 def find_batch_size(data: Any) -> int:
     """The length of the first leaf along its first dim.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from accel_state.board import Board, open_board
 from accel_state.devices import choose
-from accel_state.environ import JOURNAL, WATCH, flag, process_environ
+from accel_state.environ import JOURNAL, MAILBOX, WATCH, flag, process_environ
 from accel_state.environments import detect
 from accel_state.errors import NoRun, RunConflict
 from accel_state.journal import Journal
@@ -65,8 +65,10 @@ def release() -> None:
     global _process
     run, _process = _process, None
     _stop_watching()
-    if run is not None and run.opened_group:
-        close_group()
+    if run is not None:
+        run.transport.close()
+        if run.opened_group:
+            close_group()
 
 
 @contextmanager
@@ -101,7 +103,8 @@ def _start(request: RunRequest) -> Run:
     board = open_board(topology.rank, number)
     if WATCH not in environ or flag(environ, WATCH):
         _start_watching(open_board(topology.rank, number), journal, topology, options)
-    return Run(topology, device, placed_on, TorchDist(journal, board), request.precision, opened)
+    mailbox = MAILBOX not in environ or flag(environ, MAILBOX)
+    return Run(topology, device, placed_on, TorchDist(journal, board, mailbox=mailbox), request.precision, opened)
 
 
 def _start_watching(board: Board | None, journal: Journal, topology: Topology, options: GroupOptions) -> None:

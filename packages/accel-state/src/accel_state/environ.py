@@ -17,6 +17,8 @@ ACCUMULATION_STEPS = "ACCEL_GRADIENT_ACCUMULATION_STEPS"
 JOURNAL = "ACCEL_JOURNAL"
 #: the level of loggers of accel.logging that were not given one
 LOG_LEVEL = "ACCEL_LOG_LEVEL"
+#: whether processes of one machine share memory for small messages; yes where nothing is said
+MAILBOX = "ACCEL_MAILBOX"
 #: whether waits are watched; yes where nothing is said
 WATCH = "ACCEL_WATCH"
 

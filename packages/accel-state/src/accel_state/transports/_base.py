@@ -51,6 +51,10 @@ class Transport(ABC):
         Collective: every rank of the group must call.
         """
 
+    def close(self) -> None:
+        """Tells the others that this rank exchanges nothing any more."""
+        return None
+
     def begin_turn(self) -> int:
         """Begins this rank's turn, for which others wait: its number, for `end_turn`."""
         return 0

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from accel_state.errors import CollectiveMismatch
 
-_HEAD = struct.Struct("<QHH")  # lengths of the payload, of what is asked for, and of the line that asks
+#: lengths of the payload, of what is asked for, and of the line that asks; whether the sender can use a mailbox
+_HEAD = struct.Struct("<QBBB")
 
 #: bytes of what is asked for, and of the line that asks, at most
 WORDS = 60
@@ -19,57 +20,57 @@ def length_for(size: int) -> int:
     return max(256, min(4096, 65536 // size))
 
 
-def write(what: str, site: str, payload: bytes, length: int) -> bytes:
+def write(what: str, site: str, payload: bytes, length: int, *, ready: bool = False) -> bytes:
     """The front, of `length` bytes or, where nothing more is to be said, fewer."""
     words, line = what.encode(errors="replace")[:WORDS], site.encode(errors="replace")[-WORDS:]
-    front = _HEAD.pack(len(payload), len(words), len(line)) + words + line
+    front = _HEAD.pack(len(payload), len(words), len(line), ready) + words + line
     return front + payload if len(front) + len(payload) <= length else front
 
 
-@dataclass(frozen=True, slots=True)
-class Fronts:
+class Fronts(NamedTuple):
     """What all ranks say: how long their payloads are, and the payloads, unless one is too long to be in here.
 
-    `apart` has a line for each rank where they call the same from different lines.
+    `apart` has a line for each rank where they call the same from different lines; `ready` is whether all are.
     """
 
     lengths: list[int]
     payloads: list[bytes] | None
     apart: str | None = None
+    ready: bool = False
 
 
-def read(fronts: bytes | bytearray, length: int, ranks: Sequence[int]) -> Fronts:
-    """The fronts of these ranks, one after the other.
+def read(fronts: Sequence[bytes], ranks: Sequence[int]) -> Fronts:
+    """The fronts of these ranks; what follows a payload does not matter.
 
     Raises: CollectiveMismatch with a line for each rank where they ask for different things.
     """
-    lengths, payloads, said, lines, whole = list[int](), list[bytes](), list[bytes](), set[bytes](), True
-    for start in range(0, len(fronts), length):
-        count, words, line = _HEAD.unpack_from(fronts, start)
-        begin = start + _HEAD.size
-        payload = begin + words + line
+    lengths, payloads, said, lines = list[int](), list[bytes](), set[bytes](), set[bytes]()
+    whole = ready = True
+    for front in fronts:
+        count, words, line, can = _HEAD.unpack_from(front)
+        begin = _HEAD.size + words
+        end = begin + line
         lengths.append(count)
-        said.append(bytes(fronts[begin : begin + words]))
-        # machines may keep the script in folders of their own
-        lines.add(bytes(fronts[begin + words : payload]).rpartition(b"/")[2])
-        whole = whole and payload + count <= start + length
-        if whole:
-            payloads.append(bytes(fronts[payload : payload + count]))
-    if any(one != said[0] for one in said):
+        said.add(front[_HEAD.size : begin])
+        lines.add(front[begin:end])
+        ready = ready and can
+        whole = whole and end + count <= len(front)
+        payloads.append(front[end : end + count])
+    if len(said) > 1:
         raise CollectiveMismatch(
-            f"ranks called different operations at the same time:{_calls(fronts, length, ranks)}\ncall the same on"
-            " every rank"
+            f"ranks called different operations at the same time:{_calls(fronts, ranks)}\ncall the same on every rank"
         )
-    apart = _calls(fronts, length, ranks) if len(lines) > 1 else None
-    return Fronts(lengths, payloads if whole else None, apart)
+    # machines may keep the script in folders of their own
+    apart = len(lines) > 1 and len({one.rpartition(b"/")[2] for one in lines}) > 1
+    return Fronts(lengths, payloads if whole else None, _calls(fronts, ranks) if apart else None, bool(ready))
 
 
-def _calls(fronts: bytes | bytearray, length: int, ranks: Sequence[int]) -> str:
+def _calls(fronts: Sequence[bytes], ranks: Sequence[int]) -> str:
     """A line for each rank: what it asks for, and where."""
     rows = []
-    for rank, start in zip(ranks, range(0, len(fronts), length), strict=True):
-        _, words, line = _HEAD.unpack_from(fronts, start)
-        begin = start + _HEAD.size
-        what, site = fronts[begin : begin + words], fronts[begin + words : begin + words + line]
+    for rank, front in zip(ranks, fronts, strict=True):
+        _, words, line, _ = _HEAD.unpack_from(front)
+        begin = _HEAD.size + words
+        what, site = front[_HEAD.size : begin], front[begin : begin + line]
         rows.append(f"\n  rank {rank}: {what.decode(errors='replace')} at {site.decode(errors='replace')}")
     return "".join(rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import final
 
 from accel_state.board import BEAT_S, Board
@@ -22,10 +23,10 @@ class Turns:
         self._board = board
         self._turn = 0
 
-    def whereabouts(self, size: int) -> str:
-        """A line for each other rank that is gone, or has come to its end."""
+    def whereabouts(self, ranks: Iterable[int]) -> str:
+        """A line for each of these ranks, other than this one, that is gone, or has come to its end."""
         rows = []
-        for rank in range(size):
+        for rank in ranks:
             try:
                 last = self._board.ended(rank)
                 if rank != self._board.rank and last is not None:

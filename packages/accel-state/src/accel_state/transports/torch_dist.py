@@ -15,6 +15,7 @@ from accel_state.journal import Journal
 from accel_state.stall import ADVICE
 from accel_state.transports import _front
 from accel_state.transports._base import Reduction, Transport
+from accel_state.transports._mailbox import LONGEST, Mailbox, Opening
 from accel_state.transports._turns import Turns
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ LONGEST_S = 0.05
 class TorchDist(Transport):
     """The default process group of torch.distributed, which must be open."""
 
-    def __init__(self, journal: Journal | None = None, board: Board | None = None) -> None:
+    def __init__(self, journal: Journal | None = None, board: Board | None = None, *, mailbox: bool = True) -> None:
         import torch
         import torch.distributed
 
@@ -47,6 +48,9 @@ class TorchDist(Transport):
         self.size = torch.distributed.get_world_size()
         self.journal = journal or Journal()
         self._turns = Turns(board) if board is not None else None
+        self._mailbox: Mailbox | None = None
+        self._opening = Opening(board, self.size) if board is not None and mailbox else None
+        self._ranks = range(self.size)
         self._front = _front.length_for(self.size)
         # renamed in torch 2.13, where the old name warns
         names = vars(torch.distributed)
@@ -57,9 +61,21 @@ class TorchDist(Transport):
         self._finished: deque[Any] = deque(maxlen=64)
         # gloo has no average: sum and divide
         self._ops: dict[Reduction, Any] = {"sum": op.SUM, "mean": op.SUM, "max": op.MAX, "min": op.MIN}
+        if board is not None:
+            _open.append(self)
 
-    def __reduce__(self) -> tuple[type[TorchDist], tuple[()]]:
-        return TorchDist, ()  # what is pickled with it joins the group of the process that unpickles it
+    def __reduce__(self) -> tuple[Callable[[], TorchDist], tuple[()]]:
+        return _of_this_process, ()  # what is pickled with it joins the group of the process that unpickles it
+
+    def close(self) -> None:
+        """Tells the others that this rank exchanges nothing any more."""
+        _open[:] = [one for one in _open if one is not self]
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            opening.close()
+        box, self._mailbox = self._mailbox, None
+        if box is not None:
+            box.close()
 
     def exchange(self, what: str, payload: bytes = b"") -> list[bytes]:
         """Every rank's payload, in rank order; one message where all are small, two otherwise.
@@ -67,18 +83,13 @@ class TorchDist(Transport):
         Raises: CollectiveMismatch on every rank where `what` is not the same on all.
         Collective: every rank of the group must call.
         """
-        site, length = self.journal.begin(what), self._front
-        front = _front.write(what, site, payload, length)
-        fronts = bytearray(self.size * length)
-        if self.size == 2:
-            # each fills its half of zeros and they add up: of two that is faster than gathering
-            fronts[self.rank * length : self.rank * length + len(front)] = front
-            whole = self._torch.frombuffer(fronts, dtype=self._torch.int64)
-            self._finish(self._dist.all_reduce, whole)
+        site = self.journal.begin(what)
+        if self._mailbox is not None:
+            said = _front.read(self._by_mailbox(self._mailbox, what, site, payload), self._ranks)
         else:
-            mine = self._torch.frombuffer(bytearray(front.ljust(length, b"\0")), dtype=self._torch.uint8)
-            self._finish(self._gathering, self._torch.frombuffer(fronts, dtype=self._torch.uint8), mine)
-        said = _front.read(fronts, length, range(self.size))
+            said = _front.read(self._by_group(what, site, payload), self._ranks)
+            if said.ready and self._opening is not None:
+                self._mailbox = self._opening.mailbox(self._lost)
         if said.apart is not None:
             self._warn_of_lines(said.apart)
         if said.payloads is not None:
@@ -88,6 +99,31 @@ class TorchDist(Transport):
         rows = self.all_gather(row)
         start = rows.data_ptr()
         return [ctypes.string_at(start + rank * longest, count) for rank, count in enumerate(said.lengths)]
+
+    def _by_mailbox(self, box: Mailbox, what: str, site: str, payload: bytes) -> list[bytes]:
+        mine = _front.write(what, site, payload, LONGEST)
+        try:
+            box.post(mine)
+            found = [mine if rank == self.rank else box.read(rank) for rank in self._ranks]
+            box.done()
+        finally:
+            self.journal.end()
+        return found
+
+    def _by_group(self, what: str, site: str, payload: bytes) -> list[bytes]:
+        ready = self._opening is not None and self._opening.attempt()
+        length = self._front
+        front = _front.write(what, site, payload, length, ready=ready)
+        fronts = bytearray(self.size * length)
+        if self.size == 2:
+            # each fills its half of zeros and they add up: of two that is faster than gathering
+            fronts[self.rank * length : self.rank * length + len(front)] = front
+            whole = self._torch.frombuffer(fronts, dtype=self._torch.int64)
+            self._finish(self._dist.all_reduce, whole)
+        else:
+            mine = self._torch.frombuffer(bytearray(front.ljust(length, b"\0")), dtype=self._torch.uint8)
+            self._finish(self._gathering, self._torch.frombuffer(fronts, dtype=self._torch.uint8), mine)
+        return [bytes(fronts[start : start + length]) for start in range(0, len(fronts), length)]
 
     def _warn_of_lines(self, calls: str) -> None:
         """Says once of each that ranks call the same from different lines, which may be two calls that have met."""
@@ -106,15 +142,21 @@ class TorchDist(Transport):
         Raises: CollectiveMismatch on a rank whose `what` is not the source's.
         Collective: every rank of the group must call.
         """
-        site, length = self.journal.begin(what), FRONT
-        mine = _front.write(what, site, payload if self.rank == source else b"", length)
-        front = bytearray(mine.ljust(length, b"\0"))
-        self._finish(self._dist.broadcast, self._torch.frombuffer(front, dtype=self._torch.uint8), source)
-        if self.rank != source:
-            fronts = front + mine.ljust(length, b"\0")
-            said = _front.read(fronts, length, (source, self.rank))
+        site, box, here = self.journal.begin(what), self._mailbox, self.rank == source
+        length = LONGEST if box is not None else FRONT
+        mine = _front.write(what, site, payload if here else b"", length)
+        if box is not None:
+            try:
+                box.post(mine)
+                theirs = mine if here else box.read(source)
+                box.done()
+            finally:
+                self.journal.end()
         else:
-            said = _front.read(front, length, (source,))
+            front = bytearray(mine.ljust(length, b"\0"))
+            self._finish(self._dist.broadcast, self._torch.frombuffer(front, dtype=self._torch.uint8), source)
+            theirs = bytes(front)
+        said = _front.read((theirs,), (source,)) if here else _front.read((theirs, mine), (source, self.rank))
         if said.payloads is not None:
             return said.payloads[0]
         rest = self._torch.frombuffer(bytearray(payload.ljust(said.lengths[0], b"\0")), dtype=self._torch.uint8)
@@ -209,9 +251,11 @@ class TorchDist(Transport):
         text = str(error)
         if not any(word in text for word in ("onnection", "Timed out", "timed out", "Broken pipe", "peer", "remote")):
             return error
-        known = self._turns.whereabouts(self.size) if self._turns is not None else ""
         # of gloo's words only what has happened
-        found = text.splitlines()[0].rpartition("] ")[2].partition(". This")[0] or text.splitlines()[0]
+        return self._lost(text.splitlines()[0].rpartition("] ")[2].partition(". This")[0] or text.splitlines()[0])
+
+    def _lost(self, found: str) -> PeerLost:
+        known = self._turns.whereabouts(self._ranks) if self._turns is not None else ""
         if known:
             return PeerLost(
                 f"rank {self.rank} waits in {self.journal.newest()}, and not all others are there any more:{known}\n"
@@ -221,6 +265,14 @@ class TorchDist(Transport):
             f"rank {self.rank} lost another process, or waited too long for it, in {self.journal.newest()}; what that"
             f" one says, or its log, has the cause ({found})"
         )
+
+
+#: those of the run of this process, the newest last
+_open: list[TorchDist] = []
+
+
+def _of_this_process() -> TorchDist:
+    return _open[-1] if _open else TorchDist()
 
 
 def _holders(x: Any) -> int:
