@@ -72,7 +72,7 @@ def test_the_same_from_different_lines_is_told() -> None:
 
 
 def test_a_payload_may_be_longer_than_four_gibibytes() -> None:
-    assert _front.read([_front._HEAD.pack(1 << 33, 0, 0, 0).ljust(256, b"\0")], [0]).lengths == [1 << 33]
+    assert _front.read([_front._HEAD.pack(1 << 33, 0, 0).ljust(256, b"\0")], [0]).lengths == [1 << 33]
 
 
 def test_an_empty_payload_is_a_payload() -> None:

@@ -110,6 +110,6 @@ def _not_to_be_combined(flat: Flat, how: Reduction) -> str | None:
             continue
         if how in ("max", "min") and leaf.is_complex():
             return f"reduce ({how}) needs numbers that have an order; found {leaf.dtype} at data{path}"
-        if (leaf.is_floating_point() and leaf.itemsize == 1) or leaf.dtype == torch.uint64:
+        if (leaf.is_floating_point() and leaf.itemsize == 1) or leaf.dtype in (torch.uint64, torch.complex32):
             return f"reduce ({how}) cannot combine the {leaf.dtype} at data{path}; convert it first: x.float()"
     return None

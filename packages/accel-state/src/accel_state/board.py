@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
 
@@ -80,10 +81,11 @@ def _lives(pid: int) -> bool:
 
 
 def _host() -> str:
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    machine = boot.read_text().strip() if boot.exists() else ""
-    namespace = Path("/proc/self/ns/pid")  # process ids mean something only where they are the same ones
-    return f"{socket.gethostname()} {machine} {os.readlink(namespace) if namespace.exists() else ''}".strip()
+    machine = namespace = ""
+    with suppress(OSError):  # not every system has these, or lets everybody see them
+        machine = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        namespace = os.readlink("/proc/self/ns/pid")  # process ids mean something only where they are the same ones
+    return f"{socket.gethostname()} {machine} {namespace}".strip()
 
 
 def open_board(rank: int, run: int) -> Board | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -91,10 +92,10 @@ def _start(request: RunRequest) -> Run:
 
         return Run(topology, device, placed_on, Single(), request.precision)
     opened = open_group(topology, device.group_backend, request.group)
+    from accel_state.transports._mailbox import shared_memory
     from accel_state.transports.torch_dist import TorchDist
 
-    folder = environ.get(JOURNAL)
-    journal = Journal(Path(folder) / str(topology.rank) if folder and Path(folder).is_dir() else None)
+    journal = _journal(environ.get(JOURNAL), topology.rank)
     global _group
     number, _group = next(_runs), request.group
     options = request.group
@@ -103,8 +104,17 @@ def _start(request: RunRequest) -> Run:
     board = open_board(topology.rank, number)
     if WATCH not in environ or flag(environ, WATCH):
         _start_watching(open_board(topology.rank, number), journal, topology, options)
-    mailbox = MAILBOX not in environ or flag(environ, MAILBOX)
-    return Run(topology, device, placed_on, TorchDist(journal, board, mailbox=mailbox), request.precision, opened)
+    memory = None
+    if board is not None and (MAILBOX not in environ or flag(environ, MAILBOX)):
+        memory = shared_memory(board, topology.world_size, options.limit.total_seconds())
+    transport = TorchDist(journal, board, memory=memory)
+    return Run(topology, device, placed_on, transport, request.precision, opened)
+
+
+@functools.cache
+def _journal(folder: str | None, rank: int) -> Journal:
+    """The journal of this process, in which a second run goes on: the launcher reads one file."""
+    return Journal(Path(folder) / str(rank) if folder and Path(folder).is_dir() else None)
 
 
 def _start_watching(board: Board | None, journal: Journal, topology: Topology, options: GroupOptions) -> None:

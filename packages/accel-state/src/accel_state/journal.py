@@ -57,7 +57,8 @@ class Journal:
         """Notes that an exchange begins: the line of the user's that asked for it."""
         site = call_site()
         self.number += 1
-        about, line = f"{what}\0{data}"[:ABOUT].encode(errors="replace")[:ABOUT], site.encode(errors="replace")
+        about = f"{what[: ABOUT // 2]}\0{data}".encode(errors="replace")[:ABOUT]
+        line = site.encode(errors="replace")
         self._text = about + b"\0" + line[-(SIZE - _HEAD.size - ABOUT - 1) :]  # of a long path the end matters
         self._began, self._patient = time.monotonic(), patient
         self._write(0.0)

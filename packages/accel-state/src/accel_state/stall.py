@@ -21,7 +21,8 @@ class Status:
     """What one rank is doing: its newest exchange, since when it waits in it, and the user's line that it is at.
 
     `call` is None before its first exchange; `waits` None where it is in none; `ended` once its script is over; `asked`
-    is the number of the question that this answers. Units: seconds.
+    is the number of the question that this answers; `moves` says whether its exchange is of tensors, which take their
+    time on a slow network. Units: seconds.
     """
 
     rank: int
@@ -33,6 +34,7 @@ class Status:
     doing: str = ""
     ended: bool = False
     asked: int = 0
+    moves: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """The status as JSON has it."""
@@ -110,6 +112,11 @@ _ADVICE = (
 def _stands(now: Sequence[Status], before: Sequence[Status | None]) -> bool:
     earlier = {one.rank: one.number for one in before if one is not None and one.waits is not None}
     still = all(earlier.get(one.rank) == one.number and (one.waits or 0.0) >= STANDS_S for one in now)
+    # those that are ahead may have their part of what the others still receive
+    behind = min(one.number for one in now)
+    last = [one for one in now if one.number == behind]
+    if len(last) < len(now) and all(one.moves and one.what == last[0].what for one in last):
+        return False
     # what is the same on all of them is on its way, however slow
     return still and len({one.what for one in now}) > 1
 

@@ -164,7 +164,9 @@ class Watch:
         waiting = entry.ended is None and frame is not None and self._in_wait(frame)
         waits = time.monotonic() - entry.began if waiting else None
         me, asked = self._board.rank, self._answered
-        return Status(me, entry.number, entry.what, str(entry), waits, entry.patient, doing, asked=asked)
+        return Status(
+            me, entry.number, entry.what, str(entry), waits, entry.patient, doing, asked=asked, moves=bool(entry.data)
+        )
 
 
 def is_in_wait(frame: FrameType) -> bool:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from accel_state.errors import CollectiveMismatch
 
-#: lengths of the payload, of what is asked for, and of the line that asks; whether the sender can use a mailbox
-_HEAD = struct.Struct("<QBBB")
+#: lengths of the payload, of what is asked for, and of the line that asks
+_HEAD = struct.Struct("<QBB")
 
 #: bytes of what is asked for, and of the line that asks, at most
 WORDS = 60
@@ -20,23 +20,22 @@ def length_for(size: int) -> int:
     return max(256, min(4096, 65536 // size))
 
 
-def write(what: str, site: str, payload: bytes, length: int, *, ready: bool = False) -> bytes:
+def write(what: str, site: str, payload: bytes, length: int) -> bytes:
     """The front, of `length` bytes or, where nothing more is to be said, fewer."""
     words, line = what.encode(errors="replace")[:WORDS], site.encode(errors="replace")[-WORDS:]
-    front = _HEAD.pack(len(payload), len(words), len(line), ready) + words + line
+    front = _HEAD.pack(len(payload), len(words), len(line)) + words + line
     return front + payload if len(front) + len(payload) <= length else front
 
 
 class Fronts(NamedTuple):
     """What all ranks say: how long their payloads are, and the payloads, unless one is too long to be in here.
 
-    `apart` has a line for each rank where they call the same from different lines; `ready` is whether all are.
+    `apart` has a line for each rank where they call the same from different lines.
     """
 
     lengths: list[int]
     payloads: list[bytes] | None
     apart: str | None = None
-    ready: bool = False
 
 
 def read(fronts: Sequence[bytes], ranks: Sequence[int]) -> Fronts:
@@ -45,15 +44,14 @@ def read(fronts: Sequence[bytes], ranks: Sequence[int]) -> Fronts:
     Raises: CollectiveMismatch with a line for each rank where they ask for different things.
     """
     lengths, payloads, said, lines = list[int](), list[bytes](), set[bytes](), set[bytes]()
-    whole = ready = True
+    whole = True
     for front in fronts:
-        count, words, line, can = _HEAD.unpack_from(front)
+        count, words, line = _HEAD.unpack_from(front)
         begin = _HEAD.size + words
         end = begin + line
         lengths.append(count)
         said.add(front[_HEAD.size : begin])
         lines.add(front[begin:end])
-        ready = ready and can
         whole = whole and end + count <= len(front)
         payloads.append(front[end : end + count])
     if len(said) > 1:
@@ -62,14 +60,14 @@ def read(fronts: Sequence[bytes], ranks: Sequence[int]) -> Fronts:
         )
     # machines may keep the script in folders of their own
     apart = len(lines) > 1 and len({one.rpartition(b"/")[2] for one in lines}) > 1
-    return Fronts(lengths, payloads if whole else None, _calls(fronts, ranks) if apart else None, bool(ready))
+    return Fronts(lengths, payloads if whole else None, _calls(fronts, ranks) if apart else None)
 
 
 def _calls(fronts: Sequence[bytes], ranks: Sequence[int]) -> str:
     """A line for each rank: what it asks for, and where."""
     rows = []
     for rank, front in zip(ranks, fronts, strict=True):
-        _, words, line, _ = _HEAD.unpack_from(front)
+        _, words, line = _HEAD.unpack_from(front)
         begin = _HEAD.size + words
         what, site = front[_HEAD.size : begin], front[begin : begin + line]
         rows.append(f"\n  rank {rank}: {what.decode(errors='replace')} at {site.decode(errors='replace')}")

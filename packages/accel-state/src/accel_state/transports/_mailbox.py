@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, final
 
 from accel_state.board import Board
-from accel_state.process_group import GroupOptions, limit_of_open_group
+from accel_state.errors import PeerLost
 
 #: messages of a rank that may be under way, and bytes of each at most
 SLOTS, LONGEST = 4, (1 << 16) - 16
@@ -48,7 +48,7 @@ class Mailbox:
 
     def post(self, message: bytes) -> None:
         """Writes the next message, of at most LONGEST bytes."""
-        self.number = number = self.number + 1
+        number = self.number + 1  # ours only when it is written: what interrupts the wait takes none
         if self._read_by_all + SLOTS < number:
             for other in self._others:
                 self._await(self._done(other), number - SLOTS, other)
@@ -57,8 +57,8 @@ class Mailbox:
         self._memory[place + 16 : place + 16 + len(message)] = message
         word = place >> 3
         # the checksum tells a reader that sees the number before the content, as some processors let it
-        self._words[word + 1] = len(message) << 32 | zlib.crc32(message)
-        self._words[word] = number
+        self._words[word + 1] = len(message) << 32 | zlib.crc32(message, number & 0xFFFFFFFF)
+        self._words[word], self.number = number, number
 
     def read(self, rank: int) -> bytes:
         """The message of that number of a rank; waits until it is there."""
@@ -70,11 +70,14 @@ class Mailbox:
                 break
         else:
             self._await(word, number, rank)
+        until = time.monotonic() + self._limit_s
         while True:
             about = words[word + 1]
             message = self._memory[place + 16 : place + 16 + (about >> 32)]
-            if zlib.crc32(message) == about & 0xFFFFFFFF:
+            if zlib.crc32(message, number & 0xFFFFFFFF) == about & 0xFFFFFFFF:
                 return message
+            if time.monotonic() > until:
+                raise self._lost(f"message {number} of rank {rank} is damaged")
             time.sleep(0)
 
     def done(self) -> None:
@@ -114,71 +117,70 @@ class Mailbox:
         return None
 
 
-@final
-class Opening:
-    """The memory that ranks are about to share: rank 0 has made it, and says where on the board.
+def shared_memory(board: Board, size: int, limit_s: float) -> mmap.mmap | None:
+    """Memory that all ranks share, or None on all of them where one cannot: they are not all on one machine.
 
-    It has no name in any file system, and goes with the last process that has it open.
+    Rank 0 makes it and says on the board where, and each rank whether it has it. It has no name in any file system, and
+    goes with the last process that has it open.
+
+    Raises: PeerLost where a process is gone before it has said so.
+    Collective: every rank must call.
     """
-
-    def __init__(self, board: Board, size: int) -> None:
-        self._board, self._size = board, size
-        self._file: int | None = None
-        self._possible = hasattr(os, "memfd_create")
-        #: the memory, once this rank has it
-        self.memory: mmap.mmap | None = None
-        if self._possible and board.rank == 0:
-            self._make()
-
-    def attempt(self) -> bool:
-        """Whether this rank has the memory; looks for it if not."""
-        if self.memory is None and self._possible:
-            note = self._board.read("mailbox")
-            if note is not None:
-                self._possible = False  # there is one, and it can be opened or not
-                self.memory = self._opened(note)
-        return self.memory is not None
-
-    def mailbox(self, lost: Callable[[str], Exception]) -> Mailbox:
-        """The mailbox in it, once all ranks have the memory; waits in it that are in vain raise what `lost` makes."""
-        if self.memory is None:
-            raise RuntimeError("a mailbox was asked for before there was memory for it")
-        self.close()
-        board, limit = self._board, (limit_of_open_group() or GroupOptions().limit).total_seconds()
-        for rank in range(self._size):
-            board.alive(rank)  # remembers which process it is, should the store go before the others do
-        return Mailbox(self.memory, board, self._size, limit_s=limit, lost=lost)
-
-    def close(self) -> None:
-        """Lets nobody else find it."""
-        file, self._file = self._file, None
-        if file is not None:
-            os.close(file)
-
-    def _make(self) -> None:
-        self._possible = False
-        token, length = secrets.token_bytes(_TOKEN), _length(self._size)
+    length, file, memory = _length(size), None, None
+    if board.rank == 0:
+        token = secrets.token_bytes(_TOKEN)
         try:
-            self._file = os.memfd_create("accel-mailbox")
-            os.posix_fallocate(self._file, 0, length)  # a hole that cannot be filled later would kill the process
-            self.memory = mmap.mmap(self._file, length)
-        except OSError:
-            self.close()
-            return
-        self.memory[:_TOKEN] = token
-        self._board.post("mailbox", [self._board.host, f"/proc/{os.getpid()}/fd/{self._file}", token.hex()])
+            file, memory = _made(length)
+        except (OSError, AttributeError):  # no room, or a system without such memory
+            board.post("mailbox", [])
+        else:
+            memory[:_TOKEN] = token
+            board.post("mailbox", [board.host, f"/proc/{os.getpid()}/fd/{file}", token.hex()])
+    else:
+        memory = _opened(_awaited(board, "mailbox", 0, limit_s), board.host, length)
+    board.post(f"mailbox/{board.rank}", memory is not None)
+    answers = [_awaited(board, f"mailbox/{rank}", rank, limit_s) for rank in range(size)]
+    if file is not None:
+        os.close(file)
+    return memory if all(answers) else None
 
-    def _opened(self, note: Any) -> mmap.mmap | None:
-        host, path, token = note
-        length = _length(self._size)
-        if host != self._board.host:
-            return None
-        try:
-            with open(path, "r+b", buffering=0) as file:
-                memory = mmap.mmap(file.fileno(), length)
-        except (OSError, ValueError):
-            return None
-        return memory if memory[:_TOKEN].hex() == token else None
+
+def _made(length: int) -> tuple[int, mmap.mmap]:
+    file = os.memfd_create("accel-mailbox")
+    try:
+        os.posix_fallocate(file, 0, length)  # a hole that cannot be filled later would kill the process
+        return file, mmap.mmap(file, length)
+    except OSError:
+        os.close(file)
+        raise
+
+
+def _opened(note: Any, host: str, length: int) -> mmap.mmap | None:
+    if not note or note[0] != host:
+        return None
+    try:
+        with open(note[1], "r+b", buffering=0) as file:
+            memory = mmap.mmap(file.fileno(), length)
+    except (OSError, ValueError):
+        return None
+    return memory if memory[:_TOKEN].hex() == note[2] else None
+
+
+def _awaited(board: Board, name: str, rank: int, limit_s: float) -> Any:
+    """What that rank writes under the name."""
+    began, pause = time.monotonic(), 0.0002
+    lost = PeerLost(f"rank {board.rank} was to begin together with rank {rank}, which is gone or did not come")
+    try:
+        while (note := board.read(name)) is None:
+            if board.alive(rank) is False or time.monotonic() - began > limit_s:
+                raise lost
+            time.sleep(pause)
+            pause = min(2 * pause, 0.01)
+    except PeerLost:
+        raise
+    except RuntimeError as error:  # the store is gone, and with it the process that serves it
+        raise lost from error
+    return note
 
 
 def _length(size: int) -> int:

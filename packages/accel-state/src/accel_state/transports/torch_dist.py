@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import mmap
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from accel_state.board import Board
-from accel_state.errors import PeerLost
+from accel_state.errors import NoRun, PeerLost
 from accel_state.journal import Journal
+from accel_state.process_group import GroupOptions, limit_of_open_group
 from accel_state.stall import ADVICE
 from accel_state.transports import _front
 from accel_state.transports._base import Reduction, Transport
-from accel_state.transports._mailbox import LONGEST, Mailbox, Opening
+from accel_state.transports._mailbox import LONGEST, Mailbox
 from accel_state.transports._turns import Turns
 
 if TYPE_CHECKING:
@@ -38,7 +40,9 @@ LONGEST_S = 0.05
 class TorchDist(Transport):
     """The default process group of torch.distributed, which must be open."""
 
-    def __init__(self, journal: Journal | None = None, board: Board | None = None, *, mailbox: bool = True) -> None:
+    def __init__(
+        self, journal: Journal | None = None, board: Board | None = None, *, memory: mmap.mmap | None = None
+    ) -> None:
         import torch
         import torch.distributed
 
@@ -49,7 +53,9 @@ class TorchDist(Transport):
         self.journal = journal or Journal()
         self._turns = Turns(board) if board is not None else None
         self._mailbox: Mailbox | None = None
-        self._opening = Opening(board, self.size) if board is not None and mailbox else None
+        if board is not None and memory is not None:
+            limit = (limit_of_open_group() or GroupOptions().limit).total_seconds()
+            self._mailbox = Mailbox(memory, board, self.size, limit_s=limit, lost=self._lost)
         self._ranks = range(self.size)
         self._front = _front.length_for(self.size)
         # renamed in torch 2.13, where the old name warns
@@ -70,9 +76,6 @@ class TorchDist(Transport):
     def close(self) -> None:
         """Tells the others that this rank exchanges nothing any more."""
         _open[:] = [one for one in _open if one is not self]
-        opening, self._opening = self._opening, None
-        if opening is not None:
-            opening.close()
         box, self._mailbox = self._mailbox, None
         if box is not None:
             box.close()
@@ -85,11 +88,10 @@ class TorchDist(Transport):
         """
         site = self.journal.begin(what)
         if self._mailbox is not None:
-            said = _front.read(self._by_mailbox(self._mailbox, what, site, payload), self._ranks)
+            fronts = self._by_mailbox(self._mailbox, what, site, payload)
         else:
-            said = _front.read(self._by_group(what, site, payload), self._ranks)
-            if said.ready and self._opening is not None:
-                self._mailbox = self._opening.mailbox(self._lost)
+            fronts = self._by_group(what, site, payload)
+        said = _front.read(fronts, self._ranks)
         if said.apart is not None:
             self._warn_of_lines(said.apart)
         if said.payloads is not None:
@@ -111,9 +113,8 @@ class TorchDist(Transport):
         return found
 
     def _by_group(self, what: str, site: str, payload: bytes) -> list[bytes]:
-        ready = self._opening is not None and self._opening.attempt()
         length = self._front
-        front = _front.write(what, site, payload, length, ready=ready)
+        front = _front.write(what, site, payload, length)
         fronts = bytearray(self.size * length)
         if self.size == 2:
             # each fills its half of zeros and they add up: of two that is faster than gathering
@@ -272,6 +273,12 @@ _open: list[TorchDist] = []
 
 
 def _of_this_process() -> TorchDist:
+    import torch.distributed
+
+    if not _open and not torch.distributed.is_initialized():
+        raise NoRun(
+            "what came here exchanges with other processes, and this one has no run; create an Accelerator first"
+        )
     return _open[-1] if _open else TorchDist()
 
 
