@@ -154,6 +154,11 @@ class AcceleratedOptimizer(Optimizer):
         if self.scaler is not None:
             self.scaler.discard(self.optimizer)
 
+    def discard_gradients(self) -> None:
+        """Clears the gradients, whatever window they belong to: what they were of is gone."""
+        self.step_was_skipped = False
+        self._clear()
+
     def train(self) -> None:
         """Tells an optimizer that has modes (a schedule-free one) to train."""
         self._mode("train")

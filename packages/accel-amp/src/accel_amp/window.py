@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import final
+from typing import Any, final
 
 import torch
 from accel_state import StepClock, Transport
@@ -52,6 +52,17 @@ class GradientWindow:
             )
         loss, weight = self._newest.tolist()
         return float(loss / weight)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next window needs of those before."""
+        return {"newest": self._newest}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on after the window in which the state was taken; one that has begun is forgotten."""
+        newest = state["newest"]
+        self._newest = newest if newest is None or self._newest is None else newest.to(self._newest.device)
+        self._window, self._divisor, self._weighted, self._settled, self._sums = 0, None, None, False, []
+        self._dropped = self._clock.dropped
 
     def share(self, loss: torch.Tensor, weight: torch.Tensor | float | None = None) -> torch.Tensor:
         """What to call backward on, in place of `loss`.

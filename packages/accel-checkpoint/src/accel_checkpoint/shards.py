@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -21,8 +21,14 @@ class Layout:
         return {alias: name for alias, name in self.aliases.items() if name in self.files[file]}
 
 
-def plan(state: Mapping[str, torch.Tensor], *, stem: str, suffix: str, max_bytes: int) -> Layout:
-    """Files filled in order up to `max_bytes`; a tensor larger than that has a file of its own."""
+def plan(
+    state: Mapping[str, torch.Tensor], *, stem: str, suffix: str, max_bytes: int, apart: Collection[str] = ()
+) -> Layout:
+    """Files filled in order up to `max_bytes`; a tensor larger than that has a file of its own.
+
+    Those named in `apart` come first, in files without others.
+    """
+    state = {name: state[name] for name in sorted(state, key=lambda name: name not in apart)} if apart else state
     aliases: dict[str, str] = {}
     first_of: dict[tuple[object, ...], str] = {}
     shards: list[dict[str, torch.Tensor]] = [{}]
@@ -34,7 +40,8 @@ def plan(state: Mapping[str, torch.Tensor], *, stem: str, suffix: str, max_bytes
             aliases[name] = first
             continue
         size = tensor.numel() * tensor.element_size()
-        if shards[-1] and filled + size > max_bytes:
+        turns = name not in apart and bool(shards[-1]) and next(iter(shards[-1])) in apart
+        if shards[-1] and (turns or filled + size > max_bytes):
             shards.append({})
             filled = 0
         shards[-1][name] = _by_itself(tensor.detach().to("cpu").resolve_conj().resolve_neg(), taken)

@@ -20,14 +20,14 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from accel.assembly import assemble
+from accel.checkpoints import Checkpoints
 from accel.compilation import TorchDynamoPlugin
-from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin
+from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin, ProjectConfiguration
 from accel.gradients import Gradients
 from accel.handlers import KwargsHandler, ProfileKwargs
 from accel.preparation import Preparer
 from accel.profiling import profiled
 from accel.settings import AUTO, resolve
-from accel.training import TrainingStep
 
 A = TypeVar("A")
 More = TypeVarTuple("More")
@@ -35,7 +35,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 @final
-class Accelerator(TrainingStep):
+class Accelerator(Checkpoints):
     """Runs an ordinary PyTorch loop on any number of processes, devices and precisions.
 
     Collective: every process of the job must create one, and call what is marked so in like order.
@@ -50,6 +50,8 @@ class Accelerator(TrainingStep):
         cpu: bool = False,
         dataloader_config: DataLoaderConfiguration | None = None,
         rng_types: Iterable[str] | None = None,
+        project_dir: str | Path | None = None,
+        project_config: ProjectConfiguration | None = None,
         step_scheduler_with_optimizer: bool = True,
         kwargs_handlers: Sequence[KwargsHandler] | None = None,
         dynamo_backend: str | None = None,
@@ -85,6 +87,7 @@ class Accelerator(TrainingStep):
             scheduler_once_per_step=scheduler_once_per_step,
         )
         self._gradients = Gradients(self.parts, self._preparer)
+        self._prepare_checkpoints(project_config or ProjectConfiguration(), project_dir)
 
     @property
     def run(self) -> Run:

@@ -20,6 +20,52 @@ class DataLoaderConfiguration:
 
 
 @dataclass
+class ProjectConfiguration:
+    """Where a project keeps what it writes, and how its checkpoints are called.
+
+    With `automatic_checkpoint_naming` they are `checkpoints/checkpoint_<n>` in `project_dir`, numbered on from what is
+    there, or from `iteration`; the newest `total_limit` are kept. `save_on_each_node` writes one on every machine, for
+    disks that machines do not share.
+    """
+
+    project_dir: str | Path | None = None
+    logging_dir: str | Path | None = None
+    automatic_checkpoint_naming: bool = False
+    total_limit: int | None = None
+    iteration: int = 0
+    save_on_each_node: bool = False
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.total_limit is not None and (type(self.total_limit) is not int or self.total_limit < 1):
+            problems.append(f"total_limit={self.total_limit!r}: expected a whole number of at least 1, or None")
+        if type(self.iteration) is not int or self.iteration < 0:
+            problems.append(f"iteration={self.iteration!r}: expected a whole number of at least 0")
+        if problems:
+            raise ValueError("; ".join(f"ProjectConfiguration: {one}" for one in problems))
+        self.set_directories(self.project_dir)
+
+    def set_directories(self, project_dir: str | Path | None = None) -> None:
+        """Sets the folder of the project, and that of its logs where it has none of its own."""
+        self.project_dir = project_dir
+        if self.logging_dir is None:
+            self.logging_dir = project_dir
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints that are named here.
+
+        Raises: ValueError without a project_dir.
+        """
+        if self.project_dir is None:
+            raise ValueError(
+                "checkpoints are named in project_dir/checkpoints, and there is no project_dir; pass"
+                " Accelerator(project_dir=...), or save_state and load_state the path of a folder"
+            )
+        return Path(self.project_dir) / "checkpoints"
+
+
+@dataclass
 class GradientAccumulationPlugin:
     """How gradients gather over micro-batches.
 

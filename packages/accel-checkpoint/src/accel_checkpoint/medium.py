@@ -1,0 +1,109 @@
+"""Every effect on the disk that a checkpoint has: what a crash can tear is what happens here, in this order."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from accel_checkpoint.errors import CheckpointError
+
+_hashing = ThreadPoolExecutor(1, thread_name_prefix="accel-hash")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file as it was written."""
+
+    size: int
+    sha256: str
+
+
+class Medium:
+    """A disk."""
+
+    def make_folder(self, path: Path) -> None:
+        """Makes a folder that is not there yet, and those above it."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir()
+
+    def write(self, path: Path, content: Iterable[memoryview | bytes]) -> Written:
+        """Writes a new file, on the disk when this returns; hashes it beside."""
+        digest, size = hashlib.sha256(), 0
+        with path.open("xb", buffering=0) as file:
+            for piece in content:
+                # both let go of the interpreter
+                hashed = _hashing.submit(digest.update, piece)
+                try:
+                    _write_all(file.fileno(), piece)
+                finally:
+                    hashed.result()
+                size += len(piece)
+            os.fsync(file.fileno())
+        return Written(size, digest.hexdigest())
+
+    def link(self, path: Path, source: Path) -> bool:
+        """Gives a file a second name; False where the file system has none."""
+        try:
+            os.link(source, path)
+        except OSError:
+            return False
+        return True
+
+    def flush_file(self, path: Path) -> None:
+        """Returns when what was written to a file is on the disk."""
+        _flush(path, os.O_RDONLY)
+
+    def flush_folder(self, path: Path) -> None:
+        """Returns when the names in a folder are on the disk."""
+        _flush(path, os.O_RDONLY | os.O_DIRECTORY)
+
+    def rename(self, path: Path, to: Path) -> None:
+        """Gives a file or folder another name, at once and for everybody; an empty folder of that name is replaced."""
+        path.rename(to)
+
+    def remove(self, path: Path) -> None:
+        """Removes a file, or a folder and what is in it."""
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _write_all(descriptor: int, piece: memoryview | bytes) -> None:
+    rest = memoryview(piece)
+    while len(rest):
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _flush(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def explained(error: OSError, folder: Path) -> CheckpointError:
+    """The error of a disk in words: which one, and how much room it has."""
+    why = f"{type(error).__name__}: {error}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        why = f"no room: {error.strerror or error}"
+    return CheckpointError(
+        f"no checkpoint could be written to {folder} ({why}); {_room(folder)}; what was there before stays"
+    )
+
+
+def _room(folder: Path) -> str:
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        room = shutil.disk_usage(folder)
+    except OSError:
+        return "its disk does not answer"
+    return f"the disk of {folder} has {room.free:,} of {room.total:,} bytes free"

@@ -1,0 +1,108 @@
+"""Tensors in a safetensors file, written in one pass that also hashes, and read after they were checked."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from accel_checkpoint.errors import CheckpointError
+
+#: bytes that are written and hashed at a time
+PIECE = 1 << 24
+
+#: the names that the format has for dtypes
+NAMES: dict[torch.dtype, str] = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.uint16: "U16",
+    torch.int32: "I32",
+    torch.uint32: "U32",
+    torch.int64: "I64",
+    torch.uint64: "U64",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float32: "F32",
+    torch.float64: "F64",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.complex64: "C64",
+}
+
+
+def refused(tensors: Mapping[str, torch.Tensor]) -> list[str]:
+    """The tensors that cannot be in such a file, each with its reason."""
+    return [
+        f"{name}: {tensor.dtype}" if tensor.dtype not in NAMES else f"{name}: {tensor.layout} on {tensor.device}"
+        for name, tensor in tensors.items()
+        if tensor.dtype not in NAMES or tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized
+    ]
+
+
+def pieces(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> Iterator[memoryview]:
+    """The content of the file, piece by piece; tensors on the CPU are not copied.
+
+    The header is filled up so that numbers begin at a multiple of 8 bytes.
+    """
+    # wide numbers first, so that each begins where a processor wants it
+    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    head: dict[str, Any] = {"__metadata__": dict(metadata or {"format": "pt"})}
+    end = 0
+    for name in order:
+        begin, end = end, end + tensors[name].numel() * tensors[name].element_size()
+        head[name] = {
+            "dtype": NAMES[tensors[name].dtype],
+            "shape": list(tensors[name].shape),
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(head, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield memoryview(len(text).to_bytes(8, "little") + text)
+    for name in order:
+        if tensors[name].numel():
+            whole = tensors[name].detach().to("cpu").resolve_conj().resolve_neg().contiguous()
+            size = whole.numel() * whole.element_size()
+            numbers = memoryview((ctypes.c_char * size).from_address(whole.data_ptr())).cast("B")
+            for start in range(0, size, PIECE):
+                yield numbers[start : start + PIECE]
+            del numbers
+
+
+_open: Any = partial(safe_open, framework="pt", device="cpu")  # its methods have no types
+
+
+class TensorFile:
+    """The tensors of a safetensors file, read one by one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._reader = _open(path)
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{path} is damaged or no safetensors file: {error}") from error
+        reader = self._reader
+        self.names: list[str] = list(reader.keys())
+        self.metadata: dict[str, str] = reader.metadata() or {}
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        try:
+            found: torch.Tensor = self._reader.get_tensor(name)
+        except SafetensorError as error:
+            raise CheckpointError(f"{self._path} has no tensor {name}: {error}") from error
+        return found
+
+    def about(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
+        """The shape and dtype of a tensor, which is not read for it."""
+        found = self._reader.get_slice(name)
+        return tuple(found.get_shape()), _DTYPES[found.get_dtype()]
+
+
+_DTYPES = {name: dtype for dtype, name in NAMES.items()}

@@ -1,0 +1,206 @@
+"""Nested Python values as JSON, with tensors beside it; nothing that could run code."""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import math
+import sys
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from accel_checkpoint.errors import CheckpointError
+
+#: how deep values may be nested
+DEEPEST = 64
+
+Tensors = dict[str, torch.Tensor]
+
+
+def encode(value: Any, tensors: Tensors | None = None) -> Any:
+    """The value as JSON has it; its tensors go into `tensors` under the path that leads to each, or in as text.
+
+    Numbers, text, bytes, None, lists, tuples, dictionaries, Counter, OrderedDict, torch.Size, dtypes, devices, complex
+    numbers, NumPy arrays and numbers, and plain tensors come back from `decode` as they were.
+
+    Raises: CheckpointError that names the path of each value that is none of these.
+    """
+    encoder = _Encoder(tensors)
+    encoded = encoder.value(value, "", 0)
+    if encoder.refused:
+        raise CheckpointError(
+            "a checkpoint holds numbers, text, lists, dictionaries and tensors, and no pickle; found "
+            + "; ".join(encoder.refused)
+        )
+    return encoded
+
+
+def decode(encoded: Any, tensor: Callable[[str], torch.Tensor] | None = None) -> Any:
+    """The value that `encode` was given; `tensor` finds a tensor by its path.
+
+    Raises: CheckpointError for what `encode` does not write.
+    """
+    try:
+        return _decoded(encoded, tensor, 0)
+    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, IndexError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"the state is damaged: {type(error).__name__}: {error}") from error
+
+
+class _Encoder:
+    def __init__(self, tensors: Tensors | None) -> None:
+        self.tensors = tensors
+        self.refused: list[str] = []
+        self._names: dict[int, str] = {}
+
+    def value(self, value: Any, path: str, depth: int) -> Any:
+        kind = type(value)
+        if depth > DEEPEST:
+            return self.refuse(f"{path}: nested deeper than {DEEPEST}, or in itself")
+        if value is None or kind in (bool, int, str):
+            return value
+        if kind is float:
+            return value if math.isfinite(value) else {"$float": str(value)}
+        if kind is list:
+            return [self.value(one, f"{path}[{place}]", depth + 1) for place, one in enumerate(value)]
+        if kind in (tuple, torch.Size):
+            name = "$tuple" if kind is tuple else "$size"
+            return {name: [self.value(one, f"{path}[{place}]", depth + 1) for place, one in enumerate(value)]}
+        if kind in (dict, OrderedDict, Counter):
+            return self.mapping(value, kind, path, depth)
+        if isinstance(value, torch.Tensor):
+            return self.tensor(value, path)
+        if kind is complex:
+            return {"$complex": [self.value(value.real, path, depth), self.value(value.imag, path, depth)]}
+        if kind is bytes or kind is bytearray:
+            return {"$bytes": base64.b64encode(value).decode()}
+        if kind is torch.dtype:
+            return {"$dtype": str(value).removeprefix("torch.")}
+        if kind is torch.device:
+            return {"$device": str(value)}
+        return self.of_numpy(value, path)
+
+    def mapping(self, value: Mapping[Any, Any], kind: type, path: str, depth: int) -> Any:
+        plain = kind is dict and all(type(key) is str and not key.startswith("$") for key in value)
+        if plain:
+            return {key: self.value(one, f"{path}.{key}", depth + 1) for key, one in value.items()}
+        name = "$map" if kind is dict else "$ordered" if kind is OrderedDict else "$counter"
+        return {
+            name: [
+                [self.value(key, f"{path}.key", depth + 1), self.value(one, f"{path}.{key}", depth + 1)]
+                for key, one in value.items()
+            ]
+        }
+
+    def tensor(self, value: torch.Tensor, path: str) -> Any:
+        if type(value) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+            return self.refuse(f"{path}: a tensor of the class {type(value).__name__}")
+        if value.layout != torch.strided or value.is_quantized or value.is_nested or value.is_meta:
+            return self.refuse(f"{path}: a tensor that is not plain ({value.layout}, {value.device})")
+        value = value.detach()
+        if self.tensors is None:
+            whole = value.cpu().contiguous()
+            numbers = ctypes.string_at(whole.data_ptr(), whole.nbytes) if whole.numel() else b""
+            return {"$inline": [_name(value.dtype), list(value.shape), base64.b64encode(numbers).decode()]}
+        known = self._names.get(id(value))
+        if known is not None:
+            return {"$tensor": known}
+        name, number = path.removeprefix(".") or "tensor", 1
+        while name in self.tensors:
+            number += 1
+            name = f"{path.removeprefix('.')}~{number}"
+        self.tensors[name] = value
+        if value.is_complex():  # safetensors has no double complex numbers
+            self.tensors[name] = torch.view_as_real(value.resolve_conj())
+            return {"$tensor": name, "as": _name(value.dtype)}
+        return {"$tensor": name}
+
+    def of_numpy(self, value: Any, path: str) -> Any:
+        numpy: Any = sys.modules.get("numpy")
+        if numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.kind in "biufc":
+            whole = numpy.ascontiguousarray(value)
+            flat = torch.from_numpy(whole.reshape(-1).view(numpy.uint8).copy())
+            return {"$array": [value.dtype.str, list(value.shape), self.tensor(flat, path)]}
+        if numpy is not None and isinstance(value, numpy.generic) and value.dtype.kind in "biufc":
+            return {"$number": [value.dtype.str, base64.b64encode(value.tobytes()).decode()]}
+        return self.refuse(f"{path or 'the value'}: a {type(value).__module__}.{type(value).__qualname__}")
+
+    def refuse(self, what: str) -> None:
+        self.refused.append(what.removeprefix("."))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _dtype(name: str) -> torch.dtype:
+    found = vars(torch).get(name)
+    if not isinstance(found, torch.dtype):
+        raise CheckpointError(f"the state is damaged: {name!r} is no dtype")
+    return found
+
+
+def _decoded(value: Any, tensor: Callable[[str], torch.Tensor] | None, depth: int) -> Any:
+    if depth > 2 * DEEPEST + 4:
+        raise CheckpointError("the state is damaged: it is nested too deep")
+    if isinstance(value, list):
+        return [_decoded(one, tensor, depth + 1) for one in value]
+    if not isinstance(value, dict):
+        return value
+    tag = next(iter(value), "")
+    if not tag.startswith("$"):
+        return {key: _decoded(one, tensor, depth + 1) for key, one in value.items()}
+    return _tagged(tag, value, tensor, depth)
+
+
+def _tagged(tag: str, value: dict[str, Any], tensor: Callable[[str], torch.Tensor] | None, depth: int) -> Any:
+    content = value[tag]
+
+    def inner(one: Any) -> Any:
+        return _decoded(one, tensor, depth + 1)
+
+    if tag == "$tensor" and tensor is not None:
+        found = tensor(content)
+        return torch.view_as_complex(found).to(_dtype(value["as"])) if "as" in value else found
+    if tag == "$inline":
+        dtype, shape, text = content
+        numbers = bytearray(base64.b64decode(text, validate=True))
+        if not numbers:
+            return torch.empty(shape, dtype=_dtype(dtype))
+        return torch.frombuffer(numbers, dtype=torch.uint8).view(_dtype(dtype)).view(shape)
+    if tag in ("$tuple", "$size"):
+        items = tuple(inner(one) for one in content)
+        return items if tag == "$tuple" else torch.Size(items)
+    if tag in ("$map", "$ordered", "$counter"):
+        kind: Any = {"$map": dict, "$ordered": OrderedDict, "$counter": Counter}[tag]
+        pairs = [(inner(key), inner(one)) for key, one in content]
+        return kind(dict(pairs)) if kind is Counter else kind(pairs)
+    if tag == "$float":
+        return {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}[content]
+    if tag == "$complex":
+        return complex(*map(inner, content))
+    if tag == "$bytes":
+        return base64.b64decode(content, validate=True)
+    if tag == "$dtype":
+        return _dtype(content)
+    if tag == "$device":
+        return torch.device(content)
+    if tag in ("$array", "$number"):
+        return _of_numpy(tag, content, inner)
+    raise CheckpointError(f"the state is damaged, or of a newer version: {tag!r} means nothing here")
+
+
+def _of_numpy(tag: str, content: Any, inner: Callable[[Any], Any]) -> Any:
+    import numpy
+
+    kind = numpy.dtype(content[0])
+    if kind.kind not in "biufc":
+        raise CheckpointError(f"the state is damaged: {content[0]!r} is no number")
+    if tag == "$number":
+        return numpy.frombuffer(base64.b64decode(content[1], validate=True), dtype=kind)[0]
+    flat = inner(content[2]).contiguous().numpy()
+    return flat.view(kind).reshape(content[1]).copy()

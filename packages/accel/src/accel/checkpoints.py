@@ -1,0 +1,229 @@
+"""Saving everything that training goes on from."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from accel_checkpoint import (
+    Background,
+    CheckpointError,
+    Snapshot,
+    Stage,
+    collect,
+    encode,
+    read_manifest,
+    require_replaceable,
+)
+from accel_checkpoint.series import next_number, path_of, retain, tidy
+from torch import nn
+
+from accel import generators
+from accel.configuration import ProjectConfiguration
+from accel.resuming import Resuming
+from accel.written import Contents, about_this_run, write
+
+logger = logging.getLogger("accel")
+
+FAILED = "no checkpoint was written:"
+
+
+class Checkpoints(Resuming):
+    """What a script saves to go on from."""
+
+    def _prepare_checkpoints(self, project: ProjectConfiguration, project_dir: str | Path | None) -> None:
+        super()._prepare_checkpoints(project, project_dir)
+        self._background, self._snapshot = Background(), Snapshot()
+        #: whether a checkpoint is, or was, written in the background, by whomever
+        self._behind_us = False
+
+    @property
+    def save_iteration(self) -> int:
+        """The number of the next checkpoint that is named automatically."""
+        project = self.project_configuration
+        if not project.automatic_checkpoint_naming:
+            return project.iteration
+        return max(project.iteration, next_number(project.checkpoints))
+
+    def save_state(
+        self,
+        output_dir: str | Path | None = None,
+        safe_serialization: bool = True,
+        *,
+        asynchronous: bool = False,
+        max_shard_size: int | str = "10GB",
+    ) -> Path:
+        """The folder of a checkpoint of all that was prepared or registered: it is there whole, or not at all.
+
+        With `asynchronous` training goes on when everything is copied in memory; errors of the writing come with the
+        next call, or with `wait_for_checkpoint`.
+
+        Raises: CheckpointError, on every process, when it could not be written; what was there before stays. ValueError
+        without a folder.
+        Collective: every process must call.
+        """
+        if not safe_serialization:
+            raise ValueError("save_state(safe_serialization=False): a checkpoint holds no pickle; leave it out")
+        if output_dir is None and not self.project_configuration.automatic_checkpoint_naming:
+            raise ValueError(
+                "save_state needs the path of a folder, or"
+                " ProjectConfiguration(project_dir=..., automatic_checkpoint_naming=True)"
+            )
+        if self.parts.clock.waiting and not self.parts.clock.due:
+            self._say_once(
+                "save_state inside of a window of gradient accumulation: the checkpoint is that of the last optimizer"
+                " step, and the micro-batches since will be served again; what they changed in buffers and random"
+                " numbers stays. Save where accelerator.sync_gradients is true to be exact"
+            )
+        self.wait_for_checkpoint()
+        target, stage = self._begun(output_dir)
+        models = self._models()
+        weights: dict[str, dict[str, Any]] = {name: one.state_dict() for name, one in models.items()}
+        if self._save_hooks:
+            self._hooked(stage, models, weights)
+        contents = self._contents(models, weights, max_shard_size)
+        mine = encode({"generators": generators.captured(self.run.device)})
+        ranks = self._tell("save_state: generators", mine)
+        self._agree("save_state: what there is", FAILED, contents.problems, _leaving(stage))
+        about = about_this_run(self.num_processes, self.parts.clock.steps)
+
+        def put() -> Stage:
+            here = stage or Stage(target)
+            try:
+                write(here, contents, about, ranks, self._newest)
+            except BaseException:
+                here.abandon()
+                raise
+            return here
+
+        if asynchronous:
+            self._behind(contents, target, put)
+        else:
+            self._at_once(target, put)
+        return target
+
+    def wait_for_checkpoint(self) -> None:
+        """Returns when the checkpoint that is being written in the background is on the disk.
+
+        Raises: CheckpointError, on every process, when it could not be written.
+        Collective: every process must call.
+        """
+        if self._behind_us:
+            self._behind_us = False
+            self._in_turn("save_state: behind", self._background.wait)
+
+    def end_training(self) -> None:
+        """Finishes what goes on in the background.
+
+        Collective: every process must call.
+        """
+        self.wait_for_checkpoint()
+
+    @property
+    def _writer(self) -> int:
+        """The rank that writes what this process has."""
+        return self.process_index - self.local_process_index if self.project_configuration.save_on_each_node else 0
+
+    @property
+    def _writes(self) -> bool:
+        return self.process_index == self._writer
+
+    def _begun(self, output_dir: str | Path | None) -> tuple[Path, Stage | None]:
+        """Where the checkpoint will be, as the one says that writes it, and, with hooks, the stage of it.
+
+        Collective: every process must call.
+        """
+        target, problems, stage = Path(), list[str](), None
+        if self._writes:
+            try:
+                target = self._target(output_dir)
+                require_replaceable(target)
+                if self.project_configuration.automatic_checkpoint_naming:
+                    tidy(target.parent)
+                else:
+                    collect(target.parent)
+                stage = Stage(target) if self._save_hooks else None
+            except (CheckpointError, ValueError, OSError) as error:
+                problems.append(str(error))
+        self._agree("save_state: where", FAILED, problems, _leaving(stage))
+        return Path(self._tell("save_state: there", str(target))[self._writer]), stage
+
+    def _target(self, output_dir: str | Path | None) -> Path:
+        project = self.project_configuration
+        if project.automatic_checkpoint_naming or output_dir is None:
+            return path_of(project.checkpoints, self.save_iteration).absolute()
+        return Path(output_dir).absolute()
+
+    def _hooked(self, stage: Stage | None, models: dict[str, nn.Module], weights: dict[str, dict[str, Any]]) -> None:
+        """Lets the hooks write into the stage, and takes out of `weights` what they have taken out.
+
+        Collective: every process must call.
+        """
+        staged = self._tell("save_state: hooks", str(stage.path) if stage is not None else None)[self._writer]
+        listed, problems = list(weights.values()), list[str]()
+        try:
+            for hook in list(self._save_hooks.values()):
+                hook(list(models.values()), listed, str(staged))
+        except Exception as error:  # noqa: BLE001 - whatever the user's own code raises is told to all
+            problems.append(f"a hook of save_state failed: {type(error).__name__}: {error}")
+        self._agree("save_state: hooks done", FAILED, problems, _leaving(stage))
+        left = {id(one) for one in listed}
+        for name in [name for name, one in weights.items() if id(one) not in left]:
+            del weights[name]
+
+    def _contents(self, models: dict[str, nn.Module], weights: dict[str, dict[str, Any]], shard: int | str) -> Contents:
+        """Collective: every process must call, for loaders whose state is spread over processes."""
+        found = Contents()
+        for name, state in weights.items() if self._writes else ():
+            found.add_model(name, models[name], state, shard)
+        for item in self._items():
+            if self._writes or item.kind == "DataLoader":
+                found.add(item)
+        return found
+
+    def _at_once(self, target: Path, put: Callable[[], Stage]) -> None:
+        """Collective: every process must call."""
+        staged: list[Stage] = []
+        try:
+            self._in_turn("save_state: written", lambda: staged.append(put()))
+        except CheckpointError:
+            for one in staged:
+                one.abandon()
+            raise
+        self._in_turn("save_state: named", lambda: self._committed(staged[0], target))
+
+    def _behind(self, contents: Contents, target: Path, put: Callable[[], Stage]) -> None:
+        self._behind_us = True
+        if self._writes:
+            contents.files = self._snapshot.take(contents.files)
+            self._background.begin(lambda: self._committed(put(), target))
+
+    def _in_turn(self, what: str, work: Callable[[], None]) -> None:
+        """Lets those that write do it, for as long as it takes them, and fails on all where it fails on one.
+
+        Collective: every process must call.
+        """
+        problems = list[str]()
+        with self._after(self._writer):
+            if self._writes:
+                try:
+                    work()
+                except CheckpointError as error:
+                    problems.append(str(error))
+        self._agree(what, FAILED, problems)
+
+    def _committed(self, stage: Stage, target: Path) -> None:
+        project = self.project_configuration
+        stage.commit()
+        self._newest = target, read_manifest(target)
+        if project.automatic_checkpoint_naming and project.total_limit is not None:
+            try:
+                retain(project.checkpoints, project.total_limit)
+            except OSError as error:
+                logger.warning("the checkpoint is there, and an older one could not be removed: %s", error)
+
+
+def _leaving(stage: Stage | None) -> Callable[[], None]:
+    return stage.abandon if stage is not None else lambda: None

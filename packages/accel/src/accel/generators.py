@@ -1,0 +1,51 @@
+"""The random number generators of a process, as a state that can be saved."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import sys
+from typing import Any
+
+import torch
+from accel_state import Device
+
+
+def captured(device: Device) -> dict[str, Any]:
+    """Where the generators of Python, torch, NumPy if it is loaded, and of an accelerator stand."""
+    found: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        found["numpy"] = numpy.random.get_state()
+    if device.kind != "cpu":
+        found[device.kind] = device.rng_state()
+    return found
+
+
+def problems(states: dict[str, Any], device: Device) -> list[str]:
+    """What of the generators of this process the states lack."""
+    wanted = ["python", "torch", *([device.kind] if device.kind != "cpu" else [])]
+    return [f"the state of the generator {name!r} is missing" for name in wanted if name not in states]
+
+
+def restore(states: dict[str, Any], device: Device) -> None:
+    """Puts the generators where `captured` found them."""
+    random.setstate(states["python"])
+    torch.set_rng_state(states["torch"])
+    if "numpy" in states:
+        import numpy
+
+        numpy.random.set_state(states["numpy"])
+    if device.kind != "cpu":
+        device.set_rng_state(states[device.kind])
+
+
+def derive(states: dict[str, Any], rank: int) -> None:
+    """Seeds the generators of a process that no state was saved of, from those of the first one and its own rank."""
+    numbers = states["torch"].numpy().tobytes() + f"{states['python']}/{rank}".encode()
+    seed = int.from_bytes(hashlib.sha256(numbers).digest()[:8], "little") >> 1
+    random.seed(seed)
+    torch.manual_seed(seed)
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)

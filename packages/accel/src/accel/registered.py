@@ -1,0 +1,141 @@
+"""What is saved and loaded besides models: each thing under its name, with how to take, check and put its state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from accel_amp import LossScaler
+
+from accel.assembly import Parts
+from accel.gradients import Gradients
+from accel.named_state import Names, load_named, named_state, problems
+from accel.preparation import Preparer
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing that has a state.
+
+    `file` is where its tensors go, `problems` says in words why a state cannot be loaded, and changes nothing.
+    """
+
+    name: str
+    file: str
+    kind: str
+    state: Callable[[], Any]
+    problems: Callable[[Any], list[str]]
+    load: Callable[[Any], None]
+
+
+#: where the tensors of everything go that is neither a model nor an optimizer
+REST = "state.safetensors"
+
+
+def key(kind: str, place: int) -> str:
+    """The name of the first, second, ... thing of a kind."""
+    return kind if place == 0 else f"{kind}_{place}"
+
+
+def items(preparer: Preparer, parts: Parts, gradients: Gradients, objects: dict[str, Any], names: Names) -> list[Item]:
+    """Everything that has a state besides models, in the order in which it is loaded: what may refuse comes first."""
+    found = [_loader(key("loader", place), one) for place, one in enumerate(preparer.loaders)]
+    found += [_object(name, one) for name, one in objects.items()]
+    for place, optimizer in enumerate(preparer.optimizers):
+        name = key("optimizer", place)
+        inner = optimizer.optimizer
+        found.append(
+            Item(
+                name,
+                f"{name}.safetensors",
+                type(inner).__name__,
+                partial(named_state, inner, names),
+                partial(problems, inner, names=names),
+                partial(load_named, inner, names=names),
+            )
+        )
+    for place, scheduler in enumerate(preparer.schedulers):
+        kind = type(scheduler.scheduler).__name__
+        name = key("scheduler", place)
+        found.append(Item(name, REST, kind, scheduler.state_dict, _mapping, scheduler.load_state_dict))
+    if parts.scaler is not None:
+        found.append(_scaler(parts.scaler))
+    found.append(_clock(parts, gradients))
+    return found
+
+
+def named_objects(objects: Sequence[Any], named: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+    """The objects under the names that they are saved by: their own, or that of their class.
+
+    Raises: ValueError that lists all that have no state, and names that are taken.
+    """
+    found: dict[str, Any] = dict(known)
+    wrong = []
+    for place, one in enumerate(objects):
+        kind, number = type(one).__name__, 0
+        while key(kind, number) in found or key(kind, number) in named:
+            number += 1
+        if not _has_state(one):
+            wrong.append(f"number {place} (a {kind})")
+        found[key(kind, number)] = one
+    for name, one in named.items():
+        if not _has_state(one):
+            wrong.append(f"{name} (a {type(one).__name__})")
+        if name in known and known[name] is not one:
+            wrong.append(f"{name}, which is the name of another object")
+        found[name] = one
+    if wrong:
+        raise ValueError(
+            "register_for_checkpointing takes objects with state_dict and load_state_dict, each under a name of its"
+            f" own; found {', '.join(wrong)}"
+        )
+    return found
+
+
+def _has_state(one: Any) -> bool:
+    return not isinstance(one, type) and all(
+        callable(getattr(one, name, None)) for name in ("state_dict", "load_state_dict")
+    )
+
+
+def _object(name: str, one: Any) -> Item:
+    return Item(f"object:{name}", REST, type(one).__name__, one.state_dict, lambda state: [], one.load_state_dict)
+
+
+def _loader(name: str, loader: Any) -> Item:
+    def refused(state: Any) -> list[str]:
+        from accel_data.state import LoaderState, ResumeError
+
+        try:
+            LoaderState.of(state, fresh=loader.fresh(), strict=True)
+        except ResumeError as error:
+            return [str(error)]
+        return []
+
+    return Item(name, REST, "DataLoader", loader.state_dict, refused, loader.load_state_dict)
+
+
+def _scaler(scaler: LossScaler) -> Item:
+    return Item("scaler", REST, "LossScaler", scaler.state_dict, _mapping, scaler.load_state_dict)
+
+
+def _clock(parts: Parts, gradients: Gradients) -> Item:
+    clock, window = parts.clock, gradients.window
+
+    def load(state: Any) -> None:
+        clock.reset()
+        clock.steps = state["steps"]
+        window.load_state_dict(state["window"])
+
+    def refused(state: Any) -> list[str]:
+        return [] if isinstance(state, dict) and {"steps", "window"} <= set(state) else ["its state is damaged"]
+
+    return Item(
+        "clock", REST, "StepClock", lambda: {"steps": clock.steps, "window": window.state_dict()}, refused, load
+    )
+
+
+def _mapping(state: Any) -> list[str]:
+    return [] if isinstance(state, dict) else [f"its state is a {type(state).__name__}"]

@@ -1,0 +1,159 @@
+"""Loading a checkpoint: verified and compared before anything is changed."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any
+
+from accel_checkpoint import CheckpointError, damage, decode, read_manifest, recover
+from accel_checkpoint.series import committed
+from torch import nn
+
+from accel import generators
+from accel.inventory import Inventory, by_rank
+from accel.registered import Item
+from accel.written import Found, item_problems
+
+logger = logging.getLogger("accel")
+
+
+class Resuming(Inventory):
+    """What a script goes on from."""
+
+    def load_state(
+        self,
+        input_dir: str | Path | None = None,
+        load_kwargs: dict[str, Any] | None = None,
+        *,
+        map_location: str | None = None,
+    ) -> Path:
+        """The folder of the checkpoint that everything goes on from; more or fewer processes may have written it.
+
+        Without `input_dir` it is the newest whole one of the project. Its files are verified, and compared with what
+        was prepared and registered, before anything is changed. State goes to where the objects are, whatever
+        `map_location`.
+
+        Raises: CheckpointError, on every process, that lists all that stands against it; TypeError for a map_location
+        that is none.
+        Collective: every process must call.
+        """
+        place = (load_kwargs or {}).get("map_location", map_location)
+        if place not in (None, "cpu", "on_device"):
+            raise TypeError(f'map_location={place!r}: expected None, "cpu" or "on_device"')
+        self.wait_for_checkpoint()
+        chosen = self._chosen(input_dir)
+        for number, folder in enumerate(chosen):
+            problems, found = self._verified(folder)
+            if found is not None:
+                break
+            if number + 1 == len(chosen):
+                raise CheckpointError("\n".join([f"the checkpoint {folder} cannot be loaded:", *problems]))
+            if self.is_main_process:
+                logger.warning(
+                    "the checkpoint %s is damaged, and the one before is loaded:\n%s", folder, "\n".join(problems)
+                )
+        else:
+            raise CheckpointError("there is no checkpoint")
+        self._apply(folder, found)
+        return folder
+
+    def _chosen(self, input_dir: str | Path | None) -> list[Path]:
+        """The folder that was asked for, or all of the project, the newest first; as the main process finds them."""
+        chosen, problems = list[str](), list[str]()
+        try:
+            if input_dir is not None:
+                folder = Path(input_dir).absolute()
+                if self.is_local_main_process:
+                    recover(folder)
+                chosen = [str(folder)]
+            else:
+                folder = self.project_configuration.checkpoints
+                chosen = [str(one.absolute()) for _, one in reversed(committed(folder))]
+                if not chosen:
+                    problems.append(f"there is no whole checkpoint in {folder}; give load_state the path of one")
+        except (ValueError, OSError) as error:
+            problems.append(str(error))
+        told = self._tell("load_state: where", {"chosen": chosen, "problems": problems})
+        if told[0]["problems"]:
+            raise CheckpointError("; ".join(told[0]["problems"]))
+        return [Path(one) for one in told[0]["chosen"]]
+
+    def _verified(self, folder: Path) -> tuple[list[str], Found | None]:
+        """What is wrong with the files of a checkpoint; and what is in it, where nothing is.
+
+        Collective: every process must call; those of a machine share the reading.
+        """
+        problems, manifest = list[str](), None
+        try:
+            if not folder.is_dir():
+                raise CheckpointError(f"{folder} is no folder")
+            manifest = read_manifest(folder)
+            names = sorted(manifest.files, key=lambda name: -manifest.files[name].size if manifest else 0)
+            local = self.run.topology
+            problems = damage(folder, manifest, names[local.local_rank :: local.local_world_size])
+        except CheckpointError as error:
+            problems = [str(error)]
+        told = self._tell("load_state: files", problems)
+        lines = by_rank(told)
+        return lines, None if lines or manifest is None else Found(folder, manifest)
+
+    def _apply(self, folder: Path, found: Found) -> None:
+        """Collective: every process must call."""
+        models = self._models()
+        # those that are not in it are the hooks' to load
+        own = {name: one for name, one in models.items() if name in found.manifest.items or not self._load_hooks}
+        wanted = self._items()
+        problems = item_problems(found, wanted, own)
+        states, rank = found.manifest.ranks, self.process_index
+        mine: dict[str, Any] | None = None
+        same = len(states) == self.num_processes
+        try:
+            mine = decode(states[rank if same else 0])["generators"]
+            problems += [f"rank {rank}: {one}" for one in generators.problems(mine or {}, self.run.device)]
+        except (CheckpointError, KeyError, IndexError, TypeError) as error:
+            problems.append(f"the generators of rank {rank} are missing or damaged: {type(error).__name__}: {error}")
+        self._agree("load_state: fits", f"the checkpoint {folder} does not fit, and nothing was changed:", problems)
+        left = self._hooked_models(folder, models)
+        self._put(found, wanted, {name: one for name, one in own.items() if name in left})
+        if same and mine is not None:
+            generators.restore(mine, self.run.device)
+        elif mine is not None:
+            if self.is_main_process:
+                logger.warning(
+                    "the checkpoint was taken by %d processes, and %d go on: their random numbers begin anew, from the"
+                    " state of its first process and the rank of each",
+                    len(states),
+                    self.num_processes,
+                )
+            generators.derive(mine, rank)
+        self._newest = folder, found.manifest
+
+    def _put(self, found: Found, wanted: list[Item], models: dict[str, nn.Module]) -> None:
+        """Loads everything; where one thing refuses after all, those before it get back what they had."""
+        undo: list[tuple[Item, Any]] = []
+        try:
+            for item in wanted:
+                if item.name.startswith("object:") or item.kind == "DataLoader":
+                    undo.append((item, item.state()))
+                item.load(found.state(item.name))
+            for name, model in models.items():
+                found.load_model(name, model)
+        except Exception:
+            for item, before in reversed(undo):
+                item.load(before)
+            raise
+        for optimizer in self._preparer.optimizers:
+            optimizer.discard_gradients()
+
+    def _hooked_models(self, folder: Path, models: dict[str, nn.Module]) -> dict[str, nn.Module]:
+        """The models that no hook has taken upon itself."""
+        left = list(models.values())
+        for hook in list(self._load_hooks.values()):
+            hook(left, str(folder))
+        return {name: one for name, one in models.items() if any(one is other for other in left)}
+
+    @abstractmethod
+    def wait_for_checkpoint(self) -> None:
+        """Returns when nothing is being written. Collective."""

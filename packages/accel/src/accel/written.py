@@ -1,0 +1,239 @@
+"""A checkpoint as files: from what has a state to a folder, and back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from accel_checkpoint import CheckpointError, Manifest, Stage, TensorFile, decode, encode, pieces, plan, size_in_bytes
+from accel_checkpoint.save import ALIASES, INDEX
+from torch import nn
+
+from accel.registered import Item
+
+#: bytes of weights that are not trained from which on they have files of their own
+APART = 1 << 20
+
+
+@dataclass
+class Contents:
+    """What is to be written: tensors by file, small texts, and the rest of the state as JSON has it."""
+
+    files: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    metadata: dict[str, dict[str, str]] = field(default_factory=dict)
+    #: files of weights that are not trained: maybe they are in the checkpoint before, as they are
+    fixed: set[str] = field(default_factory=set)
+    items: dict[str, Any] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def add_model(self, key: str, model: nn.Module, state: Mapping[str, Any], max_shard_size: int | str) -> None:
+        """The weights under their own names, in a file or in shards with an index."""
+        tensors = {name: one for name, one in state.items() if isinstance(one, torch.Tensor)}
+        extra = self._encoded(key, {name: one for name, one in state.items() if name not in tensors})
+        fixed = {name for name, one in model.named_parameters(remove_duplicate=False) if not one.requires_grad}
+        size = sum(tensors[name].nbytes for name in fixed if name in tensors)
+        apart = fixed if size >= APART and not fixed.issuperset(tensors) else set[str]()
+        layout = plan(tensors, stem=key, suffix=".safetensors", max_bytes=size_in_bytes(max_shard_size), apart=apart)
+        weight_map: dict[str, str] = {}
+        for file, some in layout.files.items():
+            aliases = layout.aliases_in(file)
+            self.files[file] = some
+            self.metadata[file] = {"format": "pt"} | ({ALIASES: json.dumps(aliases)} if aliases else {})
+            weight_map |= dict.fromkeys([*some, *aliases], file)
+            if some and set(some) <= fixed:
+                self.fixed.add(file)
+        if len(layout.files) > 1:
+            index = {"metadata": {"total_size": layout.total_bytes}, "weight_map": weight_map}
+            self.texts[f"{key}.safetensors{INDEX}"] = json.dumps(index, indent=2, sort_keys=True) + "\n"
+        self.items[key] = {"kind": "model", "files": list(layout.files), "state": extra}
+
+    def add(self, item: Item) -> None:
+        """The state of one thing."""
+        try:
+            state = item.state()
+        except Exception as error:  # noqa: BLE001 - whatever the user's own code raises is told to all
+            self.problems.append(f"the state_dict of {item.name} failed: {type(error).__name__}: {error}")
+            return
+        self.items[item.name] = {
+            "kind": item.kind,
+            "file": item.file,
+            "state": self._encoded(item.name, state, item.file),
+        }
+
+    def _encoded(self, name: str, state: Any, file: str | None = None) -> Any:
+        tensors: dict[str, torch.Tensor] = {}
+        try:
+            # under its own name, so that no two things of a file meet
+            encoded = encode({name: state}, tensors)[name] if not name.startswith("$") else None
+        except CheckpointError as error:
+            self.problems.append(f"{name}: {error}")
+            return None
+        if tensors and file is None:
+            self.problems.append(f"{name}: tensors inside of extra state: {', '.join(tensors)}")
+        elif tensors and file is not None:
+            self.files.setdefault(file, {}).update(tensors)
+        return encoded
+
+
+def write(
+    stage: Stage, contents: Contents, about: dict[str, Any], ranks: list[Any], before: tuple[Path, Manifest] | None
+) -> Manifest:
+    """Writes everything into the stage, and the manifest last."""
+    for name, tensors in contents.files.items():
+        metadata = contents.metadata.get(name)
+        if name not in contents.fixed or before is None or not _taken_over(stage, name, tensors, metadata, *before):
+            stage.write_tensors(name, tensors, metadata)
+    for name, text in contents.texts.items():
+        stage.write(name, [text.encode()])
+    stage.adopt()
+    manifest = Manifest(about, stage.files, contents.items, ranks)
+    stage.seal(manifest)
+    return manifest
+
+
+def _taken_over(
+    stage: Stage,
+    name: str,
+    tensors: Mapping[str, torch.Tensor],
+    metadata: Mapping[str, str] | None,
+    folder: Path,
+    before: Manifest,
+) -> bool:
+    known = before.files.get(name)
+    if known is None:
+        return False
+    digest, size = hashlib.sha256(), 0
+    for piece in pieces(tensors, metadata):
+        digest.update(piece)
+        size += len(piece)
+    return (size, digest.hexdigest()) == (known.size, known.sha256) and stage.link(name, folder / name, known)
+
+
+def about_this_run(world: int, steps: int) -> dict[str, Any]:
+    """What wrote a checkpoint, and where it stood."""
+    return {
+        "accel": _version(),
+        "torch": torch.__version__,
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "world": world,
+        "threads": torch.get_num_threads(),
+        "steps": steps,
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _version() -> str:
+    try:
+        return version("accel")
+    except PackageNotFoundError:
+        return "from a source folder (not installed)"
+
+
+class Found:
+    """A checkpoint that was verified, as what can be loaded from it."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.folder, self.manifest = folder, manifest
+        self._open: dict[str, TensorFile] = {}
+
+    def state(self, name: str) -> Any:
+        """The state of one thing."""
+        entry = self.manifest.items[name]
+        return decode(entry["state"], lambda path: self._file(entry["file"])[path])
+
+    def outline(self, name: str) -> Any:
+        """The state of one thing, with tensors of which only shape and dtype are known."""
+        entry = self.manifest.items[name]
+
+        def empty(path: str) -> torch.Tensor:
+            shape, dtype = self._file(entry["file"]).about(path)
+            return torch.empty(shape, dtype=dtype, device="meta")
+
+        return decode(entry["state"], empty)
+
+    def problems(self, item: Item) -> list[str]:
+        """Why a thing cannot go on from the state that was saved."""
+        return item.problems(self.outline(item.name))
+
+    def model_problems(self, key: str, model: nn.Module) -> list[str]:
+        """Why a model cannot have the weights that were saved."""
+        state = model.state_dict(keep_vars=True)
+        mine = {name: (tuple(one.shape), one.dtype) for name, one in state.items() if isinstance(one, torch.Tensor)}
+        theirs = {name: file.about(stored) for name, (file, stored) in self._weights(key).items()}
+        lines = [f"{name} is not in the checkpoint" for name in mine if name not in theirs]
+        lines += [f"{name} is in the checkpoint, and not in the model" for name in theirs if name not in mine]
+        lines += [
+            f"{name} is {_words(*theirs[name])} in the checkpoint, and {_words(*mine[name])} in the model"
+            for name in mine
+            if name in theirs and mine[name] != theirs[name]
+        ]
+        return lines[:10] + ([f"and {len(lines) - 10} more"] if len(lines) > 10 else [])
+
+    def load_model(self, key: str, model: nn.Module) -> None:
+        """Puts the weights into the model."""
+        extra = decode(self.manifest.items[key]["state"])
+        weights = {name: file[stored] for name, (file, stored) in self._weights(key).items()}
+        model.load_state_dict({**weights, **extra})
+
+    def _weights(self, key: str) -> dict[str, tuple[TensorFile, str]]:
+        """The file of each weight, and its name there; one that shares another's memory is stored under that name."""
+        found: dict[str, tuple[TensorFile, str]] = {}
+        for name in self.manifest.items[key]["files"]:
+            file = self._file(name)
+            found |= {one: (file, one) for one in file.names}
+            found |= {alias: (file, one) for alias, one in json.loads(file.metadata.get(ALIASES, "{}")).items()}
+        return found
+
+    def _file(self, name: str) -> TensorFile:
+        if name not in self._open:
+            if name not in self.manifest.files:
+                raise CheckpointError(f"the manifest of {self.folder} needs {name}, and does not name it")
+            self._open[name] = TensorFile(self.folder / name)
+        return self._open[name]
+
+
+def item_problems(found: Found, wanted: Sequence[Item], models: Mapping[str, nn.Module]) -> list[str]:
+    """Why what is here cannot go on from a checkpoint; nothing is changed to find out."""
+    saved = found.manifest.items
+    here = {**{name: "model" for name in models}, **{one.name: one.kind for one in wanted}}
+    lines = []
+    missing, left = [name for name in here if name not in saved], [name for name in saved if name not in here]
+    if missing or left:
+        lines.append(f"registered here: {_listed(here)}; in the checkpoint: {_listed(saved)}")
+        lines += [f"{name} is not in the checkpoint" for name in missing]
+        lines += [f"{name} is in the checkpoint, and was not prepared or registered here" for name in left]
+    for name, model in models.items():
+        if name in saved:
+            lines += [f"{name}: {one}" for one in _said(partial(found.model_problems, name, model))]
+    for item in wanted:
+        if item.name in saved:
+            kind = saved[item.name]["kind"]
+            same = kind == item.kind
+            lines += [] if same else [f"{item.name} was a {kind}, and is a {item.kind}"]
+            lines += [f"{item.name}: {one}" for one in _said(partial(found.problems, item))] if same else []
+    return lines
+
+
+def _said(look: Callable[[], list[str]]) -> list[str]:
+    try:
+        return look()
+    except (CheckpointError, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        return [str(error) if isinstance(error, CheckpointError) else f"damaged: {type(error).__name__}: {error}"]
+
+
+def _words(shape: tuple[int, ...], dtype: torch.dtype | str) -> str:
+    return f"{str(dtype).removeprefix('torch.')}{list(shape)}"
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    return ", ".join(names) or "nothing"
