@@ -40,6 +40,8 @@ class AcceleratedOptimizer(Optimizer):
         self.scaler = scaler
         self.clock = clock or StepClock()
         self.step_was_skipped = False
+        #: steps that were taken
+        self.steps = 0
         # whether the gradients have had their step; and whether they were to be cleared without one
         self._spent, self._given_up = False, False
         self._dropped = self.clock.dropped
@@ -115,6 +117,7 @@ class AcceleratedOptimizer(Optimizer):
             loss = None
         else:
             loss = self.optimizer.step() if closure is None else self.optimizer.step(closure)
+        self.steps += not self.step_was_skipped
         self._spent, self._given_up = True, False
         if self._boundary is not None:
             self._boundary()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import ctypes
+import importlib
 import math
 import sys
 from collections import Counter, OrderedDict
@@ -195,8 +196,7 @@ def _tagged(tag: str, value: dict[str, Any], tensor: Callable[[str], torch.Tenso
 
 
 def _of_numpy(tag: str, content: Any, inner: Callable[[Any], Any]) -> Any:
-    import numpy
-
+    numpy: Any = importlib.import_module("numpy")  # it was there when this was encoded
     kind = numpy.dtype(content[0])
     if kind.kind not in "biufc":
         raise CheckpointError(f"the state is damaged: {content[0]!r} is no number")

@@ -24,6 +24,7 @@ from accel_data.rng import RNGType, WorkerSeed, rng_types_of
 from accel_data.samplers import BatchSamplerShard, innermost_sampler
 from accel_data.seedable import SeedableRandomSampler
 from accel_data.shards import ShardedStream, can_be_sharded, shards_for
+from accel_data.shield import shielded
 
 Batch = TypeVar("Batch")
 
@@ -70,6 +71,8 @@ def prepare_data_loader(
     where = _where(num_processes, process_index, transport)
     rng_types = rng_types_of(rng_types or ())
     settings = settings_of(dataloader)
+    if settings["num_workers"] > 0:
+        settings["worker_init_fn"] = shielded(settings["worker_init_fn"])
     end = _ending(ending, dataloader, even_batches)
     _refuse_sharded_already(dataloader, where)
     together = transport is not None and transport.size > 1 and where.of == transport.size

@@ -11,6 +11,7 @@ COMMANDS = {
     "launch": "start a script on one or many processes",
     "test": "check that processes on this machine find each other",
     "verify": "run a script as configured and as plain PyTorch, and name the first thing that differs",
+    "checkpoint": "list, verify and compare checkpoints",
     "env": "print versions, devices and settings, for a bug report",
 }
 

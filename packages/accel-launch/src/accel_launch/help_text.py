@@ -78,6 +78,27 @@ exit codes: 0 if nothing differs; 1 if something does, if nothing can be compare
 could be started.
 """
 
+CHECKPOINT = """\
+usage: accel checkpoint ls PATH
+       accel checkpoint verify PATH
+       accel checkpoint diff PATH OTHER
+
+What is in a checkpoint of accel, whether it is whole, and what has changed from one to another. Needs package
+accel-checkpoint. Runs no code from the files.
+
+commands:
+  ls PATH            lists the checkpoints in a folder, or the files and the state of one
+  verify PATH        reads every file of a checkpoint, or of all in a folder, and compares it with what was written
+  diff PATH OTHER    names what one has and the other lacks, and what differs: settings, state, tensors by how much
+
+examples:
+  accel checkpoint ls runs/digits
+  accel checkpoint verify runs/digits/checkpoints/checkpoint_12
+  accel checkpoint diff runs/digits/checkpoints/checkpoint_11 runs/digits/checkpoints/checkpoint_12
+
+exit codes: 0 if all is well; 1 if something is damaged, or differs; 2 if there is nothing to look at.
+"""
+
 ENV = """\
 usage: accel env [options]
 
@@ -91,7 +112,7 @@ options:
 
 def program_help(commands: Iterable[tuple[str, str]]) -> str:
     """The help of `accel` itself, given each command with what it does."""
-    return PROGRAM.format(commands="\n".join(f"  {name:<10}{about}" for name, about in commands))
+    return PROGRAM.format(commands="\n".join(f"  {name:<12}{about}" for name, about in commands))
 
 
 def launch_help() -> str:
@@ -102,6 +123,11 @@ def launch_help() -> str:
 def test_help() -> str:
     """The help of `accel test`."""
     return TEST.format(options=_options(_without_script()))
+
+
+def checkpoint_help() -> str:
+    """The help of `accel checkpoint`."""
+    return CHECKPOINT
 
 
 def verify_help() -> str:

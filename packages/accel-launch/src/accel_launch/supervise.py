@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from signal import Signals
 
 from accel_state.errors import CannotRun
+from accel_state.exits import STOPPED
 
 from accel_launch.plan import ProcessSpec
 from accel_launch.signals import ENDING, Inbox, Received
@@ -94,7 +95,9 @@ class _Crew:
         if not failed or self.first is not None:
             return
         self.first = min(failed, key=lambda each: (each.status > 0, each.rank))
-        if self.outside is None:
+        if self.outside is None and self.first.status == STOPPED:
+            self.deadline_s = time.monotonic() + GRACE_S[Signals.SIGTERM]  # all stop, each when it can
+        elif self.outside is None:
             self.stopped = tuple(self.running())
             self.send(Signals.SIGTERM)
             self.deadline_s = time.monotonic() + FAILURE_GRACE_S

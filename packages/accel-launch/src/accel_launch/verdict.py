@@ -3,6 +3,7 @@
 import shlex
 import signal
 
+from accel_state.exits import STOPPED
 from accel_state.stall import STALLED
 
 from accel_launch.supervise import GRACE_S, Ended, Outcome
@@ -20,6 +21,12 @@ LONGEST_COMMAND = 200
 
 def explain(outcome: Outcome) -> str | None:
     """The last words on a job: None if all went well, one block otherwise."""
+    if outcome.first is not None and outcome.first.status == STOPPED:
+        by = f", by {outcome.outside.name}" if outcome.outside is not None else ""
+        return (
+            f"accel: the job of {outcome.size} was asked to stop{by}, and has saved: run the same command again to go"
+            f" on (exit code {STOPPED})"
+        )
     if outcome.outside is not None:
         return _after_signal(outcome, outcome.outside)
     if outcome.first is None:

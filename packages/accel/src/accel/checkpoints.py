@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from accel_checkpoint import (
     Background,
@@ -18,11 +18,13 @@ from accel_checkpoint import (
     require_replaceable,
 )
 from accel_checkpoint.series import next_number, path_of, retain, tidy
+from accel_state.exits import STOPPED
 from torch import nn
 
 from accel import generators
 from accel.configuration import ProjectConfiguration
 from accel.resuming import Resuming
+from accel.stopping import USUAL, StopSignals
 from accel.written import Contents, about_this_run, write
 
 logger = logging.getLogger("accel")
@@ -36,6 +38,8 @@ class Checkpoints(Resuming):
     def _prepare_checkpoints(self, project: ProjectConfiguration, project_dir: str | Path | None) -> None:
         super()._prepare_checkpoints(project, project_dir)
         self._background, self._snapshot = Background(), Snapshot()
+        self._signals = StopSignals()
+        self._signals.install(project.stop_signals)
         #: whether a checkpoint is, or was, written in the background, by whomever
         self._behind_us = False
 
@@ -87,7 +91,7 @@ class Checkpoints(Resuming):
         mine = encode({"generators": generators.captured(self.run.device)})
         ranks = self._tell("save_state: generators", mine)
         self._agree("save_state: what there is", FAILED, contents.problems, _leaving(stage))
-        about = about_this_run(self.num_processes, self.parts.clock.steps)
+        about = about_this_run(self.num_processes, max((one.steps for one in self._preparer.optimizers), default=0))
 
         def put() -> Stage:
             here = stage or Stage(target)
@@ -113,6 +117,32 @@ class Checkpoints(Resuming):
         if self._behind_us:
             self._behind_us = False
             self._in_turn("save_state: behind", self._background.wait)
+
+    def stop_requested(self) -> bool:
+        """Whether a signal has asked any process of the job to stop: SIGTERM or SIGUSR1, or the `stop_signals`.
+
+        Collective: every process must call, after the same optimizer step.
+        """
+        if not self._signals.installed and self._signals.received is None:
+            self._signals.install(USUAL)
+        told = self._tell("stop_requested", self._signals.received)
+        came = {rank: name for rank, name in enumerate(told) if name is not None}
+        if came:
+            self._say_once(
+                f"stopping, as {', '.join(f'rank {rank} was told by {name}' for rank, name in came.items())}"
+            )
+        return bool(came)
+
+    def save_and_stop(self, output_dir: str | Path | None = None) -> NoReturn:
+        """Writes a checkpoint, and ends the process with exit code 75: to go on, run the same command again.
+
+        Raises: SystemExit; CheckpointError as `save_state`.
+        Collective: every process must call.
+        """
+        folder = self.save_state(output_dir)
+        if self.is_main_process:
+            logger.warning("stopped after writing %s; run the same command again to go on", folder)
+        raise SystemExit(STOPPED)
 
     def end_training(self) -> None:
         """Finishes what goes on in the background.

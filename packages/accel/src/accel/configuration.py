@@ -25,7 +25,8 @@ class ProjectConfiguration:
 
     With `automatic_checkpoint_naming` they are `checkpoints/checkpoint_<n>` in `project_dir`, numbered on from what is
     there, or from `iteration`; the newest `total_limit` are kept. `save_on_each_node` writes one on every machine, for
-    disks that machines do not share.
+    disks that machines do not share. `stop_signals` are noted instead of ending the process, for
+    `accelerator.stop_requested`.
     """
 
     project_dir: str | Path | None = None
@@ -34,6 +35,7 @@ class ProjectConfiguration:
     total_limit: int | None = None
     iteration: int = 0
     save_on_each_node: bool = False
+    stop_signals: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         problems = []

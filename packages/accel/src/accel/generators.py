@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import random
 import sys
 from typing import Any
@@ -25,7 +26,10 @@ def captured(device: Device) -> dict[str, Any]:
 def problems(states: dict[str, Any], device: Device) -> list[str]:
     """What of the generators of this process the states lack."""
     wanted = ["python", "torch", *([device.kind] if device.kind != "cpu" else [])]
-    return [f"the state of the generator {name!r} is missing" for name in wanted if name not in states]
+    found = [f"the state of the generator {name!r} is missing" for name in wanted if name not in states]
+    if "numpy" in states and importlib.util.find_spec("numpy") is None:
+        found.append("the generator 'numpy' has a state, and NumPy is not installed: pip install numpy")
+    return found
 
 
 def restore(states: dict[str, Any], device: Device) -> None:
@@ -33,8 +37,7 @@ def restore(states: dict[str, Any], device: Device) -> None:
     random.setstate(states["python"])
     torch.set_rng_state(states["torch"])
     if "numpy" in states:
-        import numpy
-
+        numpy: Any = importlib.import_module("numpy")  # it was there when the state was taken
         numpy.random.set_state(states["numpy"])
     if device.kind != "cpu":
         device.set_rng_state(states[device.kind])

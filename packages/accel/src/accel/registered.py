@@ -62,7 +62,7 @@ def items(preparer: Preparer, parts: Parts, gradients: Gradients, objects: dict[
         found.append(Item(name, REST, kind, scheduler.state_dict, _mapping, scheduler.load_state_dict))
     if parts.scaler is not None:
         found.append(_scaler(parts.scaler))
-    found.append(_clock(parts, gradients))
+    found.append(_clock(parts, preparer, gradients))
     return found
 
 
@@ -121,20 +121,25 @@ def _scaler(scaler: LossScaler) -> Item:
     return Item("scaler", REST, "LossScaler", scaler.state_dict, _mapping, scaler.load_state_dict)
 
 
-def _clock(parts: Parts, gradients: Gradients) -> Item:
+def _clock(parts: Parts, preparer: Preparer, gradients: Gradients) -> Item:
     clock, window = parts.clock, gradients.window
+
+    def state() -> dict[str, Any]:
+        taken = [one.steps for one in preparer.optimizers]
+        return {"steps": clock.steps, "taken": taken, "window": window.state_dict()}
+
+    def refused(state: Any) -> list[str]:
+        wanted = {"steps", "taken", "window"}
+        return [] if isinstance(state, dict) and wanted <= set(state) else ["its state is damaged"]
 
     def load(state: Any) -> None:
         clock.reset()
         clock.steps = state["steps"]
+        for one, taken in zip(preparer.optimizers, state["taken"], strict=True):
+            one.steps = taken
         window.load_state_dict(state["window"])
 
-    def refused(state: Any) -> list[str]:
-        return [] if isinstance(state, dict) and {"steps", "window"} <= set(state) else ["its state is damaged"]
-
-    return Item(
-        "clock", REST, "StepClock", lambda: {"steps": clock.steps, "window": window.state_dict()}, refused, load
-    )
+    return Item("clock", REST, "StepClock", state, refused, load)
 
 
 def _mapping(state: Any) -> list[str]:

@@ -7,11 +7,14 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import Any
 
+import torch
 from accel_checkpoint import CheckpointError, damage, decode, read_manifest, recover
+from accel_checkpoint.manifest import MANIFEST
 from accel_checkpoint.series import committed
 from torch import nn
 
 from accel import generators
+from accel.foreign import Foreign, is_accelerates
 from accel.inventory import Inventory, by_rank
 from accel.registered import Item
 from accel.written import Found, item_problems
@@ -44,6 +47,9 @@ class Resuming(Inventory):
             raise TypeError(f'map_location={place!r}: expected None, "cpu" or "on_device"')
         self.wait_for_checkpoint()
         chosen = self._chosen(input_dir)
+        if input_dir is not None and any(self._tell("load_state: format", self._is_foreign(chosen[0]))):
+            self._take_over(chosen[0])
+            return chosen[0]
         for number, folder in enumerate(chosen):
             problems, found = self._verified(folder)
             if found is not None:
@@ -79,6 +85,22 @@ class Resuming(Inventory):
         if told[0]["problems"]:
             raise CheckpointError("; ".join(told[0]["problems"]))
         return [Path(one) for one in told[0]["chosen"]]
+
+    def _is_foreign(self, folder: Path) -> bool:
+        return not (folder / MANIFEST).exists() and is_accelerates(folder)
+
+    def _take_over(self, folder: Path) -> None:
+        """Collective: every process must call."""
+        found = Foreign(folder, self._models(), self._preparer, self.scaler, list(self._objects.values()))
+        self._agree("load_state: fits", f"{folder} cannot be gone on from, and nothing was changed:", found.problems)
+        found.load()
+        self._begin_anew()
+        self._say_once(found.left)
+
+    def _begin_anew(self) -> None:
+        self.parts.clock.reset()
+        for optimizer in self._preparer.optimizers:
+            optimizer.discard_gradients()
 
     def _verified(self, folder: Path) -> tuple[list[str], Found | None]:
         """What is wrong with the files of a checkpoint; and what is in it, where nothing is.
@@ -146,6 +168,12 @@ class Resuming(Inventory):
             raise
         for optimizer in self._preparer.optimizers:
             optimizer.discard_gradients()
+        threads = found.manifest.about.get("threads")
+        if threads != torch.get_num_threads():
+            self._say_once(
+                f"the checkpoint was taken with {threads} threads a process, and {torch.get_num_threads()} go on: sums"
+                " are rounded otherwise"
+            )
 
     def _hooked_models(self, folder: Path, models: dict[str, nn.Module]) -> dict[str, nn.Module]:
         """The models that no hook has taken upon itself."""

@@ -1,0 +1,108 @@
+"""Checkpoints that Hugging Face Accelerate wrote, read without running code from them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from accel_checkpoint import CheckpointError, load_checkpoint_in_model, weight_files
+from accel_checkpoint.load import read_shapes
+from torch import nn
+
+from accel.preparation import Preparer
+
+logger = logging.getLogger("accel")
+
+MARKS = ("model.safetensors", "pytorch_model.bin", "optimizer.bin", "random_states_0.pkl")
+
+
+def is_accelerates(folder: Path) -> bool:
+    """Whether a folder looks like what Accelerate's save_state writes."""
+    return any((folder / name).is_file() for name in MARKS)
+
+
+class Foreign:
+    """A checkpoint of Accelerate, as what can be loaded from it: everything is read and compared first."""
+
+    def __init__(
+        self, folder: Path, models: Mapping[str, nn.Module], preparer: Preparer, scaler: Any, objects: Sequence[Any]
+    ) -> None:
+        self.folder, self.problems = folder, list[str]()
+        self._models = [(one, self._weights(place, one)) for place, one in enumerate(models.values())]
+        optimizers = [one.optimizer for one in preparer.optimizers]
+        self._optimizers = [(one, self._optimizer(place, one)) for place, one in enumerate(optimizers)]
+        self._others = [
+            *((one, self._read(_name("scheduler", place, ".bin"))) for place, one in enumerate(preparer.schedulers)),
+            *((one, self._read(f"custom_checkpoint_{place}.pkl")) for place, one in enumerate(objects)),
+        ]
+        if scaler is not None:
+            self._others.append((scaler, self._read("scaler.pt")))
+        found = len(list(folder.glob("custom_checkpoint_*.pkl")))
+        if found != len(objects):
+            self.problems.append(f"{found} registered objects were saved, and {len(objects)} are registered here")
+
+    def load(self) -> None:
+        """Loads everything; to be called when there are no problems."""
+        for model, path in self._models:
+            if path is not None:
+                load_checkpoint_in_model(model, path, strict=True)
+        for one, state in (*self._optimizers, *self._others):
+            one.load_state_dict(state)
+
+    @property
+    def left(self) -> str:
+        """What cannot be gone on from, in words."""
+        return (
+            f"{self.folder} was written by Accelerate: models, optimizers, schedulers and registered objects go on from"
+            " it; random numbers, which it pickles, and places in loaders do not. Leave out what an epoch has seen with"
+            " skip_first_batches"
+        )
+
+    def _weights(self, place: int, model: nn.Module) -> Path | None:
+        for stem, suffix in (("model", ".safetensors"), ("pytorch_model", ".bin")):
+            for ending in ("", ".index.json"):
+                path = self.folder / f"{_name(stem, place, suffix)}{ending}"
+                if path.is_file():
+                    self._compare(path, model)
+                    return path
+        self.problems.append(f"there are no weights of model {place}: {_name('model', place, '.safetensors')}")
+        return None
+
+    def _compare(self, path: Path, model: nn.Module) -> None:
+        try:
+            found: dict[str, tuple[int, ...]] = {}
+            for file in weight_files(path):
+                found |= read_shapes(file)
+        except CheckpointError as error:
+            self.problems.append(str(error))
+            return
+        mine = {name: tuple(one.shape) for name, one in model.state_dict().items()}
+        wrong = [name for name in found if name not in mine or mine[name] != found[name]]
+        if wrong:
+            self.problems.append(f"{path.name} does not fit the model: {', '.join(wrong[:5])}")
+
+    def _optimizer(self, place: int, optimizer: torch.optim.Optimizer) -> Any:
+        state = self._read(_name("optimizer", place, ".bin"))
+        if state is not None:
+            theirs = [len(group["params"]) for group in state["param_groups"]]
+            mine = [len(group["params"]) for group in optimizer.param_groups]
+            if theirs != mine:
+                self.problems.append(f"optimizer {place} had groups of {theirs} parameters, and has {mine}")
+        return state
+
+    def _read(self, name: str) -> Any:
+        path = self.folder / name
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True)
+        except FileNotFoundError:
+            self.problems.append(f"{name} is missing")
+        except Exception as error:  # noqa: BLE001 - torch raises a dozen kinds for a file that is none of its own
+            self.problems.append(f"{name} cannot be read without running code from it: {str(error).splitlines()[0]}")
+        return None
+
+
+def _name(stem: str, place: int, suffix: str) -> str:
+    return f"{stem}{suffix}" if place == 0 else f"{stem}_{place}{suffix}"

@@ -1,0 +1,55 @@
+"""Signals by which a scheduler asks a job to stop: noted, for the loop to ask about when it can save."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterable
+from types import FrameType
+from typing import Any, final
+
+#: those that schedulers send before they end a job
+USUAL = ("SIGTERM", "SIGUSR1")
+
+
+@final
+class StopSignals:
+    """Notes signals; a second one of a kind does what it did before this was installed.
+
+    Loader workers that are forked meanwhile leave these signals to the process that they work for.
+    """
+
+    #: read in loader workers, by what seeds them
+    shields_workers = True
+
+    def __init__(self) -> None:
+        #: the name of the signal that came, or None
+        self.received: str | None = None
+        self._before: dict[int, Any] = {}
+
+    def install(self, names: Iterable[str]) -> None:
+        """Notes these signals from now on.
+
+        Raises: ValueError that lists names of no signal, and outside of the main thread.
+        """
+        wanted = list(names)
+        wrong = [name for name in wanted if not hasattr(signal, name) or not name.startswith("SIG")]
+        if wrong:
+            raise ValueError(f"stop_signals {', '.join(map(repr, wrong))}: expected names such as 'SIGTERM', 'SIGUSR1'")
+        if threading.current_thread() is not threading.main_thread():
+            raise ValueError("signals can be noted by the main thread only: create the Accelerator there")
+        for name in wanted:
+            number = int(getattr(signal, name))
+            if number not in self._before:
+                self._before[number] = signal.signal(number, self)
+
+    @property
+    def installed(self) -> bool:
+        """Whether any signal is noted."""
+        return bool(self._before)
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        before = self._before.pop(number, signal.SIG_DFL)
+        signal.signal(number, before if before is not None else signal.SIG_DFL)
+        if self.received is None:
+            self.received = signal.Signals(number).name
