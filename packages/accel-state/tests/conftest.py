@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 from accel_state import release
+from accel_state.transports import _mailbox
+from mailboxes import Clock
 
 LAUNCHERS = ("SLURM_", "OMPI_", "PMI_", "MPI_", "MASTER_", "GROUP_", "LOCAL_", "ACCEL_STORE_", "RANK", "WORLD_SIZE")
 
@@ -17,3 +19,11 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             monkeypatch.delenv(name)
     yield
     release()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Time as the mailbox sees it."""
+    one = Clock()
+    monkeypatch.setattr(_mailbox, "time", one)
+    return one

@@ -121,38 +121,49 @@ def shared_memory(board: Board, size: int, limit_s: float) -> mmap.mmap | None:
     """Memory that all ranks share, or None on all of them where one cannot: they are not all on one machine.
 
     Rank 0 makes it and says on the board where, and each rank whether it has it. It has no name in any file system, and
-    goes with the last process that has it open.
+    goes with the last process that has it open. Where a process is gone already it is None: exchanges will say so.
 
-    Raises: PeerLost where a process is gone before it has said so.
+    Raises: PeerLost where one does not come.
     Collective: every rank must call.
     """
     length, file, memory = _length(size), None, None
-    if board.rank == 0:
-        token = secrets.token_bytes(_TOKEN)
-        try:
+    try:
+        if board.rank == 0:
             file, memory = _made(length)
-        except (OSError, AttributeError):  # no room, or a system without such memory
-            board.post("mailbox", [])
+            place = [board.host, f"/proc/{os.getpid()}/fd/{file}", secrets.token_hex(_TOKEN)] if memory else []
+            if memory is not None:
+                memory[:_TOKEN] = bytes.fromhex(place[2])
+            board.post("mailbox", place)
         else:
-            memory[:_TOKEN] = token
-            board.post("mailbox", [board.host, f"/proc/{os.getpid()}/fd/{file}", token.hex()])
-    else:
-        memory = _opened(_awaited(board, "mailbox", 0, limit_s), board.host, length)
-    board.post(f"mailbox/{board.rank}", memory is not None)
-    answers = [_awaited(board, f"mailbox/{rank}", rank, limit_s) for rank in range(size)]
-    if file is not None:
-        os.close(file)
+            memory = _opened(_awaited(board, "mailbox", 0, limit_s), board.host, length)
+        board.post(f"mailbox/{board.rank}", memory is not None)
+        answers = [_awaited(board, f"mailbox/{rank}", rank, limit_s) for rank in range(size)]
+    except _Gone:
+        return None
+    except PeerLost:
+        raise
+    except RuntimeError:  # the store, and with it the process that serves it
+        return None
+    finally:
+        if file is not None:
+            os.close(file)
     return memory if all(answers) else None
 
 
-def _made(length: int) -> tuple[int, mmap.mmap]:
-    file = os.memfd_create("accel-mailbox")
+class _Gone(Exception):
+    """A process has ended before it has said what it was to say."""
+
+
+def _made(length: int) -> tuple[int | None, mmap.mmap | None]:
+    try:
+        file = os.memfd_create("accel-mailbox")
+    except (OSError, AttributeError):  # a system without such memory
+        return None, None
     try:
         os.posix_fallocate(file, 0, length)  # a hole that cannot be filled later would kill the process
         return file, mmap.mmap(file, length)
     except OSError:
-        os.close(file)
-        raise
+        return file, None
 
 
 def _opened(note: Any, host: str, length: int) -> mmap.mmap | None:
@@ -169,17 +180,14 @@ def _opened(note: Any, host: str, length: int) -> mmap.mmap | None:
 def _awaited(board: Board, name: str, rank: int, limit_s: float) -> Any:
     """What that rank writes under the name."""
     began, pause = time.monotonic(), 0.0002
-    lost = PeerLost(f"rank {board.rank} was to begin together with rank {rank}, which is gone or did not come")
-    try:
-        while (note := board.read(name)) is None:
-            if board.alive(rank) is False or time.monotonic() - began > limit_s:
-                raise lost
-            time.sleep(pause)
-            pause = min(2 * pause, 0.01)
-    except PeerLost:
-        raise
-    except RuntimeError as error:  # the store is gone, and with it the process that serves it
-        raise lost from error
+    while (note := board.read(name)) is None:
+        if board.alive(rank) is False:
+            raise _Gone
+        if time.monotonic() - began > limit_s:
+            raise PeerLost(f"rank {board.rank} was to begin together with rank {rank}, which did not come")
+        time.sleep(pause)
+        pause = min(2 * pause, 0.01)
+    board.alive(rank)  # remembers which process it is, should the store go before it does
     return note
 
 
