@@ -33,6 +33,9 @@ def run_blocks(path: Path, folder: Path) -> int:
         ("precision.md", 4),
         ("schedules.md", 2),
         ("evaluation.md", 3),
+        ("saving.md", 3),
+        ("checkpoints.md", 1),
+        ("preemption.md", 1),
     ],
 )
 def test_every_block_of_a_page_runs(

@@ -63,6 +63,9 @@ SEAMS = {
     "ProcessControl",
     "Exchanges",
     "TrainingStep",
+    "Inventory",
+    "Resuming",
+    "Checkpoints",
 }
 DRAWERS = {"util", "utils", "helper", "helpers", "common", "misc"}
 MAY_UNPICKLE = {"torch.load": {"accel_checkpoint.load"}}

@@ -1,7 +1,7 @@
 """All rows, in the order of the table."""
 
 from benchmarks.row import Row
-from benchmarks.rows import costly, exchange, exchange_cost, first_batch, memory, seek, share, steady, step
+from benchmarks.rows import checkpoint, costly, exchange, exchange_cost, first_batch, memory, seek, share, steady, step
 
 ROWS: tuple[Row, ...] = (
     *steady.ROWS,
@@ -13,6 +13,7 @@ ROWS: tuple[Row, ...] = (
     *step.ROWS,
     *exchange.ROWS,
     *exchange_cost.ROWS,
+    *checkpoint.ROWS,
 )
 
 __all__ = ["ROWS"]

@@ -2,7 +2,7 @@
 
 from accel_checkpoint.background import Background, Snapshot
 from accel_checkpoint.errors import CheckpointError
-from accel_checkpoint.folder import Stage, collect, recover, require_replaceable, require_whole
+from accel_checkpoint.folder import Stage, collect, described, recover, require_replaceable, require_whole
 from accel_checkpoint.load import load_checkpoint_in_model, weight_files
 from accel_checkpoint.manifest import Manifest, read_manifest
 from accel_checkpoint.objects import save_object
@@ -23,6 +23,7 @@ __all__ = [
     "collect",
     "damage",
     "decode",
+    "described",
     "encode",
     "is_whole",
     "load_checkpoint_in_model",

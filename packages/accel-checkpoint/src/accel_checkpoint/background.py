@@ -8,6 +8,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import final
 
 import torch
@@ -26,19 +27,31 @@ class Snapshot:
         """The tensors as they are now, in memory that nothing changes until the next call."""
         before, self._kept = self._kept, {}
         taken: dict[str, dict[str, torch.Tensor]] = {}
-        on_device = False
+        pairs = []
         for file, tensors in files.items():
             taken[file] = {}
             for name, tensor in tensors.items():
                 copy = before.pop((file, name), None)
                 if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
-                    pinned = tensor.device.type == "cuda"
-                    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned)
-                on_device = on_device or tensor.device.type == "cuda"
-                self._kept[file, name] = taken[file][name] = copy.copy_(tensor.detach(), non_blocking=True)
-        if on_device:
+                    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
+                self._kept[file, name] = taken[file][name] = copy
+                pairs.append((copy, tensor.detach()))
+        here = [pair for pair in pairs if pair[1].device.type == "cpu"]
+        away = [pair for pair in pairs if pair[1].device.type != "cpu"]
+        for copy, tensor in away:  # in the order of this thread's stream
+            copy.copy_(tensor, non_blocking=True)
+        # one core does not fill the way to the memory, and training waits for this
+        list(_copying.map(_copy, here))
+        if any(tensor.device.type == "cuda" for _, tensor in away):
             torch.cuda.synchronize()
         return taken
+
+
+_copying = ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="accel-copy")
+
+
+def _copy(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
+    pair[0].copy_(pair[1])
 
 
 @final

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import final
 
 import torch
+from xxhash import xxh3_128
 
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.manifest import MANIFEST, Manifest
@@ -72,7 +73,7 @@ class Stage:
                     self.medium.flush_folder(path)
                 elif name not in self.files:
                     self.medium.flush_file(path)
-                    self.files[name] = _described(path)
+                    self.files[name] = described(_pieces_of(path))
 
     def seal(self, manifest: Manifest) -> None:
         """Writes the manifest, which is the last file: all that is missing then is the name."""
@@ -203,11 +204,19 @@ def _names_of(folder: Path) -> list[str]:
     return [MANIFEST, *{name.partition("/")[0] for name in files}]
 
 
-def _described(path: Path) -> Written:
-    import hashlib
+def described(content: Iterable[memoryview | bytes]) -> Written:
+    """What a file of this content would be written as."""
+    digest, size = xxh3_128(), 0
+    for piece in content:
+        digest.update(piece)
+        size += len(piece)
+    return Written(size, digest.hexdigest())
 
-    with path.open("rb") as file:
-        return Written(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
+
+def _pieces_of(path: Path) -> Iterator[bytes]:
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(1 << 20):
+            yield piece
 
 
 def require_whole(folder: Path, manifest: Manifest, names: Iterable[str] | None = None) -> None:

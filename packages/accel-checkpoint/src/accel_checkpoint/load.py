@@ -205,12 +205,20 @@ def _opened(file: Path) -> Any:
         raise CheckpointError(f"{file} is damaged or no safetensors file: {error}") from error
 
 
-def _read_pickled(file: Path) -> dict[str, torch.Tensor]:
+def read_plain(file: Path) -> Any:
+    """What torch.save wrote of tensors, numbers, text and their containers.
+
+    Raises: CheckpointError for a file that cannot be read without running code from it.
+    """
     try:
         # torch maps only its own zip format into memory; before torch 1.6 it wrote another one.
-        state = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
     except Exception as error:
         raise CheckpointError(f"{file} cannot be read as plain weights: {error}") from error
+
+
+def _read_pickled(file: Path) -> dict[str, torch.Tensor]:
+    state = read_plain(file)
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
         raise CheckpointError(f"{file} holds more than weights: expected a mapping of names to tensors")
     return state

@@ -38,7 +38,7 @@ class Manifest:
             "format": FORMAT,
             "version": VERSION,
             "about": self.about,
-            "files": {name: {"size": one.size, "sha256": one.sha256} for name, one in sorted(self.files.items())},
+            "files": {name: {"size": one.size, "xxh3": one.xxh3} for name, one in sorted(self.files.items())},
             "items": self.items,
             "ranks": self.ranks,
         }
@@ -121,9 +121,9 @@ def is_inside(name: str) -> bool:
 def _written(path: Path, name: str, about: Any) -> Written:
     if not is_inside(name):
         raise CheckpointError(f"{path} names a file outside of its folder: {name!r}")
-    if type(about["size"]) is not int or about["size"] < 0 or type(about["sha256"]) is not str:
-        raise CheckpointError(f"{path} is no manifest: size and sha256 of {name} are {about!r}")
-    return Written(about["size"], about["sha256"])
+    if type(about["size"]) is not int or about["size"] < 0 or type(about["xxh3"]) is not str:
+        raise CheckpointError(f"{path} is no manifest: size and xxh3 of {name} are {about!r}")
+    return Written(about["size"], about["xxh3"])
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

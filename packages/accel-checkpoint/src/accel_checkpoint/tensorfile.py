@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -98,6 +100,11 @@ class TensorFile:
         except SafetensorError as error:
             raise CheckpointError(f"{self._path} has no tensor {name}: {error}") from error
         return found
+
+    def copies(self) -> dict[str, torch.Tensor]:
+        """All tensors, in memory of their own: what becomes of the file does not touch them."""
+        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+            return dict(zip(self.names, pool.map(lambda name: self[name].clone(), self.names), strict=True))
 
     def about(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
         """The shape and dtype of a tensor, which is not read for it."""

@@ -8,14 +8,14 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from accel_checkpoint import load_checkpoint_in_model
+    from accel_checkpoint import CheckpointError, load_checkpoint_in_model
     from accel_data import skip_first_batches
     from accel_launch import debug_launcher, notebook_launcher
     from accel_state import AcceleratorState, DistributedType, PartialState
 
     from accel.accelerator import Accelerator
     from accel.compilation import TorchDynamoPlugin
-    from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin
+    from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin, ProjectConfiguration
     from accel.handlers import (
         AutocastKwargs,
         DistributedDataParallelKwargs,
@@ -37,6 +37,7 @@ _FOUND_IN = {
     "Accelerator": "accel.accelerator",
     "AcceleratorState": "accel_state",
     "AutocastKwargs": "accel.handlers",
+    "CheckpointError": "accel_checkpoint",
     "DataLoaderConfiguration": "accel.configuration",
     "DistributedDataParallelKwargs": "accel.handlers",
     "DistributedType": "accel_state",
@@ -46,6 +47,7 @@ _FOUND_IN = {
     "LocalSGD": "accel.local_sgd",
     "PartialState": "accel_state",
     "ProfileKwargs": "accel.handlers",
+    "ProjectConfiguration": "accel.configuration",
     "TorchDynamoPlugin": "accel.compilation",
     "debug_launcher": "accel_launch",
     "find_executable_batch_size": "accel.memory",
@@ -60,6 +62,7 @@ __all__ = [
     "Accelerator",
     "AcceleratorState",
     "AutocastKwargs",
+    "CheckpointError",
     "DataLoaderConfiguration",
     "DistributedDataParallelKwargs",
     "DistributedType",
@@ -69,6 +72,7 @@ __all__ = [
     "LocalSGD",
     "PartialState",
     "ProfileKwargs",
+    "ProjectConfiguration",
     "TorchDynamoPlugin",
     "__version__",
     "debug_launcher",

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from accel_checkpoint import CheckpointError, load_checkpoint_in_model, weight_files
-from accel_checkpoint.load import read_shapes
+from accel_checkpoint.load import read_plain, read_shapes
 from torch import nn
 
 from accel.preparation import Preparer
@@ -95,13 +95,14 @@ class Foreign:
 
     def _read(self, name: str) -> Any:
         path = self.folder / name
-        try:
-            return torch.load(path, map_location="cpu", weights_only=True)
-        except FileNotFoundError:
+        if not path.is_file():
             self.problems.append(f"{name} is missing")
-        except Exception as error:  # noqa: BLE001 - torch raises a dozen kinds for a file that is none of its own
-            self.problems.append(f"{name} cannot be read without running code from it: {str(error).splitlines()[0]}")
-        return None
+            return None
+        try:
+            return read_plain(path)
+        except CheckpointError as error:
+            self.problems.append(str(error).splitlines()[0])
+            return None
 
 
 def _name(stem: str, place: int, suffix: str) -> str:

@@ -47,23 +47,39 @@ class Resuming(Inventory):
             raise TypeError(f'map_location={place!r}: expected None, "cpu" or "on_device"')
         self.wait_for_checkpoint()
         chosen = self._chosen(input_dir)
+        if not chosen:
+            folder = self.project_configuration.checkpoints
+            raise CheckpointError(f"there is no whole checkpoint in {folder}; give load_state the path of one")
         if input_dir is not None and any(self._tell("load_state: format", self._is_foreign(chosen[0]))):
             self._take_over(chosen[0])
             return chosen[0]
-        for number, folder in enumerate(chosen):
+        return self._first_whole(chosen)
+
+    def resume(self) -> Path | None:
+        """The newest checkpoint of the project, from which everything goes on; None where there is none yet.
+
+        Raises: ValueError without a project_dir; CheckpointError as `load_state`.
+        Collective: every process must call.
+        """
+        self.wait_for_checkpoint()
+        chosen = self._chosen(None)
+        return self._first_whole(chosen) if chosen else None
+
+    def _first_whole(self, chosen: list[Path]) -> Path:
+        """The first of several checkpoints that is not damaged, loaded.
+
+        Collective: every process must call.
+        """
+        for place, folder in enumerate(chosen, start=1):
             problems, found = self._verified(folder)
             if found is not None:
-                break
-            if number + 1 == len(chosen):
-                raise CheckpointError("\n".join([f"the checkpoint {folder} cannot be loaded:", *problems]))
-            if self.is_main_process:
+                self._apply(folder, found)
+                return folder
+            if place < len(chosen) and self.is_main_process:
                 logger.warning(
                     "the checkpoint %s is damaged, and the one before is loaded:\n%s", folder, "\n".join(problems)
                 )
-        else:
-            raise CheckpointError("there is no checkpoint")
-        self._apply(folder, found)
-        return folder
+        raise CheckpointError("\n".join([f"the checkpoint {folder} cannot be loaded:", *problems]))
 
     def _chosen(self, input_dir: str | Path | None) -> list[Path]:
         """The folder that was asked for, or all of the project, the newest first; as the main process finds them."""
@@ -77,8 +93,6 @@ class Resuming(Inventory):
             else:
                 folder = self.project_configuration.checkpoints
                 chosen = [str(one.absolute()) for _, one in reversed(committed(folder))]
-                if not chosen:
-                    problems.append(f"there is no whole checkpoint in {folder}; give load_state the path of one")
         except (ValueError, OSError) as error:
             problems.append(str(error))
         told = self._tell("load_state: where", {"chosen": chosen, "problems": problems})

@@ -21,7 +21,7 @@ from accel_parallel import Form as DDPCommunicationHookType
 from accel_state import DistributedType
 
 from accel.compilation import TorchDynamoPlugin
-from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin
+from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin, ProjectConfiguration
 from accel.handlers import (
     AutocastKwargs,
     DistributedDataParallelKwargs,
@@ -56,6 +56,7 @@ __all__ = [
     "InitProcessGroupKwargs",
     "KwargsHandler",
     "ProfileKwargs",
+    "ProjectConfiguration",
     "RNGType",
     "TorchDynamoPlugin",
     "broadcast",

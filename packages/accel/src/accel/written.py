@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accel_checkpoint import CheckpointError, Manifest, Stage, TensorFile, decode, encode, pieces, plan, size_in_bytes
+from accel_checkpoint import (
+    CheckpointError,
+    Manifest,
+    Stage,
+    TensorFile,
+    decode,
+    described,
+    encode,
+    pieces,
+    plan,
+    size_in_bytes,
+)
 from accel_checkpoint.save import ALIASES, INDEX
 from torch import nn
 
@@ -112,11 +122,7 @@ def _taken_over(
     known = before.files.get(name)
     if known is None:
         return False
-    digest, size = hashlib.sha256(), 0
-    for piece in pieces(tensors, metadata):
-        digest.update(piece)
-        size += len(piece)
-    return (size, digest.hexdigest()) == (known.size, known.sha256) and stage.link(name, folder / name, known)
+    return described(pieces(tensors, metadata)) == known and stage.link(name, folder / name, known)
 
 
 def about_this_run(world: int, steps: int) -> dict[str, Any]:
@@ -145,11 +151,15 @@ class Found:
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder, self.manifest = folder, manifest
         self._open: dict[str, TensorFile] = {}
+        self._copies: dict[str, dict[str, torch.Tensor]] = {}
 
     def state(self, name: str) -> Any:
         """The state of one thing."""
         entry = self.manifest.items[name]
-        return decode(entry["state"], lambda path: self._file(entry["file"])[path])
+        file = entry["file"]
+        if file not in self._copies:
+            self._copies[file] = self._file(file).copies() if file in self.manifest.files else {}
+        return decode(entry["state"], self._copies[file].__getitem__)
 
     def outline(self, name: str) -> Any:
         """The state of one thing, with tensors of which only shape and dtype are known."""
