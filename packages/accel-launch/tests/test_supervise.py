@@ -247,7 +247,7 @@ def test_a_good_end_needs_no_words() -> None:
 
 def test_a_job_that_was_ended_from_outside_is_told_in_one_line() -> None:
     ended = Ended(rank=1, pid=9, status=-signal.SIGKILL, command=("x",))
-    outcome = Outcome(2, first=ended, outside=signal.SIGTERM, killed=(1,))
+    outcome = Outcome(2, first=ended, outside=signal.SIGTERM, killed=(1,), grace_s=30)
     assert outcome.code == 143
     assert explain(outcome) == (
         "accel: the job of 2 was ended by SIGTERM from outside\n  killed, since still running 30 s later: rank 1"

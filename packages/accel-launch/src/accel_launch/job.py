@@ -119,7 +119,8 @@ def run_job(job: Job, *, inbox: Inbox, tied: bool = True) -> Outcome:
 
     prepare = before_exec if tied else None
     if job.count == 1:
-        return supervise([plan_one(job.settings, job.command, job.environ)], inbox=inbox, before_exec=prepare)
+        spec = plan_one(job.settings, job.command, job.environ)
+        return supervise([spec], inbox=inbox, before_exec=prepare, grace_s=job.settings.grace_period)
     with Meeting() as meeting, TemporaryDirectory(prefix="accel-", ignore_cleanup_errors=True) as folder:
         specs = plan_many(
             job.settings,
@@ -130,7 +131,8 @@ def run_job(job: Job, *, inbox: Inbox, tied: bool = True) -> Outcome:
             ports=meeting.ports,
             journals=Path(folder),
         )
-        outcome = supervise(specs, inbox=inbox, before_exec=prepare, on_start=meeting.handed_over)
+        grace_s = job.settings.grace_period
+        outcome = supervise(specs, inbox=inbox, before_exec=prepare, on_start=meeting.handed_over, grace_s=grace_s)
         return replace(outcome, waiting=_waiting(Path(folder), job.count))
 
 

@@ -99,6 +99,14 @@ OPTIONS: tuple[Option, ...] = (
         variable="ACCEL_NUM_CPU_THREADS_PER_PROCESS",
     ),
     Option(
+        name="grace_period",
+        flags=("--grace_period",),
+        kind=COUNT,
+        help="Seconds that processes have to save and to end after a SIGTERM from outside. Default: 30.",
+        key="grace_period",
+        variable="ACCEL_GRACE_PERIOD",
+    ),
+    Option(
         name="config_file",
         flags=("--config_file",),
         kind=PATH,

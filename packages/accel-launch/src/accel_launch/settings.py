@@ -41,6 +41,7 @@ class LaunchSettings:
     mixed_precision: str | None
     gradient_accumulation_steps: int | None
     num_cpu_threads_per_process: int | None
+    grace_period: int | None
     module: bool
     no_python: bool
     origins: Mapping[str, Origin]
@@ -87,6 +88,7 @@ def launch_settings(resolved: Mapping[str, Resolved]) -> LaunchSettings:
         mixed_precision=_typed(resolved, "mixed_precision", str),
         gradient_accumulation_steps=_typed(resolved, "gradient_accumulation_steps", int),
         num_cpu_threads_per_process=_typed(resolved, "num_cpu_threads_per_process", int),
+        grace_period=_typed(resolved, "grace_period", int),
         module=_typed(resolved, "module", bool) or False,
         no_python=_typed(resolved, "no_python", bool) or False,
         origins={name: each.origin for name, each in resolved.items()},

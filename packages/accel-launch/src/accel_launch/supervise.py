@@ -39,7 +39,7 @@ class Outcome:
     """How a job ended: which process failed `first`, and which were `stopped` because of it.
 
     `outside` is the signal by which somebody ended the job; `killed` are those that did not end in the time they had;
-    `waiting` says of ranks in the middle of an exchange which one that was.
+    `waiting` says of ranks in the middle of an exchange which one that was, and `grace_s` how long that time was.
     """
 
     size: int
@@ -48,6 +48,7 @@ class Outcome:
     outside: Signals | None = None
     killed: tuple[int, ...] = ()
     waiting: Mapping[int, str] = field(default_factory=dict)
+    grace_s: float = 0.0
 
     @property
     def code(self) -> int:
@@ -63,6 +64,7 @@ class Outcome:
 class _Crew:
     """The processes of one job, and what has happened to them so far."""
 
+    grace_s: Mapping[Signals, float] = field(default_factory=lambda: dict(GRACE_S))
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     first: Ended | None = None
     stopped: tuple[int, ...] = ()
@@ -96,7 +98,7 @@ class _Crew:
             return
         self.first = min(failed, key=lambda each: (each.status > 0, each.rank))
         if self.outside is None and self.first.status == STOPPED:
-            self.deadline_s = time.monotonic() + GRACE_S[Signals.SIGTERM]  # all stop, each when it can
+            self.deadline_s = time.monotonic() + self.grace_s[Signals.SIGTERM]  # all stop, each when it can
         elif self.outside is None:
             self.stopped = tuple(self.running())
             self.send(Signals.SIGTERM)
@@ -108,7 +110,7 @@ class _Crew:
             self.send(received.number)
         elif self.outside is None and self.first is None:
             self.outside, self.outside_time_s = received.number, now_s
-            self.deadline_s = now_s + GRACE_S[received.number]
+            self.deadline_s = now_s + self.grace_s[received.number]
             if not received.from_terminal:
                 self.send(received.number)
         elif now_s - self.outside_time_s >= ECHO_S:
@@ -121,13 +123,17 @@ def supervise(
     inbox: Inbox,
     before_exec: Callable[[], None] | None = None,
     on_start: Callable[[int], None] | None = None,
+    grace_s: float | None = None,
 ) -> Outcome:
     """Runs all the processes to their end; none of them is left when it returns or raises.
 
     Rank 0 reads the standard input of the launcher, the others find theirs empty. `on_start` is told each rank once it
-    has started. Raises: CannotRun if a process cannot be started.
+    has started. After SIGTERM or SIGHUP they have `grace_s` to end. Raises: CannotRun if a process cannot be started.
     """
-    crew = _Crew()
+    graces = dict(GRACE_S)
+    if grace_s is not None:
+        graces |= {Signals.SIGTERM: grace_s, Signals.SIGHUP: grace_s}
+    crew = _Crew(graces)
     with inbox:
         try:
             for rank, spec in enumerate(specs):
@@ -140,7 +146,8 @@ def supervise(
             raise
         finally:
             crew.kill()
-    return Outcome(len(specs), crew.first, crew.stopped, crew.outside, crew.killed)
+    waited = graces[crew.outside] if crew.outside is not None else 0.0
+    return Outcome(len(specs), crew.first, crew.stopped, crew.outside, crew.killed, grace_s=waited)
 
 
 def _start(rank: int, spec: ProcessSpec, before_exec: Callable[[], None] | None) -> subprocess.Popen[bytes]:

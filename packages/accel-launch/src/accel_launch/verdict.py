@@ -6,7 +6,7 @@ import signal
 from accel_state.exits import STOPPED
 from accel_state.stall import STALLED
 
-from accel_launch.supervise import GRACE_S, Ended, Outcome
+from accel_launch.supervise import Ended, Outcome
 
 HINTS = {
     signal.SIGKILL: "probably out of memory: the system, or a container's limit, kills a process that takes too much",
@@ -48,7 +48,7 @@ def _after_signal(outcome: Outcome, number: signal.Signals) -> str:
     if outcome.first is not None and outcome.first.status > 0:
         lines.append(f"  rank {outcome.first.rank} (pid {outcome.first.pid}) {_how(outcome.first.status)}")
     if outcome.killed:
-        lines.append(f"  killed, since still running {GRACE_S[number]:g} s later: rank {_ranks(outcome.killed)}")
+        lines.append(f"  killed, since still running {outcome.grace_s:g} s later: rank {_ranks(outcome.killed)}")
     return "\n".join(lines)
 
 
