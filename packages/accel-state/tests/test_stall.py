@@ -167,3 +167,22 @@ def test_a_verdict_names_every_rank(kinds: list[tuple[str, float, bool]]) -> Non
 def test_a_status_comes_back_from_json(status: Status) -> None:
     assert Status(**json.loads(json.dumps(status.as_dict()))) == status
     assert replace(status, ended=True) != status
+
+
+def moving(rank: int, number: int, what: str = "all_gather") -> Status:
+    """One that waits for tensors."""
+    return Status(rank, number, what, f"{what} at train.py:{rank + 10}", 10.0, False, "torch.py:1", moves=True)
+
+
+def test_who_still_receives_what_others_have_is_left_alone() -> None:
+    """A large broadcast goes from rank to rank: those that have it stand in the next call already."""
+    statuses: Statuses = [waiting(0, number=7), moving(1, 6, "broadcast"), waiting(2, number=7)]
+    assert judged(statuses, statuses) is None
+    torn: Statuses = [waiting(0, number=7), moving(1, 6, "broadcast"), moving(2, 6, "all_gather")]
+    verdict = judged(torn, torn)
+    assert verdict is not None
+    assert verdict.fatal
+    ahead: Statuses = [moving(0, 7), waiting(1, what="reduce", number=6)]
+    verdict = judged(ahead, ahead)
+    assert verdict is not None
+    assert verdict.fatal
