@@ -55,9 +55,8 @@ def test_the_first_traceback_is_that_of_the_one_that_raised(where: str, jobs: Jo
     assert "[rank1]: LookupError: the sample that nobody has" in done.err
 
 
-@pytest.mark.xfail(reason="T36, the launcher's: workers of a loader are in no list of it, and end with their sample")
 def test_the_workers_of_a_loader_are_gone_too(jobs: Jobs) -> None:
-    """T14: the whole job."""
+    """T14, T36: the whole job."""
     done, seconds = jobs["exits", "workers"].result()
     assert done.code == 3
     until = time.time() + 5 - seconds

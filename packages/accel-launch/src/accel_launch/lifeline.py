@@ -1,12 +1,17 @@
-"""Ties the life of a process to that of its parent: it dies when the parent does, whatever ended the parent."""
+"""Ties lives together: a process dies when its parent does, and what processes have left behind can be ended."""
 
 import ctypes
 import os
 import signal
 import sys
+import time
+from contextlib import suppress
+from pathlib import Path
 
 # <linux/prctl.h>
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+#: seconds for what is left to be gone, once it is killed
+GONE_S = 2.0
 
 # Loaded here and not at its use: between fork and exec only what is ready may be called.
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
@@ -23,3 +28,36 @@ def die_with_parent(parent: int) -> None:
     # The parent may have ended before the tie was made.
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of what its children leave behind: loader workers, say, of one that was killed.
+
+    Does nothing on systems other than Linux.
+    """
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_orphans() -> list[int]:
+    """Kills all children of this process, and what they leave behind in turn; their process ids."""
+    ended: list[int] = []
+    until = time.monotonic() + GONE_S
+    while (left := _children()) and time.monotonic() < until:
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+        ended += left
+    return ended
+
+
+def _children() -> list[int]:
+    """The children of this process, as the system knows them."""
+    found, me = [], os.getpid()
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if int(status.read_text().rpartition(")")[2].split()[1]) == me:
+                found.append(int(status.parent.name))
+    return found
