@@ -58,7 +58,6 @@ _TABLE: dict[str, ForeignFlag] = {
     "--tpu_use_sudo": _only(nothing, _TPU, takes_value=False),
     "--vm": _only(nothing, _TPU),
     "--log_dir": _only(nothing, _LOGS),
-    "--max_restarts": _only(nothing, f"{NOT_YET}; torchrun --max-restarts works"),
     "--monitor_interval": _only(anything),
     # Several processes on GPUs are what accel launch starts where it finds GPUs.
     "--multi_gpu": _only(anything, takes_value=False),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from accel_state.environ import ATTEMPT, JOURNAL, PROGRESS
 from accel_state.errors import CannotRun
 from accel_state.journal import read
 
@@ -103,7 +104,7 @@ def become(job: Job) -> None:
         raise CannotRun("accel launch", [f"{spec.command[0]} could not be started: {error}"]) from error
 
 
-def run_job(job: Job, *, inbox: Inbox, tied: bool = True) -> Outcome:
+def run_job(job: Job, *, inbox: Inbox, tied: bool = True, attempt: int = 0) -> Outcome:
     """Runs a job under supervision, from its first process to the end of its last; `tied` ones die with this process.
 
     Raises: CannotRun if a process cannot be started.
@@ -117,23 +118,27 @@ def run_job(job: Job, *, inbox: Inbox, tied: bool = True) -> Outcome:
         inbox.in_child()
         die_with_parent(parent)
 
-    prepare = before_exec if tied else None
-    if job.count == 1:
-        spec = plan_one(job.settings, job.command, job.environ)
-        return supervise([spec], inbox=inbox, before_exec=prepare, grace_s=job.settings.grace_period)
-    with Meeting() as meeting, TemporaryDirectory(prefix="accel-", ignore_cleanup_errors=True) as folder:
-        specs = plan_many(
-            job.settings,
-            job.command,
-            job.environ,
-            count=job.count,
-            machine=job.machine,
-            ports=meeting.ports,
-            journals=Path(folder),
-        )
-        grace_s = job.settings.grace_period
-        outcome = supervise(specs, inbox=inbox, before_exec=prepare, on_start=meeting.handed_over, grace_s=grace_s)
-        return replace(outcome, waiting=_waiting(Path(folder), job.count))
+    prepare, grace_s = before_exec if tied else None, job.settings.grace_period
+    environ = {**job.environ, ATTEMPT: str(attempt)}
+    with TemporaryDirectory(prefix="accel-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        if job.count == 1:
+            spec = plan_one(job.settings, job.command, {**environ, JOURNAL: name})
+            outcome = supervise([spec], inbox=inbox, before_exec=prepare, grace_s=grace_s)
+            return replace(outcome, progressed=(folder / PROGRESS).exists())
+        with Meeting() as meeting:
+            specs = plan_many(
+                job.settings,
+                job.command,
+                environ,
+                count=job.count,
+                machine=job.machine,
+                ports=meeting.ports,
+                journals=folder,
+            )
+            outcome = supervise(specs, inbox=inbox, before_exec=prepare, on_start=meeting.handed_over, grace_s=grace_s)
+        progressed = (folder / PROGRESS).exists()
+        return replace(outcome, waiting=_waiting(folder, job.count), progressed=progressed)
 
 
 def _waiting(journals: Path, count: int) -> dict[int, str]:

@@ -107,6 +107,14 @@ OPTIONS: tuple[Option, ...] = (
         variable="ACCEL_GRACE_PERIOD",
     ),
     Option(
+        name="max_restarts",
+        flags=("--max_restarts",),
+        kind=COUNT,
+        help="How often to start all processes again after one has failed, since the last checkpoint. Default: never.",
+        key="max_restarts",
+        variable="ACCEL_MAX_RESTARTS",
+    ),
+    Option(
         name="config_file",
         flags=("--config_file",),
         kind=PATH,

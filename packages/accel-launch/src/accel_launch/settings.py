@@ -42,6 +42,7 @@ class LaunchSettings:
     gradient_accumulation_steps: int | None
     num_cpu_threads_per_process: int | None
     grace_period: int | None
+    max_restarts: int
     module: bool
     no_python: bool
     origins: Mapping[str, Origin]
@@ -89,6 +90,7 @@ def launch_settings(resolved: Mapping[str, Resolved]) -> LaunchSettings:
         gradient_accumulation_steps=_typed(resolved, "gradient_accumulation_steps", int),
         num_cpu_threads_per_process=_typed(resolved, "num_cpu_threads_per_process", int),
         grace_period=_typed(resolved, "grace_period", int),
+        max_restarts=_typed(resolved, "max_restarts", int) or 0,
         module=_typed(resolved, "module", bool) or False,
         no_python=_typed(resolved, "no_python", bool) or False,
         origins={name: each.origin for name, each in resolved.items()},

@@ -39,7 +39,8 @@ class Outcome:
     """How a job ended: which process failed `first`, and which were `stopped` because of it.
 
     `outside` is the signal by which somebody ended the job; `killed` are those that did not end in the time they had;
-    `waiting` says of ranks in the middle of an exchange which one that was, and `grace_s` how long that time was.
+    `waiting` says of ranks in the middle of an exchange which one that was, `grace_s` how long that time was,
+    and `progressed` whether it has left a checkpoint.
     """
 
     size: int
@@ -49,6 +50,7 @@ class Outcome:
     killed: tuple[int, ...] = ()
     waiting: Mapping[int, str] = field(default_factory=dict)
     grace_s: float = 0.0
+    progressed: bool = False
 
     @property
     def code(self) -> int:

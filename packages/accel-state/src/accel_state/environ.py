@@ -15,6 +15,10 @@ MIXED_PRECISION = "ACCEL_MIXED_PRECISION"
 ACCUMULATION_STEPS = "ACCEL_GRADIENT_ACCUMULATION_STEPS"
 #: a folder in which each process notes its exchanges, for the launcher to read
 JOURNAL = "ACCEL_JOURNAL"
+#: how often the processes of a job were started before
+ATTEMPT = "ACCEL_ATTEMPT"
+#: what a process leaves in the folder of journals when it has got further: a checkpoint is on the disk
+PROGRESS = "progress"
 #: the level of loggers of accel.logging that were not given one
 LOG_LEVEL = "ACCEL_LOG_LEVEL"
 #: whether processes of one machine share memory for small messages; yes where nothing is said

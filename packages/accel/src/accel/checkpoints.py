@@ -25,6 +25,7 @@ from accel import generators
 from accel.configuration import ProjectConfiguration
 from accel.resuming import Resuming
 from accel.stopping import USUAL, StopSignals
+from accel.supervised import note_progress
 from accel.written import Contents, about_this_run, write
 
 logger = logging.getLogger("accel")
@@ -248,6 +249,7 @@ class Checkpoints(Resuming):
         project = self.project_configuration
         stage.commit()
         self._newest = target, read_manifest(target)
+        note_progress()
         if project.automatic_checkpoint_naming and project.total_limit is not None:
             try:
                 retain(project.checkpoints, project.total_limit)

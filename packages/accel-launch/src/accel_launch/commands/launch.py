@@ -18,23 +18,15 @@ def run(tokens: Sequence[str]) -> int:
         return 0
     from accel_state.environ import process_environ
 
-    from accel_launch.job import become, job_from, run_job
-    from accel_launch.lifeline import adopt_orphans, end_orphans
+    from accel_launch.job import become, job_from
+    from accel_launch.restarts import run_until_done
     from accel_launch.signals import command_line_inbox
-    from accel_launch.verdict import explain
 
     job = job_from(line, process_environ())
-    if job.count == 1:
+    if job.count == 1 and not job.settings.max_restarts:
         become(job)
-    adopt_orphans()
-    code = 1
-    try:
-        outcome = run_job(job, inbox=command_line_inbox())
-        code = outcome.code
-    finally:
-        if code != 0:
-            end_orphans()
-    last_words = explain(outcome)
-    if last_words is not None:
-        print(last_words, file=sys.stderr, flush=True)
-    return outcome.code
+    return run_until_done(job, inbox=command_line_inbox, say=_say).code
+
+
+def _say(words: str) -> None:
+    print(words, file=sys.stderr, flush=True)
