@@ -41,13 +41,11 @@ class Snapshot:
         for copy, tensor in away:  # in the order of this thread's stream
             copy.copy_(tensor, non_blocking=True)
         # one core does not fill the way to the memory, and training waits for this
-        list(_copying.map(_copy, here))
+        with ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="accel-copy") as pool:
+            list(pool.map(_copy, here))
         if any(tensor.device.type == "cuda" for _, tensor in away):
             torch.cuda.synchronize()
         return taken
-
-
-_copying = ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="accel-copy")
 
 
 def _copy(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
@@ -62,7 +60,9 @@ class Background:
     """
 
     def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
+        # not the thread's own word: one whose join was interrupted counts as ended in Python before 3.13
+        self._idle = threading.Event()
+        self._idle.set()
         self._error: Exception | None = None
 
     def begin(self, work: Callable[[], None]) -> None:
@@ -77,25 +77,25 @@ class Background:
                 work()
             except Exception as error:  # noqa: BLE001 - it is raised by the next wait
                 self._error = error
+            finally:
+                self._idle.set()
 
-        self._thread = threading.Thread(target=run, name="accel-checkpoint")
+        self._idle.clear()
         atexit.register(self._at_exit)
-        self._thread.start()
+        threading.Thread(target=run, name="accel-checkpoint").start()
 
     @property
     def busy(self) -> bool:
         """Whether work goes on."""
-        return self._thread is not None and self._thread.is_alive()
+        return not self._idle.is_set()
 
     def wait(self) -> None:
         """Returns when nothing is left to do.
 
         Raises: the error of the work, once.
         """
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join()
-            atexit.unregister(self._at_exit)
+        self._idle.wait()
+        atexit.unregister(self._at_exit)
         error, self._error = self._error, None
         if error is not None:
             raise error

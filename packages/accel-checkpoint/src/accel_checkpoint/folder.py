@@ -7,19 +7,21 @@ import os
 import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import final
 
 import torch
-from xxhash import xxh3_128
+from xxhash import xxh3_64, xxh3_128
 
 from accel_checkpoint.errors import CheckpointError
-from accel_checkpoint.manifest import MANIFEST, Manifest
+from accel_checkpoint.manifest import MANIFEST, Manifest, is_checkpoint, read_manifest
 from accel_checkpoint.medium import Medium, Written, explained
 from accel_checkpoint.tensorfile import pieces
 from accel_checkpoint.verify import damage, is_whole
 
+#: bytes of a name that has an ending after it
+LONGEST_STEM = 220
 #: what is being written, and what another one has taken the place of
 STAGE, OLD = re.compile(r"\.(.+)\.[0-9a-f]{8}\.saving"), re.compile(r"\.(.+)\.[0-9a-f]{8}\.old")
 
@@ -36,7 +38,7 @@ class Stage:
         self.medium = medium or Medium()
         self.files: dict[str, Written] = {}
         require_replaceable(self.target)
-        self.path = self.target.parent / f".{self.target.name}.{secrets.token_hex(4)}.saving"
+        self.path = self.target.parent / f".{_stem(self.target.name)}.{secrets.token_hex(4)}.saving"
         self._lock: int | None = None
         with self._explained():
             self.medium.make_folder(self.path)
@@ -82,42 +84,42 @@ class Stage:
             self.medium.flush_folder(self.path)
 
     def commit(self, *, replace: bool = True) -> bool:
-        """Gives it its name; False, without `replace`, where something has that name meanwhile."""
+        """Gives it its name; False, without `replace`, where something has that name meanwhile.
+
+        Raises: CheckpointError; it says so where the checkpoint is there all the same.
+        """
+        old: Path | None = None
         with self._explained():
-            old: Path | None = None
-            if _has_content(self.target):
+            if has_content(self.target):
                 if not replace:
                     return False
-                old = self.target.parent / f".{self.target.name}.{secrets.token_hex(4)}.old"
+                old = self.target.parent / f".{_stem(self.target.name)}.{secrets.token_hex(4)}.old"
                 self.medium.rename(self.target, old)
-                self.medium.flush_folder(self.target.parent)
             try:
                 self.medium.rename(self.path, self.target)
             except OSError:
                 if old is not None:
                     self.medium.rename(old, self.target)
-                if not replace and _has_content(self.target):
+                if not replace and has_content(self.target):
                     return False
                 raise
+        self._unlock()
+        try:
             self.medium.flush_folder(self.target.parent)
-            self._unlock()
             if old is not None:
-                self._keep_others_files(old)
-                self.medium.remove(old)
+                give_way(old, self.target, self.medium)
+        except OSError as error:
+            raise CheckpointError(
+                f"the checkpoint {self.target} is there, but its disk may not keep it ({error}); look at the disk"
+            ) from error
         return True
 
     def abandon(self) -> None:
-        """Removes what was written."""
+        """Removes what was written, as far as the disk allows."""
         self._unlock()
-        if self.path.exists():
-            self.medium.remove(self.path)
-
-    def _keep_others_files(self, old: Path) -> None:
-        """What somebody else has put beside the files of the checkpoint stays beside those of the new one."""
-        known = set(_names_of(old))
-        for path in old.iterdir():
-            if path.name not in known and not (self.target / path.name).exists():
-                self.medium.rename(path, self.target / path.name)
+        with suppress(OSError):
+            if self.path.exists():
+                self.medium.remove(self.path)
 
     def _unlock(self) -> None:
         lock, self._lock = self._lock, None
@@ -136,20 +138,35 @@ def require_replaceable(target: Path) -> None:
     """Raises: CheckpointError where a checkpoint would take the place of what is none."""
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise CheckpointError(f"{target} is a file or a link: give save_state the path of a folder")
-    if _has_content(target) and not (target / MANIFEST).is_file():
-        some = ", ".join(sorted(one.name for one in target.iterdir())[:5])
-        raise CheckpointError(
-            f"{target} has files that are of no checkpoint of accel ({some}): give save_state another folder"
-        )
+    if has_content(target) and not is_checkpoint(target):
+        with suppress(FileNotFoundError):
+            some = ", ".join(sorted(one.name for one in target.iterdir())[:5])
+            raise CheckpointError(
+                f"{target} has files that are of no checkpoint of accel ({some}): give save_state another folder"
+            )
+
+
+def give_way(old: Path, target: Path, medium: Medium) -> None:
+    """Removes a checkpoint of which another has taken the name, when what others had put into it is in the new one."""
+    known = {MANIFEST, *_files_of(old)}
+    others = [path for path in sorted(old.rglob("*")) if path.is_symlink() or not path.is_dir()]
+    for path in others:
+        name = path.relative_to(old)
+        if name.as_posix() not in known and not os.path.lexists(target / name):
+            if not (target / name).parent.is_dir():
+                medium.make_folder((target / name).parent)
+            medium.rename(path, target / name)
+            medium.flush_folder((target / name).parent)
+    medium.remove(old)
 
 
 def recover(target: Path, medium: Medium | None = None) -> bool:
     """Gives a checkpoint its name back whose save was cut off between two names; whether there was one."""
-    if _has_content(target) or not target.parent.is_dir():
+    if has_content(target) or not target.parent.is_dir():
         return False
-    for path in sorted(target.parent.iterdir()):
+    for path in reversed(_by_time(target.parent, OLD)):
         match = OLD.fullmatch(path.name)
-        if match is not None and match[1] == target.name and is_whole(path):
+        if match is not None and match[1] == _stem(target.name) and is_whole(path):
             (medium or Medium()).rename(path, target)
             return True
     return False
@@ -157,18 +174,36 @@ def recover(target: Path, medium: Medium | None = None) -> bool:
 
 def collect(parent: Path, medium: Medium | None = None) -> list[str]:
     """Removes what saves that were cut off have left in a folder; the names of what was removed."""
-    removed = []
-    for path in sorted(parent.iterdir()) if parent.is_dir() else []:
-        stage, old = STAGE.fullmatch(path.name), OLD.fullmatch(path.name)
-        if path.is_symlink() or not path.is_dir() or not (stage or old):
-            continue
-        if stage is not None and not _is_left(path):
-            continue  # its writer lives
-        if old is not None and (recover(parent / old[1], medium) or not _has_content(parent / old[1])):
-            continue
-        (medium or Medium()).remove(path)
-        removed.append(path.name)
+    medium, removed = medium or Medium(), []
+    for path in _by_time(parent, STAGE):
+        if _is_left(path):  # otherwise its writer lives
+            medium.remove(path)
+            removed.append(path.name)
+    for path in _by_time(parent, OLD):
+        match = OLD.fullmatch(path.name)
+        stem = match[1] if match is not None else ""
+        target = next((one for one in parent.iterdir() if _stem(one.name) == stem), parent / stem)
+        if not recover(target, medium) and has_content(target) and path.exists():
+            give_way(path, target, medium)
+            removed.append(path.name)
     return removed
+
+
+def _stem(name: str) -> str:
+    """The name with room for an ending."""
+    if len(name.encode(errors="surrogateescape")) <= LONGEST_STEM:
+        return name
+    return f"{name[: LONGEST_STEM // 8]}~{xxh3_64(name.encode(errors='surrogateescape')).hexdigest()}"
+
+
+def _by_time(parent: Path, pattern: re.Pattern[str]) -> list[Path]:
+    """The folders of such names, the oldest first."""
+    found = []
+    for path in parent.iterdir() if parent.is_dir() else []:
+        with suppress(OSError):
+            if pattern.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+                found.append((path.stat().st_mtime_ns, path))
+    return [path for _, path in sorted(found)]
 
 
 def _is_left(stage: Path) -> bool:
@@ -190,18 +225,19 @@ def _locked(folder: Path) -> int | None:
     return descriptor
 
 
-def _has_content(folder: Path) -> bool:
-    return folder.is_dir() and any(folder.iterdir())
-
-
-def _names_of(folder: Path) -> list[str]:
-    from accel_checkpoint.manifest import read_manifest
-
+def has_content(folder: Path) -> bool:
+    """Whether there is a folder with anything in it."""
     try:
-        files = read_manifest(folder).files
+        return any(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _files_of(folder: Path) -> list[str]:
+    try:
+        return list(read_manifest(folder).files)
     except CheckpointError:
-        return [one.name for one in folder.iterdir()]
-    return [MANIFEST, *{name.partition("/")[0] for name in files}]
+        return []  # then nothing in it is known to be ours
 
 
 def described(content: Iterable[memoryview | bytes]) -> Written:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -15,6 +16,8 @@ from accel_checkpoint.medium import Written
 
 MANIFEST = "manifest.json"
 FORMAT, VERSION = "accel checkpoint", 1
+#: characters of the name of a file at most
+LONGEST_NAME = 1024
 #: bytes of a manifest at most
 LONGEST = 1 << 28
 
@@ -77,7 +80,21 @@ def read_manifest(folder: Path) -> Manifest:
         raise CheckpointError(f"{path} is no manifest: {type(error).__name__}: {error}") from error
     if not (isinstance(found.about, dict) and isinstance(found.items, dict) and isinstance(found.ranks, list)):
         raise CheckpointError(f"{path} is no manifest: about and items are mappings, and ranks a list")
+    odd = [name for name, one in found.items.items() if not isinstance(one, dict)]
+    if odd:
+        raise CheckpointError(f"{path} is no manifest: {', '.join(map(repr, odd))} of its items are no mappings")
     return found
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether a folder has a manifest of accel's, damaged or not."""
+    begins = json.dumps({"format": FORMAT}, separators=(",", ":")).encode()[:-1]
+    try:
+        descriptor = open_regular(folder / MANIFEST)
+    except CheckpointError:
+        return False
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(len(begins)) == begins
 
 
 def read_regular(path: Path, most: int) -> bytes:
@@ -97,7 +114,7 @@ def open_regular(path: Path) -> int:
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} is missing") from error
     except OSError as error:
-        linked = " (it is a link)" if path.is_symlink() else ""
+        linked = " (it is a link)" if error.errno == errno.ELOOP else ""
         raise CheckpointError(f"{path} cannot be read{linked}: {error}") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -113,6 +130,8 @@ def is_inside(name: str) -> bool:
         and not name.startswith("/")
         and ".." not in parts
         and "\0" not in name
+        and len(name) < LONGEST_NAME
+        and all(len(part.encode(errors="replace")) <= 255 and part.isprintable() for part in parts)
         and str(PurePosixPath(name)) == name
         and name != MANIFEST
     )
@@ -130,9 +149,9 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
-        raise CheckpointError(f"a manifest has {next(one for one in names if names.count(one) > 1)!r} twice")
+        raise ValueError(f"it has {next(one for one in names if names.count(one) > 1)!r} twice")
     return found
 
 
 def _no_constant(name: str) -> Any:
-    raise CheckpointError(f"a manifest has the number {name}, which JSON does not know")
+    raise ValueError(f"it has the number {name}, which JSON does not know")

@@ -27,7 +27,9 @@ class Medium:
 
     def make_folder(self, path: Path) -> None:
         """Makes a folder that is not there yet, and those above it."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        for above in reversed([one for one in path.parents if not one.is_dir()]):
+            above.mkdir(exist_ok=True)
+            self.flush_folder(above.parent)  # what comes into it is to be found
         path.mkdir()
 
     def write(self, path: Path, content: Iterable[memoryview | bytes]) -> Written:

@@ -39,8 +39,13 @@ def run(name: str, paths: Sequence[str]) -> int:
 
 def _printed(lines: Sequence[str] | Iterator[str], code: int) -> int:
     for line in lines:
-        print(line)
+        _say(line)
     return code
+
+
+def _say(line: str) -> None:
+    """Prints a line; what is in a file of somebody else's is not to steer the terminal."""
+    print("".join(one if one.isprintable() else "?" for one in line))
 
 
 def checkpoints_in(path: Path) -> list[Path]:
@@ -77,7 +82,7 @@ def listed(path: Path) -> Iterator[str]:
             yield f"{folder.name:<24} {error}"
             continue
         note = "" if is_whole(folder) else "  not whole: accel checkpoint verify says what is missing"
-        written, steps, world = (about.get(name, "?") for name in ("written", "steps", "world"))
+        written, steps, world = (str(about.get(name, "?")) for name in ("written", "steps", "world"))
         yield f"{folder.name:<24} {written:<26} {steps:>9} {world:>9} {_size(size):>11}{note}"
 
 
@@ -89,8 +94,10 @@ def _contents(folder: Path, manifest: Manifest) -> Iterator[str]:
     yield f"  {'in all':<40} {_size(manifest.size):>11}"
     yield "state:"
     for name, entry in manifest.items.items():
-        files = ", ".join(entry["files"]) if "files" in entry else entry["file"]
-        yield f"  {name:<24} {entry['kind']:<24} {files}"
+        kind, files = (
+            (entry.get("kind"), entry.get("files", [entry.get("file")])) if isinstance(entry, dict) else ("?", [])
+        )
+        yield f"  {name:<24} {kind!s:<24} {', '.join(map(str, files)) if isinstance(files, list) else files}"
     yield f"random numbers of {len(manifest.ranks)} process(es)"
 
 
@@ -99,12 +106,12 @@ def verified(folder: Path) -> list[str]:
     try:
         manifest = read_manifest(folder)
     except CheckpointError as error:
-        print(f"{folder}: {error}")
+        _say(f"{folder}: {error}")
         return [str(error)]
     found = damage(folder, manifest, progress=_progress(folder, manifest.size))
-    print(f"{folder}: {'damaged' if found else 'whole'}, {len(manifest.files)} files, {_size(manifest.size)}")
+    _say(f"{folder}: {'damaged' if found else 'whole'}, {len(manifest.files)} files, {_size(manifest.size)}")
     for line in found:
-        print(f"  {line}")
+        _say(f"  {line}")
     return found
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from accel_checkpoint.folder import collect, recover
 from accel_checkpoint.medium import Medium
 from accel_checkpoint.verify import is_whole
 
@@ -25,7 +24,8 @@ def committed(folder: Path) -> list[tuple[int, Path]]:
 
 def next_number(folder: Path) -> int:
     """One more than any number in the folder, whole or not; 0 in an empty one."""
-    return max((number for number, _ in numbered(folder)), default=-1) + 1
+    names = [_NUMBERED.fullmatch(one.name) for one in folder.iterdir()] if folder.is_dir() else []
+    return max((int(match[1]) for match in names if match is not None), default=-1) + 1
 
 
 def path_of(folder: Path, number: int) -> Path:
@@ -44,12 +44,3 @@ def retain(folder: Path, limit: int, medium: Medium | None = None) -> list[Path]
         medium.rename(path, aside)
         medium.remove(aside)
     return going
-
-
-def tidy(folder: Path, medium: Medium | None = None) -> None:
-    """Removes what saves that were cut off have left, and gives a checkpoint its name back that had lost it."""
-    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        match = re.fullmatch(r"\.(.+)\.[0-9a-f]{8}\.old", path.name)
-        if match is not None:
-            recover(folder / match[1], medium)
-    collect(folder, medium)

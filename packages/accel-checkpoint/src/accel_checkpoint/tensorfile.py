@@ -42,11 +42,17 @@ NAMES: dict[torch.dtype, str] = {
 
 def refused(tensors: Mapping[str, torch.Tensor]) -> list[str]:
     """The tensors that cannot be in such a file, each with its reason."""
-    return [
-        f"{name}: {tensor.dtype}" if tensor.dtype not in NAMES else f"{name}: {tensor.layout} on {tensor.device}"
-        for name, tensor in tensors.items()
-        if tensor.dtype not in NAMES or tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized
-    ]
+    return [f"{name}: {why}" for name, tensor in tensors.items() if (why := _why_refused(name, tensor)) is not None]
+
+
+def _why_refused(name: str, tensor: torch.Tensor) -> str | None:
+    if tensor.is_nested or tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
+        return f"a tensor that is not plain ({tensor.layout}, {tensor.device})"
+    if tensor.dtype not in NAMES:
+        return f"the dtype {tensor.dtype}"
+    if name == "__metadata__" or any("\ud800" <= one <= "\udfff" for one in name):
+        return "a name that the format cannot have"
+    return None
 
 
 def pieces(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> Iterator[memoryview]:
@@ -108,8 +114,14 @@ class TensorFile:
 
     def about(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
         """The shape and dtype of a tensor, which is not read for it."""
-        found = self._reader.get_slice(name)
-        return tuple(found.get_shape()), _DTYPES[found.get_dtype()]
+        try:
+            found = self._reader.get_slice(name)
+        except SafetensorError as error:
+            raise CheckpointError(f"{self._path} has no tensor {name}: {error}") from error
+        kind = found.get_dtype()
+        if kind not in _DTYPES:
+            raise CheckpointError(f"{self._path}: {name} has the dtype {kind}, which is not known here")
+        return tuple(found.get_shape()), _DTYPES[kind]
 
 
 _DTYPES = {name: dtype for dtype, name in NAMES.items()}

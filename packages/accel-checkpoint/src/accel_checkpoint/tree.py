@@ -6,6 +6,7 @@ import base64
 import ctypes
 import importlib
 import math
+import re
 import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
@@ -14,9 +15,10 @@ from typing import Any
 import torch
 
 from accel_checkpoint.errors import CheckpointError
+from accel_checkpoint.tensorfile import refused
 
-#: how deep values may be nested
-DEEPEST = 64
+#: how deep values may be nested, and bits of a whole number at most: Python reads no longer ones from text
+DEEPEST, LONGEST_BITS = 64, 13_000
 
 Tensors = dict[str, torch.Tensor]
 
@@ -46,9 +48,9 @@ def decode(encoded: Any, tensor: Callable[[str], torch.Tensor] | None = None) ->
     """
     try:
         return _decoded(encoded, tensor, 0)
-    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, IndexError) as error:
-        if isinstance(error, CheckpointError):
-            raise
+    except CheckpointError:
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, ArithmeticError, SyntaxError) as error:
         raise CheckpointError(f"the state is damaged: {type(error).__name__}: {error}") from error
 
 
@@ -56,34 +58,44 @@ class _Encoder:
     def __init__(self, tensors: Tensors | None) -> None:
         self.tensors = tensors
         self.refused: list[str] = []
-        self._names: dict[int, str] = {}
+        #: each tensor that was met, with the name that it has however often it comes
+        self._met: dict[int, tuple[str, torch.Tensor]] = {}
+        #: the containers on the way to the value in hand
+        self._around: set[int] = set()
 
     def value(self, value: Any, path: str, depth: int) -> Any:
         kind = type(value)
-        if depth > DEEPEST:
-            return self.refuse(f"{path}: nested deeper than {DEEPEST}, or in itself")
-        if value is None or kind in (bool, int, str):
+        if value is None or kind in (bool, str):
             return value
+        if kind is int:
+            return value if value.bit_length() < LONGEST_BITS else self.refuse(f"{path}: a number of too many digits")
         if kind is float:
             return value if math.isfinite(value) else {"$float": str(value)}
-        if kind is list:
-            return [self.value(one, f"{path}[{place}]", depth + 1) for place, one in enumerate(value)]
-        if kind in (tuple, torch.Size):
-            name = "$tuple" if kind is tuple else "$size"
-            return {name: [self.value(one, f"{path}[{place}]", depth + 1) for place, one in enumerate(value)]}
-        if kind in (dict, OrderedDict, Counter):
-            return self.mapping(value, kind, path, depth)
+        if kind in (list, tuple, torch.Size, dict, OrderedDict, Counter):
+            if depth > DEEPEST or id(value) in self._around:
+                return self.refuse(f"{path}: nested deeper than {DEEPEST}, or in itself")
+            self._around.add(id(value))
+            try:
+                return self.container(value, kind, path, depth)
+            finally:
+                self._around.discard(id(value))
         if isinstance(value, torch.Tensor):
             return self.tensor(value, path)
         if kind is complex:
             return {"$complex": [self.value(value.real, path, depth), self.value(value.imag, path, depth)]}
-        if kind is bytes or kind is bytearray:
-            return {"$bytes": base64.b64encode(value).decode()}
+        if kind in (bytes, bytearray):
+            return {f"${kind.__name__}": base64.b64encode(value).decode()}
         if kind is torch.dtype:
             return {"$dtype": str(value).removeprefix("torch.")}
         if kind is torch.device:
             return {"$device": str(value)}
         return self.of_numpy(value, path)
+
+    def container(self, value: Any, kind: type, path: str, depth: int) -> Any:
+        if kind in (dict, OrderedDict, Counter):
+            return self.mapping(value, kind, path, depth)
+        items = [self.value(one, f"{path}[{place}]", depth + 1) for place, one in enumerate(value)]
+        return items if kind is list else {"$tuple" if kind is tuple else "$size": items}
 
     def mapping(self, value: Mapping[Any, Any], kind: type, path: str, depth: int) -> Any:
         plain = kind is dict and all(type(key) is str and not key.startswith("$") for key in value)
@@ -100,29 +112,31 @@ class _Encoder:
     def tensor(self, value: torch.Tensor, path: str) -> Any:
         if type(value) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
             return self.refuse(f"{path}: a tensor of the class {type(value).__name__}")
-        if value.layout != torch.strided or value.is_quantized or value.is_nested or value.is_meta:
-            return self.refuse(f"{path}: a tensor that is not plain ({value.layout}, {value.device})")
-        value = value.detach()
+        plain = value.detach()
+        if plain.is_complex() and plain.layout == torch.strided and not plain.is_meta:
+            # safetensors has no double complex numbers
+            encoded = self.tensor(torch.view_as_real(plain.resolve_conj().resolve_neg()), path)
+            return encoded if encoded is None else {**encoded, "as": _name(value.dtype)}
+        if plain.is_nested or plain.layout != torch.strided or plain.is_quantized or plain.is_meta:
+            return self.refuse(f"{path}: a tensor that is not plain ({plain.layout}, {plain.device})")
         if self.tensors is None:
-            whole = value.cpu().contiguous()
+            whole = plain.cpu().resolve_neg().contiguous()
             numbers = ctypes.string_at(whole.data_ptr(), whole.nbytes) if whole.numel() else b""
             return {"$inline": [_name(value.dtype), list(value.shape), base64.b64encode(numbers).decode()]}
-        known = self._names.get(id(value))
-        if known is not None:
-            return {"$tensor": known}
         name, number = path.removeprefix(".") or "tensor", 1
         while name in self.tensors:
             number += 1
             name = f"{path.removeprefix('.')}~{number}"
-        self.tensors[name] = value
-        if value.is_complex():  # safetensors has no double complex numbers
-            self.tensors[name] = torch.view_as_real(value.resolve_conj())
-            return {"$tensor": name, "as": _name(value.dtype)}
+        why = refused({name: plain})
+        if why:
+            return self.refuse(why[0])
+        name, _ = self._met.setdefault(id(value), (name, value))
+        self.tensors[name] = plain
         return {"$tensor": name}
 
     def of_numpy(self, value: Any, path: str) -> Any:
         numpy: Any = sys.modules.get("numpy")
-        if numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.kind in "biufc":
+        if numpy is not None and type(value) is numpy.ndarray and value.dtype.kind in "biufc":
             whole = numpy.ascontiguousarray(value)
             flat = torch.from_numpy(whole.reshape(-1).view(numpy.uint8).copy())
             return {"$array": [value.dtype.str, list(value.shape), self.tensor(flat, path)]}
@@ -164,15 +178,9 @@ def _tagged(tag: str, value: dict[str, Any], tensor: Callable[[str], torch.Tenso
     def inner(one: Any) -> Any:
         return _decoded(one, tensor, depth + 1)
 
-    if tag == "$tensor" and tensor is not None:
-        found = tensor(content)
+    if tag == "$inline" or (tag == "$tensor" and tensor is not None):
+        found = tensor(content) if tag == "$tensor" and tensor is not None else _inline(*content)
         return torch.view_as_complex(found).to(_dtype(value["as"])) if "as" in value else found
-    if tag == "$inline":
-        dtype, shape, text = content
-        numbers = bytearray(base64.b64decode(text, validate=True))
-        if not numbers:
-            return torch.empty(shape, dtype=_dtype(dtype))
-        return torch.frombuffer(numbers, dtype=torch.uint8).view(_dtype(dtype)).view(shape)
     if tag in ("$tuple", "$size"):
         items = tuple(inner(one) for one in content)
         return items if tag == "$tuple" else torch.Size(items)
@@ -184,8 +192,9 @@ def _tagged(tag: str, value: dict[str, Any], tensor: Callable[[str], torch.Tenso
         return {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}[content]
     if tag == "$complex":
         return complex(*map(inner, content))
-    if tag == "$bytes":
-        return base64.b64decode(content, validate=True)
+    if tag in ("$bytes", "$bytearray"):
+        plain = base64.b64decode(content, validate=True)
+        return plain if tag == "$bytes" else bytearray(plain)
     if tag == "$dtype":
         return _dtype(content)
     if tag == "$device":
@@ -195,12 +204,21 @@ def _tagged(tag: str, value: dict[str, Any], tensor: Callable[[str], torch.Tenso
     raise CheckpointError(f"the state is damaged, or of a newer version: {tag!r} means nothing here")
 
 
+def _inline(dtype: str, shape: list[int], text: str) -> torch.Tensor:
+    numbers = bytearray(base64.b64decode(text, validate=True))
+    if not numbers:
+        return torch.empty(0, dtype=_dtype(dtype)).reshape(shape)
+    return torch.frombuffer(numbers, dtype=torch.uint8).view(_dtype(dtype)).view(shape)
+
+
 def _of_numpy(tag: str, content: Any, inner: Callable[[Any], Any]) -> Any:
     numpy: Any = importlib.import_module("numpy")  # it was there when this was encoded
-    kind = numpy.dtype(content[0])
-    if kind.kind not in "biufc":
+    if not re.fullmatch(r"[<>|=][biufc]\d{1,2}", content[0]):
         raise CheckpointError(f"the state is damaged: {content[0]!r} is no number")
+    kind = numpy.dtype(content[0])
     if tag == "$number":
         return numpy.frombuffer(base64.b64decode(content[1], validate=True), dtype=kind)[0]
-    flat = inner(content[2]).contiguous().numpy()
-    return flat.view(kind).reshape(content[1]).copy()
+    flat = inner(content[2])
+    if flat.is_meta:  # of an outline
+        return numpy.broadcast_to(numpy.zeros((), dtype=kind), content[1])
+    return flat.contiguous().numpy().view(kind).reshape(content[1]).copy()

@@ -17,7 +17,7 @@ from accel_checkpoint import (
     read_manifest,
     require_replaceable,
 )
-from accel_checkpoint.series import next_number, path_of, retain, tidy
+from accel_checkpoint.series import next_number, path_of, retain
 from accel_state.exits import STOPPED
 from torch import nn
 
@@ -171,10 +171,7 @@ class Checkpoints(Resuming):
             try:
                 target = self._target(output_dir)
                 require_replaceable(target)
-                if self.project_configuration.automatic_checkpoint_naming:
-                    tidy(target.parent)
-                else:
-                    collect(target.parent)
+                collect(target.parent)
                 stage = Stage(target) if self._save_hooks else None
             except (CheckpointError, ValueError, OSError) as error:
                 problems.append(str(error))
@@ -247,7 +244,11 @@ class Checkpoints(Resuming):
 
     def _committed(self, stage: Stage, target: Path) -> None:
         project = self.project_configuration
-        stage.commit()
+        try:
+            stage.commit()
+        except CheckpointError:
+            stage.abandon()
+            raise
         self._newest = target, read_manifest(target)
         note_progress()
         if project.automatic_checkpoint_naming and project.total_limit is not None:

@@ -16,12 +16,13 @@ from accel.preparation import Preparer
 
 logger = logging.getLogger("accel")
 
-MARKS = ("model.safetensors", "pytorch_model.bin", "optimizer.bin", "random_states_0.pkl")
+#: what each of its processes writes, and nobody else
+MARK = "random_states_0.pkl"
 
 
 def is_accelerates(folder: Path) -> bool:
     """Whether a folder looks like what Accelerate's save_state writes."""
-    return any((folder / name).is_file() for name in MARKS)
+    return (folder / MARK).is_file()
 
 
 class Foreign:

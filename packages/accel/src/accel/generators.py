@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import random
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,12 +24,23 @@ def captured(device: Device) -> dict[str, Any]:
     return found
 
 
-def problems(states: dict[str, Any], device: Device) -> list[str]:
+def problems(states: Any, device: Device) -> list[str]:
     """What of the generators of this process the states lack."""
+    if not isinstance(states, dict):
+        return [f"generators: their states are a {type(states).__name__}"]
     wanted = ["python", "torch", *([device.kind] if device.kind != "cpu" else [])]
-    found = [f"the state of the generator {name!r} is missing" for name in wanted if name not in states]
+    found = [f"generators: the state of {name!r} is missing" for name in wanted if name not in states]
     if "numpy" in states and importlib.util.find_spec("numpy") is None:
-        found.append("the generator 'numpy' has a state, and NumPy is not installed: pip install numpy")
+        found.append("generators: there is a state of 'numpy', and NumPy is not installed: pip install numpy")
+    tries: dict[str, Callable[[Any], Any]] = {"python": random.Random().setstate, "torch": torch.Generator().set_state}
+    if "numpy" in states and not found:
+        tries["numpy"] = importlib.import_module("numpy").random.RandomState().set_state
+    for name, put in tries.items():
+        try:
+            put(states[name])
+        except (TypeError, ValueError, RuntimeError, KeyError, AttributeError, OverflowError) as error:
+            if name in states:
+                found.append(f"generators: the state of {name!r} is damaged: {error}")
     return found
 
 

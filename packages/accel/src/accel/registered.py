@@ -129,8 +129,10 @@ def _clock(parts: Parts, preparer: Preparer, gradients: Gradients) -> Item:
         return {"steps": clock.steps, "taken": taken, "window": window.state_dict()}
 
     def refused(state: Any) -> list[str]:
-        wanted = {"steps", "taken", "window"}
-        return [] if isinstance(state, dict) and wanted <= set(state) else ["its state is damaged"]
+        fine = isinstance(state, dict) and {"steps", "taken", "window"} <= set(state)
+        fine = fine and isinstance(state["window"], dict) and "newest" in state["window"]
+        fine = fine and type(state["steps"]) is int and isinstance(state["taken"], list)
+        return [] if fine and len(state["taken"]) == len(preparer.optimizers) else ["its state is damaged"]
 
     def load(state: Any) -> None:
         clock.reset()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -147,8 +150,8 @@ class Resuming(Inventory):
         same = len(states) == self.num_processes
         try:
             mine = decode(states[rank if same else 0])["generators"]
-            problems += [f"rank {rank}: {one}" for one in generators.problems(mine or {}, self.run.device)]
-        except (CheckpointError, KeyError, IndexError, TypeError) as error:
+            problems += [f"rank {rank}: {one}" for one in generators.problems(mine, self.run.device)]
+        except (CheckpointError, LookupError, TypeError) as error:
             problems.append(f"the generators of rank {rank} are missing or damaged: {type(error).__name__}: {error}")
         self._agree("load_state: fits", f"the checkpoint {folder} does not fit, and nothing was changed:", problems)
         left = self._hooked_models(folder, models)
@@ -168,18 +171,22 @@ class Resuming(Inventory):
 
     def _put(self, found: Found, wanted: list[Item], models: dict[str, nn.Module]) -> None:
         """Loads everything; where one thing refuses after all, those before it get back what they had."""
-        undo: list[tuple[Item, Any]] = []
+        undo, name = list[Callable[[], None]](), ""
         try:
             for item in wanted:
-                if item.name.startswith("object:") or item.kind == "DataLoader":
-                    undo.append((item, item.state()))
-                item.load(found.state(item.name))
+                name = item.name
+                undo.append(partial(item.load, item.state()))
+                item.load(found.state(name))
             for name, model in models.items():
+                if found.manifest.items[name]["state"]:  # only code of the model's own can refuse
+                    undo.append(partial(model.load_state_dict, copy.deepcopy(model.state_dict())))
                 found.load_model(name, model)
-        except Exception:
-            for item, before in reversed(undo):
-                item.load(before)
-            raise
+        except Exception as error:
+            for put_back in reversed(undo):
+                put_back()
+            raise CheckpointError(
+                f"{name} of {found.folder} could not be loaded, and everything has its old state: {error}"
+            ) from error
         for optimizer in self._preparer.optimizers:
             optimizer.discard_gradients()
         threads = found.manifest.about.get("threads")

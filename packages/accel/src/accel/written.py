@@ -26,6 +26,7 @@ from accel_checkpoint import (
     size_in_bytes,
 )
 from accel_checkpoint.save import ALIASES, INDEX
+from accel_checkpoint.tensorfile import refused
 from torch import nn
 
 from accel.registered import Item
@@ -49,6 +50,10 @@ class Contents:
     def add_model(self, key: str, model: nn.Module, state: Mapping[str, Any], max_shard_size: int | str) -> None:
         """The weights under their own names, in a file or in shards with an index."""
         tensors = {name: one for name, one in state.items() if isinstance(one, torch.Tensor)}
+        wrong = refused(tensors)
+        if wrong:
+            self.problems.append(f"{key}: safetensors cannot hold {'; '.join(wrong)}")
+            return
         extra = self._encoded(key, {name: one for name, one in state.items() if name not in tensors})
         fixed = {name for name, one in model.named_parameters(remove_duplicate=False) if not one.requires_grad}
         size = sum(tensors[name].nbytes for name in fixed if name in tensors)
@@ -81,17 +86,17 @@ class Contents:
         }
 
     def _encoded(self, name: str, state: Any, file: str | None = None) -> Any:
-        tensors: dict[str, torch.Tensor] = {}
+        tensors = self.files.get(file, {}) if file is not None else {}
         try:
-            # under its own name, so that no two things of a file meet
-            encoded = encode({name: state}, tensors)[name] if not name.startswith("$") else None
+            # under its own name; two things of a file that meet all the same are told apart
+            encoded = encode({name: state}, tensors)[name]
         except CheckpointError as error:
             self.problems.append(f"{name}: {error}")
             return None
         if tensors and file is None:
             self.problems.append(f"{name}: tensors inside of extra state: {', '.join(tensors)}")
         elif tensors and file is not None:
-            self.files.setdefault(file, {}).update(tensors)
+            self.files[file] = tensors
         return encoded
 
 

@@ -1,0 +1,64 @@
+"""A run that was trained a little, and a checkpoint as it writes it."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from accel_checkpoint import Manifest, Stage
+from accel_testing import Mlp
+
+
+class Registered:
+    def __init__(self) -> None:
+        self.value: dict[str, Any] = {"tensor": torch.arange(4.0), "array": numpy.arange(3), "count": 3}
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.value
+
+    def load_state_dict(self, value: dict[str, Any]) -> None:
+        self.value = value
+
+
+def trained() -> tuple[Any, Any, Any, Registered]:
+    accel = pytest.importorskip("accel")
+    accelerator = accel.Accelerator(cpu=True)
+    model = Mlp()
+    model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.1))
+    for _ in range(2):
+        accelerator.backward(model(torch.ones(2, 8)).sum())
+        optimizer.step()
+        optimizer.zero_grad()
+    registered = Registered()
+    accelerator.register_for_checkpointing(registered)
+    return accelerator, model, optimizer, registered
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint as `save_state` writes it; without that, the same files."""
+    folder = tmp_path_factory.mktemp("good") / "checkpoint_0"
+    try:
+        trained()[0].save_state(folder)
+    except pytest.skip.Exception:
+        stage = Stage(folder)
+        for number, name in enumerate(("model.safetensors", "optimizer.safetensors", "state.safetensors")):
+            stage.write_tensors(name, {"x": torch.full((64,), float(number))})
+        stage.seal(Manifest({}, stage.files))
+        stage.commit()
+    return folder
+
+
+@pytest.fixture
+def folder(good: Path, tmp_path: Path) -> Path:
+    (tmp_path / "secret.safetensors").write_bytes((good / "model.safetensors").read_bytes())
+    return Path(shutil.copytree(good, tmp_path / "checkpoint_0"))
+
+
+@pytest.fixture(name="trained")
+def training() -> Callable[[], tuple[Any, Any, Any, Registered]]:
+    """Makes an accelerator, its model and optimizer after two steps, and what is registered with it."""
+    return trained

@@ -1,0 +1,295 @@
+"""Which checkpoints there are, what is kept of them, and what a new one may take the place of."""
+
+import gc
+import os
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from accel_checkpoint import (
+    CheckpointError,
+    Manifest,
+    Stage,
+    collect,
+    is_whole,
+    read_manifest,
+    recover,
+    require_replaceable,
+    require_whole,
+)
+from accel_checkpoint.medium import Medium
+from accel_checkpoint.series import committed, next_number, numbered, path_of, retain
+
+
+def save(target: Path, number: int, medium: Medium | None = None) -> None:
+    stage = Stage(target, medium)
+    stage.write("words.txt", [b"number ", str(number).encode()])
+    (stage.path / "hook").mkdir()
+    (stage.path / "hook" / "own.txt").write_text("a hook's")
+    stage.adopt()
+    stage.seal(Manifest({"number": number}, stage.files))
+    stage.commit()
+
+
+def number_of(target: Path) -> int:
+    """The number that the whole checkpoint there was saved with."""
+    manifest = read_manifest(target)
+    require_whole(target, manifest)
+    number: int = manifest.about["number"]
+    assert (target / "words.txt").read_text() == f"number {number}"
+    return number
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    return {
+        str(one.relative_to(folder)): one.read_bytes() if one.is_file() else None for one in sorted(folder.rglob("*"))
+    }
+
+
+def series(folder: Path, *numbers: int) -> None:
+    for number in numbers:
+        save(path_of(folder, number), number)
+
+
+def left_half(folder: Path, name: str) -> Path:
+    """What a process leaves that dies while it saves."""
+    path = folder / name
+    path.mkdir(parents=True)
+    (path / "model.safetensors").write_bytes(b"half of")
+    return path
+
+
+OTHERS = ("checkpoint_", "checkpoint_x", "checkpoint_1.bak", "mycheckpoint_1", "checkpoint_-1", "Checkpoint_1", "best")
+
+
+def with_others(folder: Path) -> dict[str, bytes | None]:
+    for name in OTHERS:
+        save(folder / name, 7)
+    (folder / "checkpoint_99").write_text("a file")
+    (folder / ".notes.saving").mkdir()
+    (folder / ".x.zzzzzzzz.saving").mkdir()
+    (folder / ".x.00112233.old.txt").write_text("mine")
+    return contents(folder)
+
+
+def test_the_order_is_that_of_the_numbers(tmp_path: Path) -> None:
+    with_others(tmp_path)
+    series(tmp_path, 10, 9, 2, 100)
+    assert [number for number, _ in numbered(tmp_path)] == [2, 9, 10, 100]
+    assert [path.name for _, path in committed(tmp_path)] == [f"checkpoint_{number}" for number in (2, 9, 10, 100)]
+    assert next_number(tmp_path) == 101
+
+
+def test_a_number_is_not_given_twice(tmp_path: Path) -> None:
+    assert next_number(tmp_path / "nothing") == 0
+    assert numbered(tmp_path / "nothing") == []
+    assert next_number(tmp_path) == 0
+    series(tmp_path, 0)
+    assert next_number(tmp_path) == 1
+    left_half(tmp_path, "checkpoint_5")
+    assert next_number(tmp_path) == 6
+    assert [number for number, _ in committed(tmp_path)] == [0]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 9])
+def test_the_newest_whole_ones_are_kept_and_nobody_elses_are_touched(tmp_path: Path, limit: int) -> None:
+    before = with_others(tmp_path)
+    series(tmp_path, 1, 3, 8, 20)
+    half = left_half(tmp_path, "checkpoint_30")
+    os.truncate(tmp_path / "checkpoint_8" / "words.txt", 3)
+    removed = retain(tmp_path, limit)
+    whole = [1, 3, 20]
+    assert [number for number, _ in committed(tmp_path)] == whole[-limit:]
+    assert [path.name for path in removed] == [f"checkpoint_{number}" for number in whole[:-limit]]
+    assert half.is_dir()
+    assert {name: one for name, one in contents(tmp_path).items() if name in before} == before
+    assert not [name for name in os.listdir(tmp_path) if name.endswith(".00000000.saving")]
+
+
+def test_what_goes_is_whole_under_its_name_or_gone(tmp_path: Path) -> None:
+    """A process that dies in the middle of the removal leaves something that is removed later."""
+    series(tmp_path, 1, 2, 3)
+
+    class Half(Medium):
+        def remove(self, path: Path) -> None:
+            (path / "words.txt").unlink()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        retain(tmp_path, 1, Half())
+    assert [number for number, _ in numbered(tmp_path)] == [2, 3]
+    assert number_of(path_of(tmp_path, 2)) == 2
+    collect(tmp_path)
+    retain(tmp_path, 1)
+    assert os.listdir(tmp_path) == ["checkpoint_3"]
+
+
+def test_a_link_to_a_checkpoint_goes_without_the_checkpoint(tmp_path: Path) -> None:
+    save(tmp_path / "elsewhere" / "mine", 1)
+    series(tmp_path / "run", 2)
+    (tmp_path / "run" / "checkpoint_1").symlink_to(tmp_path / "elsewhere" / "mine")
+    retain(tmp_path / "run", 1)
+    assert os.listdir(tmp_path / "run") == ["checkpoint_2"]
+    assert number_of(tmp_path / "elsewhere" / "mine") == 1
+
+
+def test_tidying_removes_what_was_cut_off_and_nothing_else(tmp_path: Path) -> None:
+    before = with_others(tmp_path)
+    series(tmp_path, 1)
+    left_half(tmp_path, ".checkpoint_2.0123abcd.saving")
+    left_half(tmp_path, ".checkpoint_1.0123abcd.old")
+    (tmp_path / ".checkpoint_3.0123abcd.saving").symlink_to(tmp_path / "best")
+    (tmp_path / ".checkpoint_4.0123abcd.saving").write_text("a file")
+    collect(tmp_path)
+    left = contents(tmp_path)
+    assert {name: one for name, one in left.items() if name in before} == before
+    assert {name for name in left if name.endswith(("abcd.saving", "abcd.old"))} == {
+        ".checkpoint_3.0123abcd.saving",
+        ".checkpoint_4.0123abcd.saving",
+    }
+    assert number_of(path_of(tmp_path, 1)) == 1
+    collect(tmp_path / "nothing")
+    assert collect(tmp_path / "nothing") == []
+
+
+def test_a_checkpoint_gets_its_name_back(tmp_path: Path) -> None:
+    series(tmp_path, 1, 2)
+    path_of(tmp_path, 1).rename(tmp_path / ".checkpoint_1.0123abcd.old")
+    left_half(tmp_path, ".checkpoint_1.ffffffff.old")
+    assert collect(tmp_path / "nothing") == []
+    collect(tmp_path)
+    assert [number for number, _ in committed(tmp_path)] == [1, 2]
+    assert number_of(path_of(tmp_path, 1)) == 1
+    assert sorted(os.listdir(tmp_path)) == ["checkpoint_1", "checkpoint_2"]
+    assert not recover(path_of(tmp_path, 1))
+
+
+def test_nothing_gets_a_name_that_is_taken_or_is_not_whole(tmp_path: Path) -> None:
+    series(tmp_path, 1)
+    half = left_half(tmp_path, ".last.0123abcd.old")
+    assert not recover(tmp_path / "last")
+    assert half.is_dir()
+    assert not is_whole(tmp_path / "last")
+    collect(tmp_path)
+    assert half.is_dir()  # it may be all that is left of it
+
+
+def test_what_others_put_beside_a_checkpoint_stays_when_it_is_replaced(tmp_path: Path) -> None:
+    save(tmp_path / "last", 1)
+    (tmp_path / "last" / "notes.txt").write_text("mine")
+    (tmp_path / "last" / "plots").mkdir()
+    (tmp_path / "last" / "plots" / "a.png").write_text("mine too")
+    (tmp_path / "last" / "hook" / "by hand.txt").write_text("and mine")
+    save(tmp_path / "last", 2)
+    assert number_of(tmp_path / "last") == 2
+    assert (tmp_path / "last" / "notes.txt").read_text() == "mine"
+    assert (tmp_path / "last" / "plots" / "a.png").read_text() == "mine too"
+    assert (tmp_path / "last" / "hook" / "by hand.txt").read_text() == "and mine"
+    assert os.listdir(tmp_path) == ["last"]
+
+
+class Dying(Medium):
+    """Does nothing any more from one of its renames or removals on, as when the process has died."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def _effect(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+
+    def rename(self, path: Path, to: Path) -> None:
+        self._effect()
+        super().rename(path, to)
+
+    def remove(self, path: Path) -> None:
+        self._effect()
+        super().remove(path)
+
+
+@pytest.mark.parametrize("effects", range(6))
+def test_they_stay_also_where_the_process_dies_before_it_has_moved_them(tmp_path: Path, effects: int) -> None:
+    save(tmp_path / "last", 1)
+    for name in ("notes.txt", "more.txt"):
+        (tmp_path / "last" / name).write_text("mine")
+    with suppress(KeyboardInterrupt):
+        save(tmp_path / "last", 2, Dying(effects))
+    gc.collect()
+    recover(tmp_path / "last")
+    collect(tmp_path)
+    save(tmp_path / "last", 3)
+    assert number_of(tmp_path / "last") == 3
+    assert (tmp_path / "last" / "notes.txt").read_text() == "mine"
+    assert (tmp_path / "last" / "more.txt").read_text() == "mine"
+
+
+def test_a_damaged_manifest_takes_nobodys_files_along(tmp_path: Path) -> None:
+    save(tmp_path / "last", 1)
+    (tmp_path / "last" / "notes.txt").write_text("mine")
+    os.truncate(tmp_path / "last" / "manifest.json", 40)
+    with suppress(CheckpointError):
+        save(tmp_path / "last", 2)
+    assert (tmp_path / "last" / "notes.txt").read_text() == "mine"
+
+
+def app(path: Path) -> None:
+    path.mkdir()
+    (path / "manifest.json").write_text('{"name": "a web app"}')
+    (path / "app.js").write_text("x")
+
+
+def folder_of_others(path: Path) -> None:
+    path.mkdir()
+    (path / "mine").write_text("x")
+
+
+FOREIGN: dict[str, Callable[[Path], Any]] = {
+    "a file": lambda path: path.write_text("mine"),
+    "a link to a folder": lambda path: path.symlink_to(path.parent),
+    "a link to nothing": lambda path: path.symlink_to("nothing"),
+    "a folder with a file": folder_of_others,
+    "a web app": app,
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_what_is_no_checkpoint_is_not_replaced(tmp_path: Path, name: str) -> None:
+    FOREIGN[name](tmp_path / "last")
+    before = contents(tmp_path)
+    with pytest.raises(CheckpointError, match=rf"{tmp_path}/last"):
+        save(tmp_path / "last", 1)
+    with pytest.raises(CheckpointError):
+        require_replaceable(tmp_path / "last")
+    assert contents(tmp_path) == before
+
+
+def test_an_empty_folder_is_as_good_as_none(tmp_path: Path) -> None:
+    (tmp_path / "last").mkdir()
+    save(tmp_path / "last", 1)
+    assert number_of(tmp_path / "last") == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["with space ", "ü\n", "-rf", "a" * 238, "[*]", ".hidden", "$HOME", "a" * 255], ids=ascii
+)
+def test_any_name_of_a_folder_will_do(tmp_path: Path, name: str) -> None:
+    """Fault 38."""
+    save(tmp_path / name, 1)
+    save(tmp_path / name, 2)
+    assert number_of(tmp_path / name) == 2
+    assert os.listdir(tmp_path) == [name]
+
+
+@pytest.mark.parametrize(("mask", "file", "folder"), [(0o077, 0o600, 0o700), (0o022, 0o644, 0o755)])
+def test_they_may_read_it_whom_the_umask_allows(tmp_path: Path, mask: int, file: int, folder: int) -> None:
+    before = os.umask(mask)
+    try:
+        save(tmp_path / "last", 1)
+    finally:
+        os.umask(before)
+    for path in ((tmp_path / "last"), *(tmp_path / "last").rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) == (folder if path.is_dir() else file)
