@@ -197,6 +197,9 @@ class Checkpoints(Resuming):
         except Exception as error:  # noqa: BLE001 - whatever the user's own code raises is told to all
             problems.append(f"a hook of save_state failed: {type(error).__name__}: {error}")
         self._agree("save_state: hooks done", FAILED, problems, _leaving(stage))
+        if len(listed) == len(weights):
+            weights.update(zip(weights, listed, strict=True))  # what a hook has put in the place of one
+            return
         left = {id(one) for one in listed}
         for name in [name for name, one in weights.items() if id(one) not in left]:
             del weights[name]

@@ -87,11 +87,26 @@ class Foreign:
 
     def _optimizer(self, place: int, optimizer: torch.optim.Optimizer) -> Any:
         state = self._read(_name("optimizer", place, ".bin"))
-        if state is not None:
-            theirs = [len(group["params"]) for group in state["param_groups"]]
-            mine = [len(group["params"]) for group in optimizer.param_groups]
-            if theirs != mine:
-                self.problems.append(f"optimizer {place} had groups of {theirs} parameters, and has {mine}")
+        if state is None:
+            return None
+        if not {"state", "param_groups"} <= set(state):
+            self.problems.append(f"{_name('optimizer', place, '.bin')} holds no state of an optimizer")
+            return None
+        theirs = [len(group["params"]) for group in state["param_groups"]]
+        mine = [len(group["params"]) for group in optimizer.param_groups]
+        if theirs != mine:
+            self.problems.append(f"optimizer {place} had groups of {theirs} parameters, and has {mine}")
+            return None
+        numbers = [number for group in state["param_groups"] for number in group["params"]]
+        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        wrong = [
+            f"{name} of parameter {number}"
+            for number, parameter in zip(numbers, parameters, strict=True)
+            for name, value in state["state"].get(number, {}).items()
+            if isinstance(value, torch.Tensor) and value.ndim == parameter.ndim > 0 and value.shape != parameter.shape
+        ]
+        if wrong:
+            self.problems.append(f"optimizer {place}: another shape than the parameter: {', '.join(wrong[:5])}")
         return state
 
     def _read(self, name: str) -> Any:
@@ -100,10 +115,14 @@ class Foreign:
             self.problems.append(f"{name} is missing")
             return None
         try:
-            return read_plain(path)
+            found = read_plain(path)
         except CheckpointError as error:
             self.problems.append(str(error).splitlines()[0])
             return None
+        if not isinstance(found, dict):
+            self.problems.append(f"{name} holds a {type(found).__name__}, and no state")
+            return None
+        return found
 
 
 def _name(stem: str, place: int, suffix: str) -> str:

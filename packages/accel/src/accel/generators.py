@@ -28,7 +28,8 @@ def problems(states: Any, device: Device) -> list[str]:
     """What of the generators of this process the states lack."""
     if not isinstance(states, dict):
         return [f"generators: their states are a {type(states).__name__}"]
-    wanted = ["python", "torch", *([device.kind] if device.kind != "cpu" else [])]
+    wanted = ["python", "torch", *(["numpy"] if "numpy" in sys.modules else [])]
+    wanted += [device.kind] if device.kind != "cpu" else []
     found = [f"generators: the state of {name!r} is missing" for name in wanted if name not in states]
     if "numpy" in states and importlib.util.find_spec("numpy") is None:
         found.append("generators: there is a state of 'numpy', and NumPy is not installed: pip install numpy")
@@ -38,7 +39,7 @@ def problems(states: Any, device: Device) -> list[str]:
     for name, put in tries.items():
         try:
             put(states[name])
-        except (TypeError, ValueError, RuntimeError, KeyError, AttributeError, OverflowError) as error:
+        except (TypeError, ValueError, RuntimeError, LookupError, AttributeError, OverflowError) as error:
             if name in states:
                 found.append(f"generators: the state of {name!r} is damaged: {error}")
     return found

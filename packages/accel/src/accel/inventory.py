@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,9 @@ class Inventory(TrainingStep):
             project.set_directories(project_dir)
         self.project_configuration = project
         self._objects: dict[str, Any] = {}
-        self._save_hooks: dict[int, SaveHook] = {}
-        self._load_hooks: dict[int, LoadHook] = {}
+        # what a RemovableHandle refers to weakly
+        self._save_hooks: OrderedDict[int, SaveHook] = OrderedDict()
+        self._load_hooks: OrderedDict[int, LoadHook] = OrderedDict()
         #: the checkpoint that this process wrote or read last
         self._newest: tuple[Path, Manifest] | None = None
         self._said: set[str] = set()

@@ -28,6 +28,8 @@ class Item:
     state: Callable[[], Any]
     problems: Callable[[Any], list[str]]
     load: Callable[[Any], None]
+    #: whether it is an object of the user's own
+    mine: bool = False
 
 
 #: where the tensors of everything go that is neither a model nor an optimizer
@@ -59,7 +61,8 @@ def items(preparer: Preparer, parts: Parts, gradients: Gradients, objects: dict[
     for place, scheduler in enumerate(preparer.schedulers):
         kind = type(scheduler.scheduler).__name__
         name = key("scheduler", place)
-        found.append(Item(name, REST, kind, scheduler.state_dict, _mapping, scheduler.load_state_dict))
+        same = partial(_same_keys, scheduler.state_dict)
+        found.append(Item(name, REST, kind, scheduler.state_dict, same, scheduler.load_state_dict))
     if parts.scaler is not None:
         found.append(_scaler(parts.scaler))
     found.append(_clock(parts, preparer, gradients))
@@ -101,7 +104,9 @@ def _has_state(one: Any) -> bool:
 
 
 def _object(name: str, one: Any) -> Item:
-    return Item(f"object:{name}", REST, type(one).__name__, one.state_dict, lambda state: [], one.load_state_dict)
+    return Item(
+        f"object:{name}", REST, type(one).__name__, one.state_dict, lambda state: [], one.load_state_dict, mine=True
+    )
 
 
 def _loader(name: str, loader: Any) -> Item:
@@ -142,6 +147,11 @@ def _clock(parts: Parts, preparer: Preparer, gradients: Gradients) -> Item:
         window.load_state_dict(state["window"])
 
     return Item("clock", REST, "StepClock", state, refused, load)
+
+
+def _same_keys(own: Callable[[], dict[str, Any]], state: Any) -> list[str]:
+    missing = sorted(own().keys() - state.keys()) if isinstance(state, dict) else []
+    return _mapping(state) or ([f"its state lacks {', '.join(missing)}"] if missing else [])
 
 
 def _mapping(state: Any) -> list[str]:

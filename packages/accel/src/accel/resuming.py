@@ -6,6 +6,7 @@ import copy
 import logging
 from abc import abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from accel_checkpoint import CheckpointError, damage, decode, read_manifest, recover
 from accel_checkpoint.manifest import MANIFEST
-from accel_checkpoint.series import committed
+from accel_checkpoint.series import numbered
 from torch import nn
 
 from accel import generators
@@ -95,7 +96,7 @@ class Resuming(Inventory):
                 chosen = [str(folder)]
             else:
                 folder = self.project_configuration.checkpoints
-                chosen = [str(one.absolute()) for _, one in reversed(committed(folder))]
+                chosen = [str(one.absolute()) for _, one in reversed(numbered(folder))]
         except (ValueError, OSError) as error:
             problems.append(str(error))
         told = self._tell("load_state: where", {"chosen": chosen, "problems": problems})
@@ -154,19 +155,22 @@ class Resuming(Inventory):
         except (CheckpointError, LookupError, TypeError) as error:
             problems.append(f"the generators of rank {rank} are missing or damaged: {type(error).__name__}: {error}")
         self._agree("load_state: fits", f"the checkpoint {folder} does not fit, and nothing was changed:", problems)
-        left = self._hooked_models(folder, models)
+        left = self._hooked_models(folder, models, own)
         self._put(found, wanted, {name: one for name, one in own.items() if name in left})
         if same and mine is not None:
             generators.restore(mine, self.run.device)
         elif mine is not None:
             if self.is_main_process:
                 logger.warning(
-                    "the checkpoint was taken by %d processes, and %d go on: their random numbers begin anew, from the"
-                    " state of its first process and the rank of each",
+                    "the checkpoint was taken by %d processes, and %d go on: the first one's random numbers go on, and"
+                    " those of the others begin anew, from them and the rank",
                     len(states),
                     self.num_processes,
                 )
-            generators.derive(mine, rank)
+            if rank == 0:  # which draws the order of samples, as it did
+                generators.restore(mine, self.run.device)
+            else:
+                generators.derive(mine, rank)
         self._newest = folder, found.manifest
 
     def _put(self, found: Found, wanted: list[Item], models: dict[str, nn.Module]) -> None:
@@ -175,7 +179,7 @@ class Resuming(Inventory):
         try:
             for item in wanted:
                 name = item.name
-                undo.append(partial(item.load, item.state()))
+                undo.append(partial(item.load, copy.deepcopy(item.state()) if item.mine else item.state()))
                 item.load(found.state(name))
             for name, model in models.items():
                 if found.manifest.items[name]["state"]:  # only code of the model's own can refuse
@@ -183,7 +187,8 @@ class Resuming(Inventory):
                 found.load_model(name, model)
         except Exception as error:
             for put_back in reversed(undo):
-                put_back()
+                with suppress(Exception):  # an object that cannot load may not be able to do this either
+                    put_back()
             raise CheckpointError(
                 f"{name} of {found.folder} could not be loaded, and everything has its old state: {error}"
             ) from error
@@ -196,12 +201,26 @@ class Resuming(Inventory):
                 " are rounded otherwise"
             )
 
-    def _hooked_models(self, folder: Path, models: dict[str, nn.Module]) -> dict[str, nn.Module]:
-        """The models that no hook has taken upon itself."""
-        left = list(models.values())
-        for hook in list(self._load_hooks.values()):
-            hook(left, str(folder))
-        return {name: one for name, one in models.items() if any(one is other for other in left)}
+    def _hooked_models(self, folder: Path, models: dict[str, nn.Module], saved: dict[str, nn.Module]) -> set[str]:
+        """The models that no hook has taken upon itself.
+
+        Collective: every process must call, where there are hooks.
+        """
+        if not self._load_hooks:
+            return set(models)
+        left, problems = list(models.values()), list[str]()
+        try:
+            for hook in list(self._load_hooks.values()):
+                hook(left, str(folder))
+        except Exception as error:  # noqa: BLE001 - whatever the user's own code raises is told to all
+            problems.append(f"a hook of load_state failed: {type(error).__name__}: {error}")
+        names = {name for name, one in models.items() if any(one is other for other in left)}
+        problems += [
+            f"{name} is not in the checkpoint, and no hook has taken it out of its models"
+            for name in sorted(names - set(saved))
+        ]
+        self._agree("load_state: hooks", f"the checkpoint {folder} could not be loaded:", problems)
+        return names
 
     @abstractmethod
     def wait_for_checkpoint(self) -> None:

@@ -183,8 +183,9 @@ class Found:
     def model_problems(self, key: str, model: nn.Module) -> list[str]:
         """Why a model cannot have the weights that were saved."""
         state = model.state_dict(keep_vars=True)
-        mine = {name: (tuple(one.shape), one.dtype) for name, one in state.items() if isinstance(one, torch.Tensor)}
-        theirs = {name: file.about(stored) for name, (file, stored) in self._weights(key).items()}
+        mine = {name: (tuple(one.shape), one.dtype) for name, one in state.items() if _is_weight(name, one)}
+        weights = self._weights(key)
+        theirs = {name: file.about(stored) for name, (file, stored) in weights.items() if not _is_extra(name)}
         lines = [f"{name} is not in the checkpoint" for name in mine if name not in theirs]
         lines += [f"{name} is in the checkpoint, and not in the model" for name in theirs if name not in mine]
         lines += [
@@ -244,6 +245,15 @@ def _said(look: Callable[[], list[str]]) -> list[str]:
         return look()
     except (CheckpointError, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         return [str(error) if isinstance(error, CheckpointError) else f"damaged: {type(error).__name__}: {error}"]
+
+
+def _is_extra(name: str) -> bool:
+    """Whether a name of a state dict is that of what `set_extra_state` takes, which may be anything."""
+    return name.rpartition(".")[2] == "_extra_state"
+
+
+def _is_weight(name: str, value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not _is_extra(name)
 
 
 def _words(shape: tuple[int, ...], dtype: torch.dtype | str) -> str:

@@ -1,0 +1,131 @@
+"""Loader workers leave noted signals to the process that they work for."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+from accel_data import prepare_data_loader
+from accel_data.shield import Shield, shielded
+from accel_testing import MakeWorld
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+
+class Noting:
+    """A handler that says that workers need not see its signal."""
+
+    shields_workers = True
+
+    def __init__(self) -> None:
+        self.came: list[int] = []
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.came.append(number)
+
+
+@pytest.fixture
+def noted() -> Iterator[Noting]:
+    """SIGTERM and SIGUSR1 are noted."""
+    noting = Noting()
+    before = {number: signal.signal(number, noting) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    yield noting
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def called(worker_id: int) -> None:
+    """A worker_init_fn."""
+
+
+def test_without_noted_signals_the_function_of_the_script_stays_the_one() -> None:
+    assert shielded(None) is None
+    assert shielded(called) is called
+
+
+def test_a_handler_of_somebody_else_is_left_to_the_workers() -> None:
+    before = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    try:
+        assert shielded(called) is called
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_the_shield_ignores_what_is_noted_and_then_calls_the_function_of_the_script(noted: Noting) -> None:
+    seen: list[int] = []
+    shield: Any = shielded(seen.append)
+    assert isinstance(shield, Shield)
+    assert sorted(shield.signals) == sorted([signal.SIGTERM, signal.SIGUSR1])
+    shield(3)
+    assert seen == [3]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
+
+
+class Pids(Dataset[Tensor]):
+    """The process that makes each sample, and how it takes SIGTERM."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Tensor:
+        time.sleep(0.02)
+        return torch.tensor([os.getpid(), int(signal.getsignal(signal.SIGTERM) is signal.SIG_IGN)])
+
+
+class PidStream(IterableDataset[Tensor]):
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter([Pids()[index] for index in range(6)])
+
+
+def remembered(worker_id: int) -> None:
+    os.environ["WORKER_ID_OF_THE_SCRIPT"] = str(worker_id)
+
+
+def shot_at(kind: str, context: str | None, epochs: int, persistent: bool) -> tuple[int, int, set[int], list[int]]:
+    """Samples before and after a signal to each worker; whether workers ignore it; and what the main process had."""
+    handler = Noting()
+    signal.signal(signal.SIGTERM, handler)
+    data: Any = Pids() if kind == "map" else PidStream()
+    made: Any = DataLoader(
+        data,
+        1,
+        num_workers=2,
+        multiprocessing_context=context,
+        persistent_workers=persistent,
+        worker_init_fn=remembered,
+    )
+    loader = prepare_data_loader(made)
+    before = after = 0
+    ignoring: set[int] = set()
+    for epoch in range(epochs):
+        for batch in loader:
+            pid, ignores = batch[0].tolist()
+            ignoring.add(ignores)
+            if epoch == 0 and before < 3:
+                before += 1
+                os.kill(pid, signal.SIGTERM)
+            else:
+                after += 1
+    os.kill(os.getpid(), signal.SIGTERM)
+    return before, after, ignoring, handler.came
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("kind", ["map", "stream"])
+def test_workers_outlive_a_signal_that_is_noted(kind: str, persistent: bool, world: MakeWorld) -> None:
+    """T9: of every kind of loader; the main process has its own."""
+    ((before, after, ignoring, came),) = world(1, join=False).run(shot_at, kind, None, 2, persistent)
+    assert (before, before + after) == (3, 24)
+    assert (ignoring, came) == ({1}, [signal.SIGTERM])
+
+
+def test_workers_that_are_spawned_outlive_it_too(world: MakeWorld) -> None:
+    ((before, after, ignoring, _),) = world(1, join=False).run(shot_at, "map", "spawn", 1, False, timeout_s=60)
+    assert (before, before + after, ignoring) == (3, 12, {1})
