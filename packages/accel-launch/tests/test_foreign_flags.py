@@ -26,7 +26,6 @@ NEUTRAL = [
     "--rdzv_backend static",
     "--rdzv_conf=",
     "--main_training_function main",
-    "--max_restarts 0",
     "--monitor_interval 0.1",
     "--role default",
     "-t 0",
@@ -53,7 +52,6 @@ REFUSED = [
     ("--tpu", "accel launch cannot use TPUs yet"),
     ("--use_deepspeed", "accel cannot use DeepSpeed yet"),
     ("--use-fsdp", "accel launch cannot set up FSDP yet"),
-    ("--max_restarts 3", "accel launch cannot do that yet; torchrun --max-restarts works"),
     ("--log_dir logs", "accel launch keeps no logs: redirect its output"),
     ("--mpirun_hostfile hosts", "start the script with mpirun itself"),
 ]

@@ -19,6 +19,8 @@ fails, progresses, how = int(sys.argv[1]), [int(one) for one in sys.argv[2].spli
 if attempt in progresses and rank == "0":
     (pathlib.Path(os.environ["ACCEL_JOURNAL"]) / "progress").touch()
     time.sleep(0.2)
+while len(list(pathlib.Path().glob(f"at-*-{attempt}"))) < int(os.environ.get("WORLD_SIZE", "1")):
+    time.sleep(0.01)
 if attempt < fails and rank == os.environ.get("FAILS", "0"):
     if how == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -43,6 +45,11 @@ def test_a_job_goes_on_after_a_failure(processes: int, how: str, accel: Run, tmp
     assert done.returncode == 0, done.stderr
     assert [attempts(tmp_path, rank) for rank in range(processes)] == [2] * processes
     assert "starts again in 1 s (1 of 2 times)" in done.stderr
+
+
+def test_no_restarts_can_be_asked_for(accel: Run, tmp_path: Path) -> None:
+    assert accel("launch", "--cpu", "-n", "2", "--max_restarts", "0", "script.py", "1", "", "3").returncode == 3
+    assert attempts(tmp_path) == 1
 
 
 def test_one_that_fails_every_time_is_given_up_with_its_code(accel: Run, tmp_path: Path) -> None:

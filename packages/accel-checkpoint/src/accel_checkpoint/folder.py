@@ -15,7 +15,7 @@ import torch
 from xxhash import xxh3_64, xxh3_128
 
 from accel_checkpoint.errors import CheckpointError
-from accel_checkpoint.manifest import MANIFEST, Manifest, is_checkpoint, read_manifest
+from accel_checkpoint.manifest import MANIFEST, Manifest, is_checkpoint, is_inside, read_manifest
 from accel_checkpoint.medium import Medium, Written, explained
 from accel_checkpoint.tensorfile import pieces
 from accel_checkpoint.verify import damage, is_whole
@@ -69,6 +69,8 @@ class Stage:
         with self._explained():
             for path in sorted(self.path.rglob("*")):
                 name = path.relative_to(self.path).as_posix()
+                if not is_inside(name):
+                    raise CheckpointError(f"{name!r} cannot be the name of a file of a checkpoint: give it a plain one")
                 if path.is_symlink() or not (path.is_file() or path.is_dir()):
                     raise CheckpointError(f"{name} of the checkpoint is a link or no regular file: write files into it")
                 if path.is_dir():
@@ -81,6 +83,7 @@ class Stage:
         """Writes the manifest, which is the last file: all that is missing then is the name."""
         with self._explained():
             self.medium.write(self.path / MANIFEST, [manifest.as_bytes()])
+            read_manifest(self.path)  # what cannot be read must not take a name
             self.medium.flush_folder(self.path)
 
     def commit(self, *, replace: bool = True) -> bool:

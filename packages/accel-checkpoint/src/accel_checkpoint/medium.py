@@ -89,7 +89,8 @@ def explained(error: OSError, folder: Path) -> CheckpointError:
     """The error of a disk in words: which one, and how much room it has."""
     why = f"{type(error).__name__}: {error}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        why = f"no room: {error.strerror or error}"
+        limit = "; a limit on the size of files is set: ulimit -f" if error.errno == errno.EFBIG else ""
+        why = f"no room: {error.strerror or error}{limit}"
     return CheckpointError(
         f"no checkpoint could be written to {folder} ({why}); {_room(folder)}; what was there before stays"
     )

@@ -12,6 +12,7 @@ import torch
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.folder import require_whole
 from accel_checkpoint.manifest import MANIFEST, Manifest, read_manifest
+from accel_checkpoint.series import numbered
 from accel_checkpoint.tensorfile import TensorFile
 from accel_checkpoint.verify import damage, is_whole
 
@@ -56,9 +57,11 @@ def checkpoints_in(path: Path) -> list[Path]:
     if (path / MANIFEST).exists():
         return [path]
     for folder in (path, path / "checkpoints"):
-        found = [one for one in folder.iterdir() if (one / MANIFEST).exists()] if folder.is_dir() else []
+        inside = [one for one in folder.iterdir() if not one.name.startswith(".")] if folder.is_dir() else []
+        cut = [one for _, one in numbered(folder)]  # one without a manifest is there too
+        found = {one for one in inside if (one / MANIFEST).exists()} | set(cut)
         if found:
-            return sorted((one for one in found if not one.name.startswith(".")), key=_place)
+            return sorted(found, key=_place)
     why = "no checkpoint of accel is in it" if path.is_dir() else "there is no such folder"
     raise CheckpointError(f"{path}: {why}")
 

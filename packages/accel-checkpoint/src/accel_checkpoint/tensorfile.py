@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from accel_checkpoint.errors import CheckpointError
 
@@ -48,6 +49,8 @@ def refused(tensors: Mapping[str, torch.Tensor]) -> list[str]:
 def _why_refused(name: str, tensor: torch.Tensor) -> str | None:
     if tensor.is_nested or tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
         return f"a tensor that is not plain ({tensor.layout}, {tensor.device})"
+    if is_traceable_wrapper_subclass(tensor):
+        return f"a tensor of the class {type(tensor).__name__}"
     if tensor.dtype not in NAMES:
         return f"the dtype {tensor.dtype}"
     if name == "__metadata__" or any("\ud800" <= one <= "\udfff" for one in name):

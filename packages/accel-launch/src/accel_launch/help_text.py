@@ -96,7 +96,7 @@ examples:
   accel checkpoint verify runs/digits/checkpoints/checkpoint_12
   accel checkpoint diff runs/digits/checkpoints/checkpoint_11 runs/digits/checkpoints/checkpoint_12
 
-exit codes: 0 if all is well; 1 if something is damaged, or differs; 2 if there is nothing to look at.
+exit codes: 0 if all is well; 1 if verify finds damage, or diff a difference; 2 if there is nothing to look at.
 """
 
 ENV = """\

@@ -34,6 +34,10 @@ def _count(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 1 else None
 
 
+def _number(value: object) -> int | None:
+    return 0 if value in (0, "0") and not isinstance(value, bool) else _count(value)
+
+
 def _switch(value: object) -> bool | None:
     word = str(value).strip().lower() if isinstance(value, bool | int | str) else ""
     return True if word in _TRUE else False if word in _FALSE else None
@@ -67,6 +71,7 @@ def one_of(*words: str) -> Kind:
 
 
 COUNT = Kind(metavar="N", expected="a whole number of at least 1", read=_count)
+NUMBER = Kind(metavar="N", expected="a whole number, or 0", read=_number)
 SWITCH = Kind(metavar=None, expected="true or false", read=_switch)
 PATH = Kind(metavar="FILE", expected="a path", read=_text)
 DEVICES = Kind(metavar="IDS", expected="all, or different device numbers such as 0,1", read=_devices)

@@ -30,20 +30,22 @@ def die_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def adopt_orphans() -> None:
+def adopt_orphans() -> frozenset[int]:
     """Makes this process the parent of what its children leave behind: loader workers, say, of one that was killed.
 
-    Does nothing on systems other than Linux.
+    The children that it has already, as they were started by what was this process before. Does nothing on systems
+    other than Linux.
     """
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    return frozenset(_children())
 
 
-def end_orphans() -> list[int]:
-    """Kills all children of this process, and what they leave behind in turn; their process ids."""
+def end_orphans(spared: frozenset[int] = frozenset()) -> list[int]:
+    """Kills the children of this process, and what they leave behind in turn, but those spared; their process ids."""
     ended: list[int] = []
     until = time.monotonic() + GONE_S
-    while (left := _children()) and time.monotonic() < until:
+    while (left := [pid for pid in _children() if pid not in spared]) and time.monotonic() < until:
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from accel_launch.kinds import COUNT, DEVICES, PATH, SWITCH, Kind, Value, one_of
+from accel_launch.kinds import COUNT, DEVICES, NUMBER, PATH, SWITCH, Kind, Value, one_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +102,14 @@ OPTIONS: tuple[Option, ...] = (
         name="grace_period",
         flags=("--grace_period",),
         kind=COUNT,
-        help="Seconds that processes have to save and to end after a SIGTERM from outside. Default: 30.",
+        help="Seconds that processes have to save and to end after a signal from outside. Default: 30, after Ctrl-C 4.",
         key="grace_period",
         variable="ACCEL_GRACE_PERIOD",
     ),
     Option(
         name="max_restarts",
         flags=("--max_restarts",),
-        kind=COUNT,
+        kind=NUMBER,
         help="How often to start all processes again after one has failed, since the last checkpoint. Default: never.",
         key="max_restarts",
         variable="ACCEL_MAX_RESTARTS",

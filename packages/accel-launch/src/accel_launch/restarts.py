@@ -21,7 +21,7 @@ def run_until_done(job: Job, *, inbox: Callable[[], Inbox], say: Callable[[str],
     After a failure all processes are started again, up to `max_restarts` times without a new checkpoint in between. A
     job that somebody has ended, or that has stopped on request, is not.
     """
-    adopt_orphans()
+    others = adopt_orphans()
     attempt = failures = 0
     while True:
         failed = True
@@ -30,13 +30,15 @@ def run_until_done(job: Job, *, inbox: Callable[[], Inbox], say: Callable[[str],
             failed = outcome.code != 0
         finally:
             if failed:
-                end_orphans()
+                end_orphans(others)
         last_words = explain(outcome)
         if last_words is not None:
             say(last_words)
         failures = 1 if outcome.progressed else failures + 1
         over = outcome.first is None or outcome.outside is not None or outcome.first.status == STOPPED
         if over or failures > job.settings.max_restarts:
+            if not over and job.settings.max_restarts:
+                say(f"accel: gives up after {job.settings.max_restarts} starts without a new checkpoint")
             return outcome
         pause_s = min(FIRST_PAUSE_S * 2 ** (failures - 1), LONGEST_PAUSE_S)
         since = " since the last checkpoint" if outcome.progressed or attempt + 1 > failures else ""

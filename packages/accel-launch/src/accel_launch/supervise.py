@@ -130,11 +130,13 @@ def supervise(
     """Runs all the processes to their end; none of them is left when it returns or raises.
 
     Rank 0 reads the standard input of the launcher, the others find theirs empty. `on_start` is told each rank once it
-    has started. After SIGTERM or SIGHUP they have `grace_s` to end. Raises: CannotRun if a process cannot be started.
+    has started. After a signal from outside they have `grace_s` to end.
+
+    Raises: CannotRun if a process cannot be started.
     """
     graces = dict(GRACE_S)
     if grace_s is not None:
-        graces |= {Signals.SIGTERM: grace_s, Signals.SIGHUP: grace_s}
+        graces = dict.fromkeys(GRACE_S, grace_s)
     crew = _Crew(graces)
     with inbox:
         try:

@@ -16,6 +16,7 @@ from accel_checkpoint import (
     encode,
     read_manifest,
     require_replaceable,
+    size_in_bytes,
 )
 from accel_checkpoint.series import next_number, path_of, retain
 from accel_state.exits import STOPPED
@@ -23,6 +24,7 @@ from torch import nn
 
 from accel import generators
 from accel.configuration import ProjectConfiguration
+from accel.named_state import names_of
 from accel.resuming import Resuming
 from accel.stopping import USUAL, StopSignals
 from accel.supervised import note_progress
@@ -76,12 +78,8 @@ class Checkpoints(Resuming):
                 "save_state needs the path of a folder, or"
                 " ProjectConfiguration(project_dir=..., automatic_checkpoint_naming=True)"
             )
-        if self.parts.clock.waiting and not self.parts.clock.due:
-            self._say_once(
-                "save_state inside of a window of gradient accumulation: the checkpoint is that of the last optimizer"
-                " step, and the micro-batches since will be served again; what they changed in buffers and random"
-                " numbers stays. Save where accelerator.sync_gradients is true to be exact"
-            )
+        size_in_bytes(max_shard_size)
+        self._warn_of_what_is_lost()
         self.wait_for_checkpoint()
         target, stage = self._begun(output_dir)
         models = self._models()
@@ -108,6 +106,29 @@ class Checkpoints(Resuming):
         else:
             self._at_once(target, put)
         return target
+
+    def _warn_of_what_is_lost(self) -> None:
+        if self.parts.clock.waiting and not self.parts.clock.due:
+            self._say_once(
+                "save_state inside of a window of gradient accumulation: the checkpoint is that of the last optimizer"
+                " step, and the micro-batches since will be served again; what they changed in buffers, random numbers"
+                " and registered objects stays. Save where accelerator.sync_gradients is true to be exact"
+            )
+        if self.at_home:
+            self._say_once(
+                "save_state inside of LocalSGD: each process has a model of its own there, and that of the main process"
+                " is saved; save after the block"
+            )
+        names = names_of(self._models())
+        parameters = [
+            one for each in self._preparer.optimizers for group in each.param_groups for one in group["params"]
+        ]
+        lost = sum(id(one) not in names for one in parameters) if not self._objects else 0
+        if lost:
+            self._say_once(
+                f"save_state: {lost} parameters of prepared optimizers are in no prepared model, and are not saved;"
+                " register what holds them: register_for_checkpointing(module)"
+            )
 
     def wait_for_checkpoint(self) -> None:
         """Returns when the checkpoint that is being written in the background is on the disk.
@@ -167,9 +188,11 @@ class Checkpoints(Resuming):
         Collective: every process must call.
         """
         target, problems, stage = Path(), list[str](), None
+        # machines that share no disk may have lost some: all give it the same number
+        number = max(self._tell("save_state: number", self.save_iteration if self._writes else 0))
         if self._writes:
             try:
-                target = self._target(output_dir)
+                target = self._target(output_dir, number)
                 require_replaceable(target)
                 collect(target.parent)
                 stage = Stage(target) if self._save_hooks else None
@@ -178,10 +201,9 @@ class Checkpoints(Resuming):
         self._agree("save_state: where", FAILED, problems, _leaving(stage))
         return Path(self._tell("save_state: there", str(target))[self._writer]), stage
 
-    def _target(self, output_dir: str | Path | None) -> Path:
-        project = self.project_configuration
-        if project.automatic_checkpoint_naming or output_dir is None:
-            return path_of(project.checkpoints, self.save_iteration).absolute()
+    def _target(self, output_dir: str | Path | None, number: int) -> Path:
+        if output_dir is None:
+            return path_of(self.project_configuration.checkpoints, number).absolute()
         return Path(output_dir).absolute()
 
     def _hooked(self, stage: Stage | None, models: dict[str, nn.Module], weights: dict[str, dict[str, Any]]) -> None:
@@ -208,7 +230,10 @@ class Checkpoints(Resuming):
         """Collective: every process must call, for loaders whose state is spread over processes."""
         found = Contents()
         for name, state in weights.items() if self._writes else ():
-            found.add_model(name, models[name], state, shard)
+            try:
+                found.add_model(name, models[name], state, shard)
+            except Exception as error:  # noqa: BLE001 - all processes are to hear of it, and none to wait
+                found.problems.append(f"{name}: {_in_words(error)}")
         for item in self._items():
             if self._writes or item.kind == "DataLoader":
                 found.add(item)
@@ -226,10 +251,15 @@ class Checkpoints(Resuming):
         self._in_turn("save_state: named", lambda: self._committed(staged[0], target))
 
     def _behind(self, contents: Contents, target: Path, put: Callable[[], Stage]) -> None:
-        self._behind_us = True
+        problems = list[str]()
         if self._writes:
-            contents.files = self._snapshot.take(contents.files)
-            self._background.begin(lambda: self._committed(put(), target))
+            try:
+                contents.files = self._snapshot.take(contents.files)
+                self._background.begin(lambda: self._committed(put(), target))
+            except Exception as error:  # noqa: BLE001 - all processes are to hear of it, and none to wait
+                problems.append(_in_words(error))
+        self._agree("save_state: copied", FAILED, problems)
+        self._behind_us = True
 
     def _in_turn(self, what: str, work: Callable[[], None]) -> None:
         """Lets those that write do it, for as long as it takes them, and fails on all where it fails on one.
@@ -241,8 +271,8 @@ class Checkpoints(Resuming):
             if self._writes:
                 try:
                     work()
-                except CheckpointError as error:
-                    problems.append(str(error))
+                except Exception as error:  # noqa: BLE001 - all processes are to hear of it, and none to wait
+                    problems.append(_in_words(error))
         self._agree(what, FAILED, problems)
 
     def _committed(self, stage: Stage, target: Path) -> None:
@@ -259,6 +289,10 @@ class Checkpoints(Resuming):
                 retain(project.checkpoints, project.total_limit)
             except OSError as error:
                 logger.warning("the checkpoint is there, and an older one could not be removed: %s", error)
+
+
+def _in_words(error: Exception) -> str:
+    return str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
 
 
 def _leaving(stage: Stage | None) -> Callable[[], None]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accel_checkpoint import CheckpointError, load_checkpoint_in_model, weight_files
-from accel_checkpoint.load import read_plain, read_shapes
+from accel_checkpoint import CheckpointError, weight_files
+from accel_checkpoint.load import read_plain, read_shapes, read_tensors
 from torch import nn
 
 from accel.preparation import Preparer
@@ -49,7 +49,11 @@ class Foreign:
         """Loads everything; to be called when there are no problems."""
         for model, path in self._models:
             if path is not None:
-                load_checkpoint_in_model(model, path, strict=True)
+                with torch.no_grad():
+                    state = model.state_dict(keep_vars=True)
+                    for file in weight_files(path):
+                        for name, tensor in read_tensors(file):
+                            state[_bare(name)].copy_(tensor)
         for one, state in (*self._optimizers, *self._others):
             one.load_state_dict(state)
 
@@ -76,12 +80,15 @@ class Foreign:
         try:
             found: dict[str, tuple[int, ...]] = {}
             for file in weight_files(path):
-                found |= read_shapes(file)
+                found |= {_bare(name): shape for name, shape in read_shapes(file).items()}
         except CheckpointError as error:
             self.problems.append(str(error))
             return
-        mine = {name: tuple(one.shape) for name, one in model.state_dict().items()}
+        state = model.state_dict(keep_vars=True)
+        mine = {name: tuple(one.shape) for name, one in state.items()}
         wrong = [name for name in found if name not in mine or mine[name] != found[name]]
+        given = {state[name].data_ptr() for name in found if name in state}  # tied weights are there once
+        wrong += [name for name, one in state.items() if name not in found and one.data_ptr() not in given]
         if wrong:
             self.problems.append(f"{path.name} does not fit the model: {', '.join(wrong[:5])}")
 
@@ -123,6 +130,11 @@ class Foreign:
             self.problems.append(f"{name} holds a {type(found).__name__}, and no state")
             return None
         return found
+
+
+def _bare(name: str) -> str:
+    """The name of a weight without those of the containers that Accelerate saves with it."""
+    return ".".join(part for part in name.removeprefix("module.").split(".") if part != "_orig_mod")
 
 
 def _name(stem: str, place: int, suffix: str) -> str:

@@ -58,7 +58,7 @@ def restore(states: dict[str, Any], device: Device) -> None:
 
 def derive(states: dict[str, Any], rank: int) -> None:
     """Seeds the generators of a process that no state was saved of, from those of the first one and its own rank."""
-    numbers = states["torch"].numpy().tobytes() + f"{states['python']}/{rank}".encode()
+    numbers = bytes(states["torch"].tolist()) + f"{states['python']}/{rank}".encode()
     seed = int.from_bytes(hashlib.sha256(numbers).digest()[:8], "little") >> 1
     random.seed(seed)
     torch.manual_seed(seed)

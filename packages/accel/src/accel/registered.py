@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -114,7 +115,9 @@ def _loader(name: str, loader: Any) -> Item:
         from accel_data.state import LoaderState, ResumeError
 
         try:
-            LoaderState.of(state, fresh=loader.fresh(), strict=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # said when it is loaded
+                LoaderState.of(state, fresh=loader.fresh(), strict=True)
         except ResumeError as error:
             return [str(error)]
         return []

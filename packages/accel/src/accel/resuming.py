@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import logging
+import os
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
@@ -66,8 +68,17 @@ class Resuming(Inventory):
         Collective: every process must call.
         """
         self.wait_for_checkpoint()
+        self._agree("resume: where", "no checkpoint could be written here:", self._unusable())
         chosen = self._chosen(None)
         return self._first_whole(chosen) if chosen else None
+
+    def _unusable(self) -> list[str]:
+        """Why nothing can be written where the checkpoints of the project are to be: better now than at the first."""
+        folder = self.project_configuration.checkpoints.absolute()
+        there = next(one for one in (folder, *folder.parents) if one.exists())
+        if not there.is_dir():
+            return [f"{there} is a file, and no folder"]
+        return [] if os.access(there, os.W_OK | os.X_OK) else [f"{there} may not be written to"]
 
     def _first_whole(self, chosen: list[Path]) -> Path:
         """The first of several checkpoints that is not damaged, loaded.
@@ -125,18 +136,26 @@ class Resuming(Inventory):
 
         Collective: every process must call; those of a machine share the reading.
         """
-        problems, manifest = list[str](), None
+        problems, manifest, digest = list[str](), None, ""
         try:
             if not folder.is_dir():
                 raise CheckpointError(f"{folder} is no folder")
+            inside = [*numbered(folder), *numbered(folder / "checkpoints")]
+            if inside and not (folder / MANIFEST).exists():
+                raise CheckpointError(f"{folder} is no checkpoint, but has some in it: give one, {inside[-1][1]}")
             manifest = read_manifest(folder)
             names = sorted(manifest.files, key=lambda name: -manifest.files[name].size if manifest else 0)
             local = self.run.topology
             problems = damage(folder, manifest, names[local.local_rank :: local.local_world_size])
-        except CheckpointError as error:
+            digest = hashlib.sha256(manifest.as_bytes()).hexdigest()
+        except (CheckpointError, OSError) as error:
             problems = [str(error)]
-        told = self._tell("load_state: files", problems)
-        lines = by_rank(told)
+        told = self._tell("load_state: files", {"problems": problems, "digest": digest})
+        lines = by_rank([one["problems"] for one in told])
+        if not lines and len({one["digest"] for one in told}) > 1:
+            lines = [
+                f"  processes find different checkpoints at {folder}: their machines share no disk, and one lost some"
+            ]
         return lines, None if lines or manifest is None else Found(folder, manifest)
 
     def _apply(self, folder: Path, found: Found) -> None:
@@ -171,27 +190,50 @@ class Resuming(Inventory):
                 generators.restore(mine, self.run.device)
             else:
                 generators.derive(mine, rank)
+        self._roll_back(found, wanted)
+        if self.num_processes > 2 and same:
+            self._say_once(
+                "from three processes on DistributedDataParallel adds gradients up in another order in its first step"
+                " after a start: training goes on with the same samples, and with sums that are rounded otherwise"
+            )
         self._newest = folder, found.manifest
+
+    def _roll_back(self, found: Found, wanted: list[Item]) -> None:
+        """Where a loader goes on before the window that was cut off, its order is drawn as it was then.
+
+        Collective: every process must call.
+        """
+        try:
+            first = decode(found.manifest.ranks[0])["generators"]["torch"]
+        except (CheckpointError, LookupError, TypeError):
+            return
+        for item in wanted:
+            state = found.state(item.name) if item.kind == "DataLoader" else {}
+            then = state.get("now", {}).get("default") if state.get("begun") else None
+            if isinstance(then, torch.Tensor) and not torch.equal(then, first):
+                item.load(state)
 
     def _put(self, found: Found, wanted: list[Item], models: dict[str, nn.Module]) -> None:
         """Loads everything; where one thing refuses after all, those before it get back what they had."""
-        undo, name = list[Callable[[], None]](), ""
+        undo, name, problems = list[Callable[[], None]](), "", list[str]()
         try:
             for item in wanted:
                 name = item.name
                 undo.append(partial(item.load, copy.deepcopy(item.state()) if item.mine else item.state()))
                 item.load(found.state(name))
             for name, model in models.items():
-                if found.manifest.items[name]["state"]:  # only code of the model's own can refuse
-                    undo.append(partial(model.load_state_dict, copy.deepcopy(model.state_dict())))
+                undo.append(partial(model.load_state_dict, copy.deepcopy(model.state_dict())))
                 found.load_model(name, model)
-        except Exception as error:
-            for put_back in reversed(undo):
+        except Exception as error:  # noqa: BLE001 - code of the user's refuses, and all processes are to hear of it
+            problems.append(f"{name}: {type(error).__name__}: {error}")
+
+        def put_back() -> None:
+            for one in reversed(undo):
                 with suppress(Exception):  # an object that cannot load may not be able to do this either
-                    put_back()
-            raise CheckpointError(
-                f"{name} of {found.folder} could not be loaded, and everything has its old state: {error}"
-            ) from error
+                    one()
+
+        about = f"{found.folder} could not be loaded, and everything has its old state:"
+        self._agree("load_state: put", about, problems, put_back)
         for optimizer in self._preparer.optimizers:
             optimizer.discard_gradients()
         threads = found.manifest.about.get("threads")

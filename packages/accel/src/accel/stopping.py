@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterable
 from types import FrameType
 from typing import Any, final
 
+#: seconds in which a signal that comes again is the same one: sent to all processes, and passed on by a launcher
+ECHO_S = 1.0
 #: those that schedulers send before they end a job
 USUAL = ("SIGTERM", "SIGUSR1")
 
 
 @final
 class StopSignals:
-    """Notes signals; a second one of a kind does what it did before this was installed.
+    """Notes signals; one that comes again, more than a second later, does what it did before this was installed.
 
     Loader workers that are forked meanwhile leave these signals to the process that they work for.
     """
@@ -26,6 +29,8 @@ class StopSignals:
         #: the name of the signal that came, or None
         self.received: str | None = None
         self._before: dict[int, Any] = {}
+        #: when each came first
+        self._came: dict[int, float] = {}
 
     def install(self, names: Iterable[str]) -> None:
         """Notes these signals from now on.
@@ -49,7 +54,13 @@ class StopSignals:
         return bool(self._before)
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        before = self._before.pop(number, signal.SIG_DFL)
-        signal.signal(number, before if before is not None else signal.SIG_DFL)
+        now = time.monotonic()
+        came = self._came.setdefault(number, now)
+        before = self._before.get(number, signal.SIG_DFL)
         if self.received is None:
             self.received = signal.Signals(number).name
+        if isinstance(before, StopSignals):  # of another Accelerator, which is to hear of it too
+            before(number, frame)
+        elif now - came > ECHO_S:
+            signal.signal(number, before if before is not None else signal.SIG_DFL)
+            signal.raise_signal(number)

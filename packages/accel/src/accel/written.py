@@ -235,7 +235,7 @@ def item_problems(found: Found, wanted: Sequence[Item], models: Mapping[str, nn.
         if item.name in saved:
             kind = saved[item.name]["kind"]
             same = kind == item.kind
-            lines += [] if same else [f"{item.name} was a {kind}, and is a {item.kind}"]
+            lines += [] if same else [f"{item.name} was of the class {kind}, and is of {item.kind}"]
             lines += [f"{item.name}: {one}" for one in _said(partial(found.problems, item))] if same else []
     return lines
 
