@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from statistics import median
-from time import perf_counter, process_time
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -33,12 +33,11 @@ def _journal() -> Callable[[], Any]:
 
 
 def _digest() -> Callable[[], Any]:
-    from accel_ops.agree import agree
+    from accel_ops.agree import digest
     from accel_ops.flat import Flat
-    from accel_state.transports.single import Single
 
-    data, transport = torch.zeros(32), Single()
-    return lambda: agree("gather", Flat(data, "gather", objects=True), transport)
+    data = torch.zeros(32)
+    return lambda: digest(Flat(data, "gather", objects=True))
 
 
 def _nothing() -> None:
@@ -46,17 +45,18 @@ def _nothing() -> None:
 
 
 def _in_a_step(make: Callable[[], Callable[[], Any]]) -> Lineup:
-    """Processor seconds of steps that compute for 5 ms, without and with one call, which finds the caches cold."""
+    """Seconds of steps that compute for 5 ms, without and with one call, which finds the caches cold."""
 
     def steps(does: Callable[[], Any]) -> Repetition:
         def repeat() -> float:
-            began = process_time()
+            # not process_time: where ticks are coarse it takes a call for many times as long
+            began = perf_counter()
             for _ in range(STEPS):
-                ready = process_time() + STEP_S
-                while process_time() < ready:
+                ready = perf_counter() + STEP_S
+                while perf_counter() < ready:
                     pass
                 does()
-            return (process_time() - began) / STEPS
+            return (perf_counter() - began) / STEPS
 
         return repeat
 
