@@ -51,6 +51,7 @@ def _in_a_step(make: Callable[[], Callable[[], Any]]) -> Lineup:
 
     def steps(does: Callable[[], Any]) -> Repetition:
         def repeat() -> float:
+            does()  # what the collection of garbage before this repetition has cooled down is none of the step's
             began = perf_counter()
             while perf_counter() < began + STEP_S:
                 pass
@@ -65,10 +66,10 @@ def _in_a_step(make: Callable[[], Callable[[], Any]]) -> Lineup:
 
     def said() -> str:
         alone = [_calls(make())() - _calls(_nothing)() for _ in range(15)]
-        after = took[-1000:]
+        after = [one * 1e6 for one in took[-1000:]]
         return (
-            f"{median(alone) * 1e6:.2f} µs a call where one follows the other; after a step"
-            f" {median(after) * 1e6:.1f} µs, {mean(after) * 1e6:.0f} on average, which has the pauses of the machine in it"
+            f"{median(alone) * 1e6:.2f} µs a call where one follows the other; {median(after):.1f} µs after a step"
+            f" ({mean(after):.0f} on average, which has the pauses of the machine in it)"
         )
 
     raw = steps(_nothing)
