@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from accel_launch.arguments import split
 from accel_launch.config import interpret
-from accel_launch.kinds import COUNT, DEVICES, SWITCH, Value
+from accel_launch.kinds import COUNT, DEVICES, NUMBER, SWITCH, Value
 from accel_launch.options import OPTIONS, Option
 from accel_launch.settings import Origin, launch_settings, read_variables, resolve
 
@@ -14,7 +14,7 @@ SETTABLE = [option for option in OPTIONS if option.key is not None and option.va
 
 
 def three_values(option: Option) -> tuple[Value, Value, Value]:
-    if option.kind is COUNT:
+    if option.kind in (COUNT, NUMBER):
         return 2, 3, 4
     if option.kind is SWITCH:
         return True, False, True
