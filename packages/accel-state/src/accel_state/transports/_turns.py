@@ -37,6 +37,13 @@ class Turns:
                 return "\n  the process that serves the store is gone"
         return "".join(rows)
 
+    def is_judged(self) -> bool:
+        """Whether the job is being ended, with a report that says why."""
+        try:
+            return self._board.read("verdict") is not None
+        except RuntimeError:
+            return False
+
     def begin(self) -> int:
         """The number of the turn that this rank begins."""
         self._turn += 1

@@ -32,6 +32,9 @@ FRONT = 1 << 12
 #: bytes of an exchange that may be kept until others follow
 KEPT = 1 << 16
 
+#: seconds that the watch has to end this process, once it was judged
+ENDING_S = 2.0
+
 #: seconds to wait at most until gloo lets go of a larger one; it takes some 0.05 ms
 LONGEST_S = 0.05
 
@@ -256,6 +259,8 @@ class TorchDist(Transport):
         return self._lost(text.splitlines()[0].rpartition("] ")[2].partition(". This")[0] or text.splitlines()[0])
 
     def _lost(self, found: str) -> PeerLost:
+        if self._turns is not None and self._turns.is_judged():
+            time.sleep(ENDING_S)  # the watch ends this process too, and its report has more to say
         known = self._turns.whereabouts(self._ranks) if self._turns is not None else ""
         if known:
             return PeerLost(
