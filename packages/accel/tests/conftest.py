@@ -48,6 +48,13 @@ class Case:
     dtype: torch.dtype = torch.float32
 
 
+@pytest.fixture(autouse=True)
+def _released() -> Iterator[None]:
+    """The next test makes its own run, whatever this one made."""
+    yield
+    release()
+
+
 def model_of(case: Case) -> nn.Module:
     torch.manual_seed(3)
     kept = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Dropout(0.5), nn.Linear(16, 4))
@@ -109,7 +116,7 @@ def as_configured(case: Case, folder: Path, mistake: Callable[[], Replacement] |
 
 
 @pytest.fixture
-def verified(world: MakeWorld, tmp_path: Path) -> Iterator[Callable[..., Verdict]]:
+def verified(world: MakeWorld, tmp_path: Path) -> Callable[..., Verdict]:
     """What `accel verify` says of a script in which the run as configured makes a mistake, or none."""
 
     def verify(mistake: Callable[[], Replacement] | None = None, **options: Any) -> Verdict:
@@ -117,5 +124,4 @@ def verified(world: MakeWorld, tmp_path: Path) -> Iterator[Callable[..., Verdict
         world(case.ranks).run(as_configured, case, tmp_path, mistake)
         return verdict(lambda: script(replace(case, precision="no")), tmp_path, STEPS)
 
-    yield verify
-    release()
+    return verify

@@ -2,7 +2,6 @@
 
 import logging
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,6 @@ from accel_checkpoint.medium import Medium
 from accel_state import release
 from accel_testing import MakeWorld, RankFailure
 from torch import nn
-
-
-@pytest.fixture(autouse=True)
-def _released() -> Iterator[None]:
-    yield
-    release()
 
 
 def naming(folder: Path | str, limit: int | None = None, **settings: Any) -> tuple[Accelerator, Any]:

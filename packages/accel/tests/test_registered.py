@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +11,10 @@ import pytest
 import torch
 from accel import Accelerator
 from accel_checkpoint import CheckpointError, damage, read_manifest
-from accel_state import release
 from accel_testing import MakeWorld, RankFailure
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim import SGD
-
-
-@pytest.fixture(autouse=True)
-def _released() -> Iterator[None]:
-    yield
-    release()
 
 
 class Box:

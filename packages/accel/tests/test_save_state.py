@@ -4,7 +4,6 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,10 @@ import torch
 from accel import Accelerator
 from accel_checkpoint import CheckpointError, encode, read_manifest
 from accel_checkpoint.medium import Medium
-from accel_state import release
 from accel_testing import MakeWorld, RankFailure
 from safetensors.torch import load_file
 from torch import nn
 from torch.optim import AdamW
-
-
-@pytest.fixture(autouse=True)
-def _released() -> Iterator[None]:
-    yield
-    release()
 
 
 class Tied(nn.Module):
