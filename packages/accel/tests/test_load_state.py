@@ -11,6 +11,7 @@ import numpy
 import pytest
 import torch
 from accel import Accelerator
+from accel.putting import cannot_refuse
 from accel_checkpoint import CheckpointError, Manifest, encode, read_manifest
 from accel_state import release
 from accel_testing import MakeWorld, RangeDataset
@@ -290,3 +291,58 @@ def test_resume_begins_anew_only_where_there_was_never_a_checkpoint(tmp_path: Pa
     (folder / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match="checkpoint_0"):
         accelerator.resume()
+
+
+class Refusing(nn.Linear):
+    """A model whose own code takes no weights."""
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        raise RuntimeError("not these")
+
+
+class WithExtra(nn.Linear):
+    def get_extra_state(self) -> Any:
+        return {"seen": 3}
+
+    def set_extra_state(self, state: Any) -> None:
+        raise AssertionError("there is none")
+
+
+def test_a_model_that_refuses_leaves_the_others_as_they_were(tmp_path: Path) -> None:
+    accelerator = Accelerator(cpu=True)
+    accelerator.prepare(nn.Linear(2, 2), nn.Linear(2, 2))
+    accelerator.save_state(tmp_path / "state")
+    release()
+    accelerator = Accelerator(cpu=True)
+    models = [nn.Linear(2, 2), Refusing(2, 2)]
+    before = [one.weight.clone() for one in models]
+    accelerator.prepare(*models)
+    with pytest.raises(CheckpointError, match="everything has its old state:\n  model_1: RuntimeError: not these"):
+        accelerator.load_state(tmp_path / "state")
+    assert all(torch.equal(one.weight, weight) for one, weight in zip(models, before, strict=True))
+
+
+@pytest.mark.parametrize(("there", "here"), [(WithExtra, nn.Linear), (nn.Linear, WithExtra)])
+def test_extra_state_that_only_one_side_has_is_named_before_anything_is_changed(
+    there: type[nn.Linear], here: type[nn.Linear], tmp_path: Path
+) -> None:
+    accelerator = Accelerator(cpu=True)
+    accelerator.prepare(there(2, 2))
+    accelerator.save_state(tmp_path / "state")
+    release()
+    accelerator = Accelerator(cpu=True)
+    accelerator.prepare(here(2, 2))
+    with pytest.raises(CheckpointError, match=r"nothing was changed:\n  model: _extra_state is"):
+        accelerator.load_state(tmp_path / "state")
+
+
+def test_only_models_with_code_of_torch_alone_are_sure_to_take_weights() -> None:
+    """Of the others a copy is kept until every process has loaded them."""
+    plain = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.MultiheadAttention(2, 1), nn.LSTM(2, 2))
+    assert cannot_refuse(plain)
+    hooked: Any = nn.Sequential(nn.Linear(2, 2))
+    hooked[0].register_load_state_dict_post_hook(lambda module, keys: None)
+    pre_hooked: Any = nn.Sequential(nn.Linear(2, 2))
+    pre_hooked[0].register_load_state_dict_pre_hook(lambda *arguments: None)
+    for one in (hooked, pre_hooked, nn.Sequential(Refusing(2, 2)), nn.Sequential(WithExtra(2, 2))):
+        assert not cannot_refuse(one)

@@ -11,7 +11,7 @@ from accel_checkpoint.shards import plan
 from accel_checkpoint.sizes import size_in_bytes
 from accel_checkpoint.tensorfile import TensorFile, pieces
 from accel_checkpoint.tree import decode, encode
-from accel_checkpoint.verify import damage, is_whole
+from accel_checkpoint.verify import check, damage, is_whole
 
 __all__ = [
     "Background",
@@ -20,6 +20,7 @@ __all__ = [
     "Snapshot",
     "Stage",
     "TensorFile",
+    "check",
     "collect",
     "damage",
     "decode",

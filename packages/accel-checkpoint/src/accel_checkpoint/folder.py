@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import final
 
 import torch
-from xxhash import xxh3_64, xxh3_128
+from xxhash import xxh3_64
 
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.manifest import MANIFEST, Manifest, is_checkpoint, is_inside, read_manifest
-from accel_checkpoint.medium import Medium, Written, explained
+from accel_checkpoint.medium import Medium, Tally, Written, explained
 from accel_checkpoint.tensorfile import pieces
 from accel_checkpoint.verify import damage, is_whole
 
@@ -245,11 +245,10 @@ def _files_of(folder: Path) -> list[str]:
 
 def described(content: Iterable[memoryview | bytes]) -> Written:
     """What a file of this content would be written as."""
-    digest, size = xxh3_128(), 0
+    tally = Tally()
     for piece in content:
-        digest.update(piece)
-        size += len(piece)
-    return Written(size, digest.hexdigest())
+        tally.add(piece)
+    return tally.sum()
 
 
 def _pieces_of(path: Path) -> Iterator[bytes]:

@@ -22,6 +22,22 @@ class Written:
     xxh3: str
 
 
+class Tally:
+    """What a file would be that has these pieces."""
+
+    def __init__(self) -> None:
+        self._digest, self._size = xxh3_128(), 0
+
+    def add(self, piece: memoryview | bytes) -> None:
+        """Goes on with this piece."""
+        self._digest.update(piece)
+        self._size += len(piece)
+
+    def sum(self) -> Written:
+        """The file of the pieces so far."""
+        return Written(self._size, self._digest.hexdigest())
+
+
 class Medium:
     """A disk."""
 
@@ -34,14 +50,13 @@ class Medium:
 
     def write(self, path: Path, content: Iterable[memoryview | bytes]) -> Written:
         """Writes a new file, on the disk when this returns; hashes it beside."""
-        digest, size = xxh3_128(), 0
+        tally = Tally()
         with path.open("xb", buffering=0) as file:
             for piece in content:
-                digest.update(piece)
+                tally.add(piece)
                 _write_all(file.fileno(), piece)
-                size += len(piece)
             os.fsync(file.fileno())
-        return Written(size, digest.hexdigest())
+        return tally.sum()
 
     def link(self, path: Path, source: Path) -> bool:
         """Gives a file a second name; False where the file system has none."""

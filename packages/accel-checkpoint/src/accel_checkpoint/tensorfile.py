@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -80,11 +78,15 @@ def pieces(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | No
     for name in order:
         if tensors[name].numel():
             whole = tensors[name].detach().to("cpu").resolve_conj().resolve_neg().contiguous()
-            size = whole.numel() * whole.element_size()
-            numbers = memoryview((ctypes.c_char * size).from_address(whole.data_ptr())).cast("B")
-            for start in range(0, size, PIECE):
+            numbers = content(whole)
+            for start in range(0, len(numbers), PIECE):
                 yield numbers[start : start + PIECE]
             del numbers
+
+
+def content(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a contiguous tensor of the CPU, which must outlive them; what is written there is in the tensor."""
+    return memoryview((ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())).cast("B")
 
 
 _open: Any = partial(safe_open, framework="pt", device="cpu")  # its methods have no types
@@ -110,10 +112,10 @@ class TensorFile:
             raise CheckpointError(f"{self._path} has no tensor {name}: {error}") from error
         return found
 
-    def copies(self) -> dict[str, torch.Tensor]:
-        """All tensors, in memory of their own: what becomes of the file does not touch them."""
-        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-            return dict(zip(self.names, pool.map(lambda name: self[name].clone(), self.names), strict=True))
+    def allocate(self) -> dict[str, torch.Tensor]:
+        """A tensor without content for each one of the file, in the order in which they are stored."""
+        about = ((name, self.about(name)) for name in self._reader.offset_keys())
+        return {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in about}
 
     def about(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
         """The shape and dtype of a tensor, which is not read for it."""

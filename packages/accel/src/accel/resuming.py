@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import logging
 import os
 from abc import abstractmethod
-from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from accel_checkpoint import CheckpointError, damage, decode, read_manifest, recover
+from accel_checkpoint import CheckpointError, check, decode, read_manifest, recover
 from accel_checkpoint.manifest import MANIFEST
 from accel_checkpoint.series import numbered
 from torch import nn
@@ -22,6 +18,7 @@ from torch import nn
 from accel import generators
 from accel.foreign import Foreign, is_accelerates
 from accel.inventory import Inventory, by_rank
+from accel.putting import cannot_refuse, put, put_weights
 from accel.registered import Item
 from accel.written import Found, item_problems
 
@@ -136,7 +133,7 @@ class Resuming(Inventory):
 
         Collective: every process must call; those of a machine share the reading.
         """
-        problems, manifest, digest = list[str](), None, ""
+        problems, manifest, digest, read = list[str](), None, "", dict[str, Any]()
         try:
             if not folder.is_dir():
                 raise CheckpointError(f"{folder} is no folder")
@@ -146,7 +143,9 @@ class Resuming(Inventory):
             manifest = read_manifest(folder)
             names = sorted(manifest.files, key=lambda name: -manifest.files[name].size if manifest else 0)
             local = self.run.topology
-            problems = damage(folder, manifest, names[local.local_rank :: local.local_world_size])
+            states = {one["file"] for one in manifest.items.values() if isinstance(one.get("file"), str)}
+            checked = check(folder, manifest, names[local.local_rank :: local.local_world_size], keep=states)
+            problems, read = checked.problems, checked.tensors
             digest = hashlib.sha256(manifest.as_bytes()).hexdigest()
         except (CheckpointError, OSError) as error:
             problems = [str(error)]
@@ -156,7 +155,7 @@ class Resuming(Inventory):
             lines = [
                 f"  processes find different checkpoints at {folder}: their machines share no disk, and one lost some"
             ]
-        return lines, None if lines or manifest is None else Found(folder, manifest)
+        return lines, None if lines or manifest is None else Found(folder, manifest, read)
 
     def _apply(self, folder: Path, found: Found) -> None:
         """Collective: every process must call."""
@@ -214,26 +213,16 @@ class Resuming(Inventory):
                 item.load(state)
 
     def _put(self, found: Found, wanted: list[Item], models: dict[str, nn.Module]) -> None:
-        """Loads everything; where one thing refuses after all, those before it get back what they had."""
-        undo, name, problems = list[Callable[[], None]](), "", list[str]()
-        try:
-            for item in wanted:
-                name = item.name
-                undo.append(partial(item.load, copy.deepcopy(item.state()) if item.mine else item.state()))
-                item.load(found.state(name))
-            for name, model in models.items():
-                undo.append(partial(model.load_state_dict, copy.deepcopy(model.state_dict())))
-                found.load_model(name, model)
-        except Exception as error:  # noqa: BLE001 - code of the user's refuses, and all processes are to hear of it
-            problems.append(f"{name}: {type(error).__name__}: {error}")
+        """Loads everything; where one thing refuses after all, those before it get back what they had.
 
-        def put_back() -> None:
-            for one in reversed(undo):
-                with suppress(Exception):  # an object that cannot load may not be able to do this either
-                    one()
-
+        Collective: every process must call.
+        """
+        sure = {name: one for name, one in models.items() if cannot_refuse(one)}
+        problems, put_back = put(found, wanted, {name: one for name, one in models.items() if name not in sure})
         about = f"{found.folder} could not be loaded, and everything has its old state:"
         self._agree("load_state: put", about, problems, put_back)
+        about = f"{found.folder} was loaded in part only; start anew, or load another:"
+        self._agree("load_state: weights", about, put_weights(found, sure))
         for optimizer in self._preparer.optimizers:
             optimizer.discard_gradients()
         threads = found.manifest.about.get("threads")

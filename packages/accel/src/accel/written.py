@@ -18,6 +18,7 @@ from accel_checkpoint import (
     Manifest,
     Stage,
     TensorFile,
+    check,
     decode,
     described,
     encode,
@@ -153,18 +154,25 @@ def _version() -> str:
 class Found:
     """A checkpoint that was verified, as what can be loaded from it."""
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, read: Mapping[str, dict[str, torch.Tensor]]) -> None:
         self.folder, self.manifest = folder, manifest
         self._open: dict[str, TensorFile] = {}
-        self._copies: dict[str, dict[str, torch.Tensor]] = {}
+        #: the tensors of files in memory of their own
+        self._read = dict(read)
 
     def state(self, name: str) -> Any:
         """The state of one thing."""
         entry = self.manifest.items[name]
         file = entry["file"]
-        if file not in self._copies:
-            self._copies[file] = self._file(file).copies() if file in self.manifest.files else {}
-        return decode(entry["state"], self._copies[file].__getitem__)
+        if file not in self._read:
+            self._read[file] = self._again(file) if file in self.manifest.files else {}
+        return decode(entry["state"], self._read[file].__getitem__)
+
+    def _again(self, file: str) -> dict[str, torch.Tensor]:
+        checked = check(self.folder, self.manifest, [file], keep=[file])
+        if checked.problems:
+            raise CheckpointError("; ".join(checked.problems))
+        return checked.tensors.get(file, {})
 
     def outline(self, name: str) -> Any:
         """The state of one thing, with tensors of which only shape and dtype are known."""
@@ -186,8 +194,9 @@ class Found:
         mine = {name: (tuple(one.shape), one.dtype) for name, one in state.items() if _is_weight(name, one)}
         weights = self._weights(key)
         theirs = {name: file.about(stored) for name, (file, stored) in weights.items() if not _is_extra(name)}
-        lines = [f"{name} is not in the checkpoint" for name in mine if name not in theirs]
-        lines += [f"{name} is in the checkpoint, and not in the model" for name in theirs if name not in mine]
+        here, there = [*mine, *filter(_is_extra, state)], [*weights, *decode(self.manifest.items[key]["state"])]
+        lines = [f"{name} is not in the checkpoint" for name in here if name not in there]
+        lines += [f"{name} is in the checkpoint, and not in the model" for name in there if name not in here]
         lines += [
             f"{name} is {_words(*theirs[name])} in the checkpoint, and {_words(*mine[name])} in the model"
             for name in mine

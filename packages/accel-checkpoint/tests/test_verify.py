@@ -1,0 +1,82 @@
+"""Files are read once: to find damage, and to have their tensors."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from accel_checkpoint import Manifest, TensorFile, check, pieces
+from accel_checkpoint.medium import Medium
+from accel_checkpoint.verify import PIECE
+from hypothesis import given
+from hypothesis import strategies as st
+
+DTYPES = (torch.float32, torch.bfloat16, torch.bool, torch.int64, torch.complex64, torch.uint8)
+
+
+def checkpoint(folder: Path, tensors: dict[str, torch.Tensor]) -> Manifest:
+    (folder / "notes").write_bytes(b"no tensors")
+    written = {"state.safetensors": Medium().write(folder / "state.safetensors", pieces(tensors))}
+    (folder / "notes").unlink()
+    return Manifest({}, written | {"notes": Medium().write(folder / "notes", [b"no tensors"])})
+
+
+def random(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.randint(0, 2 if dtype == torch.bool else 100, shape).to(dtype)
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=3), st.tuples(st.lists(st.integers(0, 4), max_size=3), st.sampled_from(DTYPES)), max_size=6
+    )
+)
+def test_tensors_that_are_kept_are_those_of_the_file(
+    tmp_path_factory: pytest.TempPathFactory, about: dict[str, tuple[list[int], torch.dtype]]
+) -> None:
+    folder = tmp_path_factory.mktemp("checkpoint")
+    tensors = {name: random(tuple(shape), dtype) for name, (shape, dtype) in about.items() if name != "__metadata__"}
+    checked = check(folder, checkpoint(folder, tensors), keep=["state.safetensors"])
+    assert checked.problems == []
+    (kept,) = checked.tensors.values()
+    assert kept.keys() == tensors.keys()
+    for name, one in tensors.items():
+        assert kept[name].dtype == one.dtype
+        assert torch.equal(kept[name], one)
+
+
+@pytest.mark.parametrize("more", [-8, 0, 8])
+def test_tensors_longer_than_what_is_read_at_a_time(tmp_path: Path, more: int) -> None:
+    tensors = {"long": torch.randint(256, (2 * PIECE + more,)).to(torch.uint8), "short": torch.ones(3)}
+    heard: list[int] = []
+    manifest = checkpoint(tmp_path, tensors)
+    kept = check(tmp_path, manifest, keep=["state.safetensors"], progress=heard.append).tensors["state.safetensors"]
+    assert all(torch.equal(kept[name], one) for name, one in tensors.items())
+    assert sum(heard) == manifest.size
+
+
+def test_only_what_is_asked_for_is_kept(tmp_path: Path) -> None:
+    manifest = checkpoint(tmp_path, {"x": torch.ones(3)})
+    assert check(tmp_path, manifest).tensors == {}
+    assert check(tmp_path, manifest, ["notes"], keep=["state.safetensors", "notes"]).tensors == {}
+
+
+def test_what_becomes_of_the_file_does_not_touch_what_was_kept(tmp_path: Path) -> None:
+    manifest = checkpoint(tmp_path, {"x": torch.ones(3)})
+    kept = check(tmp_path, manifest, keep=["state.safetensors"]).tensors["state.safetensors"]
+    with (tmp_path / "state.safetensors").open("r+b") as file:
+        file.seek(-12, 2)
+        file.write(bytes(12))
+    assert kept["x"].tolist() == [1, 1, 1]
+    assert TensorFile(tmp_path / "state.safetensors")["x"].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("at", [0, 9, 20, -13, -12, -1])
+def test_a_file_that_is_damaged_is_not_kept(tmp_path: Path, at: int) -> None:
+    """In its length, its header or its numbers."""
+    manifest = checkpoint(tmp_path, {"x": torch.ones(3)})
+    content = bytearray((tmp_path / "state.safetensors").read_bytes())
+    content[at] ^= 1
+    (tmp_path / "state.safetensors").write_bytes(content)
+    checked = check(tmp_path, manifest, keep=["state.safetensors"])
+    path = tmp_path / "state.safetensors"
+    assert checked.problems == [f"{path} is damaged: its content is not what was written"]
+    assert checked.tensors == {}
