@@ -15,7 +15,7 @@ import restart
 from accel import Accelerator
 from accel.utils import ProjectConfiguration
 from accel_testing import Cases, MakeWorld, RankFailure
-from jobs import Ended, Job, marked, start
+from jobs import ACCEL, Ended, Job, marked, start
 from restart import Plan
 
 SCRIPT = Path(restart.__file__)
@@ -121,6 +121,22 @@ def test_a_second_signal_ends_the_job_at_once(tmp_path: Path) -> None:
     assert time.monotonic() - began < 20
     assert done.left() == []
     assert not (tmp_path / "stopped-0").exists()
+
+
+@pytest.mark.parametrize("grace_s", [1, 3])
+def test_the_time_to_stop_is_the_one_that_was_asked_for(grace_s: int, tmp_path: Path) -> None:
+    """T9: a job that does not get to its next step has that long, to half a second, and is killed then."""
+    plan = Plan(str(tmp_path), workers=0, asks=True, pause_s=7, signals=("SIGTERM",))
+    job = start(SCRIPT, json.dumps(asdict(plan)), by=[*ACCEL[:-1], "--grace_period", str(grace_s), ACCEL[-1]])
+    wait_for(tmp_path / "at-0", job)
+    time.sleep(1)  # it is in its next step
+    told = time.monotonic()
+    job.process.send_signal(signal.SIGTERM)
+    job.process.wait(40)
+    assert abs(time.monotonic() - told - grace_s) <= 0.5
+    done = job.end()
+    assert done.code == 128 + signal.SIGTERM, done.err
+    assert done.left() == []
 
 
 def told_twice(number: int) -> None:
