@@ -12,6 +12,7 @@ import torch
 from accel_data import DataLoaderShard, prepare_data_loader
 from accel_data.feed import feed
 from accel_state import Epoch, StepClock, Tail
+from accel_state.transports.single import Single
 from accel_testing import RangeDataset, RangeStream
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, Sampler
@@ -186,6 +187,30 @@ def test_persistent_workers_serve_every_epoch(world: int) -> None:
     assert first == [([0, 1], False, 0), ([2 * world, 2 * world + 1], True, 0)]
     assert watched(loader, clock) == first
     assert loader._iterator._workers[0].pid == process  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("dispatched", [False, True])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_that_nobody_has_is_gone_at_once(workers: int, dispatched: bool) -> None:
+    """Workers that live on wait for seconds for the end of a loader that only a collection of garbage finds."""
+    clock = StepClock()
+    made: Any = RangeStream(8) if dispatched else RangeDataset(8)
+    plain = DataLoader(made, 2, num_workers=workers, persistent_workers=workers > 0)
+    loader: Any = prepare_data_loader(plain, clock=clock, dispatch_batches=dispatched, transport=Single())
+    del plain
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(2):
+            for _ in loader:
+                loader.state_dict()
+        for _ in loader:
+            break
+        known = weakref.ref(loader)
+        del loader
+        assert known() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("source", ["map", "stream", "without batches"])

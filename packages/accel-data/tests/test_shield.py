@@ -135,3 +135,47 @@ def test_workers_that_are_spawned_outlive_it_too() -> None:
     code += "print(shield.shot_at('map', 'spawn', 1, False)[:3])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=90, check=False)
     assert (done.stdout, done.returncode) == ("(3, 9, {1})\n", 0), done.stderr
+
+
+ENDS = """
+import signal, time
+from accel_data import prepare_data_loader
+from torch.utils.data import DataLoader
+from test_shield import Noting, Pids
+
+class Stuck(Pids):
+    def __getitem__(self, index):
+        if index == 11:
+            time.sleep(60)
+        return super().__getitem__(index)
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, Noting())
+    loader = prepare_data_loader(DataLoader({data}(), 1, num_workers=2, persistent_workers={persistent}))
+    for number, batch in enumerate(loader):
+        if number == {last}:
+            break
+    {held}
+    print("last line", flush=True)
+"""
+
+
+@pytest.mark.parametrize("last", [3, 99])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_process_whose_workers_ignore_signals_ends(persistent: bool, last: int) -> None:
+    """Nobody waits for workers that are told to end by a signal that they leave to others."""
+    assert ended_after(ENDS.format(data="Pids", persistent=persistent, last=last, held="")) == ("last line\n", "", 0)
+
+
+def test_a_process_whose_worker_is_stuck_ends() -> None:
+    code = ENDS.format(data="Stuck", persistent=False, last=8, held="held = iter(loader); next(held)")
+    assert ended_after(code) == ("last line\n", "", 0)
+
+
+def ended_after(code: str) -> tuple[str, str, int]:
+    """What a script prints, and how it ends by itself."""
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=40, check=False, env=environ
+    )
+    return done.stdout, done.stderr, done.returncode

@@ -62,7 +62,7 @@ class DataLoaderDispatcher(DataLoader[Batch]):
         self._transport = transport
         self._non_blocking = non_blocking
         self._skip = 0
-        self._passes = Passes(self.fresh, self.clock, ledger if transport.rank == 0 else None, transport.size)
+        self._passes = Passes(self.clock, ledger if transport.rank == 0 else None, transport.size)
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         self.set_epoch(self.iteration)
@@ -101,7 +101,7 @@ class DataLoaderDispatcher(DataLoader[Batch]):
         state: dict[str, Any] = {}
         if self._transport.rank == 0:
             fresh = self.reader.state_dict()
-            here = self._passes.here(fresh["draws"])
+            here = self._passes.here(fresh["draws"], self.fresh)
             state = fresh | {"step": self.fresh().step, "epoch": self.iteration}
             if here is not None and here is not self._passes.resume:  # a place not resumed yet is the reader's to tell
                 state = here.as_dict()
@@ -169,7 +169,7 @@ class DataLoaderDispatcher(DataLoader[Batch]):
         try:
             running, batches, resumed = self.reader.begin_pass()
             running.epoch = epoch
-            self._passes.open(running, resumed=resumed)
+            self._passes.open(running, self.fresh, resumed=resumed)
             try:
                 place = Epoch(self)
                 rounds = self._rounds(running.course.served(batches, place), place)
@@ -182,7 +182,7 @@ class DataLoaderDispatcher(DataLoader[Batch]):
                     yield parts[0]
                 running.ended = True
             finally:
-                self._passes.close(running)
+                self._passes.close(running, self.fresh)
         except GeneratorExit:  # the loop was left with `break`; on every rank alike
             raise
         except BaseException as error:

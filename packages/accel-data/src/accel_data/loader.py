@@ -18,6 +18,7 @@ from accel_data.feed import feed
 from accel_data.fingerprint import Fingerprint
 from accel_data.graphs import graphs_of
 from accel_data.iterable import IterableDatasetShard, is_stateful
+from accel_data.leaving import end_at_exit
 from accel_data.ledger import Ledger
 from accel_data.passes import Pass, Passes
 from accel_data.plan import DataRank, Ending
@@ -65,7 +66,7 @@ class DataLoaderShard(DataLoader[Batch]):
         self.clock = clock or StepClock()
         self.where = where or DataRank(0, 1)
         # one line for the job, not one a rank
-        self._passes = Passes(self.fresh, self.clock, ledger if self.where.index == 0 else None, self.where.of)
+        self._passes = Passes(self.clock, ledger if self.where.index == 0 else None, self.where.of)
         self._ending = ending
         self._transport = transport
         self._hardware = hardware
@@ -78,7 +79,7 @@ class DataLoaderShard(DataLoader[Batch]):
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         running, batches, resumed = self.begin_pass()
         with self.clock.iterating(self) as running.epoch:
-            self._passes.open(running, resumed=resumed)
+            self._passes.open(running, self.fresh, resumed=resumed)
             try:
                 served = running.course.served(batches, running.epoch)
                 passed = 0 if resumed or isinstance(running.course, SamplerCourse) else self._skip
@@ -93,7 +94,7 @@ class DataLoaderShard(DataLoader[Batch]):
                     yield batch
                 running.ended = True
             finally:
-                self._passes.close(running)
+                self._passes.close(running, self.fresh)
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch of the next pass, for every sampler and dataset that has epochs."""
@@ -115,7 +116,7 @@ class DataLoaderShard(DataLoader[Batch]):
         Collective: where the stream is sharded at its source, every rank must call.
         """
         now = self._draws().capture()
-        here = self._passes.here(now)
+        here = self._passes.here(now, self.fresh)
         if here is None:
             seeded = self._iterator is None
             here = replace(self.fresh(), seeded=seeded, epoch=self.iteration, draws=now, sampler=self._sampler_state())
@@ -218,6 +219,7 @@ class DataLoaderShard(DataLoader[Batch]):
         course, refusal = self._course(state), None
         with generators.at(draws if state is not None or follows else None):
             batches = super().__iter__()
+            end_at_exit(batches)
             try:
                 course.begin()
             except ResumeError as error:

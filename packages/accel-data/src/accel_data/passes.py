@@ -28,43 +28,50 @@ class Pass:
     steps_at_end: int = 0
 
 
-class Passes:
-    """The passes of one loader that run, the one that ended last, and the number of the next."""
+Fresh = Callable[[], LoaderState]
 
-    def __init__(self, fresh: Callable[[], LoaderState], clock: StepClock, ledger: Ledger | None, world: int) -> None:
+
+class Passes:
+    """The passes of one loader that run, the one that ended last, and the number of the next.
+
+    Nothing here refers to the loader, which tells what a state of it has in each call (`fresh`): workers that live on
+    end as soon as nobody has the loader any more, which those of a loader in a cycle do seconds later.
+    """
+
+    def __init__(self, clock: StepClock, ledger: Ledger | None, world: int) -> None:
         self.iteration = 0
         #: how often the loader was put somewhere else
         self.forgotten = 0
         #: where the next pass continues
         self.resume: LoaderState | None = None
         self.ledger = ledger
-        self._fresh = fresh
         self._clock = clock
         self._world = world
         self._running: list[Pass] = []
         self._ended: Pass | None = None
 
-    def open(self, running: Pass, *, resumed: bool) -> None:
+    def open(self, running: Pass, fresh: Fresh, *, resumed: bool) -> None:
         """Notes that a pass begins."""
         self._running.append(running)
-        self._tell("resume" if resumed else "start", running)
+        self._tell("resume" if resumed else "start", running, fresh)
 
-    def close(self, running: Pass) -> None:
+    def close(self, running: Pass, fresh: Fresh) -> None:
         """Notes that a pass is over, at its end or before; one that was forgotten counts no more."""
         if not any(one is running for one in self._running):
             return
         self.iteration += 1
         self._running = [one for one in self._running if one is not running]
         running.steps_at_end = self._clock.steps
+        running.epoch.loader = None
         self._ended = None if self._clock.due else running
-        self._tell("end" if running.ended else "left", running)
+        self._tell("end" if running.ended else "left", running, fresh)
 
     def forget(self) -> None:
         """Forgets all passes: the loader is put somewhere else."""
         self._running, self._ended = [], None
         self.forgotten += 1
 
-    def here(self, now: dict[str, Any]) -> LoaderState | None:
+    def here(self, now: dict[str, Any], fresh: Fresh) -> LoaderState | None:
         """The place in the newest pass, or of the one to resume; None where there is none.
 
         Collective: where the stream is sharded at its source, every rank must call.
@@ -77,21 +84,15 @@ class Passes:
             return self.resume
         rolled_back = not self._clock.due and running.epoch.ticked
         return replace(
-            self._fresh(),
+            fresh(),
             begun=True,
             epoch=running.number,
             draws=running.draws,
             now={name: state for name, state in now.items() if name in SHARED},
             sampler=running.sampler,
             seeded=running.seeded,
-            **self._entries(running, running.epoch.settled if rolled_back else running.epoch.at),
+            **_entries(running, running.epoch.settled if rolled_back else running.epoch.at, fresh()),
         )
-
-    def _entries(self, running: Pass, at: Any) -> dict[str, Any]:
-        found, fresh = running.course.entries(at), self._fresh()
-        if fresh.length is not None and fresh.unit == "samples" and fresh.streams:
-            found["consumed"] = min(found["consumed"], fresh.length)  # the last batch of a stream may be short
-        return found
 
     def _unsettled(self) -> Pass | None:
         """The pass that ended inside an accumulation window which is still open."""
@@ -105,8 +106,15 @@ class Passes:
             return None
         return None if ended.epoch.settled == ended.epoch.at else ended
 
-    def _tell(self, event: str, running: Pass) -> None:
+    def _tell(self, event: str, running: Pass, fresh: Fresh) -> None:
         if self.ledger is None or isinstance(running.course, ShardsCourse):
             return
-        about = replace(self._fresh(), epoch=running.number, **self._entries(running, running.epoch.at))
+        about = replace(fresh(), epoch=running.number, **_entries(running, running.epoch.at, fresh()))
         self.ledger.write(event, about, world=self._world, drawn_from=running.draws)
+
+
+def _entries(running: Pass, at: Any, fresh: LoaderState) -> dict[str, Any]:
+    found = running.course.entries(at)
+    if fresh.length is not None and fresh.unit == "samples" and fresh.streams:
+        found["consumed"] = min(found["consumed"], fresh.length)  # the last batch of a stream may be short
+    return found
