@@ -149,7 +149,10 @@ def build(session: nox.Session) -> None:
     for name in PACKAGES:
         session.run("python", "-m", "build", "--outdir", str(dist), f"packages/{name}", silent=True)
     session.run("twine", "check", "--strict", *map(str, sorted(dist.iterdir())))
-    session.install(TORCH, "safetensors", "pyyaml", "pytest")
+    foreign = {
+        line for one in PACKAGES.values() for line in one["dependencies"] if not line.startswith(("accel", "torch"))
+    }
+    session.install(TORCH, *sorted(foreign))
     for name, project in PACKAGES.items():
         folder = Path(session.create_tmp()).resolve() / f"only-{name}"
         shutil.rmtree(folder, ignore_errors=True)

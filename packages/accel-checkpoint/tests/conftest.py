@@ -1,7 +1,8 @@
 """A run that was trained a little, and a checkpoint as it writes it."""
 
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,15 @@ import pytest
 import torch
 from accel_checkpoint import Manifest, Stage
 from accel_testing import Mlp
+
+
+@pytest.fixture(autouse=True)
+def _released() -> Iterator[None]:
+    """The next test makes its own run, where package accel is there and this one has used it."""
+    yield
+    state: Any = sys.modules.get("accel_state")
+    if state is not None:
+        state.release()
 
 
 class Registered:

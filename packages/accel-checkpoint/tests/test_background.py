@@ -273,3 +273,16 @@ def test_a_checkpoint_of_a_moment_is_written_while_the_tensors_change(tmp_path: 
     for number in range(10):
         file = TensorFile(tmp_path / f"checkpoint_{number}" / "model.safetensors")
         assert all((file[name] == number).all() for name in file.names)
+
+
+def test_work_that_no_thread_can_be_had_for_is_refused_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    background = Background()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            background.begin(lambda: None)
+    background.wait()
+    assert not background.busy

@@ -275,7 +275,7 @@ def test_two_that_write_all_the_time_do_each_other_no_harm(tmp_path: Path) -> No
         for _ in range(40):
             try:
                 refusal(partial(save, tmp_path / "last", number))
-            except Exception as error:  # noqa: BLE001
+            except Exception as error:  # noqa: BLE001 - the test looks at them all
                 errors.append(error)
 
     threads = [threading.Thread(target=run, args=(number,)) for number in (1, 2)]

@@ -248,3 +248,31 @@ def test_nothing_is_written_over_it(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="files that are of no checkpoint of accel"):
         accelerator.save_state(tmp_path / "theirs")
     assert sorted(one.name for one in (tmp_path / "theirs").iterdir()) == before
+
+
+class Holder(nn.Module):
+    """A model with a part whose name Accelerate's containers have too, and a state that is no tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.module = nn.Linear(4, 4)
+
+    def get_extra_state(self) -> Any:
+        return {"seen": 3}
+
+    def set_extra_state(self, state: Any) -> None:
+        raise AssertionError("there is none")
+
+
+def test_a_part_that_has_the_name_of_a_container_is_not_taken_for_one(tmp_path: Path) -> None:
+    written(tmp_path / "theirs")
+    saved = Holder()
+    weights = {name: one for name, one in saved.state_dict().items() if isinstance(one, Tensor)}
+    save_file(weights, tmp_path / "theirs" / "model.safetensors")
+    for name in ("optimizer.bin", "scheduler.bin", "custom_checkpoint_0.pkl"):
+        (tmp_path / "theirs" / name).unlink()
+    release()
+    accelerator, model = Accelerator(cpu=True), Holder()
+    accelerator.prepare(model)
+    accelerator.load_state(tmp_path / "theirs")
+    assert torch.equal(model.module.weight, saved.module.weight)

@@ -39,12 +39,12 @@ class Snapshot:
         here = [pair for pair in pairs if pair[1].device.type == "cpu"]
         away = [pair for pair in pairs if pair[1].device.type != "cpu"]
         for copy, tensor in away:  # in the order of this thread's stream
-            copy.copy_(tensor, non_blocking=True)
+            copy.copy_(tensor, non_blocking=tensor.device.type == "cuda")
         # one core does not fill the way to the memory, and training waits for this
         with ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="accel-copy") as pool:
             list(pool.map(_copy, here))
-        if any(tensor.device.type == "cuda" for _, tensor in away):
-            torch.cuda.synchronize()
+        for device in {tensor.device for _, tensor in away if tensor.device.type == "cuda"}:
+            torch.cuda.synchronize(device)
         return taken
 
 
@@ -82,7 +82,12 @@ class Background:
 
         self._idle.clear()
         atexit.register(self._at_exit)
-        threading.Thread(target=run, name="accel-checkpoint").start()
+        try:
+            threading.Thread(target=run, name="accel-checkpoint").start()
+        except RuntimeError:  # the system has no more threads
+            self._idle.set()
+            atexit.unregister(self._at_exit)
+            raise
 
     @property
     def busy(self) -> bool:

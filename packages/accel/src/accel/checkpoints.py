@@ -24,7 +24,6 @@ from torch import nn
 
 from accel import generators
 from accel.configuration import ProjectConfiguration
-from accel.named_state import names_of
 from accel.resuming import Resuming
 from accel.stopping import USUAL, StopSignals
 from accel.supervised import note_progress
@@ -102,33 +101,10 @@ class Checkpoints(Resuming):
             return here
 
         if asynchronous:
-            self._behind(contents, target, put)
+            self._behind(contents, target, put, _leaving(stage))
         else:
             self._at_once(target, put)
         return target
-
-    def _warn_of_what_is_lost(self) -> None:
-        if self.parts.clock.waiting and not self.parts.clock.due:
-            self._say_once(
-                "save_state inside of a window of gradient accumulation: the checkpoint is that of the last optimizer"
-                " step, and the micro-batches since will be served again; what they changed in buffers, random numbers"
-                " and registered objects stays. Save where accelerator.sync_gradients is true to be exact"
-            )
-        if self.at_home:
-            self._say_once(
-                "save_state inside of LocalSGD: each process has a model of its own there, and that of the main process"
-                " is saved; save after the block"
-            )
-        names = names_of(self._models())
-        parameters = [
-            one for each in self._preparer.optimizers for group in each.param_groups for one in group["params"]
-        ]
-        lost = sum(id(one) not in names for one in parameters) if not self._objects else 0
-        if lost:
-            self._say_once(
-                f"save_state: {lost} parameters of prepared optimizers are in no prepared model, and are not saved;"
-                " register what holds them: register_for_checkpointing(module)"
-            )
 
     def wait_for_checkpoint(self) -> None:
         """Returns when the checkpoint that is being written in the background is on the disk.
@@ -187,10 +163,15 @@ class Checkpoints(Resuming):
 
         Collective: every process must call.
         """
-        target, problems, stage = Path(), list[str](), None
+        target, problems, stage, number = Path(), list[str](), None, 0
+        if self._writes and output_dir is None:
+            try:
+                number = self.save_iteration
+            except (CheckpointError, ValueError, OSError) as error:
+                problems.append(str(error))
         # machines that share no disk may have lost some: all give it the same number
-        number = max(self._tell("save_state: number", self.save_iteration if self._writes else 0))
-        if self._writes:
+        number = max(self._tell("save_state: number", number))
+        if self._writes and not problems:
             try:
                 target = self._target(output_dir, number)
                 require_replaceable(target)
@@ -250,16 +231,18 @@ class Checkpoints(Resuming):
             raise
         self._in_turn("save_state: named", lambda: self._committed(staged[0], target))
 
-    def _behind(self, contents: Contents, target: Path, put: Callable[[], Stage]) -> None:
+    def _behind(self, contents: Contents, target: Path, put: Callable[[], Stage], leave: Callable[[], None]) -> None:
+        """Collective: every process must call."""
         problems = list[str]()
+        self._behind_us = True  # also where one fails: another may have begun
         if self._writes:
             try:
                 contents.files = self._snapshot.take(contents.files)
                 self._background.begin(lambda: self._committed(put(), target))
             except Exception as error:  # noqa: BLE001 - all processes are to hear of it, and none to wait
                 problems.append(_in_words(error))
+                leave()
         self._agree("save_state: copied", FAILED, problems)
-        self._behind_us = True
 
     def _in_turn(self, what: str, work: Callable[[], None]) -> None:
         """Lets those that write do it, for as long as it takes them, and fails on all where it fails on one.

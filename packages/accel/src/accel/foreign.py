@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from accel_checkpoint.load import read_plain, read_shapes, read_tensors
 from torch import nn
 
 from accel.preparation import Preparer
+from accel.registered import key
 
 logger = logging.getLogger("accel")
 
@@ -36,7 +37,7 @@ class Foreign:
         optimizers = [one.optimizer for one in preparer.optimizers]
         self._optimizers = [(one, self._optimizer(place, one)) for place, one in enumerate(optimizers)]
         self._others = [
-            *((one, self._read(_name("scheduler", place, ".bin"))) for place, one in enumerate(preparer.schedulers)),
+            *((one, self._read(f"{key('scheduler', place)}.bin")) for place, one in enumerate(preparer.schedulers)),
             *((one, self._read(f"custom_checkpoint_{place}.pkl")) for place, one in enumerate(objects)),
         ]
         if scaler is not None:
@@ -53,7 +54,7 @@ class Foreign:
                     state = model.state_dict(keep_vars=True)
                     for file in weight_files(path):
                         for name, tensor in read_tensors(file):
-                            state[_bare(name)].copy_(tensor)
+                            state[_bare(name, state)].copy_(tensor)
         for one, state in (*self._optimizers, *self._others):
             one.load_state_dict(state)
 
@@ -69,22 +70,24 @@ class Foreign:
     def _weights(self, place: int, model: nn.Module) -> Path | None:
         for stem, suffix in (("model", ".safetensors"), ("pytorch_model", ".bin")):
             for ending in ("", ".index.json"):
-                path = self.folder / f"{_name(stem, place, suffix)}{ending}"
+                path = self.folder / f"{key(stem, place)}{suffix}{ending}"
                 if path.is_file():
                     self._compare(path, model)
                     return path
-        self.problems.append(f"there are no weights of model {place}: {_name('model', place, '.safetensors')}")
+        self.problems.append(f"there are no weights of model {place}: {key('model', place)}.safetensors")
         return None
 
     def _compare(self, path: Path, model: nn.Module) -> None:
         try:
             found: dict[str, tuple[int, ...]] = {}
+            known = model.state_dict(keep_vars=True)
             for file in weight_files(path):
-                found |= {_bare(name): shape for name, shape in read_shapes(file).items()}
+                found |= {_bare(name, known): shape for name, shape in read_shapes(file).items()}
         except CheckpointError as error:
             self.problems.append(str(error))
             return
         state = model.state_dict(keep_vars=True)
+        state = {name: one for name, one in state.items() if isinstance(one, torch.Tensor)}
         mine = {name: tuple(one.shape) for name, one in state.items()}
         wrong = [name for name in found if name not in mine or mine[name] != found[name]]
         given = {state[name].data_ptr() for name in found if name in state}  # tied weights are there once
@@ -93,11 +96,11 @@ class Foreign:
             self.problems.append(f"{path.name} does not fit the model: {', '.join(wrong[:5])}")
 
     def _optimizer(self, place: int, optimizer: torch.optim.Optimizer) -> Any:
-        state = self._read(_name("optimizer", place, ".bin"))
+        state = self._read(f"{key('optimizer', place)}.bin")
         if state is None:
             return None
         if not {"state", "param_groups"} <= set(state):
-            self.problems.append(f"{_name('optimizer', place, '.bin')} holds no state of an optimizer")
+            self.problems.append(f"{key('optimizer', place)}.bin holds no state of an optimizer")
             return None
         theirs = [len(group["params"]) for group in state["param_groups"]]
         mine = [len(group["params"]) for group in optimizer.param_groups]
@@ -132,10 +135,8 @@ class Foreign:
         return found
 
 
-def _bare(name: str) -> str:
-    """The name of a weight without those of the containers that Accelerate saves with it."""
+def _bare(name: str, known: Collection[str]) -> str:
+    """The name of a weight without those of the containers that Accelerate saves with it; one that is known stays."""
+    if name in known:
+        return name
     return ".".join(part for part in name.removeprefix("module.").split(".") if part != "_orig_mod")
-
-
-def _name(stem: str, place: int, suffix: str) -> str:
-    return f"{stem}{suffix}" if place == 0 else f"{stem}_{place}{suffix}"

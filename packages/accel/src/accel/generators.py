@@ -18,7 +18,8 @@ def captured(device: Device) -> dict[str, Any]:
     found: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
-        found["numpy"] = numpy.random.get_state()
+        usual = isinstance(numpy.random.get_bit_generator(), numpy.random.MT19937)
+        found["numpy"] = numpy.random.get_state(legacy=usual)
     if device.kind != "cpu":
         found[device.kind] = device.rng_state()
     return found
@@ -29,13 +30,14 @@ def problems(states: Any, device: Device) -> list[str]:
     if not isinstance(states, dict):
         return [f"generators: their states are a {type(states).__name__}"]
     wanted = ["python", "torch", *(["numpy"] if "numpy" in sys.modules else [])]
-    wanted += [device.kind] if device.kind != "cpu" else []
     found = [f"generators: the state of {name!r} is missing" for name in wanted if name not in states]
     if "numpy" in states and importlib.util.find_spec("numpy") is None:
         found.append("generators: there is a state of 'numpy', and NumPy is not installed: pip install numpy")
     tries: dict[str, Callable[[Any], Any]] = {"python": random.Random().setstate, "torch": torch.Generator().set_state}
     if "numpy" in states and not found:
-        tries["numpy"] = importlib.import_module("numpy").random.RandomState().set_state
+        numpy: Any = importlib.import_module("numpy")
+        kind = type(numpy.random.get_bit_generator())  # a script may have put another in the place of the usual one
+        tries["numpy"] = numpy.random.RandomState(kind()).set_state
     for name, put in tries.items():
         try:
             put(states[name])
@@ -45,14 +47,21 @@ def problems(states: Any, device: Device) -> list[str]:
     return found
 
 
+def lacks_device(states: dict[str, Any], device: Device) -> bool:
+    """Whether the states are of a process that had another kind of device."""
+    return device.kind != "cpu" and device.kind not in states
+
+
 def restore(states: dict[str, Any], device: Device) -> None:
-    """Puts the generators where `captured` found them."""
+    """Puts the generators where `captured` found them; that of a device that had none begins at a seed made of them."""
+    if lacks_device(states, device):
+        derive(states, 0)
     random.setstate(states["python"])
     torch.set_rng_state(states["torch"])
     if "numpy" in states:
         numpy: Any = importlib.import_module("numpy")  # it was there when the state was taken
         numpy.random.set_state(states["numpy"])
-    if device.kind != "cpu":
+    if device.kind != "cpu" and device.kind in states:
         device.set_rng_state(states[device.kind])
 
 

@@ -84,6 +84,29 @@ class Inventory(TrainingStep):
     def _items(self) -> list[Item]:
         return items(self._preparer, self.parts, self._gradients, self._objects, names_of(self._models()))
 
+    def _warn_of_what_is_lost(self) -> None:
+        if self.parts.clock.waiting and not self.parts.clock.due:
+            self._say_once(
+                "save_state inside of a window of gradient accumulation: the checkpoint is that of the last optimizer"
+                " step, and the micro-batches since will be served again; what they changed in buffers, random numbers"
+                " and registered objects stays. Save where accelerator.sync_gradients is true to be exact"
+            )
+        if self.at_home:
+            self._say_once(
+                "save_state inside of LocalSGD: each process has a model of its own there, and that of the main process"
+                " is saved; save after the block"
+            )
+        names = names_of(self._models())
+        parameters = [
+            one for each in self._preparer.optimizers for group in each.param_groups for one in group["params"]
+        ]
+        lost = sum(id(one) not in names for one in parameters) if not self._objects else 0
+        if lost:
+            self._say_once(
+                f"save_state: {lost} parameters of prepared optimizers are in no prepared model, and are not saved;"
+                " register what holds them: register_for_checkpointing(module)"
+            )
+
     def _tell(self, what: str, mine: Any) -> list[Any]:
         """What every process says; as JSON, since nothing is to be unpickled on the way of a checkpoint.
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
+import torch
+from accel_checkpoint import CheckpointError, read_manifest
 from torch import nn
 
 from accel.registered import Item
@@ -14,7 +16,13 @@ from accel.written import Found
 
 
 def cannot_refuse(model: nn.Module) -> bool:
-    """Whether a model takes any weights of its names, shapes and dtypes, as no code but torch's is asked about them."""
+    """Whether a model takes any weights of its names, shapes and dtypes.
+
+    No code but torch's is asked about them, and each tensor has a place of its own for each number.
+    """
+    tensors = [one for one in model.state_dict(keep_vars=True).values() if isinstance(one, torch.Tensor)]
+    if any(one.is_inference() or (0 in one.stride() and one.numel() > 1) for one in tensors):
+        return False
     return all(
         getattr(type(one), method).__module__.partition(".")[0] == "torch"
         and not one._load_state_dict_pre_hooks
@@ -25,7 +33,10 @@ def cannot_refuse(model: nn.Module) -> bool:
 
 
 def put(found: Found, items: Sequence[Item], models: Mapping[str, nn.Module]) -> tuple[list[str], Callable[[], None]]:
-    """Loads everything up to the first thing that refuses, and why it did; and what gives all what they had."""
+    """Loads everything up to the first thing that refuses, and why it did; and what gives all what they had.
+
+    Collective: every process must call, for loaders whose state is spread over processes.
+    """
     undo, name, problems = list[Callable[[], None]](), "", list[str]()
     try:
         for item in items:
@@ -54,4 +65,10 @@ def put_weights(found: Found, models: Mapping[str, nn.Module]) -> list[str]:
             found.load_model(name, model)
     except Exception as error:  # noqa: BLE001 - memory or a disk, and all processes are to hear of it
         return [f"{name}: {type(error).__name__}: {error}"]
+    try:
+        now = read_manifest(found.folder)
+    except (CheckpointError, OSError):
+        now = None
+    if models and now != found.manifest:
+        return ["another job has replaced it meanwhile: weights may be of one, and the rest of the other"]
     return []

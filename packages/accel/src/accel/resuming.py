@@ -94,7 +94,10 @@ class Resuming(Inventory):
         raise CheckpointError("\n".join([f"the checkpoint {folder} cannot be loaded:", *problems]))
 
     def _chosen(self, input_dir: str | Path | None) -> list[Path]:
-        """The folder that was asked for, or all of the project, the newest first; as the main process finds them."""
+        """The folder that was asked for, or all of the project, the newest first; as the main process finds them.
+
+        Collective: every process must call.
+        """
         chosen, problems = list[str](), list[str]()
         try:
             if input_dir is not None:
@@ -149,6 +152,8 @@ class Resuming(Inventory):
             digest = hashlib.sha256(manifest.as_bytes()).hexdigest()
         except (CheckpointError, OSError) as error:
             problems = [str(error)]
+        except Exception as error:  # noqa: BLE001 - no memory, say: all processes are to hear of it, and none to wait
+            problems = [f"{folder}: {type(error).__name__}: {error}"]
         told = self._tell("load_state: files", {"problems": problems, "digest": digest})
         lines = by_rank([one["problems"] for one in told])
         if not lines and len({one["digest"] for one in told}) > 1:
@@ -175,6 +180,11 @@ class Resuming(Inventory):
         self._agree("load_state: fits", f"the checkpoint {folder} does not fit, and nothing was changed:", problems)
         left = self._hooked_models(folder, models, own)
         self._put(found, wanted, {name: one for name, one in own.items() if name in left})
+        if mine is not None and generators.lacks_device(mine, self.run.device):
+            self._say_once(
+                f"the checkpoint was not taken on {self.run.device.kind}: random numbers of that device begin anew,"
+                " from the others'"
+            )
         if same and mine is not None:
             generators.restore(mine, self.run.device)
         elif mine is not None:

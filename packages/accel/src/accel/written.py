@@ -194,7 +194,7 @@ class Found:
         mine = {name: (tuple(one.shape), one.dtype) for name, one in state.items() if _is_weight(name, one)}
         weights = self._weights(key)
         theirs = {name: file.about(stored) for name, (file, stored) in weights.items() if not _is_extra(name)}
-        here, there = [*mine, *filter(_is_extra, state)], [*weights, *decode(self.manifest.items[key]["state"])]
+        here, there = list(state), [*weights, *decode(self.manifest.items[key]["state"])]
         lines = [f"{name} is not in the checkpoint" for name in here if name not in there]
         lines += [f"{name} is in the checkpoint, and not in the model" for name in there if name not in here]
         lines += [
