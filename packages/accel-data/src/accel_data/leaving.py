@@ -6,7 +6,8 @@ import atexit
 from typing import Any
 from weakref import WeakSet
 
-_working: WeakSet[Any] = WeakSet()
+_iterators: WeakSet[Any] = WeakSet()
+_workers: WeakSet[Any] = WeakSet()
 
 
 def end_at_exit(iterator: Any) -> None:
@@ -15,15 +16,16 @@ def end_at_exit(iterator: Any) -> None:
     Workers that leave signals to this process (`shield`) would not hear that, and be waited for.
     """
     if hasattr(iterator, "_shutdown_workers"):
-        _working.add(iterator)
+        _iterators.add(iterator)
+        _workers.update(iterator._workers)
         # what is registered last comes first: before torch's own, which is registered with each iterator
         atexit.unregister(_end)
         atexit.register(_end)
 
 
 def _end() -> None:
-    for iterator in list(_working):
+    for iterator in list(_iterators):
         iterator._shutdown_workers()
-        for worker in iterator._workers:
-            if worker.is_alive():  # in the middle of something that does not end
-                worker.kill()
+    for worker in list(_workers):
+        if worker.is_alive():  # in the middle of something that does not end
+            worker.kill()
