@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from accel_checkpoint import Manifest, TensorFile, check, pieces
+from accel_checkpoint import Manifest, TensorFile, check, copy_all, pieces
 from accel_checkpoint.medium import Medium
+from accel_checkpoint.pages import PAGE, in_large_pages
 from accel_checkpoint.verify import PIECE
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,3 +81,20 @@ def test_a_file_that_is_damaged_is_not_kept(tmp_path: Path, at: int) -> None:
     path = tmp_path / "state.safetensors"
     assert checked.problems == [f"{path} is damaged: its content is not what was written"]
     assert checked.tensors == {}
+
+
+def test_large_pages_change_nothing_of_a_tensor() -> None:
+    for count in (0, 1, PAGE - 1, 3 * PAGE + 5):
+        tensor = torch.empty(count, dtype=torch.uint8)
+        assert in_large_pages(tensor) is tensor
+        tensor.fill_(7)
+        assert tensor.numel() == 0 or set(tensor.unique().tolist()) == {7}
+
+
+def test_many_tensors_are_copied_at_once_and_no_gradient_goes_through() -> None:
+    own = [torch.nn.Parameter(torch.zeros(3)) for _ in range(50)]
+    copy_all((one, torch.full((3,), float(number))) for number, one in enumerate(own))
+    assert [one.tolist() for one in own] == [[float(number)] * 3 for number in range(50)]
+    assert all(one.is_leaf for one in own)
+    with pytest.raises(RuntimeError, match="size"):
+        copy_all([(torch.zeros(2), torch.zeros(3))])

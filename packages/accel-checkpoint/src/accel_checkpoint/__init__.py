@@ -1,6 +1,7 @@
 """Checkpoints on disk that are there whole or not at all, and run no code when they are read."""
 
 from accel_checkpoint.background import Background, Snapshot
+from accel_checkpoint.copies import copy_all
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.folder import Stage, collect, described, recover, require_replaceable, require_whole
 from accel_checkpoint.load import load_checkpoint_in_model, weight_files
@@ -22,6 +23,7 @@ __all__ = [
     "TensorFile",
     "check",
     "collect",
+    "copy_all",
     "damage",
     "decode",
     "described",

@@ -8,10 +8,11 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import final
 
 import torch
+
+from accel_checkpoint.copies import copy_all
 
 Files = Mapping[str, Mapping[str, torch.Tensor]]
 
@@ -40,16 +41,10 @@ class Snapshot:
         away = [pair for pair in pairs if pair[1].device.type != "cpu"]
         for copy, tensor in away:  # in the order of this thread's stream
             copy.copy_(tensor, non_blocking=tensor.device.type == "cuda")
-        # one core does not fill the way to the memory, and training waits for this
-        with ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="accel-copy") as pool:
-            list(pool.map(_copy, here))
+        copy_all(here)
         for device in {tensor.device for _, tensor in away if tensor.device.type == "cuda"}:
             torch.cuda.synchronize(device)
         return taken
-
-
-def _copy(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
-    pair[0].copy_(pair[1])
 
 
 @final

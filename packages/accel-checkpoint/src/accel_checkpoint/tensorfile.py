@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from accel_checkpoint.errors import CheckpointError
+from accel_checkpoint.pages import in_large_pages
 
 #: bytes that are written and hashed at a time
 PIECE = 1 << 24
@@ -115,7 +116,7 @@ class TensorFile:
     def allocate(self) -> dict[str, torch.Tensor]:
         """A tensor without content for each one of the file, in the order in which they are stored."""
         about = ((name, self.about(name)) for name in self._reader.offset_keys())
-        return {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in about}
+        return {name: in_large_pages(torch.empty(shape, dtype=dtype)) for name, (shape, dtype) in about}
 
     def about(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
         """The shape and dtype of a tensor, which is not read for it."""

@@ -19,7 +19,7 @@ from accel_checkpoint.tensorfile import TensorFile, content
 Tensors = dict[str, torch.Tensor]
 
 #: bytes that are read and hashed at a time: they stay in the cache of a processor in between
-PIECE = 1 << 20
+PIECE = 1 << 19
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from accel_checkpoint import (
     Stage,
     TensorFile,
     check,
+    copy_all,
     decode,
     described,
     encode,
@@ -208,7 +209,11 @@ class Found:
         """Puts the weights into the model."""
         extra = decode(self.manifest.items[key]["state"])
         weights = {name: file[stored] for name, (file, stored) in self._weights(key).items()}
-        model.load_state_dict({**weights, **extra})
+        state = model.state_dict(keep_vars=True)
+        if extra or not _is_plain(model) or any(one.device.type != "cpu" for one in state.values()):
+            model.load_state_dict({**weights, **extra})
+        else:  # what that does, with several cores
+            copy_all({_place(one): (one, weights[name]) for name, one in state.items()}.values())
 
     def _weights(self, key: str) -> dict[str, tuple[TensorFile, str]]:
         """The file of each weight, and its name there; one that shares another's memory is stored under that name."""
@@ -254,6 +259,21 @@ def _said(look: Callable[[], list[str]]) -> list[str]:
         return look()
     except (CheckpointError, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         return [str(error) if isinstance(error, CheckpointError) else f"damaged: {type(error).__name__}: {error}"]
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """Where a tensor is; tied weights are in one place."""
+    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
+
+
+def _is_plain(model: nn.Module) -> bool:
+    """Whether all that `load_state_dict` does with a model is to copy what has the same name."""
+    return all(
+        type(one)._load_from_state_dict is nn.Module._load_from_state_dict
+        and type(one).load_state_dict is nn.Module.load_state_dict
+        and not (one._load_state_dict_pre_hooks or one._load_state_dict_post_hooks or one._state_dict_hooks)
+        for one in model.modules()
+    )
 
 
 def _is_extra(name: str) -> bool:
