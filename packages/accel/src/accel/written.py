@@ -210,7 +210,7 @@ class Found:
         extra = decode(self.manifest.items[key]["state"])
         weights = {name: file[stored] for name, (file, stored) in self._weights(key).items()}
         state = model.state_dict(keep_vars=True)
-        if extra or not _is_plain(model) or any(one.device.type != "cpu" for one in state.values()):
+        if extra or not _is_plain(model) or {one.device.type for one in state.values()} - {"cpu"}:
             model.load_state_dict({**weights, **extra})
         else:  # what that does, with several cores
             copy_all({_place(one): (one, weights[name]) for name, one in state.items()}.values())
@@ -271,6 +271,7 @@ def _is_plain(model: nn.Module) -> bool:
     return all(
         type(one)._load_from_state_dict is nn.Module._load_from_state_dict
         and type(one).load_state_dict is nn.Module.load_state_dict
+        and type(one).get_extra_state is nn.Module.get_extra_state
         and not (one._load_state_dict_pre_hooks or one._load_state_dict_post_hooks or one._state_dict_hooks)
         for one in model.modules()
     )
