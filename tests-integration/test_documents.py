@@ -36,6 +36,7 @@ def run_blocks(path: Path, folder: Path) -> int:
         ("saving.md", 3),
         ("checkpoints.md", 1),
         ("preemption.md", 1),
+        ("launching.md", 1),
     ],
 )
 def test_every_block_of_a_page_runs(

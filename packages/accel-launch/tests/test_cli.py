@@ -95,12 +95,12 @@ def test_decision_10_under_torchrun_the_place_is_kept(accel: Run, show: str) -> 
 
 
 def test_everything_that_is_wrong_is_told_at_once_and_nothing_starts(accel: Run, show: str, tmp_path: Path) -> None:
-    (tmp_path / "bad.yaml").write_text("num_machines: 2\nprocesses: 4\n")
+    (tmp_path / "bad.yaml").write_text("dynamo_backend: INDUCTOR\nprocesses: 4\n")
     done = accel("launch", "--config_file", "bad.yaml", "-n", "0", "shwo.py", environ={"ACCEL_MIXED_PRECISION": "fp7"})
     assert (done.returncode, done.stdout) == (2, "")
     first, *rest = done.stderr.splitlines()
     assert first == "accel: error: 5 problems"
-    for words in ("-n '0'", "ACCEL_MIXED_PRECISION='fp7'", "num_machines: 2", "'processes'", "'show.py'?"):
+    for words in ("-n '0'", "ACCEL_MIXED_PRECISION='fp7'", "dynamo_backend: 'INDUCTOR'", "'processes'", "'show.py'?"):
         assert any(words in line for line in rest)
 
 

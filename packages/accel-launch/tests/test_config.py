@@ -1,9 +1,13 @@
 """What config files may say."""
 
+import os
+import stat
+import subprocess
 from pathlib import Path
 
 import pytest
 from accel_launch.config import config_folder, default_config, interpret, read_config
+from accel_launch.file_trust import distrust
 from accel_state.errors import CannotRun
 
 ACCELERATE_CPU = """\
@@ -54,7 +58,15 @@ def test_json_is_read_as_well(tmp_path: Path) -> None:
 def test_decision_12_a_file_of_accelerate_is_read(tmp_path: Path) -> None:
     file = read_config(write(tmp_path, ACCELERATE_CPU))
     assert file.problems == ()
-    assert file.values == {"num_processes": 4, "cpu": True, "mixed_precision": "no"}
+    assert file.values == {
+        "num_processes": 4,
+        "cpu": True,
+        "mixed_precision": "no",
+        "enable_cpu_affinity": False,
+        "num_machines": 1,
+        "machine_rank": 0,
+        "rdzv_backend": "static",
+    }
 
 
 @pytest.mark.parametrize(
@@ -64,6 +76,16 @@ def test_decision_12_a_file_of_accelerate_is_read(tmp_path: Path) -> None:
         ({"distributed_type": False}, {"num_processes": 1}),
         ({"distributed_type": "MULTI_GPU", "num_processes": -1, "gpu_ids": "all"}, {"gpu_ids": "all"}),
         ({"distributed_type": "MULTI_CPU"}, {"cpu": True}),
+        ({"distributed_type": "NO", "num_machines": 1}, {"num_machines": 1, "num_processes": 1}),
+        ({"main_process_ip": None, "main_process_port": None, "machine_rank": 0}, {"machine_rank": 0}),
+        (
+            {"distributed_type": "MULTI_GPU", "num_machines": 2, "num_processes": 8, "main_process_port": 29500},
+            {"num_machines": 2, "num_processes": 8, "main_process_port": 29500},
+        ),
+        (
+            {"distributed_type": "MULTI_CPU", "num_machines": 2, "main_process_ip": "10.0.0.1", "machine_rank": 1},
+            {"num_machines": 2, "main_process_ip": "10.0.0.1", "machine_rank": 1, "cpu": True},
+        ),
         ({"fp16": True}, {"mixed_precision": "fp16"}),
         ({"fp16": False, "mixed_precision": False}, {"mixed_precision": "no"}),
         ({"gpu_ids": 1, "fsdp_config": {}, "tpu_name": None}, {"gpu_ids": "1"}),
@@ -77,7 +99,15 @@ def test_foreign_words_are_understood(content: dict[object, object], values: dic
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ({"num_machines": 2}, "runs on this machine only"),
+        ({"num_machines": 0}, "num_machines: expected a whole number of at least 1, found 0"),
+        ({"machine_rank": -1}, "machine_rank: expected a whole number, or 0, found -1"),
+        ({"main_process_port": 65536}, "main_process_port: expected a port"),
+        ({"rdzv_backend": "etcd"}, "expected one of static, c10d, found 'etcd'"),
+        ({"distributed_type": "NO", "num_machines": 2}, "means one process, found num_machines: 2; remove"),
+        (
+            {"distributed_type": "NO", "num_machines": 2, "num_processes": 4},
+            "found num_processes: 4 and num_machines: 2",
+        ),
         ({"fsdp_config": {"fsdp_version": 2}}, "fsdp_config: {'fsdp_version': 2} is not supported"),
         ({"deepspeed_config": {"zero_stage": 3}}, "deepspeed_config"),
         ({"parallelism_config": {"x": 1}}, "parallelism_config"),
@@ -85,7 +115,7 @@ def test_foreign_words_are_understood(content: dict[object, object], values: dic
         ({"tpu_name": "pod"}, "tpu_name"),
         ({"distributed_type": "DEEPSPEED"}, "expected NO, MULTI_CPU or MULTI_GPU"),
         ({"distributed_type": "FSDP"}, "'FSDP' is not supported"),
-        ({"compute_environment": "AMAZON_SAGEMAKER", "ec2_instance_type": "x"}, "expected LOCAL_MACHINE"),
+        ({"compute_environment": "MOON", "num_processes": 2}, "expected LOCAL_MACHINE or AMAZON_SAGEMAKER"),
         ({"ec2_instance_type": "x"}, "SageMaker"),
         ({"distributed_type": "NO", "num_processes": 3}, "means one process, found num_processes: 3"),
         ({"fp16": True, "mixed_precision": "bf16"}, "contradicts mixed_precision: bf16"),
@@ -103,7 +133,7 @@ def test_what_cannot_be_followed_is_refused_in_words(content: dict[object, objec
 
 
 def test_all_problems_come_at_once_with_the_file_and_the_nearest_name(tmp_path: Path) -> None:
-    path = write(tmp_path, "num_process: 2\nmixed_precison: bf16\nzzz: 1\nnum_machines: 4\nuse_cpu: maybe\n")
+    path = write(tmp_path, "num_process: 2\nmixed_precison: bf16\nzzz: 1\ndebug: true\nuse_cpu: maybe\n")
     problems = read_config(path).problems
     assert len(problems) == 5
     assert all(str(path) in problem for problem in problems)
@@ -154,3 +184,91 @@ def test_s102_the_default_file_is_used_where_it_exists(tmp_path: Path) -> None:
     assert default_config({"ACCEL_HOME": str(tmp_path)}) is None
     path = write(tmp_path, "", "default_config.yaml")
     assert default_config({"ACCEL_HOME": str(tmp_path)}) == path
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "a: 1\n\tb: 2\n",
+            r"line 2, column 1: expected spaces, found a tab, which cannot indent; the line is '\tb: 2'",
+        ),
+        (
+            "num_processes 2\nuse_cpu: true\n",
+            "line 1, column 1: expected name: value, with a space after the colon, found",
+        ),
+        ("# x\na: 1\nuse_cpu:true\n", "line 3, column 1: expected name: value, with a space after the colon, found"),
+        (
+            "a: 1 b: 2\n",
+            "line 1, column 7: expected one name: value on a line, each in the same column, found a second",
+        ),
+        ("a:\n  b: 1\n c: 2\n", "line 3, column 2: expected a line that begins in the same column as those above it"),
+        (
+            "a: 1\nb: 'x\nc: 2\n",
+            "line 2, column 4: expected the quote that closes the one in line 2, column 4, found the",
+        ),
+        ("a: [1\nb: 2\n", "line 2, column 2: expected ',' or ']', found ':'; the line is 'b: 2'"),
+        ("a: [", "line 1, column 5: expected a value, found the end of the file; the line is 'a: ['"),
+        ("a: @x\n", "line 1, column 4: expected a value, in quotes if it begins with '@', found '@'"),
+        ("a: *x\n", "line 1, column 4: expected a value, in quotes if it begins with *, found *x"),
+        (
+            "a: 1\n---\nb: 2\n",
+            "line 2, column 1: expected one list of names and values, found the beginning of a second",
+        ),
+        ("a: 1\nb: !!python/name:os.x ''\n", "line 2, column 4: expected a plain value, found the tag"),
+        ("a: 1\nb: \x01\n", r"line 2, column 4: expected characters that can be printed, found the character '\x01'"),
+        ("a: 2026-99-99\n", "a value cannot be read: month must be in"),
+        ("[" * 5000, "too many brackets"),
+    ],
+)
+def test_a_yaml_error_names_line_and_column_and_shows_the_line(tmp_path: Path, text: str, words: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(CannotRun) as caught:
+        read_config(path)
+    assert words in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_a_json_error_names_line_and_column_and_shows_the_line(tmp_path: Path) -> None:
+    path = write(tmp_path, '{\n "a" 1\n}', "c.json")
+    with pytest.raises(CannotRun, match="line 2, column 6: expected ':' delimiter, found '1'; the line is ' \"a\" 1'"):
+        read_config(path)
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o600, 0o664, 0o660])
+def test_a_file_that_its_owner_or_a_group_may_write_is_followed(tmp_path: Path, mode: int) -> None:
+    path = write(tmp_path, "num_processes: 2\n")
+    path.chmod(mode)
+    assert read_config(path).values == {"num_processes": 2}
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o602])
+def test_a_file_that_anybody_may_write_is_refused_with_the_command_that_helps(tmp_path: Path, mode: int) -> None:
+    path = write(tmp_path, "num_processes: 2\n", "my config.yaml")
+    path.chmod(mode)
+    with pytest.raises(CannotRun, match=r"every user of this machine may write to it \(mode 0\d+\)") as caught:
+        read_config(path)
+    command = str(caught.value).split(": run ")[1]
+    subprocess.run(command, shell=True, check=True)
+    assert read_config(path).values == {"num_processes": 2}
+
+
+def test_a_file_of_somebody_else_is_refused_and_one_of_root_is_followed(tmp_path: Path) -> None:
+    mode = stat.S_IFREG | 0o644
+    for owner, user, trusted in ((0, 1000, True), (1000, 1000, True), (1001, 1000, False), (1000, 0, False)):
+        status = os.stat_result((mode, 1, 1, 1, owner, 0, 10, 0, 0, 0))
+        found = distrust(status, tmp_path / "c.yaml", user)
+        assert (found is None) is trusted
+        assert trusted or f"belongs to user {owner}" in str(found)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_config_of_somebody_else_is_refused_when_it_is_read(tmp_path: Path) -> None:
+    path = write(tmp_path, "num_processes: 2\n")
+    os.chown(path, 12345, 12345)
+    with pytest.raises(CannotRun, match="belongs to user 12345"):
+        read_config(path)
+
+
+def test_a_device_is_an_empty_file() -> None:
+    assert read_config(Path("/dev/null")).values == {}

@@ -1,26 +1,31 @@
 """Flag over variable over file over default."""
 
 import itertools
+import re
 from pathlib import Path
 
 import pytest
 from accel_launch.arguments import split
 from accel_launch.config import interpret
-from accel_launch.kinds import COUNT, DEVICES, NUMBER, SWITCH, Value
+from accel_launch.kinds import COUNT, DEVICES, NUMBER, PAIRS, PORT, SWITCH, Value
 from accel_launch.options import OPTIONS, Option
+from accel_launch.questions import choices
 from accel_launch.settings import Origin, launch_settings, read_variables, resolve
 
 SETTABLE = [option for option in OPTIONS if option.key is not None and option.variable is not None]
 
 
 def three_values(option: Option) -> tuple[Value, Value, Value]:
-    if option.kind in (COUNT, NUMBER):
+    if option.kind in (COUNT, NUMBER, PORT):
         return 2, 3, 4
     if option.kind is SWITCH:
         return True, False, True
     if option.kind is DEVICES:
         return "0,1", "all", "2"
-    return "bf16", "no", "fp16"
+    if option.kind is PAIRS:
+        return "a=1", "b=2,c=3", "d=4"
+    first, second, *_ = choices(option.name) or ("one", "two")
+    return first, second, first
 
 
 def as_flag(option: Option, value: Value) -> list[str]:
@@ -68,6 +73,39 @@ def test_wrong_variables_are_all_reported() -> None:
         "ACCEL_NUM_PROCESSES='many' in the environment: expected a whole number of at least 1",
         "ACCEL_USE_CPU='perhaps' in the environment: expected true or false",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("ACCEL_NUM_PROCESES", "ACCEL_NUM_PROCESSES"),
+        ("ACCEL_MIXED_PRECISON", "ACCEL_MIXED_PRECISION"),
+        ("ACCEL_LOG_LEVL", "ACCEL_LOG_LEVEL"),
+        ("ACCEL_MAILBOXES", "ACCEL_MAILBOX"),
+        ("ACCEL_CPU", None),
+        ("ACCEL_MODE", None),  # with the part that all share it would be near ACCEL_HOME
+        ("ACCEL_SIMULATOR_PATH", None),
+        ("ACCELL_NUM_PROCESSES", None),
+    ],
+)
+def test_t15_a_misspelt_variable_names_the_one_that_was_meant_and_others_are_left_alone(
+    name: str, meant: str | None
+) -> None:
+    values, problems = read_variables({name: "2"})
+    assert values == {}
+    expected = f"{name} in the environment is no variable of accel; did you mean {meant}? If not, unset it"
+    assert problems == ([] if meant is None else [expected])
+    assert read_variables({name: ""}) == ({}, [])
+
+
+def test_every_variable_that_accel_reads_is_known() -> None:
+    """A name that is nearly another's, such as ACCEL_LOG_LEVEL and ACCEL_LOG_DIR, must not be taken for a mistake."""
+    packages = Path(__file__).parents[2]
+    sources = [path.read_text() for path in packages.glob("*/src/**/*.py")]
+    found = {name for text in sources for name in re.findall(r"\"(ACCEL_[A-Z_]+[A-Z])\"", text)}
+    assert {"ACCEL_STORE_FD", "ACCEL_HOME", "ACCEL_WATCH"} <= found
+    _, problems = read_variables(dict.fromkeys(found, "1"))
+    assert [problem for problem in problems if "no variable of accel" in problem] == []
 
 
 def test_nothing_said_is_one_process_of_nothing_special() -> None:

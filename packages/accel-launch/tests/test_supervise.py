@@ -199,8 +199,8 @@ def test_twenty_launches_at_once_do_not_meet_each_other(start: Start, tmp_path: 
     assert all(len(set(out.splitlines())) == 1 for out, _ in said)
 
 
-def python(code: str, **environ: str) -> ProcessSpec:
-    return ProcessSpec((sys.executable, "-c", code), {**os.environ, **environ})
+def python(code: str, rank: int = 0) -> ProcessSpec:
+    return ProcessSpec((sys.executable, "-c", code), os.environ, rank=rank)
 
 
 @pytest.fixture(params=[command_line_inbox, HandledSignals, PythonSignals])
@@ -214,7 +214,7 @@ def test_every_inbox_sees_children_end(inbox: Inbox) -> None:
 
 
 def test_every_inbox_sees_failures(inbox: Inbox) -> None:
-    specs = [python("import time; time.sleep(60)"), python("raise SystemExit(5)")]
+    specs = [python("import time; time.sleep(60)"), python("raise SystemExit(5)", 1)]
     outcome = supervise(specs, inbox=inbox, before_exec=inbox.in_child)
     assert (outcome.code, outcome.stopped) == (5, (0,))
 
@@ -235,7 +235,7 @@ def test_handlers_pass_signals_on_where_they_cannot_be_fetched(tmp_path: Path) -
 
 def test_a_process_that_cannot_start_ends_those_that_have(tmp_path: Path) -> None:
     started: list[int] = []
-    specs = [python("import time; time.sleep(60)"), ProcessSpec((str(tmp_path / "missing"),), {})]
+    specs = [python("import time; time.sleep(60)"), ProcessSpec((str(tmp_path / "missing"),), {}, rank=1)]
     with pytest.raises(CannotRun, match=r"start rank 1: .*missing"):
         supervise(specs, inbox=command_line_inbox(), on_start=started.append)
     assert started == [0]

@@ -8,10 +8,13 @@ from importlib import import_module
 from accel_launch.help_text import program_help
 
 COMMANDS = {
+    "config": "write, update and show the file of settings",
     "launch": "start a script on one or many processes",
     "test": "check that processes on this machine find each other",
     "verify": "run a script as configured and as plain PyTorch, and name the first thing that differs",
     "checkpoint": "list, verify and compare checkpoints",
+    "estimate-memory": "say how much memory a model takes, to load and to train",
+    "completion": "print what has a shell complete commands and options",
     "env": "print versions, devices and settings, for a bug report",
 }
 
@@ -35,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         near = get_close_matches(name, COMMANDS, n=1)
         meant = f"; did you mean {near[0]!r}?" if near else ""
         return _refuse([f"there is no command {name!r}{meant}; the commands are: {', '.join(COMMANDS)}"])
-    command = import_module(f"accel_launch.commands.{name}")
+    command = import_module(f"accel_launch.commands.{name.replace('-', '_')}")
     try:
         code = command.run(rest)
     except KeyboardInterrupt:

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
+from accel_state.environ import HOME
 from accel_state.errors import CannotRun
 
+from accel_launch.file_trust import problem_of_open_file
 from accel_launch.foreign_keys import (
     COMPUTE_ENVIRONMENT,
     DISTRIBUTED_TYPE,
@@ -14,6 +16,7 @@ from accel_launch.foreign_keys import (
     LEGACY_FP16,
     LOCAL,
     MEANS_NOTHING,
+    SAGEMAKER,
     SAGEMAKER_KEYS,
     unsupported,
 )
@@ -34,8 +37,8 @@ class ConfigFile:
 
 def config_folder(environ: Mapping[str, str]) -> Path:
     """$ACCEL_HOME, else accel in $HF_HOME, else huggingface/accel in $XDG_CACHE_HOME, else in ~/.cache."""
-    if environ.get("ACCEL_HOME"):
-        return Path(environ["ACCEL_HOME"]).expanduser()
+    if environ.get(HOME):
+        return Path(environ[HOME]).expanduser()
     if environ.get("HF_HOME"):
         return Path(environ["HF_HOME"]).expanduser() / "accel"
     home = environ.get("HOME")
@@ -52,47 +55,74 @@ def default_config(environ: Mapping[str, str]) -> Path | None:
 def read_config(path: Path) -> ConfigFile:
     """The values of one file; what is wrong with them is in `problems`.
 
-    Raises: CannotRun if the file cannot be read, or is not a list of names and values.
+    Raises: CannotRun if the file cannot be read, could be anybody's, or is not a list of names and values.
+    """
+    values, problems = interpret(read_content(path))
+    return ConfigFile(path, values, tuple(f"config file {path}: {problem}" for problem in problems))
+
+
+def read_content(path: Path) -> Mapping[object, object]:
+    """The names and values of one file as they stand there, whatever they mean.
+
+    Raises: CannotRun if the file cannot be read, could be anybody's, or is not a list of names and values.
     """
     content = _parse(path)
     if content is None:
-        return ConfigFile(path, {})
+        return {}
     if not isinstance(content, dict):
         raise CannotRun(
             f"config file {path}",
             [f"expected lines of the form name: value, found a {type(content).__name__}"],
         )
-    values, problems = interpret(content)
-    return ConfigFile(path, values, tuple(f"config file {path}: {problem}" for problem in problems))
+    return content
 
 
 def _parse(path: Path) -> object:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise CannotRun(f"config file {path}", [f"there is no such file (looked from {Path.cwd()})"]) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise CannotRun(f"config file {path}", [f"it cannot be read: {error}"]) from None
+    text = _read(path)
     if path.suffix == ".json":
         import json
+
+        from accel_launch.syntax_words import json_words
 
         try:
             return json.loads(text) if text.strip() else None
         except json.JSONDecodeError as error:
-            raise CannotRun(f"config file {path}", [f"not JSON: {error}"]) from None
+            raise CannotRun(f"config file {path}", [f"not JSON: {json_words(error, text)}"]) from None
+        except RecursionError:
+            raise CannotRun(f"config file {path}", ["not read: too many brackets within each other"]) from None
     import yaml
+
+    from accel_launch.syntax_words import yaml_words
 
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise CannotRun(f"config file {path}", [f"not YAML: {' '.join(str(error).split())}"]) from None
+    # A date such as 2026-99-99 is a ValueError, which the library lets through.
+    except (yaml.YAMLError, ValueError) as error:
+        raise CannotRun(f"config file {path}", [f"not YAML: {yaml_words(error, text)}"]) from None
+    except RecursionError:
+        raise CannotRun(f"config file {path}", ["not read: too many brackets within each other"]) from None
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8") as file:
+            # Of the open file: another one could take its name between a look and the reading.
+            problem = problem_of_open_file(file.fileno(), path)
+            if problem is not None:
+                raise CannotRun(f"config file {path}", [problem])
+            return file.read()
+    except FileNotFoundError:
+        raise CannotRun(f"config file {path}", [f"there is no such file (looked from {Path.cwd()})"]) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise CannotRun(f"config file {path}", [f"it cannot be read: {error}"]) from None
 
 
 def interpret(content: Mapping[object, object]) -> tuple[dict[str, Value], list[str]]:
     """The option values in a file's content, and every problem with it."""
     values: dict[str, Value] = {}
     problems: list[str] = []
-    remote = content.get(COMPUTE_ENVIRONMENT) not in (None, LOCAL)
+    where = content.get(COMPUTE_ENVIRONMENT)
+    remote = where == SAGEMAKER
     for key, value in content.items():
         if key in BY_KEY:
             _own(str(key), value, values, problems)
@@ -102,18 +132,32 @@ def interpret(content: Mapping[object, object]) -> tuple[dict[str, Value], list[
                 problems.append(f"{key}: {value!r} is not supported: {why}; remove the line")
         elif key in SAGEMAKER_KEYS:
             if not remote and value is not None:
-                problems.append(f"{key}: {value!r} is for SageMaker, which is not supported; remove the line")
+                problems.append(
+                    f"{key}: {value!r} is for SageMaker: set {COMPUTE_ENVIRONMENT}: {SAGEMAKER}, or remove the line"
+                )
         elif key not in KNOWN:
             near = get_close_matches(str(key), [*BY_KEY, *KNOWN], n=1)
             problems.append(f"unknown key {str(key)!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
-    if remote:
-        problems.append(
-            f"{COMPUTE_ENVIRONMENT}: {content[COMPUTE_ENVIRONMENT]!r} is not supported: expected {LOCAL},"
-            " the only place where accel launch can start processes"
-        )
     _legacy_fp16(content, values, problems)
-    _distributed_type(content, values, problems)
+    if remote:
+        _sagemaker(content, values, problems)
+    elif where in (None, LOCAL):
+        _distributed_type(content, values, problems)
+    else:
+        problems.append(f"{COMPUTE_ENVIRONMENT}: {where!r} is not supported: expected {LOCAL} or {SAGEMAKER}")
     return values, problems
+
+
+def _sagemaker(content: Mapping[object, object], values: dict[str, Value], problems: list[str]) -> None:
+    """What Accelerate has of SageMaker is what a job that is handed to it is to know."""
+    from accel_launch.submission.sagemaker_options import options_of_config
+
+    options, wrong = options_of_config(content)
+    problems += wrong
+    values["submit"] = "sagemaker"
+    if options:
+        values["submit_options"] = ",".join(f"{name}={value}" for name, value in options.items())
+    values.pop("num_machines", None)  # the count of instances is among the options
 
 
 def _own(key: str, value: object, values: dict[str, Value], problems: list[str]) -> None:
@@ -144,9 +188,11 @@ def _legacy_fp16(content: Mapping[object, object], values: dict[str, Value], pro
 def _distributed_type(content: Mapping[object, object], values: dict[str, Value], problems: list[str]) -> None:
     kind = content.get(DISTRIBUTED_TYPE)
     if kind in ("NO", "no", False):
-        if values.setdefault("num_processes", 1) != 1:
+        values.setdefault("num_processes", 1)
+        several = [f"{name}: {values[name]}" for name in ("num_processes", "num_machines") if values.get(name, 1) != 1]
+        if several:
             problems.append(
-                f"{DISTRIBUTED_TYPE}: NO means one process, found num_processes: {values['num_processes']};"
+                f"{DISTRIBUTED_TYPE}: NO means one process, found {' and '.join(several)};"
                 f" remove {DISTRIBUTED_TYPE}, or set it to MULTI_GPU or MULTI_CPU"
             )
     elif kind == "MULTI_CPU":

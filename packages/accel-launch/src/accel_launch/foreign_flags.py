@@ -36,20 +36,13 @@ _DEEPSPEED = "accel cannot use DeepSpeed yet"
 _FSDP = "accel launch cannot set up FSDP yet"
 _MEGATRON = "accel cannot use Megatron-LM yet"
 _PARALLELISM = "accel launch cannot set up parallelism within a model yet"
-_SAGEMAKER = "accel launch starts processes on this machine only, not on SageMaker"
-_LOGS = "accel launch keeps no logs: redirect its output"
+_SAGEMAKER = "accel launch --submit sagemaker takes credentials from the client of AWS, and not from the command line"
 
 _TABLE: dict[str, ForeignFlag] = {
     "--debug": _as_key("debug", takes_value=False),
     "--downcast_bf16": _as_key("downcast_bf16", takes_value=False),
     "--dynamo_backend": _as_key("dynamo_backend"),
-    "--enable_cpu_affinity": _as_key("enable_cpu_affinity", takes_value=False),
-    "--machine_rank": _as_key("machine_rank"),
-    "--main_process_ip": _as_key("main_process_ip"),
-    "--main_process_port": _as_key("main_process_port"),
     "--main_training_function": _as_key("main_training_function"),
-    "--num_machines": _as_key("num_machines"),
-    "--rdzv_backend": _as_key("rdzv_backend"),
     "--same_network": _as_key("same_network", takes_value=False),
     "--env": _only(nothing, _TPU),
     "--no_tpu_cluster": _only(anything, takes_value=False),
@@ -57,17 +50,14 @@ _TABLE: dict[str, ForeignFlag] = {
     "--tpu_cluster": _only(nothing, _TPU, takes_value=False),
     "--tpu_use_sudo": _only(nothing, _TPU, takes_value=False),
     "--vm": _only(nothing, _TPU),
-    "--log_dir": _only(nothing, _LOGS),
     "--monitor_interval": _only(anything),
     # Several processes on GPUs are what accel launch starts where it finds GPUs.
     "--multi_gpu": _only(anything, takes_value=False),
     # It hides Accelerate's own traceback, and accel launch prints none.
     "--quiet": _only(anything, takes_value=False),
     "-q": _only(anything, takes_value=False),
-    "--rdzv_conf": _only(nothing, "accel launch runs on this machine only; torchrun on each machine works"),
+    "--rdzv_conf": _only(nothing, "accel launch has --join_timeout, and no other setting of a rendezvous"),
     "--role": _only(nothing_or("default")),
-    "--tee": _only(nothing, _LOGS),
-    "-t": _only(nothing, _LOGS),
     "--use_deepspeed": _only(nothing, _DEEPSPEED, takes_value=False),
     "--use_fsdp": _only(nothing, _FSDP, takes_value=False),
     "--use_megatron_lm": _only(nothing, _MEGATRON, takes_value=False),

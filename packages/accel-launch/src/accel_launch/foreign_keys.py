@@ -10,7 +10,7 @@ from collections.abc import Callable
 COMPUTE_ENVIRONMENT = "compute_environment"
 DISTRIBUTED_TYPE = "distributed_type"
 LEGACY_FP16 = "fp16"
-LOCAL = "LOCAL_MACHINE"
+LOCAL, SAGEMAKER = "LOCAL_MACHINE", "AMAZON_SAGEMAKER"
 
 _EMPTY: tuple[object, ...] = (None, "", False, "no", "NO", 0, -1)
 
@@ -41,20 +41,14 @@ MEANS_NOTHING: dict[str, Callable[[object], bool]] = {
     "downcast_bf16": nothing,
     "dynamo_backend": nothing,
     "dynamo_config": lambda value: nothing(value) or value == {"dynamo_backend": "NO"},
-    "enable_cpu_affinity": nothing,
     "fp8_config": nothing,
     "fsdp_config": nothing,
-    "machine_rank": nothing,
     # The two below only matter with several machines or with a TPU, which other keys ask for.
     "main_training_function": anything,
     "same_network": anything,
-    "main_process_ip": nothing,
-    "main_process_port": nothing,
     "megatron_lm_config": nothing,
     "mpirun_config": nothing,
-    "num_machines": nothing_or(1),
     "parallelism_config": nothing,
-    "rdzv_backend": nothing_or("static"),
     "tpu_env": nothing,
     "tpu_name": nothing,
     "tpu_use_cluster": nothing,
@@ -82,14 +76,7 @@ SAGEMAKER_KEYS = frozenset(
 
 KNOWN = frozenset({*MEANS_NOTHING, *SAGEMAKER_KEYS, COMPUTE_ENVIRONMENT, DISTRIBUTED_TYPE, LEGACY_FP16})
 
-INSTEAD: dict[str, str] = {
-    "main_process_ip": "accel launch runs on this machine only",
-    "main_process_port": "accel launch takes a free port",
-    "machine_rank": "accel launch runs on this machine only",
-    "num_machines": "accel launch runs on this machine only; torchrun on each machine works",
-}
-
 
 def unsupported(key: str, value: object) -> str | None:
     """Why a key of `MEANS_NOTHING` cannot be followed with this value, or None where the value means nothing."""
-    return None if MEANS_NOTHING[key](value) else INSTEAD.get(key, NOT_YET)
+    return None if MEANS_NOTHING[key](value) else NOT_YET

@@ -30,7 +30,7 @@ options:
 
 Each long option may be written with dashes as well: --num-processes. A value is taken from the first of these that
 has one: the option, its environment variable, the config file, the default. Options of accelerate launch that ask for
-nothing else, such as --multi_gpu and --num_machines 1, are accepted.
+nothing else, such as --multi_gpu and --dynamo_backend no, are accepted.
 
 examples:
   accel launch train.py --lr 0.1            one process for each GPU, or one where there is none
@@ -112,17 +112,17 @@ options:
 
 def program_help(commands: Iterable[tuple[str, str]]) -> str:
     """The help of `accel` itself, given each command with what it does."""
-    return PROGRAM.format(commands="\n".join(f"  {name:<12}{about}" for name, about in commands))
+    return PROGRAM.format(commands="\n".join(f"  {name:<17}{about}" for name, about in commands))
 
 
 def launch_help() -> str:
     """The help of `accel launch`, which lists every option."""
-    return LAUNCH.format(options=_options(OPTIONS))
+    return LAUNCH.format(options=list_options(OPTIONS))
 
 
 def test_help() -> str:
     """The help of `accel test`."""
-    return TEST.format(options=_options(_without_script()))
+    return TEST.format(options=list_options(_without_script()))
 
 
 def checkpoint_help() -> str:
@@ -132,19 +132,20 @@ def checkpoint_help() -> str:
 
 def verify_help() -> str:
     """The help of `accel verify`."""
-    return VERIFY.format(options=_options(option for option in OPTIONS if option.name != "no_python"))
+    return VERIFY.format(options=list_options(option for option in OPTIONS if option.name != "no_python"))
 
 
 def env_help() -> str:
     """The help of `accel env`."""
-    return ENV.format(options=_options(_without_script()))
+    return ENV.format(options=list_options(_without_script()))
 
 
 def _without_script() -> Iterable[Option]:
     return (option for option in OPTIONS if option.name not in ("module", "no_python"))
 
 
-def _options(options: Iterable[Option]) -> str:
+def list_options(options: Iterable[Option]) -> str:
+    """One entry for each option: its flags, what it does, and where else it may be set; --help comes first."""
     entries = [(("-h, --help"), "This help.", ""), *((_flags(each), each.help, _places(each)) for each in options)]
     lines = []
     for flags, about, places in entries:

@@ -47,6 +47,20 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
+def _port(value: object) -> int | None:
+    number = _number(value)
+    return number if number is not None and number < 1 << 16 else None
+
+
+def _pairs(value: object) -> str | None:
+    """Names with values, in the order in which they came."""
+    if isinstance(value, dict):
+        value = ",".join(f"{name}={each}" for name, each in value.items())
+    entries = [entry.partition("=") for entry in value.split(",")] if isinstance(value, str) else []
+    known = all(name.strip() and equals for name, equals, _ in entries)
+    return ",".join(f"{name.strip()}={each.strip()}" for name, _, each in entries) if entries and known else None
+
+
 def _devices(value: object) -> str | None:
     if isinstance(value, list):
         entries = [str(entry).strip() for entry in value]
@@ -64,7 +78,7 @@ def one_of(*words: str) -> Kind:
     """The kind that holds exactly one of some words; a file's unquoted `no`, which YAML reads as False, is the word."""
 
     def read(value: object) -> str | None:
-        word = "no" if value is False else value
+        word = "no" if value is False else str(value) if type(value) is int else value
         return word if isinstance(word, str) and word in words else None
 
     return Kind(metavar="{" + ",".join(words) + "}", expected=f"one of {', '.join(words)}", read=read)
@@ -73,5 +87,9 @@ def one_of(*words: str) -> Kind:
 COUNT = Kind(metavar="N", expected="a whole number of at least 1", read=_count)
 NUMBER = Kind(metavar="N", expected="a whole number, or 0", read=_number)
 SWITCH = Kind(metavar=None, expected="true or false", read=_switch)
+PORT = Kind(metavar="PORT", expected="a port: a whole number below 65536, or 0", read=_port)
+HOST = Kind(metavar="HOST", expected="the name or address of a machine", read=_text)
+PAIRS = Kind(metavar="NAME=VALUE,...", expected="names and values such as partition=gpu,time=02:00:00", read=_pairs)
 PATH = Kind(metavar="FILE", expected="a path", read=_text)
+FOLDER = Kind(metavar="FOLDER", expected="a path", read=_text)
 DEVICES = Kind(metavar="IDS", expected="all, or different device numbers such as 0,1", read=_devices)

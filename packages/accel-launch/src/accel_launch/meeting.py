@@ -1,4 +1,4 @@
-"""Opens the two ports of a job of several processes, on 127.0.0.1 only and chosen by the system."""
+"""Opens the two ports of a job of several processes, chosen by the system: on 127.0.0.1 where it has one machine."""
 
 import socket
 from types import TracebackType
@@ -15,16 +15,17 @@ class Meeting:
     can listen on it, and the system gives it to nobody else.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = LOOPBACK) -> None:
+        self._address = address
         self._store = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self._master = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
 
     def __enter__(self) -> Self:
         try:
-            self._store.bind((LOOPBACK, 0))
+            self._store.bind((self._address, 0))
             self._store.listen(socket.SOMAXCONN)
             self._master.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._master.bind((LOOPBACK, 0))
+            self._master.bind((self._address, 0))
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -43,6 +44,7 @@ class Meeting:
             store_port=self._store.getsockname()[1],
             store_fd=self._store.fileno(),
             master_port=self._master.getsockname()[1],
+            address=self._address,
         )
 
     def handed_over(self, rank: int) -> None:

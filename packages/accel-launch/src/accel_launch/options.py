@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from accel_launch.kinds import COUNT, DEVICES, NUMBER, PATH, SWITCH, Kind, Value, one_of
+from accel_launch.kinds import COUNT, DEVICES, FOLDER, HOST, NUMBER, PAIRS, PATH, PORT, SWITCH, Kind, Value, one_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ OPTIONS: tuple[Option, ...] = (
         name="num_processes",
         flags=("-n", "--num_processes"),
         kind=COUNT,
-        help="How many processes to start. Default: one for each accelerator; one where there is none.",
+        help="How many processes to start, on all machines together. Default: one for each accelerator; one on each"
+        " machine where there is none.",
         key="num_processes",
         variable="ACCEL_NUM_PROCESSES",
     ),
@@ -99,6 +100,81 @@ OPTIONS: tuple[Option, ...] = (
         variable="ACCEL_NUM_CPU_THREADS_PER_PROCESS",
     ),
     Option(
+        name="enable_cpu_affinity",
+        flags=("--enable_cpu_affinity",),
+        kind=SWITCH,
+        help="Bind each process to the cores next to its GPU, or to its share of the cores.",
+        key="enable_cpu_affinity",
+        variable="ACCEL_ENABLE_CPU_AFFINITY",
+    ),
+    Option(
+        name="num_machines",
+        flags=("--num_machines",),
+        kind=COUNT,
+        help="How many machines take part; accel launch is run on each, with the same options. Default: 1, or the nodes"
+        " of the SLURM step.",
+        key="num_machines",
+        variable="ACCEL_NUM_MACHINES",
+    ),
+    Option(
+        name="machine_rank",
+        flags=("--machine_rank",),
+        kind=NUMBER,
+        help="Which of them this one is: 0 is the machine where all meet. Default: as SLURM says.",
+        key="machine_rank",
+        variable="ACCEL_MACHINE_RANK",
+    ),
+    Option(
+        name="main_process_ip",
+        flags=("--main_process_ip",),
+        kind=HOST,
+        help="The machine of rank 0, as the others can reach it. Default: the first host of the SLURM step.",
+        key="main_process_ip",
+        variable="ACCEL_MAIN_PROCESS_IP",
+    ),
+    Option(
+        name="main_process_port",
+        flags=("--main_process_port",),
+        kind=PORT,
+        help="The port there at which machines meet. On one machine it has no meaning: the system gives a free one."
+        " Default: 29500, or one made from the numbers of the SLURM step.",
+        key="main_process_port",
+        variable="ACCEL_MAIN_PROCESS_PORT",
+    ),
+    Option(
+        name="rdzv_backend",
+        flags=("--rdzv_backend",),
+        kind=one_of("static", "c10d"),
+        help="How machines meet: static, at ranks that are given; or c10d, by torch's elastic agent, which gives ranks"
+        " and goes on when a machine is replaced. Default: static.",
+        key="rdzv_backend",
+        variable="ACCEL_RDZV_BACKEND",
+    ),
+    Option(
+        name="join_timeout",
+        flags=("--join_timeout",),
+        kind=COUNT,
+        help="Seconds that machines wait for each other at the start. Default: 300.",
+        key="join_timeout",
+        variable="ACCEL_JOIN_TIMEOUT",
+    ),
+    Option(
+        name="log_dir",
+        flags=("--log_dir",),
+        kind=FOLDER,
+        help="Keep what each process prints, in a file for each rank in a new folder below this one.",
+        key="log_dir",
+        variable="ACCEL_LOG_DIR",
+    ),
+    Option(
+        name="tee",
+        flags=("-t", "--tee"),
+        kind=one_of("0", "1", "2", "3"),
+        help="What of it is shown as well: 0 nothing, 1 the standard output, 2 errors, 3 both. Default: 3.",
+        key="tee",
+        variable="ACCEL_TEE",
+    ),
+    Option(
         name="grace_period",
         flags=("--grace_period",),
         kind=COUNT,
@@ -120,6 +196,38 @@ OPTIONS: tuple[Option, ...] = (
         kind=PATH,
         help="A YAML or JSON file of settings. Default: default_config.yaml in the config folder, where it exists.",
         variable="ACCEL_CONFIG_FILE",
+    ),
+    Option(
+        name="explain",
+        flags=("--explain",),
+        kind=SWITCH,
+        help="Print each setting with its origin, and the machine that was found, before the start.",
+    ),
+    Option(
+        name="dry_run",
+        flags=("--dry_run",),
+        kind=SWITCH,
+        help="Print the processes that would be started, with their environments, and start none.",
+    ),
+    Option(
+        name="submit",
+        flags=("--submit",),
+        kind=one_of("slurm", "sagemaker", "kubernetes"),
+        help="Write the job for this queue, and submit it where its client is installed, instead of starting it here.",
+    ),
+    Option(
+        name="submit_options",
+        flags=("--submit_options",),
+        kind=PAIRS,
+        help="What the queue is to know, such as partition=gpu,time=02:00:00; see docs/launching.md.",
+        key="submit_options",
+        variable="ACCEL_SUBMIT_OPTIONS",
+    ),
+    Option(
+        name="submit_file",
+        flags=("--submit_file",),
+        kind=PATH,
+        help="Where to write the job. Default: accel.sbatch, accel-sagemaker.json or accel-job.yaml.",
     ),
     Option(
         name="module",

@@ -36,20 +36,34 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where several processes meet: the store that rank 0 opens on `store_fd`, and a port for scripts of their own."""
+    """Where the processes of a job meet, and which of its ranks this machine has.
+
+    The store is opened by rank 0 on `store_fd`, None on other machines than its own; `master_port` is for scripts of
+    their own. `interface` is the one through which processes of several machines talk; nothing leaves it to them.
+    """
 
     store_port: int
-    store_fd: int
+    store_fd: int | None
     master_port: int
+    address: str = LOOPBACK
+    interface: str = ""
+    machine: int = 0
+    first: int = 0
+    world: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """Everything needed to start one process; `descriptors` are the open files that it inherits."""
+    """Everything needed to start one process.
+
+    `descriptors` are the open files that it inherits, and `cores` those that it is bound to; empty: all.
+    """
 
     command: tuple[str, ...]
     environ: Mapping[str, str]
     descriptors: tuple[int, ...] = ()
+    rank: int = 0
+    cores: tuple[int, ...] = ()
 
 
 def started_by_others(environ: Mapping[str, str]) -> str | None:
@@ -63,14 +77,22 @@ def started_by_others(environ: Mapping[str, str]) -> str | None:
     return None
 
 
-def count_processes(settings: LaunchSettings, environ: Mapping[str, str], machine: Machine) -> int:
-    """How many processes to start on this machine.
+def count_processes(
+    settings: LaunchSettings, environ: Mapping[str, str], machine: Machine, *, machines: int = 1
+) -> int:
+    """How many processes to start on this machine, where so many take part.
 
     Raises: CannotRun if another launcher has started this one, or if there are not enough accelerators.
     """
     asked = settings.num_processes
     place = started_by_others(environ)
-    if place is not None:
+    if place is not None and machines > 1:
+        if "SLURM_PROCID" not in environ or any(rank in environ for rank, _ in _STARTED_BY):
+            raise CannotRun(
+                "launch",
+                [f"{machines} machines were asked for, but another launcher has started this one already ({place})"],
+            )
+    elif place is not None:
         if asked is not None and asked > 1 and settings.origins["num_processes"] is Origin.FLAG:
             raise CannotRun(
                 "launch",
@@ -80,7 +102,8 @@ def count_processes(settings: LaunchSettings, environ: Mapping[str, str], machin
                 ],
             )
         return 1
-    problems = _device_problems(settings, machine)
+    asked = asked // machines if asked is not None else None
+    problems = _device_problems(settings, machine, asked)
     if problems:
         raise CannotRun("launch", problems)
     if settings.cpu:
@@ -94,7 +117,7 @@ def _visible(settings: LaunchSettings, machine: Machine) -> int:
     return len(str(settings.gpu_ids).split(","))
 
 
-def _device_problems(settings: LaunchSettings, machine: Machine) -> list[str]:
+def _device_problems(settings: LaunchSettings, machine: Machine, count: int | None) -> list[str]:
     chosen = settings.gpu_ids not in (None, "all")
     if settings.cpu:
         origins = settings.origins
@@ -104,7 +127,7 @@ def _device_problems(settings: LaunchSettings, machine: Machine) -> list[str]:
     if chosen and machine.accelerators == 0:
         return [f"gpu_ids {settings.gpu_ids} was asked for, but no GPU was found; leave it out, or add --cpu"]
     visible = _visible(settings, machine)
-    asked = settings.num_processes or visible
+    asked = count or visible
     if machine.accelerators and asked > visible:
         named = f"gpu_ids {settings.gpu_ids} names {visible}" if chosen else f"{visible} can be seen"
         return [
@@ -147,28 +170,35 @@ def plan_many(
     ports: Ports,
     journals: Path | None = None,
 ) -> list[ProcessSpec]:
-    """Several processes of this machine in rank order, on loopback; only rank 0 inherits the store's descriptor.
+    """Several processes of this machine in rank order; only rank 0 inherits the store's descriptor.
 
+    Those of a job of one machine are on loopback.
     Each notes its exchanges in the folder `journals`.
     """
     # What torchrun says of its own job would have the workers take these ranks for torchrun's.
     inherited = {name: environ[name] for name in _without_store(environ) if not name.startswith("TORCHELASTIC_")}
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    if ports.address == LOOPBACK:
+        # Whatever interface the shell names for other jobs: these workers must listen on loopback only.
+        sockets = dict.fromkeys(names, machine.loopback_interface)
+    else:
+        sockets = {name: ports.interface for name in names if ports.interface and name not in environ}
     shared = {
         "OMP_NUM_THREADS": str(max(1, machine.cores // count)),
         **plan_one(settings, command, inherited).environ,
-        # Whatever interface the shell names for other jobs: these workers must listen on loopback only.
-        "GLOO_SOCKET_IFNAME": machine.loopback_interface,
-        "NCCL_SOCKET_IFNAME": machine.loopback_interface,
+        **sockets,
         "MASTER_PORT": str(ports.master_port),
         **({JOURNAL: str(journals)} if journals is not None else {}),
     }
+    places = [_place(local, count, ports) for local in range(count)]
     return [
         ProcessSpec(
             command=tuple(command),
-            environ={**shared, **worker_environ(_place(rank, count, ports))},
-            descriptors=(ports.store_fd,) if rank == 0 else (),
+            environ={**shared, **worker_environ(place)},
+            descriptors=(ports.store_fd,) if place.rank == 0 and ports.store_fd is not None else (),
+            rank=place.rank,
         )
-        for rank in range(count)
+        for place in places
     ]
 
 
@@ -176,13 +206,15 @@ def _without_store(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name not in (STORE_FD, STORE_PORT)}
 
 
-def _place(rank: int, count: int, ports: Ports) -> Topology:
+def _place(local_rank: int, count: int, ports: Ports) -> Topology:
+    rank = ports.first + local_rank
     return Topology(
         rank=rank,
-        world_size=count,
-        local_rank=rank,
+        world_size=ports.world or count,
+        local_rank=local_rank,
         local_world_size=count,
-        rendezvous=Rendezvous(LOOPBACK, ports.store_port, listen_fd=ports.store_fd if rank == 0 else None),
+        node_rank=ports.machine,
+        rendezvous=Rendezvous(ports.address, ports.store_port, listen_fd=ports.store_fd if rank == 0 else None),
         launcher=ACCEL_LAUNCH,
     )
 

@@ -19,14 +19,46 @@ def run_until_done(job: Job, *, inbox: Callable[[], Inbox], say: Callable[[str],
     """Runs a job to its end, and says how each failure came; nothing that it started is left when it has failed.
 
     After a failure all processes are started again, up to `max_restarts` times without a new checkpoint in between. A
-    job that somebody has ended, or that has stopped on request, is not.
+    job that somebody has ended, that has stopped on request, or that has lost a machine, is not.
+
+    Raises: CannotRun if the machines do not meet, or a process cannot be started.
     """
+    place = job.place
+    if place is None:
+        return _repeated(job, lambda attempt: run_job(job, inbox=inbox(), attempt=attempt), say)
+    from accel_launch.first import First
+    from accel_launch.joined import Joined
+    from accel_launch.several import follow, lead
+
+    if place.rank != 0:
+        with Joined(place, job.count, patient="KUBERNETES_SERVICE_HOST" in job.environ) as joined:
+            joined.join(job.settings.join_timeout)
+            return follow(job, place, joined, inbox=inbox, say=say)
+    with First(place, job.count) as first:
+        first.gather(job.settings.join_timeout)
+        return _repeated(
+            job,
+            lambda attempt: lead(job, place, first, inbox=inbox(), attempt=attempt),
+            say,
+            idle=first.idle,
+            may=lambda: not first.lost,
+        )
+
+
+def _repeated(
+    job: Job,
+    run: Callable[[int], Outcome],
+    say: Callable[[str], None],
+    *,
+    idle: Callable[[float], None] = time.sleep,
+    may: Callable[[], bool] = lambda: True,
+) -> Outcome:
     others = adopt_orphans()
     attempt = failures = 0
     while True:
         failed = True
         try:
-            outcome = run_job(job, inbox=inbox(), attempt=attempt)
+            outcome = run(attempt)
             failed = outcome.code != 0
         finally:
             if failed:
@@ -35,13 +67,15 @@ def run_until_done(job: Job, *, inbox: Callable[[], Inbox], say: Callable[[str],
         if last_words is not None:
             say(last_words)
         failures = 1 if outcome.progressed else failures + 1
-        over = outcome.first is None or outcome.outside is not None or outcome.first.status == STOPPED
-        if over or failures > job.settings.max_restarts:
-            if not over and job.settings.max_restarts:
-                say(f"accel: gives up after {job.settings.max_restarts} starts without a new checkpoint")
+        if not failed or outcome.outside is not None or outcome.code == STOPPED:
+            return outcome
+        if failures > job.settings.max_restarts or not may():
+            if job.settings.max_restarts:
+                why = f"after {job.settings.max_restarts} starts without a new checkpoint" if may() else "without it"
+                say(f"accel: gives up {why}")
             return outcome
         pause_s = min(FIRST_PAUSE_S * 2 ** (failures - 1), LONGEST_PAUSE_S)
         since = " since the last checkpoint" if outcome.progressed or attempt + 1 > failures else ""
         say(f"accel: starts again in {pause_s:g} s ({failures} of {job.settings.max_restarts} times{since})")
-        time.sleep(pause_s)
+        idle(pause_s)
         attempt += 1

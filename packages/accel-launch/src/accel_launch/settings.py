@@ -1,14 +1,44 @@
 """Which value of each launch option wins: flag, then environment variable, then config file, then default."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import Enum
 from typing import TypeVar
+
+from accel_state.environ import (
+    ATTEMPT,
+    HOME,
+    JOURNAL,
+    LOG_LEVEL,
+    MAILBOX,
+    PREFIX,
+    STORE_FD,
+    STORE_PORT,
+    WATCH,
+)
 
 from accel_launch.kinds import Value
 from accel_launch.options import BY_NAME, OPTIONS
 
 T = TypeVar("T", bool, int, str)
+
+STATIC, C10D = "static", "c10d"
+#: seconds that machines wait for each other, where nothing is said
+JOIN_TIMEOUT_S = 300
+
+#: what accel reads besides the options' variables
+_OTHER_VARIABLES = (
+    STORE_PORT,
+    STORE_FD,
+    JOURNAL,
+    ATTEMPT,
+    LOG_LEVEL,
+    MAILBOX,
+    WATCH,
+    HOME,
+    "ACCEL_TESTING_STORE",
+)
 
 
 class Origin(Enum):
@@ -41,8 +71,22 @@ class LaunchSettings:
     mixed_precision: str | None
     gradient_accumulation_steps: int | None
     num_cpu_threads_per_process: int | None
+    enable_cpu_affinity: bool
+    num_machines: int | None
+    machine_rank: int | None
+    main_process_ip: str | None
+    main_process_port: int | None
+    rdzv_backend: str
+    join_timeout: int
+    log_dir: str | None
+    tee: str
     grace_period: int | None
     max_restarts: int
+    explain: bool
+    dry_run: bool
+    submit: str | None
+    submit_options: str | None
+    submit_file: str | None
     module: bool
     no_python: bool
     origins: Mapping[str, Origin]
@@ -65,7 +109,19 @@ def read_variables(environ: Mapping[str, str]) -> tuple[dict[str, Value], list[s
             problems.append(f"{option.variable}={word!r} in the environment: expected {option.kind.expected}")
         else:
             values[option.name] = value
-    return values, problems
+    return values, [*problems, *_misspelt(environ)]
+
+
+def _misspelt(environ: Mapping[str, str]) -> Iterator[str]:
+    """A variable that is nearly one of accel's; what follows ACCEL_ is compared, since others use that name as well."""
+    names = (*_OTHER_VARIABLES, *(option.variable for option in OPTIONS if option.variable is not None))
+    known = {name.removeprefix(PREFIX): name for name in names}
+    for name, word in environ.items():
+        if name.startswith(PREFIX) and name.removeprefix(PREFIX) not in known and word.strip():
+            near = get_close_matches(name.removeprefix(PREFIX), known, n=1, cutoff=0.8)
+            if near:
+                meant = known[near[0]]
+                yield f"{name} in the environment is no variable of accel; did you mean {meant}? If not, unset it"
 
 
 def resolve(
@@ -89,8 +145,22 @@ def launch_settings(resolved: Mapping[str, Resolved]) -> LaunchSettings:
         mixed_precision=_typed(resolved, "mixed_precision", str),
         gradient_accumulation_steps=_typed(resolved, "gradient_accumulation_steps", int),
         num_cpu_threads_per_process=_typed(resolved, "num_cpu_threads_per_process", int),
+        enable_cpu_affinity=_typed(resolved, "enable_cpu_affinity", bool) or False,
+        num_machines=_typed(resolved, "num_machines", int),
+        machine_rank=_typed(resolved, "machine_rank", int),
+        main_process_ip=_typed(resolved, "main_process_ip", str),
+        main_process_port=_typed(resolved, "main_process_port", int),
+        rdzv_backend=_typed(resolved, "rdzv_backend", str) or STATIC,
+        join_timeout=_typed(resolved, "join_timeout", int) or JOIN_TIMEOUT_S,
+        log_dir=_typed(resolved, "log_dir", str),
+        tee=_typed(resolved, "tee", str) or "3",
         grace_period=_typed(resolved, "grace_period", int),
         max_restarts=_typed(resolved, "max_restarts", int) or 0,
+        explain=_typed(resolved, "explain", bool) or False,
+        dry_run=_typed(resolved, "dry_run", bool) or False,
+        submit=_typed(resolved, "submit", str),
+        submit_options=_typed(resolved, "submit_options", str),
+        submit_file=_typed(resolved, "submit_file", str),
         module=_typed(resolved, "module", bool) or False,
         no_python=_typed(resolved, "no_python", bool) or False,
         origins={name: each.origin for name, each in resolved.items()},

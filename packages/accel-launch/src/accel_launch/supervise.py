@@ -2,16 +2,22 @@
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from signal import Signals
 
 from accel_state.errors import CannotRun
 from accel_state.exits import STOPPED
 
+from accel_launch.causes import last_cause
+from accel_launch.elsewhere import KILLED, OF_A_PEER, SAID, Elsewhere, Fleet
 from accel_launch.plan import ProcessSpec
 from accel_launch.signals import ENDING, Inbox, Received
+from accel_launch.streams import Streams
 
 # Between SIGTERM and SIGKILL for the others, after one process has failed.
 FAILURE_GRACE_S = 3.0
@@ -22,6 +28,8 @@ ECHO_S = 1.0
 # How long processes have to end by themselves when a notebook is interrupted: they had the interrupt as well.
 INTERRUPT_GRACE_S = 1.0
 LONGEST_WAIT_S = 1.0
+# How often other machines are listened to.
+LISTEN_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +40,18 @@ class Ended:
     pid: int
     status: int
     command: tuple[str, ...]
+    peak_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a job ended: which process failed `first`, and which were `stopped` because of it.
+    """How a job ended on this machine: which process failed `first`, and which were `stopped` because of it.
 
-    `outside` is the signal by which somebody ended the job; `killed` are those that did not end in the time they had;
-    `waiting` says of ranks in the middle of an exchange which one that was, `grace_s` how long that time was,
-    and `progressed` whether it has left a checkpoint.
+    `elsewhere` is what ended it from another machine; `outside` the signal by which somebody ended the job; `killed`
+    are those that did not end in the time they had, which was `grace_s`; `waiting` says of ranks in the middle of an
+    exchange which one that was; `said` is the end of the errors that the first one has printed, and `last` whether
+    nobody has printed any after it; `logs` is the folder of all that was printed; `progressed` tells whether the job
+    has left a checkpoint.
     """
 
     size: int
@@ -51,10 +62,16 @@ class Outcome:
     waiting: Mapping[int, str] = field(default_factory=dict)
     grace_s: float = 0.0
     progressed: bool = False
+    elsewhere: Elsewhere | None = None
+    said: str = ""
+    last: bool = True
+    logs: Path | None = None
 
     @property
     def code(self) -> int:
         """The exit code of the job: that of the first process to fail, 128 + n where signal n killed it."""
+        if self.elsewhere is not None and (self.outside is None or self.first is None):
+            return self.elsewhere.code
         if self.first is None:
             return 0
         if self.outside is not None and self.first.status < 0:
@@ -67,8 +84,14 @@ class _Crew:
     """The processes of one job, and what has happened to them so far."""
 
     grace_s: Mapping[Signals, float] = field(default_factory=lambda: dict(GRACE_S))
+    others: Fleet | None = None
+    on_failure: Callable[[Ended], None] | None = None
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    failures: list[Ended] = field(default_factory=list)
+    elsewhere: Elsewhere | None = None
     first: Ended | None = None
+    ending: bool = False
+    peaks: dict[int, int] = field(default_factory=dict)
     stopped: tuple[int, ...] = ()
     outside: Signals | None = None
     outside_time_s: float = 0.0
@@ -76,7 +99,17 @@ class _Crew:
     killed: tuple[int, ...] = ()
 
     def running(self) -> dict[int, subprocess.Popen[bytes]]:
-        return {rank: process for rank, process in enumerate(self.processes) if process.poll() is None}
+        return {at: process for at, process in enumerate(self.processes) if self.status(process) is None}
+
+    def status(self, process: subprocess.Popen[bytes]) -> int | None:
+        """The exit code of a process that has ended; the memory that it took is noted."""
+        if process.returncode is None and sys.platform == "linux":
+            with suppress(ChildProcessError):
+                pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+                if pid:
+                    self.peaks[pid] = usage.ru_maxrss * 1024
+                    process.returncode = os.waitstatus_to_exitcode(status)
+        return process.poll()
 
     def send(self, number: Signals) -> None:
         for process in self.running().values():
@@ -88,29 +121,52 @@ class _Crew:
             process.wait()
 
     def note_failures(self, specs: Sequence[ProcessSpec], reported: set[int]) -> None:
-        """Blames the first process that failed; of several at once a killed one, since losing a peer is an exit."""
+        """Ends the others when the first process has failed, and notes all that fail by themselves."""
         ended = [
-            Ended(rank, process.pid, process.returncode, specs[rank].command)
-            for rank, process in enumerate(self.processes)
-            if process.poll() is not None and rank not in reported
+            Ended(specs[at].rank, process.pid, status, specs[at].command, self.peaks.get(process.pid, 0))
+            for at, process in enumerate(self.processes)
+            if (status := self.status(process)) is not None and at not in reported
         ]
-        reported.update(each.rank for each in ended)
-        failed = [each for each in ended if each.status != 0]
-        if not failed or self.first is not None:
+        reported.update(at for at, process in enumerate(self.processes) if process.returncode is not None)
+        # those that die by the signals that end them have not failed
+        ours = (-Signals.SIGTERM, -Signals.SIGKILL) if self.ending else ()
+        failed = [each for each in ended if each.status != 0 and each.status not in ours]
+        if not failed:
             return
-        self.first = min(failed, key=lambda each: (each.status > 0, each.rank))
-        if self.outside is None and self.first.status == STOPPED:
-            self.deadline_s = time.monotonic() + self.grace_s[Signals.SIGTERM]  # all stop, each when it can
-        elif self.outside is None:
-            self.stopped = tuple(self.running())
-            self.send(Signals.SIGTERM)
-            self.deadline_s = time.monotonic() + FAILURE_GRACE_S
+        # of several at once a killed one, since losing a peer is an exit
+        failed.sort(key=lambda each: (each.status > 0, each.rank))
+        self.failures += failed
+        if self.first is not None or self.elsewhere is not None:
+            return
+        self.first = failed[0]
+        if self.on_failure is not None:
+            self.on_failure(self.first)
+        if self.outside is None:
+            self.end_others(self.first.status == STOPPED, specs)
+
+    def end_others(self, on_request: bool, specs: Sequence[ProcessSpec]) -> None:
+        """Ends those that still run; each when it can, where the job has saved and stops on request."""
+        if on_request:
+            self.deadline_s = time.monotonic() + self.grace_s[Signals.SIGTERM]
+            return
+        self.ending = True
+        self.stopped = tuple(specs[at].rank for at in self.running())
+        self.send(Signals.SIGTERM)
+        self.deadline_s = time.monotonic() + FAILURE_GRACE_S
+
+    def listen(self, specs: Sequence[ProcessSpec]) -> None:
+        """Ends the job where another machine says so."""
+        heard = self.others.heard() if self.others is not None else None
+        if heard is not None and self.elsewhere is None:
+            self.elsewhere = heard
+            if self.first is None and self.outside is None:
+                self.end_others(heard.code == STOPPED, specs)
 
     def receive(self, received: Received) -> None:
         now_s = time.monotonic()
         if received.number not in ENDING:
             self.send(received.number)
-        elif self.outside is None and self.first is None:
+        elif self.outside is None and self.first is None and self.elsewhere is None:
             self.outside, self.outside_time_s = received.number, now_s
             self.deadline_s = now_s + self.grace_s[received.number]
             if not received.from_terminal:
@@ -126,42 +182,88 @@ def supervise(
     before_exec: Callable[[], None] | None = None,
     on_start: Callable[[int], None] | None = None,
     grace_s: float | None = None,
+    streams: Streams | None = None,
+    others: Fleet | None = None,
+    on_failure: Callable[[Ended], None] | None = None,
 ) -> Outcome:
     """Runs all the processes to their end; none of them is left when it returns or raises.
 
     Rank 0 reads the standard input of the launcher, the others find theirs empty. `on_start` is told each rank once it
-    has started. After a signal from outside they have `grace_s` to end.
+    has started, and `on_failure` the first that has failed. After a signal from outside they have `grace_s` to end.
+    What they print goes through `streams`, and they end when `others` say so.
 
     Raises: CannotRun if a process cannot be started.
     """
     graces = dict(GRACE_S)
     if grace_s is not None:
         graces = dict.fromkeys(GRACE_S, grace_s)
-    crew = _Crew(graces)
+    crew = _Crew(graces, others, on_failure)
     with inbox:
         try:
-            for rank, spec in enumerate(specs):
-                crew.processes.append(_start(rank, spec, before_exec))
+            for spec in specs:
+                crew.processes.append(_start(spec, before_exec, streams))
                 if on_start is not None:
-                    on_start(rank)
+                    on_start(spec.rank)
+            if streams is not None:
+                streams.started()
             _watch(crew, specs, inbox)
         except KeyboardInterrupt:
             _let_end(crew)
             raise
         finally:
             crew.kill()
-    waited = graces[crew.outside] if crew.outside is not None else 0.0
-    return Outcome(len(specs), crew.first, crew.stopped, crew.outside, crew.killed, grace_s=waited)
+    if streams is not None:
+        streams.finish()
+    tails = streams.tails() if streams is not None else {}
+    # after a signal it is the first by time, unless another machine was told of one sooner
+    first = crew.first if crew.outside is not None and crew.first is not None else blamed(crew.failures, tails)
+    return Outcome(
+        len(specs),
+        first,
+        tuple(rank for rank in crew.stopped if first is None or rank != first.rank),
+        crew.outside,
+        crew.killed,
+        grace_s=graces[crew.outside] if crew.outside is not None else 0.0,
+        elsewhere=crew.elsewhere,
+        said=tails.get(first.rank, "") if first is not None else "",
+        last=streams is None or first is None or streams.newest == first.rank,
+        logs=streams.folder if streams is not None else None,
+    )
 
 
-def _start(rank: int, spec: ProcessSpec, before_exec: Callable[[], None] | None) -> subprocess.Popen[bytes]:
+def blamed(failures: Sequence[Ended], tails: Mapping[int, str]) -> Ended | None:
+    """The one of several failures, in their order, that the others come from: the first that has not lost a peer."""
+    return min(failures, key=lambda ended: place_of(ended, tails.get(ended.rank, "")) == OF_A_PEER, default=None)
+
+
+def place_of(ended: Ended, said: str) -> int:
+    """Whether a process was killed, has said why it failed, or has lost a peer."""
+    if ended.status < 0:
+        return KILLED
+    cause = last_cause(said)
+    return OF_A_PEER if cause is not None and cause.of_a_peer else SAID
+
+
+def _start(
+    spec: ProcessSpec, before_exec: Callable[[], None] | None, streams: Streams | None
+) -> subprocess.Popen[bytes]:
+    def prepare() -> None:
+        if spec.cores:
+            os.sched_setaffinity(0, spec.cores)
+        if before_exec is not None:
+            before_exec()
+
+    rank = spec.rank
+    out, errors = streams.of(rank) if streams is not None else (None, None)
     try:
         return subprocess.Popen(
             spec.command,
             env=dict(spec.environ),
             stdin=None if rank == 0 else subprocess.DEVNULL,
+            stdout=out,
+            stderr=errors,
             pass_fds=spec.descriptors,
-            preexec_fn=before_exec,
+            preexec_fn=prepare if spec.cores or before_exec is not None else None,
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise CannotRun(f"start rank {rank}", [f"{spec.command[0]} in {os.getcwd()}: {error}"]) from error
@@ -171,13 +273,14 @@ def _watch(crew: _Crew, specs: Sequence[ProcessSpec], inbox: Inbox) -> None:
     reported: set[int] = set()
     while True:
         crew.note_failures(specs, reported)
+        crew.listen(specs)
         if len(reported) == len(crew.processes):
             return
-        left_s = LONGEST_WAIT_S
+        left_s = LONGEST_WAIT_S if crew.others is None else LISTEN_S
         if crew.deadline_s is not None:
             left_s = min(left_s, crew.deadline_s - time.monotonic())
             if left_s <= 0:
-                crew.killed = tuple(crew.running())
+                crew.killed = tuple(specs[at].rank for at in crew.running())
                 crew.kill()
                 crew.deadline_s = None
                 continue

@@ -6,17 +6,20 @@ import signal
 from accel_state.exits import STOPPED
 from accel_state.stall import STALLED
 
+from accel_launch.causes import Cause, last_cause, last_fault
 from accel_launch.supervise import Ended, Outcome
 
 HINTS = {
     signal.SIGKILL: "probably out of memory: the system, or a container's limit, kills a process that takes too much",
-    signal.SIGSEGV: "it crashed in native code; run it with PYTHONFAULTHANDLER=1 to see the Python line",
-    signal.SIGABRT: "native code gave up; its message is above. PYTHONFAULTHANDLER=1 shows the Python line",
+    signal.SIGSEGV: "it crashed in native code",
+    signal.SIGABRT: "native code gave up; its message is above",
     signal.SIGBUS: "often a full /dev/shm: use fewer data loading workers, or give the container more shared memory",
     signal.SIGILL: "native code was built for another kind of processor",
     signal.SIGTERM: "something outside the job asked this process to end",
 }
+HANDLER = "run it with PYTHONFAULTHANDLER=1 to see the Python line"
 LONGEST_COMMAND = 200
+LONGEST_LINE = 500
 
 
 def explain(outcome: Outcome) -> str | None:
@@ -30,23 +33,56 @@ def explain(outcome: Outcome) -> str | None:
     if outcome.outside is not None:
         return _after_signal(outcome, outcome.outside)
     if outcome.first is None:
-        return None
+        return _of_another_machine(outcome)
     first = outcome.first
-    lines = [
-        f"accel: rank {first.rank} of {outcome.size} (pid {first.pid}) {_how(first.status)}",
-        f"  {_hint(first)}",
-        f"  command: {_command(first)}",
-    ]
+    cause = cause_of(first, outcome.said)
+    lines = [] if cause is None or outcome.last else [cause.shown, ""]
+    lines += described(first, outcome.size, cause)
     if outcome.stopped:
         lines.append(f"  ended because of it: rank {_ranks(outcome.stopped)}")
     lines += [f"  rank {rank} was in {call}" for rank, call in sorted(outcome.waiting.items())]
-    return "\n".join(lines)
+    return "\n".join(lines + _logs(outcome))
+
+
+def cause_of(ended: Ended, said: str) -> Cause | None:
+    """What a process has said of its end; a killed one that printed an exception before did not end by that."""
+    if ended.status > 0:
+        return last_cause(said)
+    cause = last_cause(said) if ended.status == -signal.SIGINT else last_fault(said)
+    return cause if ended.status not in (-signal.SIGKILL, -signal.SIGTERM) else None
+
+
+def described(ended: Ended, size: int, cause: Cause | None) -> list[str]:
+    """A process that has failed, why, and what may help."""
+    lines = [f"accel: rank {ended.rank} of {size} (pid {ended.pid}) {how_ended(ended.status)}"]
+    if cause is not None:
+        # an exception that nobody catches ends a process with 1: with another code it may have been caught
+        seen = "" if ended.status <= 1 else "the last exception it printed: "
+        lines.append(f"  {seen}{cause.what[:LONGEST_LINE]}")
+        lines += [f"  at {cause.where[:LONGEST_LINE]}"] if cause.where is not None else []
+    return [*lines, f"  {_hint(ended, cause)}", f"  command: {_command(ended)}"]
+
+
+def _of_another_machine(outcome: Outcome) -> str | None:
+    """The last words of a machine on which nothing has failed."""
+    failed = outcome.elsewhere
+    if failed is None:
+        return None
+    shown = [failed.cause, ""] if failed.cause else []
+    ended = [f"  ended here because of it: rank {_ranks(outcome.stopped)}"] if outcome.stopped else []
+    return "\n".join(
+        [*shown, f"accel: on machine {failed.machine}, {failed.host}:", failed.words, *ended, *_logs(outcome)]
+    )
+
+
+def _logs(outcome: Outcome) -> list[str]:
+    return [f"  what each rank has printed: {outcome.logs}"] if outcome.logs is not None else []
 
 
 def _after_signal(outcome: Outcome, number: signal.Signals) -> str:
     lines = [f"accel: the job of {outcome.size} was ended by {number.name} from outside"]
     if outcome.first is not None and outcome.first.status > 0:
-        lines.append(f"  rank {outcome.first.rank} (pid {outcome.first.pid}) {_how(outcome.first.status)}")
+        lines.append(f"  rank {outcome.first.rank} (pid {outcome.first.pid}) {how_ended(outcome.first.status)}")
     if outcome.killed:
         lines.append(f"  killed, since still running {outcome.grace_s:g} s later: rank {_ranks(outcome.killed)}")
     return "\n".join(lines)
@@ -64,17 +100,22 @@ def _ranks(ranks: tuple[int, ...]) -> str:
     return ", ".join(str(rank) for rank in ranks)
 
 
-def _how(status: int) -> str:
+def how_ended(status: int) -> str:
+    """The end of a process in words."""
     return f"failed with exit code {status}" if status > 0 else f"was killed by {signal_name(-status)}"
 
 
-def _hint(ended: Ended) -> str:
+def _hint(ended: Ended, cause: Cause | None) -> str:
     if ended.status == STALLED:
         return "processes waited for each other in vain; the report above says who, and where"
     if ended.status > 0:
         return "its own message is above"
     known = {int(number): hint for number, hint in HINTS.items()}
-    return known.get(-ended.status, "nothing in accel sends this signal")
+    hint = known.get(-ended.status, "nothing in accel sends this signal")
+    if ended.status in (-signal.SIGSEGV, -signal.SIGABRT) and (cause is None or cause.where is None):
+        return f"{hint}; {HANDLER}"
+    took = f"; it took up to {ended.peak_bytes / 2**30:.2f} GiB" if ended.status == -signal.SIGKILL else ""
+    return hint + (took if ended.peak_bytes else "")
 
 
 def _command(ended: Ended) -> str:

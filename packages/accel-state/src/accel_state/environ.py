@@ -8,6 +8,8 @@ from accel_state.errors import TopologyError
 from accel_state.topology import Topology
 
 PREFIX = "ACCEL_"
+#: the folder of the config file
+HOME = "ACCEL_HOME"
 STORE_PORT = "ACCEL_STORE_PORT"
 STORE_FD = "ACCEL_STORE_FD"
 USE_CPU = "ACCEL_USE_CPU"

@@ -1,0 +1,102 @@
+"""What a process that failed has said of it: the last traceback in what it printed."""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+from dataclasses import dataclass
+
+#: the first line of a traceback: what stands before it, which torch, elastic agents and groups of exceptions put before
+#: each of its lines, is no part of it
+_BEGIN = re.compile(
+    r"^(?P<mark>(?:\[[^\]]*\]:? ?)*[ |+]*)(?:Original |Exception Group )?Traceback \(most recent call last\):$"
+)
+_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+)(?:,? in (?P<where>.+))?$')
+#: what is said instead of an exception by Python itself, or by its handler of faults
+_FAULT = re.compile(r"^(Fatal Python error: .+|Segmentation fault.*|terminate called .+)$", re.MULTILINE)
+#: what gloo, NCCL and accel say of a connection whose other end is gone
+_PEER = re.compile(
+    r"PeerLost|PeerFailed|Connection (closed|reset) by|Connection refused|Broken pipe|remote process exit"
+)
+#: lines of a traceback that are shown again
+LONGEST = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """An exception that ended a process: what it was, the user's own innermost line, and the traceback."""
+
+    what: str
+    where: str | None
+    traceback: str
+
+    @property
+    def shown(self) -> str:
+        """The traceback, without the middle of a long one."""
+        lines = self.traceback.splitlines()
+        if len(lines) > LONGEST:
+            lines = [*lines[:5], f"  ... {len(lines) - LONGEST} lines ...", *lines[5 - LONGEST :]]
+        return "\n".join(lines)
+
+    @property
+    def of_a_peer(self) -> bool:
+        """Whether it says no more than that another process is gone."""
+        return _PEER.search(self.what) is not None
+
+
+def last_cause(text: str) -> Cause | None:
+    """The last exception that a text tells of; None where there is none."""
+    lines = text.replace("\r\n", "\n").splitlines()
+    begins = [(number, match) for number, line in enumerate(lines) if (match := _BEGIN.match(line.rstrip()))]
+    if not begins:
+        return _syntax_error(lines) or last_fault(text)
+    start, match = begins[-1]
+    block = [line[len(match["mark"]) :] for line in lines[start:]]
+    end = next((at for at, line in enumerate(block[1:], 1) if line and not line.startswith(" ")), None)
+    if end is None:
+        return None
+    stop = end + 1
+    while stop < len(block) and (block[stop].startswith((" ", "\t")) or not block[stop].strip()):
+        stop += 1
+    block = block[:stop]
+    while block and not block[-1].strip():
+        block.pop()
+    return Cause(block[end].strip(), _users_frame(block), "\n".join(block))
+
+
+def _syntax_error(lines: list[str]) -> Cause | None:
+    """One in the script itself has no traceback."""
+    for at in range(len(lines) - 1, -1, -1):
+        if re.match(r"^(SyntaxError|IndentationError|TabError): ", lines[at]):
+            start = max((k for k in range(at) if _FRAME.match(lines[k])), default=None)
+            if start is not None:
+                block = lines[start : at + 1]
+                return Cause(lines[at], _users_frame(block), "\n".join(block))
+    return None
+
+
+def last_fault(text: str) -> Cause | None:
+    """The last fault of native code that a text tells of, with the Python line where its handler names it."""
+    found = list(_FAULT.finditer(text.replace("\r\n", "\n")))
+    if not found:
+        return None
+    # with several threads, that of the fault is the current one; its innermost frame comes first
+    after = found[-1].string[found[-1].end() :]
+    block = after[after.find("Current thread") :].strip().split("\n\n")[0].splitlines()
+    shown = [found[-1][0], *block] if block and block[0].startswith("Current thread") else [found[-1][0]]
+    return Cause(found[-1][0], _users_frame(shown[:1] + shown[:0:-1]), "\n".join(shown))
+
+
+def _users_frame(block: list[str]) -> str | None:
+    """The innermost line that is not of a library, in words."""
+    libraries = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+    found = None
+    for number, line in enumerate(block):
+        match = _FRAME.match(line)
+        if match is None or match["file"].startswith(("<", *libraries)) or "site-packages" in match["file"]:
+            continue
+        after = block[number + 1] if number + 1 < len(block) else ""
+        source = after.strip() if after.startswith("    ") else ""
+        where = f" in {match['where']}" if match["where"] else ""
+        found = f"{match['file']}:{match['line']}{where}{f': {source}' if source else ''}"
+    return found

@@ -1,0 +1,88 @@
+"""What there is to complete: the commands of `accel`, and the words and options that each takes."""
+
+from dataclasses import dataclass
+
+from accel_launch.kinds import FOLDER, PATH
+from accel_launch.options import OPTIONS, Option
+
+FILES, FOLDERS = "files", "folders"
+SHELL_NAMES = ("bash", "zsh", "fish")
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One option: the spellings that are offered, those that are understood as well, and the words it may have.
+
+    `values` are words to choose from, or FILES or FOLDERS; empty where it may be any word.
+    """
+
+    offered: tuple[str, ...]
+    others: tuple[str, ...]
+    takes_value: bool
+    values: tuple[str, ...] = ()
+    help: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command; a script ends its options, and what comes after is the script's own."""
+
+    name: str
+    help: str
+    words: tuple[str, ...] = ()
+    flags: tuple[Flag, ...] = ()
+    script: bool = False
+
+
+HELP_FLAG = Flag(("--help",), ("-h",), False, (), "What the command takes.")
+
+
+def grammar() -> tuple[Command, ...]:
+    """Every command of `accel`, in the order of its help."""
+    from accel_launch.cli import COMMANDS
+
+    return tuple(_command(name, about) for name, about in COMMANDS.items())
+
+
+def _command(name: str, about: str) -> Command:
+    from accel_launch.commands import checkpoint, config, estimate_memory, verify
+
+    launch = tuple(_flag(option) for option in OPTIONS)
+    unscripted = tuple(_flag(option) for option in OPTIONS if option.name not in ("module", "no_python"))
+    parts: dict[str, tuple[tuple[str, ...], tuple[Flag, ...], bool]] = {
+        "launch": ((), launch, True),
+        "verify": ((), (*_plain(verify.OWN, takes_value=True), *launch), True),
+        "test": ((), unscripted, False),
+        "env": ((), unscripted, False),
+        "config": (
+            tuple(config.COMMANDS),
+            (*_plain([flag for flags in config.COMMANDS.values() for flag in flags], takes_value=False), *unscripted),
+            False,
+        ),
+        "checkpoint": (tuple(checkpoint.PATHS), (), False),
+        "estimate-memory": ((), _estimate(estimate_memory.OPTIONS), False),
+        "completion": (SHELL_NAMES, (), False),
+    }
+    words, flags, script = parts.get(name, ((), (), False))
+    return Command(name, about, words, (HELP_FLAG, *flags), script)
+
+
+def _estimate(flags: tuple[str, ...]) -> tuple[Flag, ...]:
+    return tuple(Flag((flag,), (), flag in ("--dtypes", "--optimizer")) for flag in flags if flag != "--help")
+
+
+def _plain(flags: list[str] | tuple[str, ...], *, takes_value: bool) -> tuple[Flag, ...]:
+    return tuple(Flag((flag,), (), takes_value) for flag in flags)
+
+
+def _flag(option: Option) -> Flag:
+    offered = (*option.flags, *option.off[:1])
+    others = tuple(one for one in (*option.on, *option.off) if one not in offered)
+    return Flag(offered, others, option.kind.takes_value, _values(option), option.help)
+
+
+def _values(option: Option) -> tuple[str, ...]:
+    metavar = option.kind.metavar or ""
+    if metavar.startswith("{"):
+        return tuple(metavar.strip("{}").split(","))
+    return (FILES,) if option.kind is PATH else (FOLDERS,) if option.kind is FOLDER else ()

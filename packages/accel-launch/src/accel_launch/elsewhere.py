@@ -1,0 +1,65 @@
+"""What a machine knows of the others of its job."""
+
+from __future__ import annotations
+
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+#: of what launchers tell each other
+VERSION = 1
+#: whose failure comes first: one that was killed, one that says why, one that has lost a peer
+KILLED, SAID, OF_A_PEER = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """What has ended the job on another machine: a rank of it that failed, or the machine itself."""
+
+    machine: int
+    host: str
+    words: str
+    code: int
+    cause: str = ""
+    place: int = KILLED
+
+    def message(self) -> dict[str, Any]:
+        """This, as launchers tell it each other."""
+        return {"is": "failed", **asdict(self)}
+
+    @staticmethod
+    def of(message: Mapping[str, Any]) -> Elsewhere:
+        """What a message tells."""
+        return Elsewhere(**{name: value for name, value in message.items() if name != "is"})
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one machine starts: the ranks from `first` on, of `world`, which meet at these ports of `address`."""
+
+    machine: int
+    attempt: int
+    first: int
+    world: int
+    address: str
+    store_port: int
+    master_port: int
+
+
+class Fleet(ABC):
+    """The other machines of a job, while processes run; `failures` are all that they have told of."""
+
+    def __init__(self, machine: int) -> None:
+        self.machine, self.host = machine, socket.gethostname()
+        self.failures: list[Elsewhere] = []
+        self.lost = False
+
+    @abstractmethod
+    def heard(self) -> Elsewhere | None:
+        """What has ended the job elsewhere since the last call; asked several times a second."""
+
+    @abstractmethod
+    def tell(self, failed: Elsewhere) -> None:
+        """Tells the others what has ended it here."""

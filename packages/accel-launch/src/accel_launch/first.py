@@ -1,0 +1,208 @@
+"""The launcher of the first of several machines: it gathers the others, deals ranks, and passes on what they say."""
+
+from __future__ import annotations
+
+import socket
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+
+from accel_state.errors import CannotRun
+
+from accel_launch.elsewhere import VERSION, Elsewhere, Fleet, Share
+from accel_launch.link import RETRY_S, Lost, Message, Wire
+from accel_launch.machines import Place
+
+#: seconds in which a machine that has come says who it is
+HELLO_S = 5.0
+
+
+@dataclass
+class _Other:
+    """The launcher of another machine, as the first one knows it."""
+
+    wire: Wire
+    machine: int
+    host: str
+    processes: int
+
+
+class First(Fleet):
+    """The launcher that the others come to: it deals out ranks, and passes on what any of them has to say."""
+
+    def __init__(self, place: Place, processes: int) -> None:
+        super().__init__(0)
+        self._place, self._processes = place, processes
+        self._others: list[_Other] = []
+        self._stack = ExitStack()
+
+    def __enter__(self) -> First:
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        for one in self._others:
+            with suppress(Lost):
+                one.wire.send({"is": "over"})
+            one.wire.close()
+        self._stack.close()
+
+    def gather(self, wait_s: float) -> None:
+        """Returns when all machines are there.
+
+        Raises: CannotRun that names those that are not, or do not fit.
+        """
+        listening = _listen(self._place)
+        self._stack.enter_context(listening)
+        until = time.monotonic() + wait_s
+        problems: list[str] = []
+        came: dict[int, str] = {0: self.host}
+        while len(self._others) + 1 < self._place.count and not problems:
+            listening.settimeout(max(min(until - time.monotonic(), RETRY_S), 0.01))
+            try:
+                connection, (address, *_) = listening.accept()
+            except TimeoutError:
+                if time.monotonic() >= until:
+                    problems.append(_missing(came, self._place, wait_s))
+                continue
+            wire = Wire(connection)
+            try:
+                hello = wire.expect("hello", time.monotonic() + HELLO_S)
+            except Lost:
+                hello = None
+            if hello is None:
+                wire.close()  # somebody else: a scan of ports, say
+                continue
+            try:
+                wrong = self._admit(wire, hello, str(address), came)
+            except (KeyError, TypeError, ValueError):
+                wire.close()
+                continue
+            if wrong:
+                wire.send({"is": "refused", "why": wrong})
+                wire.close()
+                problems += wrong
+        if problems:
+            for one in self._others:
+                with suppress(Lost):
+                    one.wire.send({"is": "refused", "why": problems})
+            raise CannotRun("launch", problems)
+        self._others.sort(key=lambda one: one.machine)
+
+    def _admit(self, wire: Wire, hello: Message, address: str, came: dict[int, str]) -> list[str]:
+        machine, host = int(hello.get("machine", -1)), f"{hello.get('host')} ({address})"
+        wrong = []
+        if hello.get("version") != VERSION:
+            wrong.append(f"{host} runs another version of accel launch: install the same one on all machines")
+        if machine in came:
+            wrong.append(
+                f"machine_rank {machine} was given on two machines, {came[machine]} and {host}: give each its own"
+            )
+        if hello.get("count") != self._place.count:
+            wrong.append(
+                f"num_machines is {self._place.count} on {self.host}, and {hello.get('count')} on {host}: give all the"
+                " same"
+            )
+        if not wrong:
+            came[machine] = host
+            self._others.append(_Other(wire, machine, host, int(hello["processes"])))
+        return wrong
+
+    @property
+    def address(self) -> str:
+        """The address at which processes meet."""
+        return _address(self._place)
+
+    def deal(self, attempt: int, store_port: int, master_port: int) -> Share:
+        """Tells each machine its ranks; those of this one."""
+        world = self._processes + sum(one.processes for one in self._others)
+        first, address = self._processes, self.address
+        for one in self._others:
+            share = (one.machine, attempt, first, world, address, store_port, master_port)
+            with suppress(Lost):  # `heard` tells
+                one.wire.send({"is": "go", "share": share})
+            first += one.processes
+        return Share(0, attempt, 0, world, address, store_port, master_port)
+
+    def heard(self) -> Elsewhere | None:
+        """What any machine has to say; the others are told."""
+        found = None
+        for one in list(self._others):
+            try:
+                said = [Elsewhere.of(message) for message in one.wire.receive("failed")]
+            except Lost as error:
+                self._others.remove(one)
+                self.lost = True
+                said = [Elsewhere(one.machine, one.host, f"  the machine is gone: {error}", 1)]
+            for failed in said:
+                self.failures.append(failed)
+                self.tell(failed)
+                found = found or failed
+        return found
+
+    def tell(self, failed: Elsewhere) -> None:
+        """Tells all others; the one that it comes from knows."""
+        for one in self._others:
+            if one.machine != failed.machine:
+                with suppress(Lost):
+                    one.wire.send(failed.message())
+
+    def settle(self, progressed: bool, wait_s: float) -> bool:
+        """Whether any machine got further, when all have ended their share."""
+        until = time.monotonic() + wait_s
+        for one in list(self._others):
+            try:
+                message = one.wire.expect("ended", until)
+            except Lost:
+                message = None
+            if message is None:
+                self._others.remove(one)
+                self.lost = True
+            else:
+                progressed = progressed or bool(message.get("progressed"))
+        return progressed
+
+    def idle(self, seconds: float) -> None:
+        """Lets time pass, with signs of life."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, RETRY_S))
+            for one in self._others:
+                with suppress(Lost):
+                    one.wire.receive()
+
+
+def _missing(came: dict[int, str], place: Place, wait_s: float) -> str:
+    absent = [str(one) for one in range(place.count) if one not in came]
+    there = ", ".join(f"{machine} ({host})" for machine, host in sorted(came.items()))
+    return (
+        f"machine {', '.join(absent)} of {place.count} did not come within {wait_s:g} s; there are {there}. Start accel"
+        f" launch there with --main_process_ip {place.host} --main_process_port {place.port}, or wait longer:"
+        " --join_timeout"
+    )
+
+
+def _address(place: Place) -> str:
+    return socket.getaddrinfo(place.host, place.port, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]  # type: ignore[return-value]
+
+
+def _listen(place: Place) -> socket.socket:
+    """The socket to which the others come.
+
+    Raises: CannotRun if the place is none of this machine.
+    """
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((_address(place), place.port))
+        listening.listen(socket.SOMAXCONN)
+    except OSError as error:
+        listening.close()
+        raise CannotRun(
+            "launch",
+            [
+                f"the other machines cannot be met at {place.host}:{place.port} ({error.strerror or error}):"
+                " main_process_ip has to be a name or address of the machine with machine_rank 0, which is this one,"
+                f" {socket.gethostname()}, and main_process_port a free port of it"
+            ],
+        ) from error
+    return listening

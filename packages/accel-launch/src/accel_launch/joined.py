@@ -1,0 +1,112 @@
+"""The launcher of another machine than the first: it comes to that one, and starts what it is told."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+from accel_state.errors import CannotRun
+
+from accel_launch.elsewhere import VERSION, Elsewhere, Fleet, Share
+from accel_launch.link import RETRY_S, Lost, Wire, reach
+from accel_launch.machines import Place
+
+#: seconds in which the name of the first machine has to be known
+KNOWN_S = 10.0
+
+
+class Joined(Fleet):
+    """The launcher of another machine than the first."""
+
+    def __init__(self, place: Place, processes: int, *, patient: bool = False) -> None:
+        super().__init__(place.rank or 0)
+        self._place, self._processes, self._patient = place, processes, patient
+        self._wire: Wire | None = None
+
+    def __enter__(self) -> Joined:
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        if self._wire is not None:
+            self._wire.close()
+
+    @property
+    def wire(self) -> Wire:
+        """The connection to the first machine.
+
+        Raises: Lost before `join`.
+        """
+        if self._wire is None:
+            raise Lost("it was not joined")
+        return self._wire
+
+    def join(self, wait_s: float) -> None:
+        """Says who this is.
+
+        Raises: CannotRun if the first machine does not answer.
+        """
+        until = time.monotonic() + wait_s
+        place = self._place
+        known = until if self._patient else min(until, time.monotonic() + KNOWN_S)
+        found = reach(place.host, place.port, until, known)
+        if isinstance(found, str):
+            raise CannotRun(
+                "launch",
+                [
+                    f"machine 0 does not answer at {place.host}:{place.port} ({found}; tried for {wait_s:g} s): start"
+                    " accel launch there with --machine_rank 0, and check --main_process_ip and --main_process_port"
+                ],
+            )
+        self._wire = found
+        self.wire.send(
+            {
+                "is": "hello",
+                "version": VERSION,
+                "machine": place.rank,
+                "count": place.count,
+                "host": self.host,
+                "processes": self._processes,
+            }
+        )
+
+    def wait(self, wait_s: float) -> Share | None:
+        """The next share to start; None when the job is over.
+
+        Raises: CannotRun if this machine is refused, or the first one is gone before it has dealt any.
+        """
+        until = time.monotonic() + wait_s
+        try:
+            while time.monotonic() < until:
+                for message in self.wire.receive("refused", "go", "over"):
+                    if message.get("is") == "refused":
+                        raise CannotRun("launch", [str(one) for one in message["why"]])
+                    if message.get("is") == "go":
+                        return Share(*message["share"])
+                    if message.get("is") == "over":
+                        return None
+                time.sleep(RETRY_S / 5)
+        except Lost as error:
+            raise CannotRun("launch", [f"machine 0, {self._place.host}, is gone: {error}"]) from error
+        raise CannotRun("launch", [f"machine 0, {self._place.host}, has not begun within {wait_s:g} s"])
+
+    def heard(self) -> Elsewhere | None:
+        """What the first machine has passed on; its own end is the end of the job as well."""
+        if self.lost:
+            return None
+        try:
+            said = [Elsewhere.of(message) for message in self.wire.receive("failed")]
+        except Lost as error:
+            self.lost = True
+            said = [Elsewhere(0, self._place.host, f"  the machine is gone: {error}", 1)]
+        self.failures += said
+        return said[0] if said else None
+
+    def tell(self, failed: Elsewhere) -> None:
+        """Tells the first machine, which tells the others."""
+        with suppress(Lost):
+            self.wire.send(failed.message())
+
+    def ended(self, progressed: bool) -> None:
+        """Says that all processes of this machine have ended."""
+        with suppress(Lost):
+            self.wire.send({"is": "ended", "progressed": progressed})

@@ -1,0 +1,187 @@
+"""`accel estimate-memory`: what people type, what they read, and the exit code."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from accel_launch.commands.estimate_memory import HELP, read
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+MODELS = """\
+import torch
+from torch import nn
+
+print("a word of the module")
+
+
+def make():
+    return nn.Sequential(nn.Linear(1000, 1000), nn.BatchNorm1d(1000))
+"""
+
+# 1001000 numbers and 4000 of the norm, of which 2000 are trained, and its counter of 8 bytes
+TABLE = """\
+models:make, a Sequential: 1,003,000 parameters, 3.83 MiB as built
+
+dtype     largest layer       total  gradients  state of adamw   training
+float32        3.82 MiB    3.83 MiB   3.83 MiB        7.65 MiB  15.31 MiB
+bfloat16       1.91 MiB    1.92 MiB   1.91 MiB        3.83 MiB   7.66 MiB
+int8         977.54 KiB  981.45 KiB          -               -          -
+"""
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> str:
+    pytest.importorskip("accel", reason="package accel counts")
+    (tmp_path / "models.py").write_text(MODELS)
+    return "models:make"
+
+
+def test_the_table_is_aligned_and_alone_on_stdout(accel: Run, models: str) -> None:
+    done = accel("estimate-memory", models, "--dtypes", "fp32", "bf16", "int8", environ={"PYTHONSAFEPATH": ""})
+    assert (done.returncode, done.stderr) == (0, "a word of the module\n")
+    assert done.stdout.startswith(TABLE)
+    words = " ".join(done.stdout.removeprefix(TABLE).split())
+    assert "Largest layer: 0 (Linear). The largest layer is the module that holds the most" in words
+    assert "Activations, which grow with the batch, are not counted. With --mixed_precision" in words
+
+
+def test_json_is_bytes(accel: Run, models: str) -> None:
+    done = accel("estimate-memory", "--json", "--optimizer=sgd_momentum", "--dtypes", "float32,int4", models)
+    assert done.returncode == 0
+    said = json.loads(done.stdout)
+    assert (said["parameters"], said["buffers"], said["optimizer"], said["notes"]) == (
+        1003000,
+        2001,
+        "sgd_momentum",
+        [],
+    )
+    floats = 1005000
+    assert said["dtypes"] == [
+        {
+            "dtype": "float32",
+            "largest_layer": "0 (Linear)",
+            "largest_layer_bytes": 4 * 1001000,
+            "total_bytes": 4 * floats + 8,
+            "gradients_bytes": 4 * 1003000,
+            "optimizer_state_bytes": 4 * 1003000,
+            "training_bytes": 4 * floats + 8 + 8 * 1003000,
+        },
+        {
+            "dtype": "int4",
+            "largest_layer": "0 (Linear)",
+            "largest_layer_bytes": 1001000 // 2,
+            "total_bytes": floats // 2 + 8,
+            "gradients_bytes": None,
+            "optimizer_state_bytes": None,
+            "training_bytes": None,
+        },
+    ]
+
+
+def test_everything_that_is_wrong_is_told_at_once_and_no_code_is_run(accel: Run, models: str) -> None:
+    done = accel("estimate-memory", "nothing:make", "--dtypes", "float33", "--optimizer", "adan", "--jsn")
+    assert (done.returncode, done.stdout) == (2, "")
+    first, *rest = done.stderr.splitlines()
+    assert first == "accel: error: 4 problems"
+    for words in (
+        "--jsn is not an option of accel estimate-memory; did you mean --json?",
+        "there is no dtype 'float33'; did you mean float32?",
+        "there is no optimizer 'adan'; did you mean adam?",
+        "module 'nothing' is not found",
+    ):
+        assert any(words in line for line in rest)
+    done = accel("estimate-memory", models, "--dtypes", "float33")
+    assert done.returncode == 2
+    assert "a word of the module" not in done.stderr
+
+
+def test_a_mistake_of_the_model_has_its_line_and_no_traceback(accel: Run, models: str, tmp_path: Path) -> None:
+    (tmp_path / "models.py").write_text("def make():\n    return {}['width']\n")
+    done = accel("estimate-memory", models)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "accel: error: models:make raises KeyError: 'width' (models.py:2, in make)\n"
+
+
+def test_the_installed_command_finds_modules_of_the_working_directory(
+    models: str, silent_environ: Mapping[str, str], tmp_path: Path
+) -> None:
+    """Its own folder is first in the search path, and not the working directory; with PYTHONSAFEPATH neither is."""
+    code = "import sys; sys.path.remove(''); from accel_launch.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "estimate-memory", models]
+    done = subprocess.run(command, env=silent_environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "a word of the module\n")
+    code = code.replace("sys.path.remove(''); ", "")
+    safe = {**silent_environ, "PYTHONSAFEPATH": "1"}
+    command = [sys.executable, "-c", code, "estimate-memory", models]
+    done = subprocess.run(command, env=safe, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "module 'models' is not found" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["accel", "torch"])
+def test_what_is_not_installed_is_named(name: str, silent_environ: Mapping[str, str], tmp_path: Path) -> None:
+    code = (
+        "import importlib.util as u; find = u.find_spec\n"
+        f"u.find_spec = lambda name, *rest: None if name == {name!r} else find(name, *rest)\n"
+        "from accel_launch.cli import main; raise SystemExit(main(['estimate-memory', '--jsn']))"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=silent_environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"{name} is not installed for {sys.executable}; install package accel next to accel-launch" in done.stderr
+    assert "did you mean --json?" in done.stderr
+
+
+def test_help_is_printed_without_torch(silent_environ: Mapping[str, str]) -> None:
+    code = (
+        "import sys; from accel_launch.cli import main; main(['estimate-memory', '--help'])\n"
+        "print([name for name in ('torch', 'yaml', 'numpy', 'accel', 'accel_state') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=silent_environ, capture_output=True, text=True, check=True)
+    assert done.stdout == HELP + "[]\n"
+
+
+def test_help_lists_every_dtype_and_optimizer_and_the_defaults() -> None:
+    estimation = pytest.importorskip("accel.estimation", reason="package accel counts", exc_type=ImportError)
+    words = HELP.replace(",", " ").replace(":", " ").replace(";", " ").replace(".", " ").split()
+    assert set(estimation.DTYPES) | set(estimation.STATES) <= set(words)
+    assert f"Default: {' '.join(estimation.USUAL)}." in HELP
+    assert f"Default: {read(['m:x']).optimizer}." in HELP
+
+
+@pytest.mark.parametrize(
+    ("tokens", "models", "dtypes"),
+    [
+        (["m:x"], ["m:x"], []),
+        (["m:x", "--dtypes", "a", "b", "--json"], ["m:x"], ["a", "b"]),
+        (["--dtypes", "a", "b", "m:x"], ["m:x"], ["a", "b"]),
+        (["--dtypes=a,b", "m:x"], ["m:x"], ["a", "b"]),
+        (["--dtypes", "a", "--optimizer", "sgd", "./folder"], ["./folder"], ["a"]),
+        (["--dtypes", "a", "--dtypes", "b", "m:x"], ["m:x"], ["a", "b"]),
+    ],
+)
+def test_dtypes_may_be_anywhere(tokens: list[str], models: list[str], dtypes: list[str]) -> None:
+    asked = read(tokens)
+    assert (asked.models, asked.dtypes, asked.problems) == (models, dtypes, [])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "problem"),
+    [
+        ([], "expected one MODEL, found none"),
+        (["a:b", "c:d"], "expected one MODEL, found 2: a:b, c:d"),
+        (["a:b", "--dtypes"], "--dtypes needs a value, found none"),
+        (["a:b", "--dtypes", "--json"], "--dtypes needs a value, found none"),
+        (["a:b", "--optimizer="], "--optimizer needs a value, found none"),
+        (["a:b", "--json=yes"], "--json=yes is not an option"),
+        (["a:b", "--library_name", "timm"], "--library_name is not an option here: config.json says"),
+        (["a:b", "--batch_size=4"], "activations are not counted"),
+    ],
+)
+def test_a_wrong_command_line_is_told(tokens: list[str], problem: str) -> None:
+    (found,) = read(tokens).problems
+    assert problem in found

@@ -1,0 +1,270 @@
+"""Finds the model that a command line names, and builds it where that takes no memory."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from accel_checkpoint import CheckpointError, weight_files
+from accel_state import is_initialized, release
+from accel_state.errors import CannotRun
+from torch import nn
+
+CONFIG = "config.json"
+WHAT = "accel estimate-memory"
+FORMS = (
+    "MODULE:NAME of a model or of what makes one, a folder with config.json or weights, or a .safetensors file or its"
+    " .index.json"
+)
+
+
+class Place(NamedTuple):
+    """Where a model is: in code, in a config of transformers, or in weights."""
+
+    kind: Literal["code", "config", "weights"]
+    module: str = ""
+    name: str = ""
+    path: Path = Path()
+    notes: tuple[str, ...] = ()
+
+
+class Found(NamedTuple):
+    """A model, what made it in words, and what the user ought to know of how."""
+
+    model: nn.Module
+    made_by: str
+    notes: tuple[str, ...]
+
+
+def locate(text: str) -> Place:
+    """Where the model is; nothing of it is imported or read, apart from names.
+
+    Raises: CannotRun where nothing is found.
+    """
+    path = Path(text)
+    if path.is_dir():
+        return _in_folder(path)
+    if path.exists():
+        return _in_folder(path.parent) if path.name == CONFIG else Place("weights", path=path)
+    module, colon, name = text.partition(":")
+    if not colon:
+        near = " Models of the hub are not downloaded: give the folder they are in." if "." not in path.name else ""
+        raise _refused(f"{text!r} is no file and no folder in {Path.cwd()}. Expected {FORMS}.{near}")
+    if module.endswith(".py"):
+        raise _refused(f"{text!r}: expected the name of a module, as in import: {_dotted(module)}:{name or 'NAME'}")
+    if not all(part.isidentifier() for part in f"{module}.{name}".split(".")):
+        raise _refused(f"{text!r}: expected MODULE:NAME, such as models:make, or a file or folder that exists")
+    first = module.partition(".")[0]
+    with _own_modules_first():
+        try:
+            there = find_spec(first) is not None
+        except ValueError:  # a module that is being run, which no import finds
+            there = False
+        if not there:
+            raise _no_module(module, first)
+    return Place("code", module=module, name=name)
+
+
+def _dotted(path: str) -> str:
+    return ".".join(Path(path).with_suffix("").parts)
+
+
+def _in_folder(folder: Path) -> Place:
+    config = folder / CONFIG
+    if not config.is_file():
+        return Place("weights", path=folder)
+    try:
+        names = json.loads(config.read_text(encoding="utf-8"))
+        why = None if "model_type" in names else "it names no model_type, so it is no config of transformers"
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        why = f"it cannot be read: {error}"
+    if why is None and find_spec("transformers") is None:
+        why = f"package transformers is not installed for {sys.executable}: pip install transformers"
+    return Place("config", path=folder) if why is None else weights_instead(folder, why)
+
+
+def weights_instead(folder: Path, why: str) -> Place:
+    """The weights in a folder whose config is of no use.
+
+    Raises: CannotRun if there are none either.
+    """
+    try:
+        weight_files(folder)
+    except CheckpointError as error:
+        raise _refused(f"no model can be built from {folder / CONFIG}: {why}; and {error}") from None
+    note = f"counted from the names in the weights, not from {folder / CONFIG}: {why}"
+    return Place("weights", path=folder, notes=(note,))
+
+
+def build(place: Place) -> Found | Place:
+    """The model, on the meta device where its constructor allows it; or the place of weights, which are no model.
+
+    What the code prints goes to stderr.
+
+    Raises: CannotRun for what cannot be imported or made, and with what the user's code raises.
+    """
+    if place.kind == "weights":
+        return place
+    with contextlib.redirect_stdout(sys.stderr), _no_run_left():
+        if place.kind == "code":
+            return _from_code(place.module, place.name)
+        try:
+            return _from_config(place.path)
+        except CannotRun as error:
+            return weights_instead(place.path, error.reasons[0].splitlines()[0])
+
+
+def _from_code(module: str, name: str) -> Found:
+    text = f"{module}:{name}"
+    with _own_modules_first():
+        found: Any = _run(f"importing {module}", lambda: _imported(module))
+        for part in name.split("."):
+            try:
+                found = getattr(found, part)
+            except AttributeError:
+                known = ", ".join(one for one in dir(found) if not one.startswith("_")) or "nothing"
+                raise _refused(f"{text}: there is no {part!r}; there is {known}") from None
+        if isinstance(found, nn.Module):
+            return Found(found, f"{text}, a {type(found).__name__}", ())
+        if not callable(found):
+            raise _refused(f"{text} is a {type(found).__name__}: expected a torch.nn.Module, or what makes one")
+        missing = _without_default(found)
+        if missing:
+            raise _refused(
+                f"{text} needs arguments ({', '.join(missing)}), and is called without any; write a function without"
+                f" arguments, such as def make(): return {found.__name__}(...), and name that"
+            )
+        model, notes = _on_meta(text, found)
+    if not isinstance(model, nn.Module):
+        raise _refused(f"{text} gives a {type(model).__name__}: expected a torch.nn.Module")
+    return Found(model, f"{text}, a {type(model).__name__}", notes)
+
+
+def _imported(module: str) -> Any:
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # something that the user's module imports
+        raise _no_module(module, error.name) from None
+
+
+def _no_module(module: str, missing: str) -> CannotRun:
+    path = "".join(f"\n  {one or Path.cwd()}" for one in sys.path)
+    return _refused(f"module {module!r} is not found: there is no {missing!r} in the search path, which is{path}")
+
+
+def _without_default(callable_: Callable[..., Any]) -> list[str]:
+    try:
+        parameters = inspect.signature(callable_).parameters.values()
+    except (ValueError, TypeError):
+        return []  # something that is not written in Python; the call will tell
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [one.name for one in parameters if one.default is one.empty and one.kind not in optional]
+
+
+def _on_meta(text: str, make: Callable[[], Any]) -> tuple[Any, tuple[str, ...]]:
+    try:
+        with torch.device("meta"):
+            return make(), ()
+    except Exception as error:  # noqa: BLE001 - the user's constructor may raise anything
+        why = _words(error)
+    model = _run(text, make)
+    return model, (f"built on the CPU, in memory, since its constructor cannot run on the meta device: {why}",)
+
+
+def _run(what: str, action: Callable[[], Any]) -> Any:
+    """What the action gives; what the user's code raises is told in words, with the line."""
+    try:
+        return action()
+    except CannotRun:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _refused(f"{what} raises {_words(error)}{_line(error)}") from error
+
+
+def _words(error: BaseException) -> str:
+    said = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def _line(error: BaseException) -> str:
+    """The innermost line of the user's code in a traceback, or of any code where there is none."""
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return f" ({_short(error.filename)}:{error.lineno})"
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith("<frozen")]
+    frames = [one for one in frames if one.filename != __file__]
+    here = Path.cwd()
+    own = [
+        one
+        for one in frames
+        if Path(one.filename).is_relative_to(here) and "site-packages" not in Path(one.filename).parts
+    ]
+    last = (own or frames)[-1:]
+    return "".join(f" ({_short(one.filename)}:{one.lineno}, in {one.name})" for one in last)
+
+
+def _short(file: str) -> str:
+    return os.path.relpath(file) if Path(file).is_relative_to(Path.cwd()) else file
+
+
+def _from_config(folder: Path) -> Found:
+    # not a dependency, and its types are not checked: only who has such a folder has it
+    transformers: Any = _run("importing transformers", lambda: import_module("transformers"))
+    config = _run(
+        f"reading {folder / CONFIG}",
+        lambda: transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False),
+    )
+    # A config may name attention kernels, which would be downloaded and run; they have no parameters.
+    config._attn_implementation = "eager"
+    notes: tuple[str, ...] = ()
+    named = [getattr(transformers, one, None) for one in config.architectures or ()]
+    classes = [one for one in named if isinstance(one, type) and issubclass(one, transformers.PreTrainedModel)]
+    if config.architectures and not classes:
+        notes = (f"transformers has no {', '.join(config.architectures)}: counted without its head",)
+
+    def make() -> Any:
+        return classes[0](config) if classes else transformers.AutoModel.from_config(config, trust_remote_code=False)
+
+    model, more = _on_meta(str(folder / CONFIG), make)
+    return Found(model, f"{folder / CONFIG}, a {type(model).__name__}", (*notes, *more))
+
+
+@contextlib.contextmanager
+def _own_modules_first() -> Iterator[None]:
+    """Inside, modules of the working directory are found, as by `python`; not with PYTHONSAFEPATH, as there."""
+    here = str(Path.cwd())
+    if sys.flags.safe_path or here in sys.path or "" in sys.path:
+        yield
+        return
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        if here in sys.path:
+            sys.path.remove(here)
+
+
+@contextlib.contextmanager
+def _no_run_left() -> Iterator[None]:
+    """A run that the user's code starts, by an Accelerator in its module, ends with the block."""
+    before = is_initialized()
+    try:
+        yield
+    finally:
+        if is_initialized() and not before:
+            release()
+
+
+def _refused(reason: str) -> CannotRun:
+    return CannotRun(WHAT, [reason])

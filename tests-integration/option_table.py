@@ -1,0 +1,25 @@
+"""The table of launch options in docs/launching.md, made from their declarations; run it to write the page anew."""
+
+import re
+from pathlib import Path
+
+from accel_launch.options import OPTIONS
+
+PAGE = Path(__file__).parent.parent / "docs" / "launching.md"
+PLACE = re.compile(r"(?<=<!-- options -->\n).*?(?=<!-- end of options -->)", re.DOTALL)
+
+
+def table() -> str:
+    """One row for each option."""
+    rows = ["| Option | In a file | Variable | What it does |", "| --- | --- | --- | --- |"]
+    for option in OPTIONS:
+        value = f" {option.kind.metavar}" if option.kind.takes_value else ""
+        flags = ", ".join(f"`{flag}{value}`".replace("|", "\\|") for flag in option.flags)
+        key = f"`{option.key}`" if option.key is not None else ""
+        variable = f"`{option.variable}`" if option.variable is not None else ""
+        rows.append(f"| {flags} | {key} | {variable} | {option.help} |")
+    return "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(PLACE.sub(lambda found: table(), PAGE.read_text()))
