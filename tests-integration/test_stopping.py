@@ -88,7 +88,7 @@ def test_all_ranks_stop_after_the_same_step_and_the_job_goes_on_from_it(
 ) -> None:
     """T9, fault test 27: 4 jobs in the suite, 50 in a soak; two ranks with two loader workers each."""
     chance = random.Random(9)
-    plan = Plan("", every=1000, epochs=3, asks=True, pause_s=0.02, signals=("SIGTERM", "SIGUSR1", "SIGINT"))
+    plan = Plan("", every=1000, epochs=3, asks=True, pause_s=0.05, signals=("SIGTERM", "SIGUSR1", "SIGINT"))
     (tmp_path / "whole").mkdir()
     whole = world(2).run(restart.train, replace(plan, folder=str(tmp_path / "whole"), asks=False, pause_s=0.0))
     for number in range(cases(4, 50)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sysconfig
 from dataclasses import dataclass
+from itertools import takewhile
 
 #: the first line of a traceback: what stands before it, which torch, elastic agents and groups of exceptions put before
 #: each of its lines, is no part of it
@@ -51,7 +52,9 @@ def last_cause(text: str) -> Cause | None:
     if not begins:
         return _syntax_error(lines) or last_fault(text)
     start, match = begins[-1]
-    block = [line[len(match["mark"]) :] for line in lines[start:]]
+    mark = match["mark"].replace("+", "|").rstrip()
+    block = [line[len(match["mark"]) :] for line in takewhile(lambda line: line.startswith(mark), lines[start + 1 :])]
+    block.insert(0, lines[start][len(match["mark"]) :])
     end = next((at for at, line in enumerate(block[1:], 1) if line and not line.startswith(" ")), None)
     if end is None:
         return None

@@ -16,7 +16,7 @@ KILLED, SAID, OF_A_PEER = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """What has ended the job on another machine: a rank of it that failed, or the machine itself."""
+    """What has ended the job on another machine, in which of its attempts: a rank that failed, or the machine itself."""
 
     machine: int
     host: str
@@ -24,6 +24,7 @@ class Elsewhere:
     code: int
     cause: str = ""
     place: int = KILLED
+    attempt: int = 0
 
     def message(self) -> dict[str, Any]:
         """This, as launchers tell it each other."""
@@ -54,7 +55,7 @@ class Fleet(ABC):
     def __init__(self, machine: int) -> None:
         self.machine, self.host = machine, socket.gethostname()
         self.failures: list[Elsewhere] = []
-        self.lost = False
+        self.lost, self.attempt = False, 0
 
     @abstractmethod
     def heard(self) -> Elsewhere | None:

@@ -6,6 +6,7 @@ import socket
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from math import inf
 
 from accel_state.errors import CannotRun
 
@@ -30,9 +31,9 @@ class _Other:
 class First(Fleet):
     """The launcher that the others come to: it deals out ranks, and passes on what any of them has to say."""
 
-    def __init__(self, place: Place, processes: int) -> None:
+    def __init__(self, place: Place, processes: int, *, asked: int | None = None) -> None:
         super().__init__(0)
-        self._place, self._processes = place, processes
+        self._place, self._processes, self._asked = place, processes, asked
         self._others: list[_Other] = []
         self._stack = ExitStack()
 
@@ -57,6 +58,7 @@ class First(Fleet):
         problems: list[str] = []
         came: dict[int, str] = {0: self.host}
         while len(self._others) + 1 < self._place.count and not problems:
+            self._look_after(came)
             listening.settimeout(max(min(until - time.monotonic(), RETRY_S), 0.01))
             try:
                 connection, (address, *_) = listening.accept()
@@ -74,7 +76,7 @@ class First(Fleet):
                 continue
             try:
                 wrong = self._admit(wire, hello, str(address), came)
-            except (KeyError, TypeError, ValueError):
+            except (KeyError, TypeError, ValueError, OverflowError):
                 wire.close()
                 continue
             if wrong:
@@ -89,7 +91,9 @@ class First(Fleet):
         self._others.sort(key=lambda one: one.machine)
 
     def _admit(self, wire: Wire, hello: Message, address: str, came: dict[int, str]) -> list[str]:
-        machine, host = int(hello.get("machine", -1)), f"{hello.get('host')} ({address})"
+        machine, processes, host = int(hello["machine"]), int(hello["processes"]), f"{hello.get('host')} ({address})"
+        if machine < 0 or processes < 1:
+            raise ValueError(f"no launcher says that it is machine {machine} with {processes} processes")
         wrong = []
         if hello.get("version") != VERSION:
             wrong.append(f"{host} runs another version of accel launch: install the same one on all machines")
@@ -102,10 +106,26 @@ class First(Fleet):
                 f"num_machines is {self._place.count} on {self.host}, and {hello.get('count')} on {host}: give all the"
                 " same"
             )
+        asked = hello.get("asked")
+        if None not in (asked, self._asked) and asked != self._asked:
+            wrong.append(
+                f"num_processes is {self._asked} on {self.host}, and {asked} on {host}: it counts the processes of all"
+                " machines together, so give all the same"
+            )
         if not wrong:
             came[machine] = host
-            self._others.append(_Other(wire, machine, host, int(hello["processes"])))
+            self._others.append(_Other(wire, machine, host, processes))
         return wrong
+
+    def _look_after(self, came: dict[int, str]) -> None:
+        """Gives those that wait a sign of life; one that has left may come again."""
+        for one in list(self._others):
+            try:
+                one.wire.receive()
+            except Lost:
+                one.wire.close()
+                self._others.remove(one)
+                del came[one.machine]
 
     @property
     def address(self) -> str:
@@ -114,6 +134,8 @@ class First(Fleet):
 
     def deal(self, attempt: int, store_port: int, master_port: int) -> Share:
         """Tells each machine its ranks; those of this one."""
+        self.attempt = attempt
+        self.failures.clear()
         world = self._processes + sum(one.processes for one in self._others)
         first, address = self._processes, self.address
         for one in self._others:
@@ -132,8 +154,9 @@ class First(Fleet):
             except Lost as error:
                 self._others.remove(one)
                 self.lost = True
-                said = [Elsewhere(one.machine, one.host, f"  the machine is gone: {error}", 1)]
-            for failed in said:
+                words = f"  the machine is gone: {error}"
+                said = [Elsewhere(one.machine, one.host, words, 1, attempt=self.attempt)]
+            for failed in (each for each in said if each.attempt == self.attempt):
                 self.failures.append(failed)
                 self.tell(failed)
                 found = found or failed
@@ -146,19 +169,27 @@ class First(Fleet):
                 with suppress(Lost):
                     one.wire.send(failed.message())
 
-    def settle(self, progressed: bool, wait_s: float) -> bool:
-        """Whether any machine got further, when all have ended their share."""
-        until = time.monotonic() + wait_s
-        for one in list(self._others):
-            try:
-                message = one.wire.expect("ended", until)
-            except Lost:
-                message = None
-            if message is None:
-                self._others.remove(one)
+    def settle(self, progressed: bool, failed: bool, wait_s: float) -> bool:
+        """Whether any machine got further, when all have ended their share.
+
+        They have all time as long as nothing fails, and `wait_s` from then on.
+        """
+        left, until = list(self._others), inf
+        while left:
+            for one in left:
+                with suppress(Lost):  # `heard` tells
+                    for message in one.wire.receive("ended"):
+                        progressed = progressed or bool(message.get("progressed"))
+                        left = [other for other in left if other is not one]
+            self.heard()
+            left = [one for one in left if one in self._others]
+            if until == inf and (failed or self.failures):
+                until = time.monotonic() + wait_s
+            if time.monotonic() >= until:
+                self._others = [one for one in self._others if one not in left]
                 self.lost = True
-            else:
-                progressed = progressed or bool(message.get("progressed"))
+                break
+            time.sleep(RETRY_S / 5 if left else 0)
         return progressed
 
     def idle(self, seconds: float) -> None:

@@ -19,6 +19,7 @@ from accel_state.journal import read
 
 from accel_launch.affinity import cores_of_processes
 from accel_launch.arguments import CommandLine
+from accel_launch.blame import place_of
 from accel_launch.config import ConfigFile, default_config, read_config
 from accel_launch.elsewhere import Elsewhere, Fleet
 from accel_launch.machines import Place, find_place
@@ -28,7 +29,7 @@ from accel_launch.script_check import script_problem
 from accel_launch.settings import LaunchSettings, Resolved, launch_settings, read_variables, resolve
 from accel_launch.signals import Inbox
 from accel_launch.streams import ERR, OUT, Streams, shown_of
-from accel_launch.supervise import Ended, Outcome, place_of, supervise
+from accel_launch.supervise import Ended, Outcome, supervise
 from accel_launch.verdict import cause_of, described
 
 #: seconds for the last words of a process to arrive, after it has ended
@@ -243,7 +244,7 @@ def _tell(fleet: Fleet, streams: Streams | None, ports: Ports | None, ended: End
     words = "\n".join(described(ended, (ports.world if ports is not None else None) or 1, cause))
     code = ended.status if ended.status > 0 else 128 - ended.status
     shown = cause.shown if cause is not None else ""
-    fleet.tell(Elsewhere(fleet.machine, fleet.host, words, code, shown, place_of(ended, said)))
+    fleet.tell(Elsewhere(fleet.machine, fleet.host, words, code, shown, place_of(ended, said), fleet.attempt))
 
 
 def _waiting(journals: Path, ranks: Sequence[int]) -> dict[int, str]:

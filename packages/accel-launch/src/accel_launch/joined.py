@@ -18,8 +18,9 @@ KNOWN_S = 10.0
 class Joined(Fleet):
     """The launcher of another machine than the first."""
 
-    def __init__(self, place: Place, processes: int, *, patient: bool = False) -> None:
+    def __init__(self, place: Place, processes: int, *, asked: int | None = None, patient: bool = False) -> None:
         super().__init__(place.rank or 0)
+        self._asked = asked
         self._place, self._processes, self._patient = place, processes, patient
         self._wire: Wire | None = None
 
@@ -66,6 +67,7 @@ class Joined(Fleet):
                 "count": place.count,
                 "host": self.host,
                 "processes": self._processes,
+                "asked": self._asked,
             }
         )
 
@@ -81,7 +83,10 @@ class Joined(Fleet):
                     if message.get("is") == "refused":
                         raise CannotRun("launch", [str(one) for one in message["why"]])
                     if message.get("is") == "go":
-                        return Share(*message["share"])
+                        share = Share(*message["share"])
+                        self.attempt = share.attempt
+                        self.failures.clear()
+                        return share
                     if message.get("is") == "over":
                         return None
                 time.sleep(RETRY_S / 5)
@@ -94,12 +99,21 @@ class Joined(Fleet):
         if self.lost:
             return None
         try:
-            said = [Elsewhere.of(message) for message in self.wire.receive("failed")]
+            said = self._failed()
         except Lost as error:
             self.lost = True
-            said = [Elsewhere(0, self._place.host, f"  the machine is gone: {error}", 1)]
+            said = [Elsewhere(0, self._place.host, f"  the machine is gone: {error}", 1, attempt=self.attempt)]
         self.failures += said
         return said[0] if said else None
+
+    def heard_late(self) -> None:
+        """Notes what the first machine had passed on before it said that the job is over."""
+        with suppress(Lost):
+            self.failures += self._failed()
+
+    def _failed(self) -> list[Elsewhere]:
+        said = [Elsewhere.of(message) for message in self.wire.receive("failed")]
+        return [one for one in said if one.attempt == self.attempt]
 
     def tell(self, failed: Elsewhere) -> None:
         """Tells the first machine, which tells the others."""

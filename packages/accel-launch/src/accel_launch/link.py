@@ -63,6 +63,8 @@ class Wire:
                     break
                 self._heard = now
                 self._came += chunk
+                if len(self._came) > LONGEST:
+                    break  # whoever sends faster than this reads ends at `_messages`
         except BlockingIOError:
             pass
         except OSError as error:
@@ -114,7 +116,7 @@ class Wire:
             del self._came[: end + 1]
             try:
                 found = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 found = None
             if not isinstance(found, dict):
                 raise Lost("what came is of no accel launch")

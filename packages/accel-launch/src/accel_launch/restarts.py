@@ -31,10 +31,11 @@ def run_until_done(job: Job, *, inbox: Callable[[], Inbox], say: Callable[[str],
     from accel_launch.several import follow, lead
 
     if place.rank != 0:
-        with Joined(place, job.count, patient="KUBERNETES_SERVICE_HOST" in job.environ) as joined:
+        patient = "KUBERNETES_SERVICE_HOST" in job.environ
+        with Joined(place, job.count, asked=job.settings.num_processes, patient=patient) as joined:
             joined.join(job.settings.join_timeout)
             return follow(job, place, joined, inbox=inbox, say=say)
-    with First(place, job.count) as first:
+    with First(place, job.count, asked=job.settings.num_processes) as first:
         first.gather(job.settings.join_timeout)
         return _repeated(
             job,

@@ -9,16 +9,18 @@ from math import inf
 
 from accel_state.exits import STOPPED
 
+from accel_launch.blame import place_of
 from accel_launch.elsewhere import Fleet, Share
 from accel_launch.first import First
 from accel_launch.job import Job, run_share
 from accel_launch.joined import Joined
+from accel_launch.lifeline import adopt_orphans, end_orphans
 from accel_launch.link import interface_towards
 from accel_launch.machines import Place
 from accel_launch.meeting import Meeting
 from accel_launch.plan import LOOPBACK, Ports
 from accel_launch.signals import Inbox
-from accel_launch.supervise import GRACE_S, Outcome, place_of
+from accel_launch.supervise import GRACE_S, Outcome
 from accel_launch.verdict import explain
 
 #: seconds for the words of other machines to come, after a failure; and for these to end their processes
@@ -35,8 +37,9 @@ def lead(job: Job, place: Place, fleet: First, *, inbox: Inbox, attempt: int) ->
         ports = replace(_ports(place, share), store_fd=meeting.ports.store_fd)
         outcome = run_share(job, ports, inbox=inbox, attempt=attempt, fleet=fleet, on_start=meeting.handed_over)
     outcome = _judged(outcome, fleet)
-    wait_s = max(job.settings.grace_period or 0, *GRACE_S.values()) + ENDING_S if outcome.code else inf
-    return replace(outcome, progressed=fleet.settle(outcome.progressed, wait_s))
+    wait_s = max(job.settings.grace_period or 0, *GRACE_S.values()) + ENDING_S
+    progressed = fleet.settle(outcome.progressed, outcome.code != 0, wait_s)
+    return replace(_late(outcome, fleet), progressed=progressed)
 
 
 def follow(job: Job, place: Place, fleet: Joined, *, inbox: Callable[[], Inbox], say: Callable[[str], None]) -> Outcome:
@@ -45,16 +48,37 @@ def follow(job: Job, place: Place, fleet: Joined, *, inbox: Callable[[], Inbox],
     Raises: CannotRun if this machine is refused, or a process cannot be started.
     """
     outcome, wait_s = Outcome(job.count), float(job.settings.join_timeout)
-    while not fleet.lost and (share := fleet.wait(wait_s)) is not None:
-        fleet.failures.clear()
-        outcome = run_share(job, _ports(place, share), inbox=inbox(), attempt=share.attempt, fleet=fleet)
-        outcome = _judged(outcome, fleet)
-        words = explain(outcome)
-        if words is not None:
-            say(words)
-        fleet.ended(outcome.progressed)
-        wait_s = inf
+    others, failed = adopt_orphans(), True
+    try:
+        while not fleet.lost and (share := fleet.wait(wait_s)) is not None:
+            end_orphans(others)  # of an attempt before
+            outcome = run_share(job, _ports(place, share), inbox=inbox(), attempt=share.attempt, fleet=fleet)
+            outcome = _judged(outcome, fleet)
+            _say(outcome, say)
+            fleet.ended(outcome.progressed)
+            wait_s = inf
+        fleet.heard_late()
+        if outcome.code == 0:
+            outcome = _late(outcome, fleet)
+            _say(outcome, say)
+        failed = outcome.code != 0
+    finally:
+        if failed:
+            end_orphans(others)
     return outcome
+
+
+def _say(outcome: Outcome, say: Callable[[str], None]) -> None:
+    words = explain(outcome)
+    if words is not None:
+        say(words)
+
+
+def _late(outcome: Outcome, fleet: Fleet) -> Outcome:
+    """The outcome of a share that has ended well, with what has failed elsewhere later."""
+    if outcome.code or not fleet.failures:
+        return outcome
+    return replace(outcome, elsewhere=min(fleet.failures, key=lambda one: one.place))
 
 
 def _ports(place: Place, share: Share) -> Ports:

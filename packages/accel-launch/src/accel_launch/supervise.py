@@ -13,8 +13,8 @@ from signal import Signals
 from accel_state.errors import CannotRun
 from accel_state.exits import STOPPED
 
-from accel_launch.causes import last_cause
-from accel_launch.elsewhere import KILLED, OF_A_PEER, SAID, Elsewhere, Fleet
+from accel_launch.blame import WORDS_S, blamed, may_name_another
+from accel_launch.elsewhere import Elsewhere, Fleet
 from accel_launch.plan import ProcessSpec
 from accel_launch.signals import ENDING, Inbox, Received
 from accel_launch.streams import Streams
@@ -86,10 +86,12 @@ class _Crew:
     grace_s: Mapping[Signals, float] = field(default_factory=lambda: dict(GRACE_S))
     others: Fleet | None = None
     on_failure: Callable[[Ended], None] | None = None
+    streams: Streams | None = None
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     failures: list[Ended] = field(default_factory=list)
     elsewhere: Elsewhere | None = None
     first: Ended | None = None
+    first_s: float = 0.0
     ending: bool = False
     peaks: dict[int, int] = field(default_factory=dict)
     stopped: tuple[int, ...] = ()
@@ -138,11 +140,21 @@ class _Crew:
         self.failures += failed
         if self.first is not None or self.elsewhere is not None:
             return
-        self.first = failed[0]
+        self.first, self.first_s = failed[0], time.monotonic()
         if self.on_failure is not None:
             self.on_failure(self.first)
-        if self.outside is None:
-            self.end_others(self.first.status == STOPPED, specs)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether a process has failed, and nothing has been done about it."""
+        return self.first is not None and self.outside is None and self.deadline_s is None and not self.ending
+
+    def decide(self, specs: Sequence[ProcessSpec]) -> None:
+        """Ends the others, once it is known which process has failed by itself."""
+        if self.first is not None and self.undecided:
+            tails = self.streams.tails() if self.streams is not None else {}
+            if not tails or not may_name_another(self.failures, tails, time.monotonic() - self.first_s):
+                self.end_others(self.first.status == STOPPED, specs)
 
     def end_others(self, on_request: bool, specs: Sequence[ProcessSpec]) -> None:
         """Ends those that still run; each when it can, where the job has saved and stops on request."""
@@ -197,7 +209,7 @@ def supervise(
     graces = dict(GRACE_S)
     if grace_s is not None:
         graces = dict.fromkeys(GRACE_S, grace_s)
-    crew = _Crew(graces, others, on_failure)
+    crew = _Crew(graces, others, on_failure, streams)
     with inbox:
         try:
             for spec in specs:
@@ -231,19 +243,6 @@ def supervise(
     )
 
 
-def blamed(failures: Sequence[Ended], tails: Mapping[int, str]) -> Ended | None:
-    """The one of several failures, in their order, that the others come from: the first that has not lost a peer."""
-    return min(failures, key=lambda ended: place_of(ended, tails.get(ended.rank, "")) == OF_A_PEER, default=None)
-
-
-def place_of(ended: Ended, said: str) -> int:
-    """Whether a process was killed, has said why it failed, or has lost a peer."""
-    if ended.status < 0:
-        return KILLED
-    cause = last_cause(said)
-    return OF_A_PEER if cause is not None and cause.of_a_peer else SAID
-
-
 def _start(
     spec: ProcessSpec, before_exec: Callable[[], None] | None, streams: Streams | None
 ) -> subprocess.Popen[bytes]:
@@ -273,10 +272,13 @@ def _watch(crew: _Crew, specs: Sequence[ProcessSpec], inbox: Inbox) -> None:
     reported: set[int] = set()
     while True:
         crew.note_failures(specs, reported)
+        crew.decide(specs)
         crew.listen(specs)
         if len(reported) == len(crew.processes):
             return
         left_s = LONGEST_WAIT_S if crew.others is None else LISTEN_S
+        if crew.undecided:
+            left_s = WORDS_S
         if crew.deadline_s is not None:
             left_s = min(left_s, crew.deadline_s - time.monotonic())
             if left_s <= 0:

@@ -22,9 +22,9 @@ def run(tokens: Sequence[str]) -> int:
     from accel_state.environ import process_environ
     from accel_state.errors import CannotRun
 
-    from accel_launch.job import job_from, run_job, without_script
+    from accel_launch.job import job_from, without_script
+    from accel_launch.restarts import run_until_done
     from accel_launch.signals import command_line_inbox
-    from accel_launch.verdict import explain
 
     stray = without_script(line, "accel test")
     if stray:
@@ -38,14 +38,19 @@ def run(tokens: Sequence[str]) -> int:
             ],
         )
     job = job_from(split([*tokens, "--module", CHECK]), process_environ())
-    outcome = run_job(job, inbox=command_line_inbox())
-    last_words = explain(outcome)
-    if last_words is not None:
-        print(last_words, file=sys.stderr, flush=True)
-        print(f"accel test: failed on {_processes(job.count)}", file=sys.stderr, flush=True)
-        return outcome.code or 1
-    print(f"accel test: success on {_processes(job.count)}; this machine is ready", flush=True)
+    if job.place is not None and job.place.rank is None:
+        raise CannotRun("accel test", ["accel test meets at given ranks: give --machine_rank on each machine"])
+    outcome = run_until_done(job, inbox=command_line_inbox, say=_say)
+    count = job.count * (job.place.count if job.place is not None else 1)
+    if outcome.code:
+        _say(f"accel test: failed on {_processes(count)}")
+        return outcome.code
+    print(f"accel test: success on {_processes(count)}; this machine is ready", flush=True)
     return 0
+
+
+def _say(words: str) -> None:
+    print(words, file=sys.stderr, flush=True)
 
 
 def _processes(count: int) -> str:

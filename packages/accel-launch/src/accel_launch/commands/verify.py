@@ -43,6 +43,8 @@ def run(tokens: Sequence[str]) -> int:
         job = job_from(line, environ)
     except CannotRun as error:
         raise CannotRun("accel verify", [*problems, *error.reasons]) from None
+    if job.place is not None:
+        problems.append("accel verify runs on one machine: leave out --num_machines")
     if problems:
         raise CannotRun("accel verify", problems)
     with tempfile.TemporaryDirectory(prefix="accel-verify-") as folder:
