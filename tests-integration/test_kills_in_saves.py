@@ -46,20 +46,20 @@ def test_a_kill_in_a_save_leaves_the_state_before_or_the_new_one(
     """T3, T28, fault tests 2 and 6: any of two ranks, at any moment, written at once and behind in turn."""
     chance = random.Random(kind)
     plan = Plan(str(tmp_path), KINDS[kind])
-    went_on = []
+    acknowledged = []
     for _ in range(cases(4, 100)):
         life = replace(plan, killed=chance.randrange(2), after_s=chance.uniform(0.0, 0.3))
         with pytest.raises(RankFailure, match="SIGKILL") as failure:
             world(2).run(saving.save, life)
         assert "AssertionError" not in str(failure.value), failure.value
-        went_on.append(saving.begun(tmp_path))
+        acknowledged.append(saving.acknowledged(tmp_path))
     found = world(2).run(saving.save, replace(plan, saves=1))
     assert found[0] == found[1]
     assert found[0][0] > 0
     _, left = found[0]
     assert [one for one in left if one.startswith(".")] == [], "what was cut off is collected by the next save"
     assert len(left) <= (plan.limit or 4)
-    assert went_on == sorted(went_on)
+    assert acknowledged == sorted(acknowledged)
 
 
 @pytest.mark.soak
