@@ -45,7 +45,8 @@ def stopped(plan: Plan, send: Send, after_s: float = 0.0, least: int = 1) -> End
     """The end of a job that is told to stop after its first steps."""
     folder = Path(plan.folder)
     folder.mkdir(exist_ok=True)
-    job = start(SCRIPT, json.dumps(asdict(plan)))
+    # a busy machine needs longer to save than the four seconds that follow Ctrl-C
+    job = start(SCRIPT, json.dumps(asdict(plan)), by=[*ACCEL[:-1], "--grace_period", "30", ACCEL[-1]])
     wait_for(folder / "at-0", job, least)
     time.sleep(after_s)
     send(job)
