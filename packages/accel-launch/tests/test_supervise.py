@@ -9,9 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from accel_launch.outcome import Ended, Outcome
 from accel_launch.plan import ProcessSpec
 from accel_launch.signals import HandledSignals, Inbox, PythonSignals, command_line_inbox
-from accel_launch.supervise import Ended, Outcome, supervise
+from accel_launch.supervise import supervise
 from accel_launch.verdict import explain
 from accel_state.errors import CannotRun
 

@@ -1,7 +1,19 @@
 """All rows, in the order of the table."""
 
 from benchmarks.row import Row
-from benchmarks.rows import checkpoint, costly, exchange, exchange_cost, first_batch, memory, seek, share, steady, step
+from benchmarks.rows import (
+    checkpoint,
+    costly,
+    exchange,
+    exchange_cost,
+    first_batch,
+    launch,
+    memory,
+    seek,
+    share,
+    steady,
+    step,
+)
 
 ROWS: tuple[Row, ...] = (
     *steady.ROWS,
@@ -14,6 +26,7 @@ ROWS: tuple[Row, ...] = (
     *exchange.ROWS,
     *exchange_cost.ROWS,
     *checkpoint.ROWS,
+    *launch.ROWS,
 )
 
 __all__ = ["ROWS"]

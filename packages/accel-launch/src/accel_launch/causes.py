@@ -45,6 +45,11 @@ class Cause:
         return _PEER.search(self.what) is not None
 
 
+def names_a_peer(text: str) -> bool:
+    """Whether the last lines of a text tell of a process that is gone."""
+    return _PEER.search("\n".join(text.splitlines()[-LONGEST:])) is not None
+
+
 def last_cause(text: str) -> Cause | None:
     """The last exception that a text tells of; None where there is none."""
     lines = text.replace("\r\n", "\n").splitlines()

@@ -1,5 +1,6 @@
 """The command `accel`: finds the subcommand, and turns its refusals into words and exit codes."""
 
+import os
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -43,6 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = command.run(rest)
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        # whoever read the output has had enough; the interpreter would say so once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13
     except Exception as error:
         # Imported only now: a help page must not wait for it.
         from accel_state.errors import AccelError, CannotRun

@@ -11,7 +11,7 @@ from accel_launch.verdict import how_ended
 
 def main(about: dict[str, Any]) -> int:
     """Runs the processes of this machine until the job is over; the exit code of the first that failed."""
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -46,6 +46,9 @@ def main(about: dict[str, Any]) -> int:
         rank, failure = error.get_first_failure()
         _say(f"rank {rank} (pid {failure.pid}) {how_ended(failure.exitcode)}; its own message is above")
         return int(failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode)
+    except SignalException as error:
+        _say(f"the job was ended by {error.sigval.name} from outside")
+        return 128 + int(error.sigval)
     except RendezvousConnectionError as error:
         _say(f"the machines cannot meet at {where}, which machine 0 has to serve: {error}")
         return 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 #: of what launchers tell each other
@@ -16,7 +16,7 @@ KILLED, SAID, OF_A_PEER = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """What has ended the job on another machine, in which of its attempts: a rank that failed, or the machine itself."""
+    """What has ended the job on another machine, in which attempt: a rank that failed, or the machine itself."""
 
     machine: int
     host: str
@@ -25,6 +25,8 @@ class Elsewhere:
     cause: str = ""
     place: int = KILLED
     attempt: int = 0
+    #: whether somebody has ended the job there
+    outside: bool = False
 
     def message(self) -> dict[str, Any]:
         """This, as launchers tell it each other."""
@@ -32,8 +34,15 @@ class Elsewhere:
 
     @staticmethod
     def of(message: Mapping[str, Any]) -> Elsewhere:
-        """What a message tells."""
-        return Elsewhere(**{name: value for name, value in message.items() if name != "is"})
+        """What a message tells.
+
+        Raises: TypeError for one that no launcher of this version sends.
+        """
+        found = Elsewhere(**{name: value for name, value in message.items() if name != "is"})
+        wanted = (int, str, str, int, str, int, int, bool)
+        if any(type(one) is not kind for one, kind in zip(astuple(found), wanted, strict=True)):
+            raise TypeError(f"no launcher says {message}")
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,19 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from accel_state.environ import STORE_FD, STORE_PORT
+from accel_state.environ import ATTEMPT, JOURNAL, STORE_FD, STORE_PORT
 
 from accel_launch.elastic import agent
+from accel_launch.first import address_of
 from accel_launch.job import Job
+from accel_launch.link import interface_towards
+from accel_launch.machines import Place
 from accel_launch.plan import LOOPBACK, Ports, ProcessSpec, plan_many, plan_one, started_by_others
 from accel_launch.settings import C10D
 
 #: what stands for a number that the system gives at the start
 FREE = "(a free port)"
-_GIVEN = {STORE_PORT: FREE, "MASTER_PORT": FREE, STORE_FD: "(an open socket)"}
+_GIVEN = {STORE_PORT: FREE, "MASTER_PORT": FREE, STORE_FD: "(an open socket)", JOURNAL: "(a new folder)"}
 
 
 def what_was_found(job: Job) -> Iterator[str]:
@@ -51,8 +54,11 @@ def what_would_start(job: Job) -> Iterator[str]:
 
 
 def _specs(job: Job) -> list[ProcessSpec]:
-    if job.count == 1 and job.place is None:
+    if job.alone:
         return [plan_one(job.settings, job.command, job.environ)]
+    environ = {**job.environ, ATTEMPT: "0", JOURNAL: ""}
+    if job.count == 1 and job.place is None:
+        return [plan_one(job.settings, job.command, environ)]
     ports = Ports(store_port=1, store_fd=0, master_port=1)
     place = job.place
     if place is not None:
@@ -61,12 +67,20 @@ def _specs(job: Job) -> list[ProcessSpec]:
         ports = replace(
             ports,
             store_fd=store,
-            address=place.host,
+            address=_address(place),
+            interface=interface_towards(place.host, place.port),
             machine=place.rank or 0,
             first=first,
             world=place.count * job.count,
         )
-    return plan_many(job.settings, job.command, job.environ, count=job.count, machine=job.machine, ports=ports)
+    return plan_many(job.settings, job.command, environ, count=job.count, machine=job.machine, ports=ports)
+
+
+def _address(place: Place) -> str:
+    try:
+        return address_of(place)
+    except OSError:
+        return place.host
 
 
 def _difference(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:

@@ -31,9 +31,11 @@ class _Other:
 class First(Fleet):
     """The launcher that the others come to: it deals out ranks, and passes on what any of them has to say."""
 
-    def __init__(self, place: Place, processes: int, *, asked: int | None = None) -> None:
+    def __init__(self, place: Place, processes: int, *, asked: int | None = None, patient: bool = False) -> None:
         super().__init__(0)
-        self._place, self._processes, self._asked = place, processes, asked
+        self._place, self._processes, self._asked, self._patient = place, processes, asked, patient
+        #: at which processes meet
+        self.address = ""
         self._others: list[_Other] = []
         self._stack = ExitStack()
 
@@ -52,9 +54,10 @@ class First(Fleet):
 
         Raises: CannotRun that names those that are not, or do not fit.
         """
-        listening = _listen(self._place)
-        self._stack.enter_context(listening)
         until = time.monotonic() + wait_s
+        listening = _listen(self._place, until if self._patient else 0.0)
+        self._stack.enter_context(listening)
+        self.address = str(listening.getsockname()[0])
         problems: list[str] = []
         came: dict[int, str] = {0: self.host}
         while len(self._others) + 1 < self._place.count and not problems:
@@ -74,13 +77,15 @@ class First(Fleet):
             if hello is None:
                 wire.close()  # somebody else: a scan of ports, say
                 continue
+            self._look_after(came)  # the one before may have left
             try:
                 wrong = self._admit(wire, hello, str(address), came)
             except (KeyError, TypeError, ValueError, OverflowError):
                 wire.close()
                 continue
             if wrong:
-                wire.send({"is": "refused", "why": wrong})
+                with suppress(Lost):
+                    wire.send({"is": "refused", "why": wrong})
                 wire.close()
                 problems += wrong
         if problems:
@@ -92,7 +97,7 @@ class First(Fleet):
 
     def _admit(self, wire: Wire, hello: Message, address: str, came: dict[int, str]) -> list[str]:
         machine, processes, host = int(hello["machine"]), int(hello["processes"]), f"{hello.get('host')} ({address})"
-        if machine < 0 or processes < 1:
+        if not 0 <= machine < int(hello["count"]) or processes < 1:
             raise ValueError(f"no launcher says that it is machine {machine} with {processes} processes")
         wrong = []
         if hello.get("version") != VERSION:
@@ -127,11 +132,6 @@ class First(Fleet):
                 self._others.remove(one)
                 del came[one.machine]
 
-    @property
-    def address(self) -> str:
-        """The address at which processes meet."""
-        return _address(self._place)
-
     def deal(self, attempt: int, store_port: int, master_port: int) -> Share:
         """Tells each machine its ranks; those of this one."""
         self.attempt = attempt
@@ -151,7 +151,8 @@ class First(Fleet):
         for one in list(self._others):
             try:
                 said = [Elsewhere.of(message) for message in one.wire.receive("failed")]
-            except Lost as error:
+            except (Lost, TypeError) as error:
+                one.wire.close()
                 self._others.remove(one)
                 self.lost = True
                 words = f"  the machine is gone: {error}"
@@ -186,6 +187,8 @@ class First(Fleet):
             if until == inf and (failed or self.failures):
                 until = time.monotonic() + wait_s
             if time.monotonic() >= until:
+                for one in left:
+                    one.wire.close()  # its launcher ends what is left there
                 self._others = [one for one in self._others if one not in left]
                 self.lost = True
                 break
@@ -206,25 +209,40 @@ def _missing(came: dict[int, str], place: Place, wait_s: float) -> str:
     absent = [str(one) for one in range(place.count) if one not in came]
     there = ", ".join(f"{machine} ({host})" for machine, host in sorted(came.items()))
     return (
-        f"machine {', '.join(absent)} of {place.count} did not come within {wait_s:g} s; there are {there}. Start accel"
-        f" launch there with --main_process_ip {place.host} --main_process_port {place.port}, or wait longer:"
-        " --join_timeout"
+        f"machine {', '.join(absent)} of {place.count} did not come within {wait_s:g} s; here: machine {there}."
+        f" Start accel launch there with --main_process_ip {place.host} --main_process_port {place.port}, or wait"
+        " longer: --join_timeout"
     )
 
 
-def _address(place: Place) -> str:
-    return socket.getaddrinfo(place.host, place.port, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]  # type: ignore[return-value]
+def address_of(place: Place, until: float = 0.0) -> str:
+    """The address at which the machines meet; its name may become known until then.
+
+    Raises: OSError where there is no machine of that name.
+    """
+    while True:
+        try:
+            found = socket.getaddrinfo(place.host, place.port, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]
+            break
+        except socket.gaierror:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(RETRY_S)
+    return str(found)
 
 
-def _listen(place: Place) -> socket.socket:
+def _listen(place: Place, until: float) -> socket.socket:
     """The socket to which the others come.
 
-    Raises: CannotRun if the place is none of this machine.
+    Raises: CannotRun if the place is none of this machine, or is one that only this machine can reach.
     """
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind((_address(place), place.port))
+        address = address_of(place, until)
+        if address.startswith("127.") and place.host != "localhost" and not place.host.startswith("127."):
+            raise OSError(f"this machine takes that name for {address}, which no other can reach: give its address")
+        listening.bind((address, place.port))
         listening.listen(socket.SOMAXCONN)
     except OSError as error:
         listening.close()

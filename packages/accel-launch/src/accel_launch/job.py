@@ -1,39 +1,22 @@
-"""Reads everything a launch depends on, refuses what cannot start with all reasons at once, and runs the rest."""
+"""Reads everything a launch depends on, and refuses what cannot start with all reasons at once."""
 
 import os
 import signal
-import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from datetime import datetime
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from accel_state.environ import ATTEMPT, JOURNAL, PROGRESS
 from accel_state.errors import CannotRun
-from accel_state.journal import read
 
-from accel_launch.affinity import cores_of_processes
 from accel_launch.arguments import CommandLine
-from accel_launch.blame import place_of
 from accel_launch.config import ConfigFile, default_config, read_config
-from accel_launch.elsewhere import Elsewhere, Fleet
 from accel_launch.machines import Place, find_place
-from accel_launch.plan import Machine, Ports, ProcessSpec, count_processes, plan_many, plan_one, script_command
+from accel_launch.plan import Machine, ProcessSpec, count_processes, plan_one, script_command
 from accel_launch.probe import count_accelerators
 from accel_launch.script_check import script_problem
 from accel_launch.settings import LaunchSettings, Resolved, launch_settings, read_variables, resolve
-from accel_launch.signals import Inbox
-from accel_launch.streams import ERR, OUT, Streams, shown_of
-from accel_launch.supervise import Ended, Outcome, supervise
-from accel_launch.verdict import cause_of, described
-
-#: seconds for the last words of a process to arrive, after it has ended
-WORDS_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +46,7 @@ class Job:
     @property
     def alone(self) -> bool:
         """Whether its one process needs nobody who watches it."""
-        plain = self.logs is None and shown_of(self.settings.tee) == {OUT, ERR}
+        plain = self.logs is None and self.settings.tee == "3"
         return self.count == 1 and self.place is None and plain and not self.settings.max_restarts
 
 
@@ -118,7 +101,7 @@ def read_job(line: CommandLine, environ: Mapping[str, str], *, cwd: Path, machin
 
 
 def _name_of_now() -> str:
-    return f"{datetime.now():%Y%m%d-%H%M%S}-{socket.gethostname()}-{os.getpid()}"
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{os.uname().nodename}-{os.getpid()}"
 
 
 def become(job: Job) -> None:
@@ -140,117 +123,6 @@ def become_process(spec: ProcessSpec) -> None:
         os.execvpe(spec.command[0], spec.command, dict(spec.environ))
     except OSError as error:
         raise CannotRun("accel launch", [f"{spec.command[0]} could not be started: {error}"]) from error
-
-
-def run_job(job: Job, *, inbox: Inbox, tied: bool = True, attempt: int = 0) -> Outcome:
-    """Runs a job of this machine under supervision, from its first process to the end of its last.
-
-    `tied` ones die with this process, and what they print goes through it.
-
-    Raises: CannotRun if a process cannot be started.
-    """
-    from accel_launch.meeting import Meeting
-
-    if job.count == 1:
-        return run_share(job, None, inbox=inbox, tied=tied, attempt=attempt)
-    with Meeting() as meeting:
-        on_start = meeting.handed_over
-        return run_share(job, meeting.ports, inbox=inbox, tied=tied, attempt=attempt, on_start=on_start)
-
-
-def run_share(
-    job: Job,
-    ports: Ports | None,
-    *,
-    inbox: Inbox,
-    tied: bool = True,
-    attempt: int = 0,
-    fleet: Fleet | None = None,
-    on_start: Callable[[int], None] | None = None,
-) -> Outcome:
-    """Runs what of a job this machine has, where its processes meet at these ports; one alone meets nobody.
-
-    Raises: CannotRun if a process cannot be started.
-    """
-    from accel_launch.lifeline import die_with_parent
-
-    parent = os.getpid()
-
-    def before_exec() -> None:
-        inbox.in_child()
-        die_with_parent(parent)
-
-    environ = {**job.environ, ATTEMPT: str(attempt)}
-    with TemporaryDirectory(prefix="accel-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
-        folder = Path(name)
-        if ports is None:
-            specs = [plan_one(job.settings, job.command, {**environ, JOURNAL: name})]
-        else:
-            specs = plan_many(
-                job.settings,
-                job.command,
-                environ,
-                count=job.count,
-                machine=job.machine,
-                ports=ports,
-                journals=folder,
-            )
-        if job.settings.enable_cpu_affinity:
-            specs = [replace(spec, cores=tuple(some)) for spec, some in zip(specs, _cores(job), strict=True)]
-        streams = stack.enter_context(Streams(_logs(job, attempt), shown_of(job.settings.tee))) if tied else None
-        outcome = supervise(
-            specs,
-            inbox=inbox,
-            before_exec=before_exec if tied else None,
-            on_start=on_start,
-            grace_s=job.settings.grace_period,
-            streams=streams,
-            others=fleet,
-            on_failure=partial(_tell, fleet, streams, ports) if fleet is not None else None,
-        )
-        progressed = (folder / PROGRESS).exists()
-        waiting = _waiting(folder, [spec.rank for spec in specs]) if ports is not None else {}
-        world = (ports.world if ports is not None else None) or job.count
-        return replace(outcome, size=world, waiting=waiting, progressed=progressed)
-
-
-def _cores(job: Job) -> list[list[int]]:
-    """The cores of each process: those next to its GPU, or its share of all."""
-    chosen = job.settings.gpu_ids
-    gpus = [int(one) for one in (chosen or "").split(",") if one.isdecimal()] or list(range(job.count))
-    return cores_of_processes(job.count, [] if job.settings.cpu or not job.machine.accelerators else gpus)
-
-
-def _logs(job: Job, attempt: int) -> Path | None:
-    """A new folder for what processes print.
-
-    Raises: CannotRun if it cannot be made.
-    """
-    if job.logs is None:
-        return None
-    folder = job.logs / f"attempt-{attempt}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CannotRun("accel launch", [f"log_dir {job.logs.parent}: {error}"]) from error
-    return folder
-
-
-def _tell(fleet: Fleet, streams: Streams | None, ports: Ports | None, ended: Ended) -> None:
-    """Tells other machines of a process that has failed, with its last words."""
-    time.sleep(WORDS_S)
-    said = streams.tails().get(ended.rank, "") if streams is not None else ""
-    cause = cause_of(ended, said)
-    words = "\n".join(described(ended, (ports.world if ports is not None else None) or 1, cause))
-    code = ended.status if ended.status > 0 else 128 - ended.status
-    shown = cause.shown if cause is not None else ""
-    fleet.tell(Elsewhere(fleet.machine, fleet.host, words, code, shown, place_of(ended, said), fleet.attempt))
-
-
-def _waiting(journals: Path, ranks: Sequence[int]) -> dict[int, str]:
-    """The exchange that each process was in when it ended, by rank; a process notes them where they outlive it."""
-    newest = {rank: entries[-1] for rank in ranks if (entries := read(journals / str(rank)))}
-    return {rank: f"{entry} (exchange {entry.number})" for rank, entry in newest.items() if entry.ended is None}
 
 
 def job_from(line: CommandLine, environ: Mapping[str, str]) -> Job:

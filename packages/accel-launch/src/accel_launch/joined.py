@@ -23,6 +23,7 @@ class Joined(Fleet):
         self._asked = asked
         self._place, self._processes, self._patient = place, processes, patient
         self._wire: Wire | None = None
+        self._dealt = False
 
     def __enter__(self) -> Joined:
         return self
@@ -59,17 +60,19 @@ class Joined(Fleet):
                 ],
             )
         self._wire = found
-        self.wire.send(
-            {
-                "is": "hello",
-                "version": VERSION,
-                "machine": place.rank,
-                "count": place.count,
-                "host": self.host,
-                "processes": self._processes,
-                "asked": self._asked,
-            }
-        )
+        hello = {
+            "is": "hello",
+            "version": VERSION,
+            "machine": place.rank,
+            "count": place.count,
+            "host": self.host,
+            "processes": self._processes,
+            "asked": self._asked,
+        }
+        try:
+            self.wire.send(hello)
+        except Lost as error:
+            raise CannotRun("launch", [f"machine 0, {place.host}, is gone: {error}"]) from error
 
     def wait(self, wait_s: float) -> Share | None:
         """The next share to start; None when the job is over.
@@ -86,12 +89,16 @@ class Joined(Fleet):
                         share = Share(*message["share"])
                         self.attempt = share.attempt
                         self.failures.clear()
+                        self._dealt = True
                         return share
                     if message.get("is") == "over":
                         return None
                 time.sleep(RETRY_S / 5)
-        except Lost as error:
-            raise CannotRun("launch", [f"machine 0, {self._place.host}, is gone: {error}"]) from error
+        except (Lost, TypeError) as error:
+            if not self._dealt:
+                raise CannotRun("launch", [f"machine 0, {self._place.host}, is gone: {error}"]) from error
+            self._note_loss(error)
+            return None
         raise CannotRun("launch", [f"machine 0, {self._place.host}, has not begun within {wait_s:g} s"])
 
     def heard(self) -> Elsewhere | None:
@@ -100,15 +107,20 @@ class Joined(Fleet):
             return None
         try:
             said = self._failed()
-        except Lost as error:
-            self.lost = True
-            said = [Elsewhere(0, self._place.host, f"  the machine is gone: {error}", 1, attempt=self.attempt)]
+        except (Lost, TypeError) as error:
+            self._note_loss(error)
+            return self.failures[-1]
         self.failures += said
         return said[0] if said else None
 
+    def _note_loss(self, error: Exception) -> None:
+        self.lost = True
+        words = f"  the machine is gone: {error}"
+        self.failures.append(Elsewhere(0, self._place.host, words, 1, attempt=self.attempt))
+
     def heard_late(self) -> None:
         """Notes what the first machine had passed on before it said that the job is over."""
-        with suppress(Lost):
+        with suppress(Lost, TypeError):
             self.failures += self._failed()
 
     def _failed(self) -> list[Elsewhere]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from accel_state.environments.slurm import FIRST_PORT, PORTS, hosts
 from accel_state.errors import CannotRun, TopologyError
 
 from accel_launch.plan import Machine
@@ -69,6 +68,10 @@ def find_place(settings: LaunchSettings, environ: Mapping[str, str], machine: Ma
             f"{settings.num_processes} processes cannot be shared evenly by {asked} machines: num_processes counts"
             " those of all machines together"
         )
+    if settings.rdzv_backend == C10D:
+        unknown = [name for name in ("grace_period", "enable_cpu_affinity") if settings.said(name)]
+        unknown += ["tee"] if settings.said("tee") and settings.log_dir is None else []
+        problems += [f"{name} cannot be followed with rdzv_backend c10d: leave it out" for name in unknown]
     if problems or host is None:
         raise CannotRun("launch", problems)
     return Place(rank, asked, host, port)
@@ -80,6 +83,8 @@ def _step(environ: Mapping[str, str]) -> _Step | None:
     nodes = environ.get("SLURM_STEP_NODELIST", "")
     if not (all(word.isdecimal() for word in words) and nodes):
         return None
+    from accel_state.environments.slurm import FIRST_PORT, PORTS, hosts
+
     count, tasks, node, job, number = map(int, words)
     try:
         host = next(hosts(nodes), "")

@@ -15,14 +15,15 @@ from typing import Any
 from accel_state.environ import process_environ
 from accel_state.errors import AccelError, CannotRun
 
-from accel_launch.job import Job, run_job, this_machine
+from accel_launch.job import Job, this_machine
 from accel_launch.kinds import Value
 from accel_launch.notebook_files import failure_file, result_file, write_function
 from accel_launch.options import BY_NAME
+from accel_launch.outcome import Outcome
 from accel_launch.plan import count_processes, plan_one
+from accel_launch.running import run_job
 from accel_launch.settings import launch_settings, resolve
 from accel_launch.signals import PythonSignals
-from accel_launch.supervise import Outcome
 from accel_launch.verdict import explain
 
 # What Accelerate's launcher takes as well, and the values with which it asks for nothing.

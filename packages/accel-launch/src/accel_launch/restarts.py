@@ -5,10 +5,11 @@ from collections.abc import Callable
 
 from accel_state.exits import STOPPED
 
-from accel_launch.job import Job, run_job
+from accel_launch.job import Job
 from accel_launch.lifeline import adopt_orphans, end_orphans
+from accel_launch.outcome import Outcome
+from accel_launch.running import run_job
 from accel_launch.signals import Inbox
-from accel_launch.supervise import Outcome
 from accel_launch.verdict import explain
 
 #: seconds before the first start again, and at most; twice as many each time
@@ -30,12 +31,12 @@ def run_until_done(job: Job, *, inbox: Callable[[], Inbox], say: Callable[[str],
     from accel_launch.joined import Joined
     from accel_launch.several import follow, lead
 
+    patient = "KUBERNETES_SERVICE_HOST" in job.environ
     if place.rank != 0:
-        patient = "KUBERNETES_SERVICE_HOST" in job.environ
         with Joined(place, job.count, asked=job.settings.num_processes, patient=patient) as joined:
             joined.join(job.settings.join_timeout)
             return follow(job, place, joined, inbox=inbox, say=say)
-    with First(place, job.count, asked=job.settings.num_processes) as first:
+    with First(place, job.count, asked=job.settings.num_processes, patient=patient) as first:
         first.gather(job.settings.join_timeout)
         return _repeated(
             job,
@@ -68,12 +69,12 @@ def _repeated(
         if last_words is not None:
             say(last_words)
         failures = 1 if outcome.progressed else failures + 1
-        if not failed or outcome.outside is not None or outcome.code == STOPPED:
+        if not failed or outcome.by_somebody or outcome.code == STOPPED:
             return outcome
         if failures > job.settings.max_restarts or not may():
             if job.settings.max_restarts:
-                why = f"after {job.settings.max_restarts} starts without a new checkpoint" if may() else "without it"
-                say(f"accel: gives up {why}")
+                restarts = f"{job.settings.max_restarts} restarts without a new checkpoint"
+                say(f"accel: gives up {f'after {restarts}' if may() else 'as a machine is lost'}")
             return outcome
         pause_s = min(FIRST_PAUSE_S * 2 ** (failures - 1), LONGEST_PAUSE_S)
         since = " since the last checkpoint" if outcome.progressed or attempt + 1 > failures else ""

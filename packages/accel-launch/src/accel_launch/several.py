@@ -12,15 +12,17 @@ from accel_state.exits import STOPPED
 from accel_launch.blame import place_of
 from accel_launch.elsewhere import Fleet, Share
 from accel_launch.first import First
-from accel_launch.job import Job, run_share
+from accel_launch.job import Job
 from accel_launch.joined import Joined
 from accel_launch.lifeline import adopt_orphans, end_orphans
 from accel_launch.link import interface_towards
 from accel_launch.machines import Place
 from accel_launch.meeting import Meeting
+from accel_launch.outcome import Outcome
 from accel_launch.plan import LOOPBACK, Ports
+from accel_launch.running import run_share
 from accel_launch.signals import Inbox
-from accel_launch.supervise import GRACE_S, Outcome
+from accel_launch.supervise import GRACE_S
 from accel_launch.verdict import explain
 
 #: seconds for the words of other machines to come, after a failure; and for these to end their processes

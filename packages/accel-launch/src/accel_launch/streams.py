@@ -149,7 +149,9 @@ class Streams:
     def _take(self, stream: _Stream, chunk: bytes) -> None:
         if stream.file is not None:
             try:
-                stream.file.write(chunk)
+                rest = memoryview(chunk)
+                while rest:
+                    rest = rest[stream.file.write(rest) :]  # a full disk takes a part first
             except OSError as error:
                 write(ERR, f"accel: {stream.file.name} is not written any more: {error}\n".encode())
                 stream.file.close()

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from signal import Signals
 
 from accel_state.errors import CannotRun
 from accel_state.exits import STOPPED
 
-from accel_launch.blame import WORDS_S, blamed, may_name_another
-from accel_launch.elsewhere import Elsewhere, Fleet
+from accel_launch.blame import PEER_S, WORDS_S, blamed, may_name_another
+from accel_launch.elsewhere import OF_A_PEER, Elsewhere, Fleet
+from accel_launch.outcome import Ended, Outcome
 from accel_launch.plan import ProcessSpec
 from accel_launch.signals import ENDING, Inbox, Received
 from accel_launch.streams import Streams
@@ -32,64 +32,18 @@ LONGEST_WAIT_S = 1.0
 LISTEN_S = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A process that has ended; `status` is its exit code, or minus the signal that killed it."""
-
-    rank: int
-    pid: int
-    status: int
-    command: tuple[str, ...]
-    peak_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a job ended on this machine: which process failed `first`, and which were `stopped` because of it.
-
-    `elsewhere` is what ended it from another machine; `outside` the signal by which somebody ended the job; `killed`
-    are those that did not end in the time they had, which was `grace_s`; `waiting` says of ranks in the middle of an
-    exchange which one that was; `said` is the end of the errors that the first one has printed, and `last` whether
-    nobody has printed any after it; `logs` is the folder of all that was printed; `progressed` tells whether the job
-    has left a checkpoint.
-    """
-
-    size: int
-    first: Ended | None = None
-    stopped: tuple[int, ...] = ()
-    outside: Signals | None = None
-    killed: tuple[int, ...] = ()
-    waiting: Mapping[int, str] = field(default_factory=dict)
-    grace_s: float = 0.0
-    progressed: bool = False
-    elsewhere: Elsewhere | None = None
-    said: str = ""
-    last: bool = True
-    logs: Path | None = None
-
-    @property
-    def code(self) -> int:
-        """The exit code of the job: that of the first process to fail, 128 + n where signal n killed it."""
-        if self.elsewhere is not None and (self.outside is None or self.first is None):
-            return self.elsewhere.code
-        if self.first is None:
-            return 0
-        if self.outside is not None and self.first.status < 0:
-            return 128 + self.outside
-        return self.first.status if self.first.status > 0 else 128 - self.first.status
-
-
 @dataclass(slots=True)
 class _Crew:
     """The processes of one job, and what has happened to them so far."""
 
     grace_s: Mapping[Signals, float] = field(default_factory=lambda: dict(GRACE_S))
     others: Fleet | None = None
-    on_failure: Callable[[Ended], None] | None = None
+    on_failure: Callable[[Ended, Signals | None], None] | None = None
     streams: Streams | None = None
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     failures: list[Ended] = field(default_factory=list)
     elsewhere: Elsewhere | None = None
+    elsewhere_s: float = 0.0
     first: Ended | None = None
     first_s: float = 0.0
     ending: bool = False
@@ -138,11 +92,11 @@ class _Crew:
         # of several at once a killed one, since losing a peer is an exit
         failed.sort(key=lambda each: (each.status > 0, each.rank))
         self.failures += failed
-        if self.first is not None or self.elsewhere is not None:
-            return
-        self.first, self.first_s = failed[0], time.monotonic()
-        if self.on_failure is not None:
-            self.on_failure(self.first)
+        if self.on_failure is not None and not self.ending:
+            for each in failed:
+                self.on_failure(each, self.outside)
+        if self.first is None and self.elsewhere is None:
+            self.first, self.first_s = failed[0], time.monotonic()
 
     @property
     def undecided(self) -> bool:
@@ -170,9 +124,13 @@ class _Crew:
         """Ends the job where another machine says so."""
         heard = self.others.heard() if self.others is not None else None
         if heard is not None and self.elsewhere is None:
-            self.elsewhere = heard
-            if self.first is None and self.outside is None:
-                self.end_others(heard.code == STOPPED, specs)
+            self.elsewhere, self.elsewhere_s = heard, time.monotonic()
+        there = self.elsewhere
+        if there is None or self.first is not None or self.outside is not None or self.ending or self.deadline_s:
+            return
+        # one that has lost a peer may have lost one of this machine, which is still to say why
+        if there.place != OF_A_PEER or time.monotonic() - self.elsewhere_s >= PEER_S:
+            self.end_others(there.code == STOPPED, specs)
 
     def receive(self, received: Received) -> None:
         now_s = time.monotonic()
@@ -196,13 +154,13 @@ def supervise(
     grace_s: float | None = None,
     streams: Streams | None = None,
     others: Fleet | None = None,
-    on_failure: Callable[[Ended], None] | None = None,
+    on_failure: Callable[[Ended, Signals | None], None] | None = None,
 ) -> Outcome:
     """Runs all the processes to their end; none of them is left when it returns or raises.
 
     Rank 0 reads the standard input of the launcher, the others find theirs empty. `on_start` is told each rank once it
-    has started, and `on_failure` the first that has failed. After a signal from outside they have `grace_s` to end.
-    What they print goes through `streams`, and they end when `others` say so.
+    has started, and `on_failure` each that has failed by itself. After a signal from outside they have `grace_s` to
+    end. What they print goes through `streams`, and they end when `others` say so.
 
     Raises: CannotRun if a process cannot be started.
     """
@@ -253,8 +211,8 @@ def _start(
             before_exec()
 
     rank = spec.rank
-    out, errors = streams.of(rank) if streams is not None else (None, None)
     try:
+        out, errors = streams.of(rank) if streams is not None else (None, None)
         return subprocess.Popen(
             spec.command,
             env=dict(spec.environ),

@@ -7,7 +7,7 @@ from accel_state.exits import STOPPED
 from accel_state.stall import STALLED
 
 from accel_launch.causes import Cause, last_cause, last_fault
-from accel_launch.supervise import Ended, Outcome
+from accel_launch.outcome import Ended, Outcome
 
 HINTS = {
     signal.SIGKILL: "probably out of memory: the system, or a container's limit, kills a process that takes too much",

@@ -162,7 +162,15 @@ def _launcher_store(meeting: Rendezvous, rank: int, world_size: int) -> Store:
     from torch._C._distributed_c10d import TCPStore
 
     listen_fd = meeting.listen_fd if rank == 0 else None
-    return TCPStore(meeting.address, meeting.port, world_size, is_master=rank == 0, master_listen_fd=listen_fd)
+    opened = functools.partial(
+        TCPStore, meeting.address, meeting.port, world_size, is_master=rank == 0, master_listen_fd=listen_fd
+    )
+    try:
+        return opened()
+    except RuntimeError as error:
+        if "libuv" not in str(error):
+            raise
+        return opened(use_libuv=False)  # torch was built without it
 
 
 def _common_file(topology: Topology) -> Path:

@@ -25,6 +25,7 @@ def run(tokens: Sequence[str]) -> int:
     from accel_launch.job import job_from, without_script
     from accel_launch.restarts import run_until_done
     from accel_launch.signals import command_line_inbox
+    from accel_launch.streams import open_standard_streams
 
     stray = without_script(line, "accel test")
     if stray:
@@ -40,6 +41,7 @@ def run(tokens: Sequence[str]) -> int:
     job = job_from(split([*tokens, "--module", CHECK]), process_environ())
     if job.place is not None and job.place.rank is None:
         raise CannotRun("accel test", ["accel test meets at given ranks: give --machine_rank on each machine"])
+    open_standard_streams()
     outcome = run_until_done(job, inbox=command_line_inbox, say=_say)
     count = job.count * (job.place.count if job.place is not None else 1)
     if outcome.code:
@@ -50,7 +52,10 @@ def run(tokens: Sequence[str]) -> int:
 
 
 def _say(words: str) -> None:
-    print(words, file=sys.stderr, flush=True)
+    from accel_launch.streams import ERR, write
+
+    # not by sys.stderr: where nobody listens any more, that would end this process with a code of its own
+    write(ERR, f"{words}\n".encode(errors="backslashreplace"))
 
 
 def _processes(count: int) -> str:

@@ -29,7 +29,8 @@ def run(tokens: Sequence[str]) -> int:
     from accel_state.environ import process_environ
     from accel_state.errors import CannotRun
 
-    from accel_launch.job import Job, job_from, run_job
+    from accel_launch.job import Job, job_from
+    from accel_launch.running import run_job
     from accel_launch.signals import command_line_inbox
     from accel_launch.verdict import explain
 

@@ -64,7 +64,7 @@ class SageMaker(Queue):
 
     def command(self, path: str) -> str:
         """The same command line; the file is for reading, and for other tools."""
-        return "give the same command once more, without --dry_run"
+        return "the same command once more"
 
     def hand_over(self, path: Path, environ: Mapping[str, str]) -> str:
         """Submits what the file says, and tells the name of the job.

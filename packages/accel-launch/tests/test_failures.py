@@ -1,0 +1,203 @@
+"""T13: two processes of which one fails in some way, as a user sees it."""
+
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+WAITS = "\nimport time; time.sleep(60)\n"
+ONE = "import os, signal, sys, time\nif os.environ['RANK'] == '0':\n    time.sleep(60)\n"
+FORK = "for batch in DataLoader(Bad(), num_workers=1, multiprocessing_context='fork'):\n    pass\n"
+LOADER = f"""\
+import os, signal
+import torch
+from torch.utils.data import DataLoader, Dataset
+class Bad(Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        if index == 2 and os.environ['RANK'] == '1':
+            ACT
+        return torch.zeros(1)
+{FORK}{WAITS}"""
+
+# a failure: the script, the exit code, the line that is at fault, and what is said of it
+FAILURES = {
+    "ImportError": (ONE + "import no_such_module", 1, "seeded.py:4", "ModuleNotFoundError: No module named 'no_such_m"),
+    "SyntaxError": ("x = 1\nif x ==:\n    pass", 1, "seeded.py:2", "SyntaxError: invalid syntax"),
+    "SyntaxError in a module": (ONE + "import broken", 1, "broken.py:1", "SyntaxError: invalid syntax"),
+    "exit(3)": (ONE + "sys.exit(3)", 3, "", "failed with exit code 3"),
+    "raise": (ONE + "raise ValueError('no')", 1, "seeded.py:4", "ValueError: no"),
+    "SIGKILL": (ONE + "os.kill(os.getpid(), signal.SIGKILL)", 137, "", "killed by SIGKILL\n  probably out of memory"),
+    "SIGSEGV": (ONE + "import ctypes\nctypes.string_at(0)", 139, "", "killed by SIGSEGV\n  it crashed in native code"),
+    "SIGABRT": (ONE + "os.abort()", 134, "", "killed by SIGABRT\n  native code gave up"),
+    "MemoryError": (ONE + "bytearray(1 << 60)", 1, "seeded.py:4", "MemoryError"),
+    "chained": (
+        ONE + "try:\n    {}['k']\nexcept KeyError as e:\n    raise RuntimeError('outer') from e",
+        *(1, "seeded.py:7", "RuntimeError: outer"),
+    ),
+    "in a future": (
+        ONE + "from concurrent.futures import ThreadPoolExecutor\ndef work():\n    raise LookupError('in a pool')\n"
+        "with ThreadPoolExecutor(1) as pool:\n    pool.submit(work).result()",
+        *(1, "seeded.py:6", "LookupError: in a pool"),
+    ),
+    "KeyboardInterrupt": (ONE + "raise KeyboardInterrupt('mine')", 130, "seeded.py:4", "KeyboardInterrupt: mine"),
+    "ExceptionGroup": (
+        ONE + "try:\n    int('x')\nexcept ValueError as e:\n    raise ExceptionGroup('several', [e])",
+        *(1, "seeded.py:5", "ValueError: invalid literal"),
+    ),
+}
+OF_TORCH = {
+    "loader worker raises": (
+        LOADER.replace("ACT", "raise LookupError('bad sample')"),
+        *(1, "seeded.py:9", "LookupError: bad sample"),
+    ),
+    "loader worker is killed": (
+        LOADER.replace("ACT", "os.kill(os.getpid(), signal.SIGKILL)"),
+        *(1, "seeded.py:11", "Error: "),
+    ),
+}
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
+ALL = [
+    *(pytest.param(*case, id=name) for name, case in FAILURES.items()),
+    *(pytest.param(*case, id=name, marks=needs_torch) for name, case in OF_TORCH.items()),
+]
+
+
+def launched(
+    accel: Run, folder: Path, script: str, *options: str, **variables: str
+) -> "subprocess.CompletedProcess[str]":
+    (folder / "seeded.py").write_text(script)
+    (folder / "broken.py").write_text("def f(:\n    pass\n")
+    return accel("launch", "-n", "2", "--cpu", *options, "seeded.py", environ=variables)
+
+
+def last_block(err: str) -> str:
+    return err[err.rindex("accel: rank ") :]
+
+
+@pytest.mark.parametrize(("script", "code", "where", "words"), ALL)
+def test_the_last_lines_say_what_failed_where_and_on_which_rank(
+    accel: Run, tmp_path: Path, script: str, code: int, where: str, words: str
+) -> None:
+    done = launched(accel, tmp_path, script)
+    end = "\n".join(done.stderr.splitlines()[-20:])
+    assert done.returncode == code, done.stderr
+    # a script that cannot be read fails on both, and either may be first
+    assert re.search(f"accel: rank {'[01]' if script.startswith('x = 1') else 1} of 2 ", end)
+    assert words in last_block(end)
+    assert where in last_block(end)
+    assert "/accel_launch/" not in done.stderr
+
+
+@pytest.mark.parametrize("how", ["sys.exit(1)", "os.abort()", "os._exit(0)", "os.kill(os.getpid(), signal.SIGSEGV)"])
+def test_one_that_is_ended_and_then_fails_in_its_own_way_is_not_blamed(accel: Run, tmp_path: Path, how: str) -> None:
+    done = launched(
+        accel,
+        tmp_path,
+        "import os, signal, sys, time\n"
+        "def last(*received):\n"
+        "    sys.stderr.write('much to say\\n' * 40)\n"
+        f"    {how}\n"
+        "signal.signal(signal.SIGTERM, last)\n"
+        "open('ready-' + os.environ['RANK'], 'w').close()\n"
+        "while not os.path.exists('ready-0'):\n"
+        "    time.sleep(0.01)\n"
+        "if os.environ['RANK'] == '1':\n"
+        "    raise ValueError('the real cause')\n" + WAITS,
+    )
+    assert done.returncode == 1
+    block = last_block(done.stderr)
+    assert block.startswith("accel: rank 1 of 2 ")
+    assert block.splitlines()[-1] == "  ended because of it: rank 0"
+    end = "\n".join(done.stderr.splitlines()[-20:])
+    assert "much to say\nTraceback (most recent call last):\n" in end, "its traceback comes again"
+    assert end.count("ValueError: the real cause") == 2
+
+
+def test_a_traceback_that_is_the_last_thing_printed_is_not_printed_again(accel: Run, tmp_path: Path) -> None:
+    done = launched(accel, tmp_path, ONE + "raise ValueError('no')")
+    assert done.stderr.count("Traceback") == 1
+
+
+def test_an_exception_that_was_caught_is_not_why_a_process_was_killed(accel: Run, tmp_path: Path) -> None:
+    caught = "import traceback\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    traceback.print_exc()\n"
+    done = launched(accel, tmp_path, ONE + caught + "os.kill(os.getpid(), signal.SIGKILL)")
+    assert "ZeroDivisionError" not in last_block(done.stderr)
+    done = launched(accel, tmp_path, ONE + caught + "sys.exit(4)")
+    assert "\n  the last exception it printed: ZeroDivisionError: division by zero\n" in last_block(done.stderr)
+
+
+def test_a_killed_process_is_said_to_have_taken_much_memory(accel: Run, tmp_path: Path) -> None:
+    act = "held = bytearray(b'x') * (300 << 20)\nos.kill(os.getpid(), signal.SIGKILL)"
+    found = re.search(r"it took up to (\S+) GiB", launched(accel, tmp_path, ONE + act).stderr)
+    assert found is not None
+    assert 0.29 < float(found[1]) < 0.6
+
+
+def test_the_handler_of_faults_names_the_line(accel: Run, tmp_path: Path) -> None:
+    done = launched(accel, tmp_path, ONE + "import ctypes\nctypes.string_at(0)", PYTHONFAULTHANDLER="1")
+    block = last_block(done.stderr)
+    assert done.returncode == 128 + signal.SIGSEGV
+    assert "Fatal Python error: Segmentation fault\n  at " in block
+    assert "seeded.py:5 in <module>\n  it crashed in native code\n" in block
+
+
+@needs_torch
+def test_the_one_that_raised_is_blamed_though_the_other_loses_it(accel: Run, tmp_path: Path) -> None:
+    """Rank 0 notices first, because rank 1 closes its connections before it says why."""
+    script = (
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "x = torch.ones(4)\n"
+        "dist.all_reduce(x)\n"
+        "if dist.get_rank() == 1:\n"
+        "    try:\n"
+        "        raise ValueError('the real cause')\n"
+        "    finally:\n"
+        "        dist.destroy_process_group()\n"
+        "while True:\n"
+        "    dist.all_reduce(x)\n"
+    )
+    with ThreadPoolExecutor(2) as pool:
+        for done in pool.map(lambda _: launched(accel, tmp_path, script), range(4)):
+            assert done.returncode == 1
+            assert last_block(done.stderr).startswith("accel: rank 1 of 2 "), done.stderr
+            assert "\n  ValueError: the real cause\n" in last_block(done.stderr)
+
+
+WITHOUT_LIBUV = """\
+import torch.distributed as dist
+import torch._C._distributed_c10d as native
+class Refuses(dist.TCPStore):
+    def __init__(self, *args, use_libuv=True, **keywords):
+        if use_libuv:
+            raise RuntimeError("use_libuv was requested but PyTorch was built without libuv support")
+        super().__init__(*args, use_libuv=False, **keywords)
+dist.TCPStore = native.TCPStore = Refuses
+from accel import Accelerator
+accelerator = Accelerator(cpu=True)
+print(accelerator.gather(accelerator.process_index + dist.torch.ones(1)).tolist())
+"""
+
+
+@needs_torch
+def test_t39_two_processes_meet_where_torch_has_no_libuv(accel: Run, tmp_path: Path) -> None:
+    done = launched(accel, tmp_path, WITHOUT_LIBUV)
+    assert (done.returncode, done.stdout) == (0, "[1.0, 2.0]\n" * 2), done.stderr
+
+
+@needs_torch
+def test_t16_processes_on_the_cpu_share_its_cores(accel: Run, tmp_path: Path) -> None:
+    script = "import os, torch\nprint(os.environ['WORLD_SIZE'], torch.get_num_threads(), len(os.sched_getaffinity(0)))"
+    done = launched(accel, tmp_path, script)
+    lines = [[int(word) for word in line.split()] for line in done.stdout.splitlines()]
+    assert [(world, threads) for world, threads, _ in lines] == [(2, max(1, cores // 2)) for _, _, cores in lines]
+    assert len(lines) == 2

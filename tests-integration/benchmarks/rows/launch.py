@@ -1,0 +1,111 @@
+"""The command line beside bare interpreters: a help page, one process, and two of a script that imports torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from time import perf_counter
+
+from benchmarks.row import Lineup, Repetition, Row, Skipped
+
+ACCEL = (sys.executable, "-m", "accel_launch")
+ELASTIC = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+ACCELERATE = (sys.executable, "-m", "accelerate.commands.accelerate_cli")
+#: what a bare process may take more
+ALLOWED_S = 0.1
+#: two processes, as a shell script starts them
+SIDE_BY_SIDE = "{python} {script} & {python} {script} & wait"
+SCRIPTS = {
+    "nothing.py": "",
+    "imports.py": "import torch\n",
+    "argparse_only.py": "import argparse\nargparse.ArgumentParser().parse_args()\n",
+}
+
+
+class Folder:
+    """The scripts, in a folder that goes with the last function that starts one."""
+
+    def __init__(self) -> None:
+        self._held = tempfile.TemporaryDirectory(prefix="accel-bench-")
+        weakref.finalize(self, self._held.cleanup)
+        for name, text in SCRIPTS.items():
+            (self / name).write_text(text)
+
+    def __truediv__(self, name: str) -> Path:
+        return Path(self._held.name) / name
+
+
+def _environ() -> Mapping[str, str]:
+    """That of a shell: no ranks, no settings, and no config file of the user."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ACCEL", "MASTER_"))}
+    return {**kept, "ACCEL_HOME": "/nonexistent", "HF_HOME": "/nonexistent", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def _seconds(command: Sequence[str], folder: Folder, *, plus_s: float = 0.0) -> float:
+    """From the start of a process to its end; it must end well."""
+    began = perf_counter()
+    subprocess.run(command, check=True, env=_environ(), cwd=folder / ".", stdin=subprocess.DEVNULL, capture_output=True)
+    return perf_counter() - began + plus_s
+
+
+def _started(folder: Folder, *command: str, plus_s: float = 0.0) -> Repetition:
+    return partial(_seconds, command, folder, plus_s=plus_s)
+
+
+def _accelerate(folder: Folder, *words: str) -> Repetition:
+    if find_spec("accelerate") is None:
+        raise Skipped("pip install accelerate")
+    return _started(folder, *ACCELERATE, *words)
+
+
+def _help() -> Lineup:
+    folder = Folder()
+    return Lineup.of(
+        {
+            "raw": lambda: _started(folder, sys.executable, "argparse_only.py", "--help"),
+            "accel": lambda: _started(folder, *ACCEL, "--help"),
+            "accelerate": lambda: _accelerate(folder, "--help"),
+        }
+    )
+
+
+def _one() -> Lineup:
+    folder = Folder()
+    script = "nothing.py"
+    return Lineup.of(
+        {
+            "raw": lambda: _started(folder, sys.executable, script),
+            "accel": lambda: _started(folder, *ACCEL, "launch", "--cpu", "-n", "1", script),
+            "accelerate": lambda: _accelerate(folder, "launch", "--cpu", "--num_processes", "1", script),
+            "100 ms more": lambda: _started(folder, sys.executable, script, plus_s=ALLOWED_S),
+        }
+    )
+
+
+def _two() -> Lineup:
+    folder = Folder()
+    script = "imports.py"
+    bare = SIDE_BY_SIDE.format(python=sys.executable, script=script)
+    two = ("--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no")
+    return Lineup.of(
+        {
+            "raw": lambda: _started(folder, "sh", "-c", bare),
+            "accel": lambda: _started(folder, *ACCEL, "launch", "--cpu", "-n", "2", script),
+            "accelerate": lambda: _accelerate(folder, "launch", "--cpu", *two, script),
+            "torchrun": lambda: _started(folder, *ELASTIC, script),
+        }
+    )
+
+
+ROWS = (
+    Row("launch, accel --help", _help, 3.0, least=6, most=15),
+    Row("launch, one process of an empty script", _one, 1.0, against="100 ms more", least=6, most=15),
+    Row("launch, two processes that import torch", _two, 1.05, least=3, most=5, warm_up=1),
+)

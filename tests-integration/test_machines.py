@@ -1,0 +1,193 @@
+"""Jobs of two machines, started as a user does: a launcher on each, in network namespaces with a cable between."""
+
+import json
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import restart
+from accel_testing import MakeWorld
+from namespaces import Machines, Node, ends, two_nodes
+from repository import ROOT
+from restart import Plan
+
+DIGITS = ROOT / "docs" / "examples" / "digits.py"
+STEPS = restart.EPOCHS * -(-restart.SAMPLES // restart.BATCH)
+
+# each rank says what it knows of the job, once all have met
+MEETS = """\
+import torch
+from accel import Accelerator
+accelerator = Accelerator()
+found = accelerator.gather(torch.tensor([accelerator.process_index])).tolist()
+print("rank", accelerator.process_index, accelerator.local_process_index, found, flush=True)
+accelerator.end_training()
+"""
+# a training that a rank of is killed in the first of its starts only
+ONCE = """\
+import json, os, sys
+from dataclasses import replace
+from pathlib import Path
+import restart
+plan = restart.Plan(**json.loads(sys.argv[1]))
+if os.environ["ACCEL_ATTEMPT"] == "0":
+    plan = replace(plan, killed=(1, 10, True))
+found = restart.train(plan)
+(Path(plan.folder) / f"done-{os.environ['RANK']}").write_text(json.dumps([found.began, found.steps, found.digest]))
+"""
+
+TELLS = """\
+import json, os, sys
+print(json.dumps({"rank": int(os.environ["RANK"]), "arguments": sys.argv, "environ": dict(os.environ)}), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, Node]]:
+    with two_nodes(tmp_path_factory.mktemp("nodes")) as found:
+        yield found
+
+
+@pytest.fixture
+def machines(nodes: tuple[Node, Node], tmp_path: Path) -> Iterator[Machines]:
+    found = Machines(nodes, tmp_path)
+    yield found
+    found.end()
+
+
+def epochs(words: str) -> list[str]:
+    return re.findall(r"^epoch .*$", words.replace("\r", "\n"), re.MULTILINE)
+
+
+def ranks(words: str) -> list[str]:
+    return sorted(line for line in words.splitlines() if line.startswith("rank "))
+
+
+@pytest.mark.timeout(240)
+def test_the_digits_learn_on_two_machines_as_on_one(machines: Machines, tmp_path: Path) -> None:
+    alone = machines.start(0, "-n", 2, DIGITS, "--epochs", 1, "--output", tmp_path / "alone").end()
+    assert alone.code == 0, alone.err
+    words = ("-n", 2, DIGITS, "--epochs", 1, "--output", tmp_path / "two")
+    zero, one = ends(machines.start_both(*words), 90)
+    assert (zero.code, one.code) == (0, 0), zero.err + one.err
+    assert len(epochs(alone.out + alone.err)) == 1
+    assert epochs(zero.out + zero.err) == epochs(alone.out + alone.err)
+    assert epochs(one.out + one.err) == []
+    weights = [tmp_path / name / "model.safetensors" for name in ("alone", "two")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    assert machines.processes(0) == machines.processes(1) == []
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["ranks told", "ranks not told"])
+def test_machines_meet_by_the_rendezvous_of_torch(told: bool, machines: Machines) -> None:
+    """Where no machine is told its rank, torch gives ranks as machines come."""
+    (machines.folder / "meets.py").write_text(MEETS)
+    words = [word for word in machines.place(0) if told or word not in ("--machine_rank", 0)]
+    jobs = [
+        machines.start(at, *(machines.place(at) if told else words), "-n", 2, "--rdzv_backend", "c10d", "meets.py")
+        for at in (0, 1)
+    ]
+    zero, one = ends(jobs)
+    assert (zero.code, one.code) == (0, 0), zero.err + one.err
+    assert sorted(ranks(zero.out) + ranks(one.out)) == ["rank 0 0 [0, 1]", "rank 1 0 [0, 1]"]
+
+
+def slurm(number: int, nodes: tuple[Node, Node], tasks: int = 2) -> dict[str, str]:
+    """What SLURM says to a task of a step with one task on each of two nodes."""
+    hosts = ",".join(node.host for node in nodes)
+    job = {"SLURM_JOB_ID": "77", "SLURM_JOB_NUM_NODES": "2", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": hosts}
+    step = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": hosts}
+    step |= {"SLURM_STEP_NUM_TASKS": str(tasks), "SLURM_STEP_TASKS_PER_NODE": f"{tasks // 2}(x2)"}
+    task = {"SLURM_PROCID": str(number), "SLURM_LOCALID": "0", "SLURM_NODEID": str(number), "SLURM_NTASKS": str(tasks)}
+    return {**job, **step, **task}
+
+
+@pytest.mark.parametrize(("words", "each"), [((), 1), (("-n", "4"), 2)])
+def test_tasks_of_a_slurm_step_find_each_other(words: tuple[str, ...], each: int, machines: Machines) -> None:
+    """S110, T19: nothing is said but the script, or the number of all processes."""
+    (machines.folder / "meets.py").write_text(MEETS)
+    jobs = [machines.start(at, *words, "meets.py", environ=slurm(at, machines.nodes)) for at in (0, 1)]
+    for at, done in enumerate(ends(jobs)):
+        assert done.code == 0, done.err
+        everyone = list(range(2 * each))
+        assert ranks(done.out) == [f"rank {at * each + local} {local} {everyone}" for local in range(each)], repr(done)
+
+
+def test_a_job_of_which_a_machine_lost_a_rank_ends_with_the_bits_of_the_unbroken_one(
+    world: MakeWorld, machines: Machines, tmp_path: Path
+) -> None:
+    """A3: the rank is killed, both machines start again, and the job goes on from its checkpoint."""
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "killed").mkdir()
+    whole = world(2).run(restart.train, Plan(str(tmp_path / "whole"), workers=0))
+    plan = Plan(str(tmp_path / "killed"), workers=0)
+    script = tmp_path / "once.py"
+    script.write_text(f"import sys\nsys.path.insert(0, {str(Path(restart.__file__).parent)!r})\n{ONCE}")
+    zero, one = ends(machines.start_both("-n", 2, "--max_restarts", 3, script, json.dumps(asdict(plan))))
+    assert (zero.code, one.code) == (0, 0), zero.err + one.err
+    assert "on machine 1, node2:" in zero.err
+    assert "rank 1 of 2" in zero.err
+    assert "was killed by SIGKILL" in zero.err
+    assert "starts again in 1 s" in zero.err
+    for rank, unbroken in enumerate(whole):
+        began, steps, digest = json.loads((tmp_path / "killed" / f"done-{rank}").read_text())
+        assert 0 < began < 10
+        assert (steps, digest) == (STEPS, unbroken.digest)
+
+
+@pytest.mark.parametrize("told", [0, 1])
+def test_a_signal_to_one_launcher_stops_both_machines_with_a_checkpoint(
+    told: int, machines: Machines, tmp_path: Path
+) -> None:
+    """T9 over machines."""
+    plan = Plan(str(tmp_path / "job"), workers=0, asks=True, pause_s=0.05, epochs=50, signals=("SIGTERM",))
+    folder = Path(plan.folder)
+    folder.mkdir()
+    jobs = machines.start_both("-n", 2, Path(restart.__file__), json.dumps(asdict(plan)))
+    machines.wait_for(lambda: (folder / "at-0").exists() and (folder / "at-1").exists())
+    jobs[told].process.send_signal(signal.SIGTERM)
+    for done in ends(jobs):
+        assert done.code == 75, done.err
+        assert "was asked to stop" in done.err
+    steps = [int((folder / f"stopped-{rank}").read_text()) for rank in (0, 1)]
+    assert steps[0] == steps[1]
+    saved = sorted((folder / "checkpoints").iterdir())
+    assert saved, "there is no checkpoint"
+
+
+def test_what_a_dry_run_prints_is_what_is_started(machines: Machines) -> None:
+    """Its commands and environment are those of the processes, but for the numbers that the system gives."""
+    (machines.folder / "tell.py").write_text(TELLS)
+    for number in (1, 0):
+        machines.start(number, *machines.place(number), "-n", 4, "--dry_run", "--explain", "tell.py", "x y")
+    dry = ends(machines.jobs[::-1])
+    real = ends(machines.start_both("-n", 4, "tell.py", "x y"))
+    for number, (said, done) in enumerate(zip(dry, real, strict=True)):
+        assert (said.code, done.code) == (0, 0), said.err + done.err
+        assert f"machines: 2, this is machine {number}; they meet at 10.77.0.1:29500" in said.err
+        assert "processes: 2 here" in said.err
+        told = {line["rank"]: line for line in map(json.loads, done.out.splitlines())}
+        assert sorted(told) == [2 * number, 2 * number + 1]
+        for rank, (command, given) in announced(said.out).items():
+            assert command.endswith("tell.py 'x y'")
+            assert told[rank]["arguments"] == ["tell.py", "x y"]
+            environ = told[rank]["environ"]
+            for name, value in given.items():
+                assert environ[name] == value or value.startswith("(a"), (rank, name)
+
+
+def announced(words: str) -> dict[int, tuple[str, dict[str, str]]]:
+    """What a dry run says of each rank: its command, and what is new in its environment."""
+    found: dict[int, tuple[str, dict[str, str]]] = {}
+    for line in words.splitlines():
+        if line.startswith("rank "):
+            number, _, command = line.removeprefix("rank ").partition(": ")
+            given: dict[str, str] = {}
+            found[int(number)] = command, given
+        elif "=" in line:
+            name, _, value = line.strip().partition("=")
+            given[name] = value
+    return found

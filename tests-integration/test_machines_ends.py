@@ -1,0 +1,139 @@
+"""How jobs of two machines end: both launchers give the same code, and say on which machine it was, and why."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jobs import line_of
+from namespaces import Machines, Node, ends, two_nodes
+
+# these know nothing of torch: rank 0 is on the first machine, rank 1 on the second
+PLAIN = """\
+import os, signal, subprocess, sys, time
+rank = int(os.environ["RANK"])
+open(f"here-{rank}", "w").close()
+while not (os.path.exists("here-0") and os.path.exists("here-1")):
+    time.sleep(0.01)
+"""
+RAISES = """\
+import time
+import torch
+from accel import Accelerator
+accelerator = Accelerator()
+for step in range(1000):
+    accelerator.gather(torch.ones(2))
+    if accelerator.process_index == 1 and step == 5:
+        raise ValueError("a bad batch")  # raised
+    time.sleep(0.02)
+"""
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, Node]]:
+    with two_nodes(tmp_path_factory.mktemp("nodes")) as found:
+        yield found
+
+
+@pytest.fixture
+def machines(nodes: tuple[Node, Node], tmp_path: Path) -> Iterator[Machines]:
+    found = Machines(nodes, tmp_path)
+    yield found
+    left = [found.processes(number) for number in (0, 1)]
+    found.end()
+    assert left == [[], []]
+
+
+def plain(machines: Machines, code: str) -> str:
+    (machines.folder / "plain.py").write_text(PLAIN + code)
+    return "plain.py"
+
+
+def last_words(words: str) -> str:
+    return "\n".join(words.splitlines()[-20:])
+
+
+def test_an_exception_on_another_machine_is_told_on_both_with_its_line_and_host(machines: Machines) -> None:
+    script = machines.folder / "raises.py"
+    script.write_text(RAISES)
+    zero, one = ends(machines.start_both("-n", 2, script))
+    for done in (zero, one):
+        said = last_words(done.err)
+        assert done.code == 1, said
+        assert "ValueError: a bad batch" in said, done.err
+        assert line_of(script, "raised") in said, done.err
+        assert "accel: rank 1 of 2" in said, done.err
+    assert "accel: on machine 1, node2:" in last_words(zero.err), zero.err
+    assert "ended here because of it: rank 0" in last_words(zero.err), zero.err
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_rank_that_is_killed_is_told_on_both_machines(killed: int, machines: Machines) -> None:
+    dies = f"if rank == {killed}: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(60)"
+    found = ends(machines.start_both("-n", 2, plain(machines, dies)))
+    for done in found:
+        assert done.code == 128 + signal.SIGKILL, done.err
+        assert f"rank {killed} of 2" in done.err
+        assert "was killed by SIGKILL" in done.err
+    assert f"accel: on machine {killed}, node{killed + 1}:" in found[1 - killed].err
+    assert "on machine" not in found[killed].err
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_launcher_that_is_killed_is_missed_and_nothing_is_left(killed: int, machines: Machines) -> None:
+    jobs = machines.start_both("-n", 4, "--max_restarts", 3, plain(machines, "time.sleep(60)"))
+    machines.wait_for((machines.folder / "here-3").exists)
+    jobs[killed].process.kill()
+    done = jobs[1 - killed].end(10)
+    assert done.code == 1, done.err
+    host = "node2 (10.77.0.2)" if killed else "10.77.0.1"
+    assert f"accel: on machine {killed}, {host}:\n  the machine is gone: " in done.err
+    mine = (0, 1) if killed else (2, 3)
+    assert f"ended here because of it: rank {mine[0]}, {mine[1]}" in done.err
+    assert "starts again" not in done.err
+
+
+@pytest.mark.parametrize("failed", [0, 1])
+def test_a_rank_that_fails_when_the_other_machine_has_ended_is_told_on_both(failed: int, machines: Machines) -> None:
+    late = f"if rank == {failed}: time.sleep(0.8); sys.exit(7)"
+    for done in ends(machines.start_both("-n", 2, plain(machines, late))):
+        assert done.code == 7, done.err
+        assert f"rank {failed} of 2" in done.err
+        assert "failed with exit code 7" in done.err
+
+
+@pytest.mark.parametrize("failed", [0, 1])
+def test_both_machines_start_again_after_a_failure_and_leave_nothing_behind(failed: int, machines: Machines) -> None:
+    """What the rank has started in a session of its own, as services are, would hold its port for ever."""
+    again = f"""
+attempt = os.environ["ACCEL_ATTEMPT"]
+left = f"left-{{rank}}"
+if attempt == "0":
+    child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    open(left, "w").write(str(child.pid))
+    if rank == {failed}: sys.exit(7)
+    time.sleep(60)
+print("rank", rank, "attempt", attempt, "left", os.path.exists("/proc/" + open(left).read()))
+"""
+    zero, one = ends(machines.start_both("-n", 2, "--max_restarts", 1, plain(machines, again)))
+    assert (zero.code, one.code) == (0, 0), zero.err + one.err
+    assert zero.out == "rank 0 attempt 1 left False\n"
+    assert one.out == "rank 1 attempt 1 left False\n"
+    assert "accel: starts again in 1 s (1 of 1 times)" in zero.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("told", [0, 1])
+def test_a_signal_to_one_launcher_ends_both(number: signal.Signals, told: int, machines: Machines) -> None:
+    """And nothing is started again: somebody wanted it to end."""
+    jobs = machines.start_both("-n", 2, "--max_restarts", 2, plain(machines, "time.sleep(60)"))
+    machines.wait_for((machines.folder / "here-1").exists)
+    machines.wait_for((machines.folder / "here-0").exists)
+    jobs[told].process.send_signal(number)
+    found = ends(jobs, 15)
+    assert found[told].code == 128 + number, found[told].err
+    assert f"was ended by {number.name} from outside" in found[told].err
+    other = found[1 - told]
+    assert other.code != 0, other.err
+    assert f"accel: on machine {told}" in other.err
+    assert number.name in other.err
