@@ -131,9 +131,12 @@ def test_the_time_to_stop_is_the_one_that_was_asked_for(grace_s: int, tmp_path: 
     job = start(SCRIPT, json.dumps(asdict(plan)), by=[*ACCEL[:-1], "--grace_period", str(grace_s), ACCEL[-1]])
     wait_for(tmp_path / "at-0", job)
     time.sleep(1)  # it is in its next step
+    ranks = ranks_of(job)
+    assert len(ranks) == 2
     told = time.monotonic()
     job.process.send_signal(signal.SIGTERM)
-    job.process.wait(40)
+    while set(ranks) & set(marked(job.mark)) and time.monotonic() - told < 20:
+        time.sleep(0.01)
     assert abs(time.monotonic() - told - grace_s) <= 0.5
     done = job.end()
     assert done.code == 128 + signal.SIGTERM, done.err
