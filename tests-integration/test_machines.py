@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import restart
 from accel_testing import MakeWorld
-from namespaces import Machines, Node, ends, two_nodes
+from namespaces import Machines, Node, ends
 from repository import ROOT
 from restart import Plan
 
@@ -43,12 +43,6 @@ TELLS = """\
 import json, os, sys
 print(json.dumps({"rank": int(os.environ["RANK"]), "arguments": sys.argv, "environ": dict(os.environ)}), flush=True)
 """
-
-
-@pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, Node]]:
-    with two_nodes(tmp_path_factory.mktemp("nodes")) as found:
-        yield found
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from jobs import line_of
-from namespaces import Machines, Node, ends, two_nodes
+from namespaces import Machines, Node, ends
 
 # these know nothing of torch: rank 0 is on the first machine, rank 1 on the second
 PLAIN = """\
@@ -27,12 +27,6 @@ for step in range(1000):
         raise ValueError("a bad batch")  # raised
     time.sleep(0.02)
 """
-
-
-@pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, Node]]:
-    with two_nodes(tmp_path_factory.mktemp("nodes")) as found:
-        yield found
 
 
 @pytest.fixture

@@ -5,17 +5,11 @@ from pathlib import Path
 
 import pytest
 from jobs import Ended
-from namespaces import Machines, Node, ends, two_nodes
+from namespaces import Machines, Node, ends
 
 FIRST = "10.77.0.1"
 SOON_S = 15
 HOLDER = "import socket, time; a = socket.create_server(('10.77.0.1', 29500)); print(1, flush=True); time.sleep(60)"
-
-
-@pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, Node]]:
-    with two_nodes(tmp_path_factory.mktemp("nodes")) as found:
-        yield found
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ class DataLoaderDispatcher(DataLoader[Batch]):
         self._skip = 0
         self._passes = Passes(self.clock, ledger if transport.rank == 0 else None, transport.size)
 
-    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override] # torch names a private class of its own
         self.set_epoch(self.iteration)
         forgotten = self._passes.forgotten
         with self.clock.iterating(self) as epoch:

@@ -76,7 +76,7 @@ class DataLoaderShard(DataLoader[Batch]):
         self._skip = 0
         self._seeds = True
 
-    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override] # torch names a private class of its own
         running, batches, resumed = self.begin_pass()
         with self.clock.iterating(self) as running.epoch:
             self._passes.open(running, self.fresh, resumed=resumed)

@@ -182,7 +182,7 @@ def _result(folder: Path, rank: int) -> Any:
         # The function left through sys.exit(0).
         return None
     with path.open("rb") as file:
-        return pickle.load(file)
+        return pickle.load(file)  # a process of ours wrote it, into a folder that only this user can enter
 
 
 def _why(outcome: Outcome, folder: Path) -> str:
