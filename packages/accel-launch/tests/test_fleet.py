@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from accel_launch import first as first_module
 from accel_launch import link
-from accel_launch.elsewhere import KILLED, OF_A_PEER, SAID, VERSION, Elsewhere, Share
+from accel_launch.elsewhere import VERSION, Elsewhere, Share
 from accel_launch.first import First
 from accel_launch.joined import Joined
 from accel_launch.machines import Place
+from accel_launch.outcome import KILLED, OF_A_PEER, SAID
 from accel_state.errors import CannotRun
 
 HOST = "127.0.0.1"

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 import pytest
 from accel_state import stall, watch
 from accel_state.board import Board
+from accel_state.exits import STALLED
 from accel_state.journal import Journal
-from accel_state.stall import STALLED
 from accel_state.watch import Watch, users_line
 from torch._C._distributed_c10d import HashStore
 

@@ -1,4 +1,4 @@
-"""The command line beside bare interpreters: a help page, one process, and two of a script that imports torch."""
+"""The command line beside bare interpreters: a help page, an import, one process, and two with torch or without."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from benchmarks.row import Lineup, Repetition, Row, Skipped
 ACCEL = (sys.executable, "-m", "accel_launch")
 ELASTIC = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 ACCELERATE = (sys.executable, "-m", "accelerate.commands.accelerate_cli")
-#: what a bare process may take more
-ALLOWED_S = 0.1
+#: what a bare process may take more: for a launcher, and for an import of the library
+ALLOWED_S, IMPORT_S = 0.1, 0.03
 #: two processes, as a shell script starts them
 SIDE_BY_SIDE = "{python} {script} & {python} {script} & wait"
 SCRIPTS = {
     "nothing.py": "",
     "imports.py": "import torch\n",
+    "facade.py": "import accel\n",
     "argparse_only.py": "import argparse\nargparse.ArgumentParser().parse_args()\n",
 }
 
@@ -43,8 +44,8 @@ class Folder:
 
 
 def _environ() -> Mapping[str, str]:
-    """That of a shell: no ranks, no settings, and no config file of the user."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ACCEL", "MASTER_"))}
+    """That of a shell: no ranks, no settings, no threads chosen by this harness, and no config file of the user."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ACCEL", "MASTER_", "OMP_"))}
     return {**kept, "ACCEL_HOME": "/nonexistent", "HF_HOME": "/nonexistent", "CUDA_VISIBLE_DEVICES": ""}
 
 
@@ -89,9 +90,19 @@ def _one() -> Lineup:
     )
 
 
-def _two() -> Lineup:
+def _import() -> Lineup:
     folder = Folder()
-    script = "imports.py"
+    return Lineup.of(
+        {
+            "raw": lambda: _started(folder, sys.executable, "nothing.py"),
+            "accel": lambda: _started(folder, sys.executable, "facade.py"),
+            "30 ms more": lambda: _started(folder, sys.executable, "nothing.py", plus_s=IMPORT_S),
+        }
+    )
+
+
+def _two(script: str) -> Lineup:
+    folder = Folder()
     bare = SIDE_BY_SIDE.format(python=sys.executable, script=script)
     two = ("--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no")
     return Lineup.of(
@@ -104,8 +115,19 @@ def _two() -> Lineup:
     )
 
 
+_two_of_nothing, _two_of_torch = partial(_two, "nothing.py"), partial(_two, "imports.py")
+
 ROWS = (
     Row("launch, accel --help", _help, 3.0, least=6, most=15),
     Row("launch, one process of an empty script", _one, 1.0, against="100 ms more", least=6, most=15),
-    Row("launch, two processes that import torch", _two, 1.05, least=3, most=5, warm_up=1),
+    Row("launch, import accel", _import, 1.0, against="30 ms more", least=6, most=15),
+    Row(
+        "launch, two processes of an empty script",
+        partial(_two, "nothing.py"),
+        0.7,
+        against="torchrun",
+        least=3,
+        most=5,
+    ),
+    Row("launch, two processes that import torch", partial(_two, "imports.py"), 1.05, least=5, most=9, warm_up=1),
 )

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from accel_launch.foreign_flags import BY_FOREIGN_FLAG, foreign_family, foreign_problem
 from accel_launch.kinds import Value
+from accel_launch.nearest import nearest
 from accel_launch.options import BY_FLAG, BY_NAME
 
 HELP = ("-h", "--help")
@@ -114,8 +114,8 @@ def _unknown(flag: str) -> str:
     family = foreign_family(flag)
     if family is not None:
         return family
-    near = get_close_matches(flag, [*BY_FLAG, *BY_FOREIGN_FLAG], n=1)
-    meant = f"; did you mean {near[0]}?" if near else ""
+    near = nearest(flag, [*BY_FLAG, *BY_FOREIGN_FLAG])
+    meant = f"; did you mean {near}?" if near is not None else ""
     return (
         f"{flag} is not an option of accel launch{meant} (see accel launch --help;"
         " options for the script come after the script)"

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from signal import SIGABRT
 from typing import TYPE_CHECKING
 
-from accel_launch.causes import last_cause, names_a_peer
-from accel_launch.elsewhere import KILLED, OF_A_PEER, SAID
+from accel_launch.outcome import KILLED, OF_A_PEER, SAID
 
 if TYPE_CHECKING:
     from accel_launch.outcome import Ended
@@ -32,6 +31,8 @@ def may_name_another(failures: Sequence[Ended], tails: Mapping[int, str], waited
 
 def place_of(ended: Ended, said: str) -> int:
     """Whether a process was killed, has said why it failed, or has lost a peer."""
+    from accel_launch.causes import last_cause, names_a_peer
+
     if ended.status == -SIGABRT and names_a_peer(said):
         return OF_A_PEER  # NCCL ends a process that has lost another one in this way
     if ended.status < 0:

@@ -3,10 +3,9 @@
 import os
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib import import_module
 
-from accel_launch.help_text import program_help
+from accel_launch.nearest import did_you_mean
 
 COMMANDS = {
     "config": "write, update and show the file of settings",
@@ -25,19 +24,18 @@ REFUSED = 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and gives its exit code: 2 if it was refused, 1 if it was empty."""
     tokens = list(sys.argv[1:] if arguments is None else arguments)
-    if not tokens:
-        print(program_help(COMMANDS.items()), end="")
-        return 1
-    name, *rest = tokens
+    name, *rest = tokens or ["--help"]
     if name in ("-h", "--help"):
+        # like all that follows, imported for those alone who need it: a start is not to wait
+        from accel_launch.help_text import program_help
+
         print(program_help(COMMANDS.items()), end="")
-        return 0
+        return 0 if tokens else 1
     if name == "--version":
         print(f"accel-launch {_version()}")
         return 0
     if name not in COMMANDS:
-        near = get_close_matches(name, COMMANDS, n=1)
-        meant = f"; did you mean {near[0]!r}?" if near else ""
+        meant = did_you_mean(name, COMMANDS)
         return _refuse([f"there is no command {name!r}{meant}; the commands are: {', '.join(COMMANDS)}"])
     command = import_module(f"accel_launch.commands.{name.replace('-', '_')}")
     try:
@@ -49,7 +47,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
     except Exception as error:
-        # Imported only now: a help page must not wait for it.
         from accel_state.errors import AccelError, CannotRun
 
         if isinstance(error, CannotRun):

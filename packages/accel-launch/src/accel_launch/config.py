@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 from accel_state.environ import HOME
@@ -21,6 +20,7 @@ from accel_launch.foreign_keys import (
     unsupported,
 )
 from accel_launch.kinds import SWITCH, Value
+from accel_launch.nearest import did_you_mean
 from accel_launch.options import BY_KEY
 
 DEFAULT_NAME = "default_config.yaml"
@@ -136,8 +136,7 @@ def interpret(content: Mapping[object, object]) -> tuple[dict[str, Value], list[
                     f"{key}: {value!r} is for SageMaker: set {COMPUTE_ENVIRONMENT}: {SAGEMAKER}, or remove the line"
                 )
         elif key not in KNOWN:
-            near = get_close_matches(str(key), [*BY_KEY, *KNOWN], n=1)
-            problems.append(f"unknown key {str(key)!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            problems.append(f"unknown key {str(key)!r}{did_you_mean(str(key), [*BY_KEY, *KNOWN])}")
     _legacy_fp16(content, values, problems)
     if remote:
         _sagemaker(content, values, problems)

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
+from accel_launch.outcome import KILLED
+
 #: of what launchers tell each other
 VERSION = 1
-#: whose failure comes first: one that was killed, one that says why, one that has lost a peer
-KILLED, SAID, OF_A_PEER = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from accel_state.errors import AccelError, CannotRun
 
 from accel_launch.job import Job, this_machine
 from accel_launch.kinds import Value
+from accel_launch.nearest import did_you_mean
 from accel_launch.notebook_files import failure_file, result_file, write_function
 from accel_launch.options import BY_NAME
 from accel_launch.outcome import Outcome
@@ -87,8 +87,8 @@ def _unsupported(reference: Mapping[str, object]) -> list[str]:
     problems = []
     for name, value in reference.items():
         if name not in REFERENCE_DEFAULTS:
-            near = get_close_matches(name, [*REFERENCE_DEFAULTS, "num_processes", "mixed_precision"], n=1)
-            problems.append(f"there is no keyword {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            known = [*REFERENCE_DEFAULTS, "num_processes", "mixed_precision"]
+            problems.append(f"there is no keyword {name!r}{did_you_mean(name, known)}")
         elif value not in REFERENCE_DEFAULTS[name]:
             problems.append(
                 f"{name}={value!r} is not supported: the processes run on this machine, meet at a free port and are"

@@ -1,11 +1,18 @@
 """How a job ended."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import Signals
+from typing import TYPE_CHECKING
 
-from accel_launch.elsewhere import Elsewhere
+if TYPE_CHECKING:
+    from accel_launch.elsewhere import Elsewhere
+
+#: whose failure comes first: one that was killed, one that says why, one that has lost a peer
+KILLED, SAID, OF_A_PEER = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +32,9 @@ class Outcome:
 
     `elsewhere` is what ended it from another machine; `outside` the signal by which somebody ended the job; `killed`
     are those that did not end in the time they had, which was `grace_s`; `waiting` says of ranks in the middle of an
-    exchange which one that was; `said` is the end of the errors that the first one has printed, and `last` whether
-    nobody has printed any after it; `logs` is the folder of all that was printed; `progressed` tells whether the job
-    has left a checkpoint.
+    exchange which one that was, and `latest` which one the first to fail was in last; `said` is the end of the errors
+    that the first one has printed, and `last` whether nobody has printed any after it; `logs` is the folder of all that
+    was printed; `progressed` tells whether the job has left a checkpoint.
     """
 
     size: int
@@ -36,12 +43,18 @@ class Outcome:
     outside: Signals | None = None
     killed: tuple[int, ...] = ()
     waiting: Mapping[int, str] = field(default_factory=dict)
+    latest: str = ""
     grace_s: float = 0.0
     progressed: bool = False
     elsewhere: Elsewhere | None = None
     said: str = ""
     last: bool = True
     logs: Path | None = None
+
+    @property
+    def well(self) -> bool:
+        """Whether all processes have ended by themselves, and none has failed."""
+        return self.first is None and self.outside is None and self.elsewhere is None
 
     @property
     def by_somebody(self) -> bool:

@@ -10,7 +10,6 @@ from accel_launch.lifeline import adopt_orphans, end_orphans
 from accel_launch.outcome import Outcome
 from accel_launch.running import run_job
 from accel_launch.signals import Inbox
-from accel_launch.verdict import explain
 
 #: seconds before the first start again, and at most; twice as many each time
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
@@ -65,9 +64,8 @@ def _repeated(
         finally:
             if failed:
                 end_orphans(others)
-        last_words = explain(outcome)
-        if last_words is not None:
-            say(last_words)
+        if not outcome.well:
+            _tell(outcome, say)
         failures = 1 if outcome.progressed else failures + 1
         if not failed or outcome.by_somebody or outcome.code == STOPPED:
             return outcome
@@ -81,3 +79,11 @@ def _repeated(
         say(f"accel: starts again in {pause_s:g} s ({failures} of {job.settings.max_restarts} times{since})")
         idle(pause_s)
         attempt += 1
+
+
+def _tell(outcome: Outcome, say: Callable[[str], None]) -> None:
+    from accel_launch.verdict import explain
+
+    last_words = explain(outcome)
+    if last_words is not None:
+        say(last_words)

@@ -4,10 +4,11 @@ import pkgutil
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
+
+from accel_launch.nearest import nearest
 
 
 def script_problem(
@@ -36,8 +37,8 @@ def _file_problem(script: str, cwd: Path) -> str | None:
         return f"script {script!r} is a directory {where}{holds}; name the file to run, or use -m for a module"
     if not path.parent.is_dir():
         return f"script {script!r} does not exist: there is no directory {path.parent} {where}"
-    near = get_close_matches(path.name, [entry.name for entry in path.parent.iterdir()], n=1)
-    meant = f"; did you mean {str(Path(script).with_name(near[0]))!r}?" if near else ""
+    near = nearest(path.name, [entry.name for entry in path.parent.iterdir()])
+    meant = f"; did you mean {str(Path(script).with_name(near))!r}?" if near else ""
     return f"script {script!r} does not exist {where}{meant}"
 
 
@@ -91,8 +92,8 @@ def _top_level(name: str, cwd: Path) -> ModuleSpec | None:
 def _no_such_module(name: str, missing: str, path: Sequence[str], cwd: Path) -> str:
     there = [module.name for module in pkgutil.iter_modules(list(path))]
     prefix, _, last = missing.rpartition(".")
-    near = get_close_matches(last, there, n=1)
-    meant = f"; did you mean {f'{prefix}.{near[0]}' if prefix else near[0]!r}?" if near else ""
+    near = nearest(last, there)
+    meant = f"; did you mean {f'{prefix}.{near}' if prefix else near!r}?" if near else ""
     part = "" if missing == name else f": there is no {missing!r}"
     return f"module {name!r} was not found{part} (working directory {cwd}){meant}"
 

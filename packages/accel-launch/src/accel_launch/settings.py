@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import Enum
 from typing import TypeVar
 
@@ -19,6 +18,7 @@ from accel_state.environ import (
 )
 
 from accel_launch.kinds import Value
+from accel_launch.nearest import nearest
 from accel_launch.options import BY_NAME, OPTIONS
 
 T = TypeVar("T", bool, int, str)
@@ -118,9 +118,9 @@ def _misspelt(environ: Mapping[str, str]) -> Iterator[str]:
     known = {name.removeprefix(PREFIX): name for name in names}
     for name, word in environ.items():
         if name.startswith(PREFIX) and name.removeprefix(PREFIX) not in known and word.strip():
-            near = get_close_matches(name.removeprefix(PREFIX), known, n=1, cutoff=0.8)
-            if near:
-                meant = known[near[0]]
+            near = nearest(name.removeprefix(PREFIX), known, likeness=0.8)
+            if near is not None:
+                meant = known[near]
                 yield f"{name} in the environment is no variable of accel; did you mean {meant}? If not, unset it"
 
 

@@ -1,23 +1,27 @@
 """Starts the processes of a job, waits for them, and ends them all when one fails or somebody asks for it."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from signal import Signals
+from typing import TYPE_CHECKING
 
 from accel_state.errors import CannotRun
 from accel_state.exits import STOPPED
 
 from accel_launch.blame import PEER_S, WORDS_S, blamed, may_name_another
-from accel_launch.elsewhere import OF_A_PEER, Elsewhere, Fleet
-from accel_launch.outcome import Ended, Outcome
+from accel_launch.outcome import OF_A_PEER, Ended, Outcome
 from accel_launch.plan import ProcessSpec
 from accel_launch.signals import ENDING, Inbox, Received
 from accel_launch.streams import Streams
+
+if TYPE_CHECKING:
+    from accel_launch.elsewhere import Elsewhere, Fleet
 
 # Between SIGTERM and SIGKILL for the others, after one process has failed.
 FAILURE_GRACE_S = 3.0
@@ -32,27 +36,30 @@ LONGEST_WAIT_S = 1.0
 LISTEN_S = 0.1
 
 
-@dataclass(slots=True)
 class _Crew:
     """The processes of one job, and what has happened to them so far."""
 
-    grace_s: Mapping[Signals, float] = field(default_factory=lambda: dict(GRACE_S))
-    others: Fleet | None = None
-    on_failure: Callable[[Ended, Signals | None], None] | None = None
-    streams: Streams | None = None
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    failures: list[Ended] = field(default_factory=list)
-    elsewhere: Elsewhere | None = None
-    elsewhere_s: float = 0.0
-    first: Ended | None = None
-    first_s: float = 0.0
-    ending: bool = False
-    peaks: dict[int, int] = field(default_factory=dict)
-    stopped: tuple[int, ...] = ()
-    outside: Signals | None = None
-    outside_time_s: float = 0.0
-    deadline_s: float | None = None
-    killed: tuple[int, ...] = ()
+    def __init__(
+        self,
+        grace_s: Mapping[Signals, float],
+        others: Fleet | None,
+        on_failure: Callable[[Ended, Signals | None], None] | None,
+        streams: Streams | None,
+    ) -> None:
+        self.grace_s, self.others, self.on_failure, self.streams = grace_s, others, on_failure, streams
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.peaks: dict[int, int] = {}
+        self.failures: list[Ended] = []
+        self.first: Ended | None = None
+        self.first_s = 0.0
+        self.elsewhere: Elsewhere | None = None
+        self.elsewhere_s = 0.0
+        self.outside: Signals | None = None
+        self.outside_s = 0.0
+        self.ending = False
+        self.deadline_s: float | None = None
+        self.stopped: tuple[int, ...] = ()
+        self.killed: tuple[int, ...] = ()
 
     def running(self) -> dict[int, subprocess.Popen[bytes]]:
         return {at: process for at, process in enumerate(self.processes) if self.status(process) is None}
@@ -137,11 +144,11 @@ class _Crew:
         if received.number not in ENDING:
             self.send(received.number)
         elif self.outside is None and self.first is None and self.elsewhere is None:
-            self.outside, self.outside_time_s = received.number, now_s
+            self.outside, self.outside_s = received.number, now_s
             self.deadline_s = now_s + self.grace_s[received.number]
             if not received.from_terminal:
                 self.send(received.number)
-        elif now_s - self.outside_time_s >= ECHO_S:
+        elif now_s - self.outside_s >= ECHO_S:
             self.deadline_s = now_s
 
 

@@ -1,29 +1,69 @@
-"""Who and where this process is. Importing this package does not import torch."""
+"""Who and where this process is. Importing this package imports nothing else; the first use of a name does."""
 
-from accel_state.clock import AtEpochEnd, Epoch, StepClock, Tail
-from accel_state.control import ProcessControl
-from accel_state.current import acquire, current, is_initialized, release, using
-from accel_state.devices import Device
-from accel_state.distributed_type import DistributedType
-from accel_state.environments import detect
-from accel_state.errors import (
-    AccelError,
-    CannotRun,
-    CollectiveMismatch,
-    NoRun,
-    PeerFailed,
-    PeerLost,
-    RunConflict,
-    TopologyError,
-    UnknownName,
-)
-from accel_state.journal import call_site
-from accel_state.process_group import GroupOptions
-from accel_state.registry import Registry
-from accel_state.run import Run, RunRequest
-from accel_state.topology import Rendezvous, Topology
-from accel_state.transports import Reduction, Transport
-from accel_state.views import AcceleratorState, PartialState
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from accel_state.clock import AtEpochEnd, Epoch, StepClock, Tail
+    from accel_state.control import ProcessControl
+    from accel_state.current_run import acquire, current, is_initialized, release, using
+    from accel_state.devices import Device
+    from accel_state.distributed_type import DistributedType
+    from accel_state.environments import detect
+    from accel_state.errors import (
+        AccelError,
+        CannotRun,
+        CollectiveMismatch,
+        NoRun,
+        PeerFailed,
+        PeerLost,
+        RunConflict,
+        TopologyError,
+        UnknownName,
+    )
+    from accel_state.journal import call_site
+    from accel_state.process_group import GroupOptions
+    from accel_state.registry import Registry
+    from accel_state.run import Run, RunRequest
+    from accel_state.topology import Rendezvous, Topology
+    from accel_state.transports import Reduction, Transport
+    from accel_state.views import AcceleratorState, PartialState
+
+_FOUND_IN = {
+    "AccelError": "accel_state.errors",
+    "AcceleratorState": "accel_state.views",
+    "AtEpochEnd": "accel_state.clock",
+    "CannotRun": "accel_state.errors",
+    "CollectiveMismatch": "accel_state.errors",
+    "Device": "accel_state.devices",
+    "DistributedType": "accel_state.distributed_type",
+    "Epoch": "accel_state.clock",
+    "GroupOptions": "accel_state.process_group",
+    "NoRun": "accel_state.errors",
+    "PartialState": "accel_state.views",
+    "PeerFailed": "accel_state.errors",
+    "PeerLost": "accel_state.errors",
+    "ProcessControl": "accel_state.control",
+    "Reduction": "accel_state.transports",
+    "Registry": "accel_state.registry",
+    "Rendezvous": "accel_state.topology",
+    "Run": "accel_state.run",
+    "RunConflict": "accel_state.errors",
+    "RunRequest": "accel_state.run",
+    "StepClock": "accel_state.clock",
+    "Tail": "accel_state.clock",
+    "Topology": "accel_state.topology",
+    "TopologyError": "accel_state.errors",
+    "Transport": "accel_state.transports",
+    "UnknownName": "accel_state.errors",
+    "acquire": "accel_state.current_run",
+    "call_site": "accel_state.journal",
+    "current": "accel_state.current_run",
+    "detect": "accel_state.environments",
+    "is_initialized": "accel_state.current_run",
+    "release": "accel_state.current_run",
+    "using": "accel_state.current_run",
+}
 
 __all__ = [
     "AccelError",
@@ -60,3 +100,13 @@ __all__ = [
     "release",
     "using",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FOUND_IN:
+        raise AttributeError(f"module 'accel_state' has no attribute {name!r}")
+    return getattr(import_module(_FOUND_IN[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -6,9 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-#: exit code of a job that was ended because ranks waited in vain
-STALLED = 70
-
 #: seconds after which a wait is in vain when a process is gone without a word; exchanges with it fail by themselves
 GONE_S = 30.0
 

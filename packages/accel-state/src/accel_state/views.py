@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import final
 
 from accel_state.control import ProcessControl
-from accel_state.current import acquire, current, is_initialized, release
+from accel_state.current_run import acquire, current, is_initialized, release
 from accel_state.run import Run, RunRequest
 
 

@@ -14,8 +14,9 @@ from types import FrameType
 from typing import NoReturn, final
 
 from accel_state.board import BEAT_S, Board
+from accel_state.exits import STALLED
 from accel_state.journal import Journal, is_ours
-from accel_state.stall import STALLED, Status, Verdict, judge
+from accel_state.stall import Status, Verdict, judge
 
 #: seconds between two looks at the board, and after which a wait is looked into
 POLL_S, LOOK_S = 0.25, 3.0

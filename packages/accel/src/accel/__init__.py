@@ -4,7 +4,6 @@ Importing this package does not import torch; the first use of a name does.
 """
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -28,10 +27,7 @@ if TYPE_CHECKING:
     from accel.operations import synchronize_rng_states
     from accel.progress import tqdm
 
-try:
-    __version__ = version("accel")
-except PackageNotFoundError:  # run from a bare tree
-    __version__ = "unknown"
+    __version__: str
 
 _FOUND_IN = {
     "Accelerator": "accel.accelerator",
@@ -86,6 +82,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
     if name not in _FOUND_IN:
         raise AttributeError(f"module 'accel' has no attribute {name!r}")
     return getattr(import_module(_FOUND_IN[name]), name)
@@ -93,3 +91,12 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("accel")
+    except PackageNotFoundError:
+        return "unknown"

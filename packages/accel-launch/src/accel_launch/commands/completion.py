@@ -1,10 +1,10 @@
 """`accel completion`: prints the script that has a shell complete commands, options, their values, and files."""
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 from accel_launch.completion_grammar import grammar
 from accel_launch.completion_scripts import SHELLS
+from accel_launch.nearest import did_you_mean
 
 HELP = """\
 usage: accel completion SHELL
@@ -29,8 +29,7 @@ def run(tokens: Sequence[str]) -> int:
     if len(tokens) > 1 or tokens[0] not in SHELLS:
         from accel_state.errors import CannotRun
 
-        near = get_close_matches(tokens[0], SHELLS, n=1)
-        meant = f"; did you mean {near[0]!r}?" if near and len(tokens) == 1 else ""
+        meant = did_you_mean(tokens[0], SHELLS) if len(tokens) == 1 else ""
         raise CannotRun("accel completion", [f"expected one of {', '.join(SHELLS)}, found {' '.join(tokens)!r}{meant}"])
     print(SHELLS[tokens[0]](grammar()), end="")
     return 0

@@ -3,7 +3,6 @@
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 
 from accel_state.environ import process_environ
@@ -15,6 +14,7 @@ from accel_launch.config_help import config_help
 from accel_launch.config_writer import file_text, keep_backup, write_config
 from accel_launch.foreign_keys import DISTRIBUTED_TYPE, LEGACY_FP16
 from accel_launch.kinds import Value
+from accel_launch.nearest import did_you_mean
 from accel_launch.options import BY_KEY, BY_NAME
 from accel_launch.settings import read_variables
 
@@ -30,8 +30,7 @@ def run(tokens: Sequence[str]) -> int:
     """
     name = tokens[0] if tokens and not tokens[0].startswith("-") else None
     if name is not None and name not in COMMANDS:
-        near = get_close_matches(name, COMMANDS, n=1)
-        meant = f"; did you mean {near[0]!r}?" if near else ""
+        meant = did_you_mean(name, COMMANDS)
         listed = ", ".join(COMMANDS)
         raise CannotRun(ASK, [f"there is no command accel config {name}{meant}; the commands are: {listed}"])
     own = COMMANDS[name] if name is not None else ()

@@ -3,9 +3,10 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
+
+from accel_launch.nearest import nearest
 
 COUNTS = "accel.estimation"
 OPTIONS = ("--dtypes", "--optimizer", "--json", "--help")
@@ -134,6 +135,6 @@ def _follow(asked: Asked, flag: str, values: Sequence[str]) -> None:
 def _unknown(token: str, flag: str) -> str:
     if flag in FOREIGN:
         return f"{flag} is not an option here: {FOREIGN[flag]}"
-    near = get_close_matches(flag, OPTIONS, n=1)
-    meant = f"; did you mean {near[0]}?" if near else ""
+    near = nearest(flag, OPTIONS)
+    meant = f"; did you mean {near}?" if near is not None else ""
     return f"{token} is not an option of accel estimate-memory{meant} (see accel estimate-memory --help)"

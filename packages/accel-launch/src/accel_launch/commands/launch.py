@@ -1,9 +1,9 @@
 """`accel launch`: starts a script on one or many processes."""
 
+import gc
 from collections.abc import Sequence
 
 from accel_launch.arguments import split
-from accel_launch.help_text import launch_help
 
 
 def run(tokens: Sequence[str]) -> int:
@@ -13,6 +13,8 @@ def run(tokens: Sequence[str]) -> int:
     """
     line = split(tokens)
     if line.help:
+        from accel_launch.help_text import launch_help
+
         print(launch_help(), end="")
         return 0
     from accel_state.environ import process_environ
@@ -51,7 +53,8 @@ def run(tokens: Sequence[str]) -> int:
     from accel_launch.streams import open_standard_streams
 
     open_standard_streams()
-
+    # what was read and imported so far stays to the end: nothing is to look through it again, least of all at the exit
+    gc.freeze()
     return run_until_done(job, inbox=command_line_inbox, say=_say).code
 
 

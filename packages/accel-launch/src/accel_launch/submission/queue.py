@@ -6,11 +6,11 @@ import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 
 from accel_state.errors import CannotRun
 
+from accel_launch.nearest import did_you_mean
 from accel_launch.options import BY_NAME, OPTIONS
 from accel_launch.settings import LaunchSettings, Origin
 
@@ -121,8 +121,7 @@ def unknown(options: Iterable[str], known: Sequence[str], queue: str) -> list[st
     problems = []
     for name in options:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            meant = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(known)}"
+            meant = did_you_mean(name, known) or f"; there are: {', '.join(known)}"
             problems.append(f"submit option {name!r} is none of {queue}{meant}")
     return problems
 

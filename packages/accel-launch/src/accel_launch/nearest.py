@@ -1,0 +1,17 @@
+"""The known name that somebody may have meant."""
+
+from collections.abc import Iterable
+
+
+def nearest(name: str, known: Iterable[str], *, likeness: float = 0.6) -> str | None:
+    """The known name most like `name`, of those at least so alike, where 1 is equal."""
+    # imported for those alone who have misspelt something: it takes 2 ms
+    from difflib import get_close_matches
+
+    return next(iter(get_close_matches(name, list(known), n=1, cutoff=likeness)), None)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The question that follows an error, empty where nothing is like `name`."""
+    near = nearest(name, known)
+    return f"; did you mean {near!r}?" if near is not None else ""
