@@ -1,7 +1,6 @@
 """T13: two processes of which one fails in some way, as a user sees it."""
 
 import re
-import signal
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -36,8 +35,8 @@ FAILURES = {
     "exit(3)": (ONE + "sys.exit(3)", 3, "", "failed with exit code 3"),
     "raise": (ONE + "raise ValueError('no')", 1, "seeded.py:4", "ValueError: no"),
     "SIGKILL": (ONE + "os.kill(os.getpid(), signal.SIGKILL)", 137, "", "killed by SIGKILL\n  probably out of memory"),
-    "SIGSEGV": (ONE + "import ctypes\nctypes.string_at(0)", 139, "", "killed by SIGSEGV\n  it crashed in native code"),
-    "SIGABRT": (ONE + "os.abort()", 134, "", "killed by SIGABRT\n  native code gave up"),
+    "SIGSEGV": (ONE + "import ctypes\nctypes.string_at(0)", 139, "seeded.py:5", "error: Segmentation fault"),
+    "SIGABRT": (ONE + "os.abort()", 134, "seeded.py:4", "Fatal Python error: Aborted"),
     "MemoryError": (ONE + "bytearray(1 << 60)", 1, "seeded.py:4", "MemoryError"),
     "chained": (
         ONE + "try:\n    {}['k']\nexcept KeyError as e:\n    raise RuntimeError('outer') from e",
@@ -118,7 +117,7 @@ def test_one_that_is_ended_and_then_fails_in_its_own_way_is_not_blamed(accel: Ru
     assert block.startswith("accel: rank 1 of 2 ")
     assert block.splitlines()[-1] == "  ended because of it: rank 0"
     end = "\n".join(done.stderr.splitlines()[-20:])
-    assert "much to say\nTraceback (most recent call last):\n" in end, "its traceback comes again"
+    assert "\nTraceback (most recent call last):\n" in end, "its traceback comes again"
     assert end.count("ValueError: the real cause") == 2
 
 
@@ -142,12 +141,29 @@ def test_a_killed_process_is_said_to_have_taken_much_memory(accel: Run, tmp_path
     assert 0.29 < float(found[1]) < 0.6
 
 
-def test_the_handler_of_faults_names_the_line(accel: Run, tmp_path: Path) -> None:
-    done = launched(accel, tmp_path, ONE + "import ctypes\nctypes.string_at(0)", PYTHONFAULTHANDLER="1")
-    block = last_block(done.stderr)
-    assert done.returncode == 128 + signal.SIGSEGV
-    assert "Fatal Python error: Segmentation fault\n  at " in block
+def test_a_crash_names_its_line_unless_somebody_has_turned_that_off(accel: Run, tmp_path: Path) -> None:
+    crash = ONE + "import ctypes\nctypes.string_at(0)"
+    block = last_block(launched(accel, tmp_path, crash).stderr)
     assert "seeded.py:5 in <module>\n  it crashed in native code\n" in block
+    block = last_block(launched(accel, tmp_path, crash, PYTHONFAULTHANDLER="").stderr)
+    assert "it crashed in native code; run it with PYTHONFAULTHANDLER=1 to see the Python line" in block
+    assert "seeded.py:" not in block
+
+
+@needs_torch
+def test_a_killed_one_is_found_by_its_last_exchange(accel: Run, tmp_path: Path) -> None:
+    script = (
+        "import os, signal\n"
+        "from accel import Accelerator\n"
+        "accelerator = Accelerator(cpu=True)\n"
+        "accelerator.wait_for_everyone()\n"
+        "os.kill(os.getpid(), signal.SIGKILL) if accelerator.process_index else signal.pause()\n"
+    )
+    block = last_block(launched(accel, tmp_path, script).stderr)
+    found = re.search(r"\n  its last exchange was (.+) at (.+) \(exchange (\d+), (\d+) s ago\)\n?$", block)
+    assert found is not None, block
+    assert found[2].endswith("seeded.py:4")
+    assert int(found[4]) < 60
 
 
 @needs_torch

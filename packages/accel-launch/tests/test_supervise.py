@@ -68,7 +68,7 @@ def alive(pid: int) -> bool:
     [
         ("sys.exit(7)", 7, "failed with exit code 7\n  its own message is above"),
         ("os.kill(os.getpid(), signal.SIGKILL)", 137, "was killed by SIGKILL\n  probably out of memory"),
-        ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "was killed by SIGSEGV\n  it crashed in native code"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "was killed by SIGSEGV\n  Fatal Python error: Seg"),
     ],
 )
 def test_the_first_failure_ends_the_others_and_is_the_last_word(

@@ -10,7 +10,7 @@ from contextlib import suppress
 from accel_launch.job import Job, become_process
 from accel_launch.link import address_towards, interface_towards
 from accel_launch.machines import Place
-from accel_launch.plan import ProcessSpec, plan_one
+from accel_launch.plan import FAULTS, ProcessSpec, plan_one
 
 
 def become_agent(job: Job, place: Place) -> None:
@@ -36,6 +36,7 @@ def agent(job: Job, place: Place) -> ProcessSpec:
     }
     interface = interface_towards(place.host, place.port)
     environ = {
+        FAULTS: "1",
         "OMP_NUM_THREADS": str(max(1, job.machine.cores // job.count)),
         **({name: interface for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")} if interface else {}),
         **plan_one(settings, job.command, job.environ).environ,

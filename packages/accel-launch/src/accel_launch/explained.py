@@ -6,14 +6,14 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from accel_state.environ import ATTEMPT, JOURNAL, STORE_FD, STORE_PORT
+from accel_state.environ import JOURNAL, STORE_FD, STORE_PORT
 
 from accel_launch.elastic import agent
 from accel_launch.first import address_of
 from accel_launch.job import Job
 from accel_launch.link import interface_towards
 from accel_launch.machines import Place
-from accel_launch.plan import LOOPBACK, Ports, ProcessSpec, plan_many, plan_one, started_by_others
+from accel_launch.plan import LOOPBACK, Ports, ProcessSpec, plan_many, plan_one, started_by_others, watched
 from accel_launch.settings import C10D
 
 #: what stands for a number that the system gives at the start
@@ -56,7 +56,7 @@ def what_would_start(job: Job) -> Iterator[str]:
 def _specs(job: Job) -> list[ProcessSpec]:
     if job.alone:
         return [plan_one(job.settings, job.command, job.environ)]
-    environ = {**job.environ, ATTEMPT: "0", JOURNAL: ""}
+    environ = {**watched(job.environ, 0), JOURNAL: ""}
     if job.count == 1 and job.place is None:
         return [plan_one(job.settings, job.command, environ)]
     ports = Ports(store_port=1, store_fd=0, master_port=1)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from accel_state.environ import (
     ACCUMULATION_STEPS,
+    ATTEMPT,
     JOURNAL,
     MIXED_PRECISION,
     STORE_FD,
@@ -19,6 +20,9 @@ from accel_state.topology import ACCEL_LAUNCH, Rendezvous, Topology
 from accel_launch.settings import LaunchSettings, Origin
 
 LOOPBACK = "127.0.0.1"
+
+#: has Python print where it is when native code crashes
+FAULTS = "PYTHONFAULTHANDLER"
 
 # What torchrun, mpirun and srun set in each process they start: a variable, and the number of processes.
 _RANKS = ("RANK", "WORLD_SIZE")
@@ -200,6 +204,11 @@ def plan_many(
         )
         for place in places
     ]
+
+
+def watched(environ: Mapping[str, str], attempt: int) -> dict[str, str]:
+    """The environment of a job that this process waits for, started so often before; a crash tells its Python line."""
+    return {FAULTS: "1", **environ, ATTEMPT: str(attempt)}
 
 
 def _without_store(environ: Mapping[str, str]) -> dict[str, str]:

@@ -1,5 +1,7 @@
 """Runs what of a job this machine has to start, from its first process to the end of its last."""
 
+from __future__ import annotations
+
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -9,21 +11,21 @@ from functools import partial
 from pathlib import Path
 from signal import Signals
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
-from accel_state.environ import ATTEMPT, JOURNAL, PROGRESS
+from accel_state.environ import JOURNAL, PROGRESS
 from accel_state.errors import CannotRun
-from accel_state.journal import read
 
 from accel_launch.affinity import cores_of_processes
-from accel_launch.blame import place_of
-from accel_launch.elsewhere import Elsewhere, Fleet
 from accel_launch.job import Job
 from accel_launch.outcome import Ended, Outcome
-from accel_launch.plan import Ports, plan_many, plan_one
+from accel_launch.plan import Ports, plan_many, plan_one, watched
 from accel_launch.signals import Inbox
 from accel_launch.streams import Streams, shown_of
 from accel_launch.supervise import supervise
-from accel_launch.verdict import cause_of, described
+
+if TYPE_CHECKING:
+    from accel_launch.elsewhere import Fleet
 
 #: seconds for the last words of a process to arrive, after it has ended
 WORDS_S = 0.1
@@ -67,7 +69,7 @@ def run_share(
         inbox.in_child()
         die_with_parent(parent)
 
-    environ = {**job.environ, ATTEMPT: str(attempt)}
+    environ = watched(job.environ, attempt)
     with TemporaryDirectory(prefix="accel-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
         folder = Path(name)
         if ports is None:
@@ -96,9 +98,10 @@ def run_share(
             on_failure=partial(_tell, fleet, streams, ports) if fleet is not None else None,
         )
         progressed = (folder / PROGRESS).exists()
-        waiting = _waiting(folder, [spec.rank for spec in specs]) if ports is not None else {}
         world = (ports.world if ports is not None else None) or job.count
-        return replace(outcome, size=world, waiting=waiting, progressed=progressed)
+        outcome = replace(outcome, size=world, progressed=progressed)
+        ranks = [spec.rank for spec in specs]
+        return outcome if outcome.well or ports is None else _with_exchanges(outcome, folder, ranks)
 
 
 def _cores(job: Job) -> list[list[int]]:
@@ -128,6 +131,10 @@ def _logs(job: Job, attempt: int) -> Path | None:
 
 def _tell(fleet: Fleet, streams: Streams | None, ports: Ports | None, ended: Ended, outside: Signals | None) -> None:
     """Tells other machines of a process that has failed, with its last words."""
+    from accel_launch.blame import place_of
+    from accel_launch.elsewhere import Elsewhere
+    from accel_launch.verdict import cause_of, described
+
     time.sleep(WORDS_S)
     said = streams.tails().get(ended.rank, "") if streams is not None else ""
     cause = cause_of(ended, said)
@@ -140,7 +147,14 @@ def _tell(fleet: Fleet, streams: Streams | None, ports: Ports | None, ended: End
     fleet.tell(Elsewhere(fleet.machine, fleet.host, words, code, shown, place, fleet.attempt, by_somebody))
 
 
-def _waiting(journals: Path, ranks: Sequence[int]) -> dict[int, str]:
-    """The exchange that each process was in when it ended, by rank; a process notes them where they outlive it."""
+def _with_exchanges(outcome: Outcome, journals: Path, ranks: Sequence[int]) -> Outcome:
+    """The outcome, with the exchange that each process was in when it ended, and the last one of that which failed."""
+    from accel_state.journal import read
+
     newest = {rank: entries[-1] for rank in ranks if (entries := read(journals / str(rank)))}
-    return {rank: f"{entry} (exchange {entry.number})" for rank, entry in newest.items() if entry.ended is None}
+    waiting = {rank: f"{entry} (exchange {entry.number})" for rank, entry in newest.items() if entry.ended is None}
+    last = newest.get(outcome.first.rank) if outcome.first is not None else None
+    if last is None or last.ended is None:
+        return replace(outcome, waiting=waiting)
+    ago = f"{time.monotonic() - last.ended:.0f} s ago"
+    return replace(outcome, waiting=waiting, latest=f"{last} (exchange {last.number}, {ago})")

@@ -3,11 +3,11 @@
 import shlex
 import signal
 
-from accel_state.exits import STOPPED
-from accel_state.stall import STALLED
+from accel_state.exits import STALLED, STOPPED
 
 from accel_launch.causes import Cause, last_cause, last_fault
 from accel_launch.outcome import Ended, Outcome
+from accel_launch.plan import FAULTS
 
 HINTS = {
     signal.SIGKILL: "probably out of memory: the system, or a container's limit, kills a process that takes too much",
@@ -17,7 +17,7 @@ HINTS = {
     signal.SIGILL: "native code was built for another kind of processor",
     signal.SIGTERM: "something outside the job asked this process to end",
 }
-HANDLER = "run it with PYTHONFAULTHANDLER=1 to see the Python line"
+HANDLER = f"run it with {FAULTS}=1 to see the Python line"
 LONGEST_COMMAND = 200
 LONGEST_LINE = 500
 
@@ -40,6 +40,8 @@ def explain(outcome: Outcome) -> str | None:
     lines += described(first, outcome.size, cause)
     if outcome.stopped:
         lines.append(f"  ended because of it: rank {_ranks(outcome.stopped)}")
+    if outcome.latest and first.status < 0 and (cause is None or cause.where is None):
+        lines.append(f"  its last exchange was {outcome.latest}")
     lines += [f"  rank {rank} was in {call}" for rank, call in sorted(outcome.waiting.items())]
     return "\n".join(lines + _logs(outcome))
 
