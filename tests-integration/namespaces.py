@@ -87,10 +87,11 @@ class Machines:
         return process
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float = 30) -> None:
-        """Returns when something is so; fails if a launcher ends before."""
+        """Returns when something is so; fails if a launcher that runs ends before."""
+        known = [job for job in self.jobs if job.process.poll() is None]
         until = time.monotonic() + timeout_s
         while not condition():
-            ended = [job.end().err for job in self.jobs if job.process.poll() is not None]
+            ended = [job.end().err for job in known if job.process.poll() is not None]
             assert not ended, ended
             assert time.monotonic() < until, [job.end(0).err for job in self.jobs]
             time.sleep(0.02)

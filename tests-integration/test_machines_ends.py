@@ -87,6 +87,18 @@ def test_a_launcher_that_is_killed_is_missed_and_nothing_is_left(killed: int, ma
     assert "starts again" not in done.err
 
 
+@pytest.mark.parametrize("killed", [0, 1])
+def test_an_agent_of_torch_that_is_killed_leaves_nothing(killed: int, machines: Machines) -> None:
+    words = ("-n", 4, "--rdzv_backend", "c10d", plain(machines, "time.sleep(60)"))
+    jobs = machines.start_both(*words)
+    machines.wait_for((machines.folder / "here-3").exists)
+    jobs[killed].process.kill()
+    jobs[killed].process.wait()
+    machines.wait_for(lambda: machines.processes(killed) == [])
+    jobs[1 - killed].process.terminate()
+    assert jobs[1 - killed].end(10).code == 128 + signal.SIGTERM
+
+
 @pytest.mark.parametrize("failed", [0, 1])
 def test_a_rank_that_fails_when_the_other_machine_has_ended_is_told_on_both(failed: int, machines: Machines) -> None:
     late = f"if rank == {failed}: time.sleep(0.8); sys.exit(7)"

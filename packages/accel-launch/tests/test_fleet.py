@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from accel_launch import elsewhere, link
 from accel_launch import first as first_module
-from accel_launch import link
 from accel_launch.elsewhere import VERSION, Elsewhere, Share
 from accel_launch.first import First
 from accel_launch.joined import Joined
@@ -26,6 +26,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence counts after 0.6 s, in which six signs of life have room."""
     monkeypatch.setattr(link, "SILENCE_S", 0.6)
     monkeypatch.setattr(link, "BEAT_S", 0.1)
+    monkeypatch.setattr(elsewhere, "BEAT_S", 0.1)
     monkeypatch.setattr(first_module, "HELLO_S", 0.3)
 
 
@@ -231,6 +232,19 @@ def test_a_machine_that_is_gone_is_told_to_those_that_are_left(gone: int, pool: 
             assert "the machine is gone: its launcher has ended" in found.words
         assert first.lost
         assert not left.lost
+
+
+@pytest.mark.parametrize("waits", [0, 1])
+def test_a_machine_whose_terminal_nobody_reads_is_not_gone(waits: int, pool: ThreadPoolExecutor, port: int) -> None:
+    """Its launcher waits in a write, for as long as its user has stopped the output."""
+    with fleet(pool, port, 2) as (first, (one,)):
+        blocked, other = ((first, one), (one, first))[waits]
+        with blocked.beating():
+            until = time.monotonic() + 3 * link.SILENCE_S
+            while time.monotonic() < until:
+                assert other.heard() is None
+                time.sleep(0.01)
+        assert until_heard(other.heard).machine == waits, "and it is once it gives no sign"
 
 
 def test_a_first_machine_that_falls_silent_is_gone(pool: ThreadPoolExecutor, port: int) -> None:

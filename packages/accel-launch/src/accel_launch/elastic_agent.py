@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -39,9 +40,10 @@ def main(about: dict[str, Any]) -> int:
         local_addr=about["address"] or None,
         logs_specs=logs,
     )
-    command = about["command"]
+    # torch's agent ties nobody to its life
+    tied = ("-m", "accel_launch.tied", str(os.getpid()), *about["command"])
     try:
-        elastic_launch(config, command[0])(*command[1:])
+        elastic_launch(config, sys.executable)(*tied)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         _say(f"rank {rank} (pid {failure.pid}) {how_ended(failure.exitcode)}; its own message is above")

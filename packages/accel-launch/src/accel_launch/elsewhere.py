@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import socket
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
+from accel_launch.link import BEAT_S, Wire
 from accel_launch.outcome import KILLED
 
 #: of what launchers tell each other
@@ -73,3 +76,25 @@ class Fleet(ABC):
     @abstractmethod
     def tell(self, failed: Elsewhere) -> None:
         """Tells the others what has ended it here."""
+
+    @abstractmethod
+    def wires(self) -> Iterable[Wire]:
+        """The connections that this machine has."""
+
+    @contextmanager
+    def beating(self) -> Iterator[None]:
+        """While a block waits for somebody who reads, a thread gives signs of life; the block uses no connection."""
+        over = threading.Event()
+
+        def beat() -> None:
+            while not over.wait(BEAT_S):
+                for wire in self.wires():
+                    wire.beat()
+
+        thread = threading.Thread(target=beat, name="accel-beat", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()

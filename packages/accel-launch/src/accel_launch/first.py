@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from math import inf
@@ -144,6 +145,10 @@ class First(Fleet):
                 one.wire.send({"is": "go", "share": share})
             first += one.processes
         return Share(0, attempt, 0, world, address, store_port, master_port)
+
+    def wires(self) -> Iterator[Wire]:
+        """Those to all other machines."""
+        return (one.wire for one in self._others)
 
     def heard(self) -> Elsewhere | None:
         """What any machine has to say; the others are told."""

@@ -42,6 +42,10 @@ class Joined(Fleet):
             raise Lost("it was not joined")
         return self._wire
 
+    def wires(self) -> tuple[Wire, ...]:
+        """That to the first machine."""
+        return (self._wire,) if self._wire is not None else ()
+
     def join(self, wait_s: float) -> None:
         """Says who this is.
 

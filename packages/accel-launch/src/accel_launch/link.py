@@ -45,6 +45,12 @@ class Wire:
         self._goes += json.dumps(message).encode() + b"\n"
         self._flush()
 
+    def beat(self) -> None:
+        """Sends a sign of life."""
+        self._beat = time.monotonic()
+        with suppress(Lost):  # what it has said is still to be read
+            self.send({"is": "beat"})
+
     def receive(self, *kinds: str) -> list[Message]:
         """What has come of these kinds; a sign of life is sent, and one of the other end expected.
 
@@ -52,9 +58,7 @@ class Wire:
         """
         now, ended = time.monotonic(), ""
         if now - self._beat >= BEAT_S:
-            self._beat = now
-            with suppress(Lost):  # what it has said is still to be read
-                self.send({"is": "beat"})
+            self.beat()
         try:
             while True:
                 chunk = self._connection.recv(1 << 16)

@@ -1,7 +1,10 @@
 """Starts a job again after it has failed, as often as it was allowed since it got further."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from accel_state.exits import STOPPED
 
@@ -10,6 +13,9 @@ from accel_launch.lifeline import adopt_orphans, end_orphans
 from accel_launch.outcome import Outcome
 from accel_launch.running import run_job
 from accel_launch.signals import Inbox
+
+if TYPE_CHECKING:
+    from accel_launch.elsewhere import Fleet
 
 #: seconds before the first start again, and at most; twice as many each time
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
@@ -34,16 +40,24 @@ def run_until_done(job: Job, *, inbox: Callable[[], Inbox], say: Callable[[str],
     if place.rank != 0:
         with Joined(place, job.count, asked=job.settings.num_processes, patient=patient) as joined:
             joined.join(job.settings.join_timeout)
-            return follow(job, place, joined, inbox=inbox, say=say)
+            return follow(job, place, joined, inbox=inbox, say=_with_signs_of_life(joined, say))
     with First(place, job.count, asked=job.settings.num_processes, patient=patient) as first:
         first.gather(job.settings.join_timeout)
         return _repeated(
             job,
             lambda attempt: lead(job, place, first, inbox=inbox(), attempt=attempt),
-            say,
+            _with_signs_of_life(first, say),
             idle=first.idle,
             may=lambda: not first.lost,
         )
+
+
+def _with_signs_of_life(fleet: Fleet, say: Callable[[str], None]) -> Callable[[str], None]:
+    def said(words: str) -> None:
+        with fleet.beating():
+            say(words)
+
+    return said
 
 
 def _repeated(

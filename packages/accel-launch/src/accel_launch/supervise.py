@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from signal import Signals
 from typing import TYPE_CHECKING
 
@@ -190,7 +190,8 @@ def supervise(
         finally:
             crew.kill()
     if streams is not None:
-        streams.finish()
+        with others.beating() if others is not None else nullcontext():
+            streams.finish()
     tails = streams.tails() if streams is not None else {}
     # after a signal it is the first by time, unless another machine was told of one sooner
     first = crew.first if crew.outside is not None and crew.first is not None else blamed(crew.failures, tails)
