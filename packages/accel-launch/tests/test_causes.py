@@ -44,6 +44,43 @@ def test_of_several_tracebacks_the_last_one_counts() -> None:
     assert (found.what, found.traceback.count("Traceback")) == ("ValueError: yes", 1)
 
 
+def test_what_ends_no_process_is_no_cause() -> None:
+    """A destructor or a thread that fails, before the exception that counts or after it."""
+    for words in ("Exception ignored in: <function Loader.__del__ at 0x7>", "Exception in thread Thread-1:"):
+        beside = f"{words}\n{PLAIN.replace('no', 'beside')}"
+        for text in (beside + PLAIN, PLAIN + beside, marked("[rank1]: ", beside + PLAIN + beside)):
+            found = last_cause(text)
+            assert found is not None
+            assert found.what == "ValueError: no"
+    assert last_cause(beside) is not None, "better than nothing"
+
+
+def test_an_exception_of_pythons_own_exit_has_the_line_of_the_one_before_it() -> None:
+    """A loader that finds its worker gone says so once where it is used, and once more at the exit."""
+    at_exit = (
+        "Traceback (most recent call last):\n"
+        '  File "<frozen weakref>", line 666, in _exitfunc\n'
+        "    f()\n"
+        "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.\n"
+    )
+    found = last_cause(PLAIN + at_exit)
+    assert found == Cause(
+        "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.",
+        '/home/me/model.py:3 in main: raise ValueError("no")',
+        (PLAIN + at_exit).rstrip(),
+    )
+    apart = last_cause(PLAIN + "a line of the script\n" + at_exit)
+    assert apart is not None
+    assert apart.where is None, "the one before was caught"
+
+
+def test_where_python_cannot_print_a_traceback_its_words_are_taken() -> None:
+    dump = "object address  : 0x7f5b\nobject refcount : 2\nobject type     : 0x7f5c\nobject type name: EOFError\n"
+    found = last_cause(f"Traceback (most recent call last):\n{dump}object repr     : EOFError('x')\nlost sys.stderr\n")
+    assert found is not None
+    assert (found.what, found.where) == ("EOFError('x')", None)
+
+
 def test_one_of_a_loader_worker_is_the_one_that_the_worker_had() -> None:
     """The worker's own traceback is text of the exception in the process that it works for."""
     text = (

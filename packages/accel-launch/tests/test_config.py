@@ -137,12 +137,14 @@ def test_all_problems_come_at_once_with_the_file_and_the_nearest_name(tmp_path: 
     assert all(str(path) in problem for problem in problems)
     assert "unknown key 'num_process'; did you mean 'num_processes'?" in problems[0]
     assert "did you mean 'mixed_precision'?" in problems[1]
-    assert problems[2].endswith("unknown key 'zzz'")
+    assert problems[2].endswith("unknown key 'zzz': remove the line")
 
 
 @pytest.mark.parametrize(
     ("text", "name", "words"),
     [
+        ("num_processes: 2\ntee: 3\nnum_processes: 4", "c.yaml", "'num_processes' is there 2 times: keep one"),
+        ('{"tee": 1, "tee": 1, "tee": 2}', "c.json", "'tee' is there 3 times: keep one"),
         ("a: [", "c.yaml", "not YAML"),
         ("{", "c.json", "not JSON"),
         ("- 1", "c.yaml", "found a list"),

@@ -59,7 +59,7 @@ OF_TORCH = {
         *(1, "seeded.py:9", "LookupError: bad sample"),
     ),
     "loader worker is killed": (
-        LOADER.replace("ACT", "os.kill(os.getpid(), signal.SIGKILL)"),
+        LOADER.replace("ACT", "__import__('time').sleep(0.5); os.kill(os.getpid(), signal.SIGKILL)"),
         *(1, "seeded.py:11", "Error: "),
     ),
 }

@@ -82,7 +82,7 @@ def test_wrong_variables_are_all_reported() -> None:
         ("ACCEL_MIXED_PRECISON", "ACCEL_MIXED_PRECISION"),
         ("ACCEL_LOG_LEVL", "ACCEL_LOG_LEVEL"),
         ("ACCEL_MAILBOXES", "ACCEL_MAILBOX"),
-        ("ACCEL_CPU", None),
+        ("ACCEL_CPU", "ACCEL_USE_CPU"),
         ("ACCEL_MODE", None),  # with the part that all share it would be near ACCEL_HOME
         ("ACCEL_SIMULATOR_PATH", None),
         ("ACCELL_NUM_PROCESSES", None),
@@ -96,6 +96,17 @@ def test_t15_a_misspelt_variable_names_the_one_that_was_meant_and_others_are_lef
     expected = f"{name} in the environment is no variable of accel; did you mean {meant}? If not, unset it"
     assert problems == ([] if meant is None else [expected])
     assert read_variables({name: ""}) == ({}, [])
+
+
+def test_a_variable_of_accelerate_that_asks_for_something_is_no_silent_nothing() -> None:
+    asked = {"ACCELERATE_MIXED_PRECISION": "fp16", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"}
+    _, problems = read_variables(asked)
+    precision, steps = problems
+    assert precision.startswith("ACCELERATE_MIXED_PRECISION='fp16' in the environment sets nothing here: ")
+    assert steps.endswith("set ACCEL_GRADIENT_ACCUMULATION_STEPS, or unset it")
+    assert read_variables({**asked, "ACCEL_MIXED_PRECISION": "no", "ACCEL_GRADIENT_ACCUMULATION_STEPS": "2"})[1] == []
+    nothing = {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_USE_CPU": "false", "ACCELERATE_DEBUG_MODE": "1"}
+    assert read_variables({**nothing, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "1"}) == ({}, [])
 
 
 def test_every_variable_that_accel_reads_is_known() -> None:

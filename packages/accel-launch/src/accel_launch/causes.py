@@ -12,6 +12,10 @@ from itertools import takewhile
 _BEGIN = re.compile(
     r"^(?P<mark>(?:\[[^\]]*\]:? ?)*[ |+]*)(?:Original |Exception Group )?Traceback \(most recent call last\):$"
 )
+#: what Python says before the traceback of an exception that ends no process
+_BESIDES = ("Exception ignored ", "Exception in thread ", "Error in atexit")
+#: what Python says where it cannot print a traceback
+_BARE = re.compile(r"^object repr     : (.+)$")
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+)(?:,? in (?P<where>.+))?$')
 #: what is said instead of an exception by Python itself, or by its handler of faults
 _FAULT = re.compile(r"^(Fatal Python error: .+|Segmentation fault.*|terminate called .+)$", re.MULTILINE)
@@ -56,10 +60,30 @@ def last_cause(text: str) -> Cause | None:
     begins = [(number, match) for number, line in enumerate(lines) if (match := _BEGIN.match(line.rstrip()))]
     if not begins:
         return _syntax_error(lines) or last_fault(text)
-    start, match = begins[-1]
+    ends = [(at, found) for at, found in begins if not _before(lines, at, found["mark"]).startswith(_BESIDES)] or begins
+    start, match = ends[-1]
+    cause = _traceback(lines, start, match)
+    if cause is None or cause.where is not None or len(ends) < 2:
+        return cause
+    # one that Python's own code meets at the exit, such as a loader that finds its worker gone once more
+    before = _traceback(lines, *ends[-2])
+    if before is None or before.where is None or ends[-2][0] + before.traceback.count("\n") + 1 != start:
+        return cause
+    return Cause(cause.what, before.where, f"{before.traceback}\n{cause.traceback}")
+
+
+def _before(lines: list[str], at: int, mark: str) -> str:
+    return lines[at - 1][len(mark) :] if at else ""
+
+
+def _traceback(lines: list[str], start: int, match: re.Match[str]) -> Cause | None:
+    """The cause that the traceback there tells of; None where its end is missing."""
     mark = match["mark"].replace("+", "|").rstrip()
     block = [line[len(match["mark"]) :] for line in takewhile(lambda line: line.startswith(mark), lines[start + 1 :])]
     block.insert(0, lines[start][len(match["mark"]) :])
+    bare = next((found for line in block[1:6] if (found := _BARE.match(line))), None)
+    if bare is not None:
+        return Cause(bare[1], None, "\n".join(block[:7]))
     end = next((at for at, line in enumerate(block[1:], 1) if line and not line.startswith(" ")), None)
     if end is None:
         return None

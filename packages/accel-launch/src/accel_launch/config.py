@@ -1,7 +1,9 @@
 """Finds and reads a config file: accel's own keys, and Accelerate's as far as they ask for something accel does."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from accel_state.environ import HOME
@@ -85,7 +87,7 @@ def _parse(path: Path) -> object:
         from accel_launch.syntax_words import json_words
 
         try:
-            return json.loads(text) if text.strip() else None
+            return json.loads(text, object_pairs_hook=partial(_once, path)) if text.strip() else None
         except json.JSONDecodeError as error:
             raise CannotRun(f"config file {path}", [f"not JSON: {json_words(error, text)}"]) from None
         except RecursionError:
@@ -95,12 +97,25 @@ def _parse(path: Path) -> object:
     from accel_launch.syntax_words import yaml_words
 
     try:
-        return yaml.safe_load(text)
+        node = yaml.compose(text, yaml.SafeLoader)
+        content = yaml.safe_load(text)
     # A date such as 2026-99-99 is a ValueError, which the library lets through.
     except (yaml.YAMLError, ValueError) as error:
         raise CannotRun(f"config file {path}", [f"not YAML: {yaml_words(error, text)}"]) from None
     except RecursionError:
         raise CannotRun(f"config file {path}", ["not read: too many brackets within each other"]) from None
+    if isinstance(node, yaml.MappingNode):
+        _once(path, [(key.value, None) for key, _ in node.value])
+    return content
+
+
+def _once(path: Path, pairs: Sequence[tuple[object, object]]) -> dict[object, object]:
+    """Raises: CannotRun if a key is there twice: the formats keep the last one, and say nothing."""
+    counts = Counter(name for name, _ in pairs)
+    twice = [f"{name!r} is there {count} times: keep one" for name, count in counts.items() if count > 1]
+    if twice:
+        raise CannotRun(f"config file {path}", twice)
+    return dict(pairs)
 
 
 def _read(path: Path) -> str:
@@ -136,7 +151,8 @@ def interpret(content: Mapping[object, object]) -> tuple[dict[str, Value], list[
                     f"{key}: {value!r} is for SageMaker: set {COMPUTE_ENVIRONMENT}: {SAGEMAKER}, or remove the line"
                 )
         elif key not in KNOWN:
-            problems.append(f"unknown key {str(key)!r}{did_you_mean(str(key), [*BY_KEY, *KNOWN])}")
+            meant = did_you_mean(str(key), [*BY_KEY, *KNOWN])
+            problems.append(f"unknown key {str(key)!r}{f'{meant} If not,' if meant else ':'} remove the line")
     _legacy_fp16(content, values, problems)
     if remote:
         _sagemaker(content, values, problems)

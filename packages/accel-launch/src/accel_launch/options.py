@@ -10,6 +10,7 @@ from accel_launch.kinds import COUNT, DEVICES, FOLDER, HOST, NUMBER, PAIRS, PATH
 class Option:
     """One launch option: its flags, its kind, and where else it may be set.
 
+    The end of `help` says what holds where nobody sets it.
     `key` is its name in a config file, `variable` its name in the environment; None: cannot be set there.
     `stands_for` makes the flag a short form of another option with a fixed value.
     """
@@ -21,6 +22,11 @@ class Option:
     key: str | None = None
     variable: str | None = None
     stands_for: tuple[str, Value] | None = None
+
+    @property
+    def preset(self) -> str:
+        """What holds where nobody sets it, in the words of its help; empty where its value says all."""
+        return self.help.partition(" Default: ")[2].removesuffix(".")
 
     @property
     def on(self) -> tuple[str, ...]:
@@ -64,7 +70,7 @@ OPTIONS: tuple[Option, ...] = (
         name="gpu_ids",
         flags=("--gpu_ids",),
         kind=DEVICES,
-        help="Which GPUs to use: numbers such as 0,1, or all.",
+        help="Which GPUs to use: numbers such as 0,1, or all. Default: those that can be seen.",
         key="gpu_ids",
         variable="ACCEL_GPU_IDS",
     ),
@@ -72,7 +78,7 @@ OPTIONS: tuple[Option, ...] = (
         name="mixed_precision",
         flags=("--mixed_precision",),
         kind=one_of("no", "bf16", "fp16", "fp8"),
-        help="The precision in which an Accelerator computes, unless the script says otherwise.",
+        help="The precision in which an Accelerator computes, unless the script says otherwise. Default: no.",
         key="mixed_precision",
         variable="ACCEL_MIXED_PRECISION",
     ),
@@ -87,7 +93,7 @@ OPTIONS: tuple[Option, ...] = (
         name="gradient_accumulation_steps",
         flags=("--gradient_accumulation_steps",),
         kind=COUNT,
-        help="Batches for each step of the optimizer, unless the script says otherwise.",
+        help="Batches for each step of the optimizer, unless the script says otherwise. Default: 1.",
         key="gradient_accumulation_steps",
         variable="ACCEL_GRADIENT_ACCUMULATION_STEPS",
     ),
@@ -95,7 +101,7 @@ OPTIONS: tuple[Option, ...] = (
         name="num_cpu_threads_per_process",
         flags=("--num_cpu_threads_per_process",),
         kind=COUNT,
-        help="OMP_NUM_THREADS of each process. Default with several processes: cores divided by processes.",
+        help="OMP_NUM_THREADS of each process. Default: cores divided by processes, where there are several.",
         key="num_cpu_threads_per_process",
         variable="ACCEL_NUM_CPU_THREADS_PER_PROCESS",
     ),
@@ -162,7 +168,7 @@ OPTIONS: tuple[Option, ...] = (
         name="log_dir",
         flags=("--log_dir",),
         kind=FOLDER,
-        help="Keep what each process prints, in a file for each rank in a new folder below this one.",
+        help="Keep what each process prints, in a file for each rank in a new folder below this one. Default: nowhere.",
         key="log_dir",
         variable="ACCEL_LOG_DIR",
     ),

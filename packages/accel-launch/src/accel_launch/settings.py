@@ -17,7 +17,7 @@ from accel_state.environ import (
     WATCH,
 )
 
-from accel_launch.kinds import Value
+from accel_launch.kinds import COUNT, Value
 from accel_launch.nearest import nearest
 from accel_launch.options import BY_NAME, OPTIONS
 
@@ -109,19 +109,31 @@ def read_variables(environ: Mapping[str, str]) -> tuple[dict[str, Value], list[s
             problems.append(f"{option.variable}={word!r} in the environment: expected {option.kind.expected}")
         else:
             values[option.name] = value
-    return values, [*problems, *_misspelt(environ)]
+    return values, [*problems, *_misspelt(environ), *_of_accelerate(environ)]
 
 
 def _misspelt(environ: Mapping[str, str]) -> Iterator[str]:
     """A variable that is nearly one of accel's; what follows ACCEL_ is compared, since others use that name as well."""
-    names = (*_OTHER_VARIABLES, *(option.variable for option in OPTIONS if option.variable is not None))
-    known = {name.removeprefix(PREFIX): name for name in names}
+    variables = {option.name.upper(): option.variable for option in OPTIONS if option.variable is not None}
+    names = (*_OTHER_VARIABLES, *variables.values())
+    known = {**variables, **{name.removeprefix(PREFIX): name for name in names}}
     for name, word in environ.items():
-        if name.startswith(PREFIX) and name.removeprefix(PREFIX) not in known and word.strip():
+        if name.startswith(PREFIX) and name not in names and word.strip():
             near = nearest(name.removeprefix(PREFIX), known, likeness=0.8)
             if near is not None:
                 meant = known[near]
                 yield f"{name} in the environment is no variable of accel; did you mean {meant}? If not, unset it"
+
+
+def _of_accelerate(environ: Mapping[str, str]) -> Iterator[str]:
+    """A variable of Accelerate's that asks for something, where accel's own one says nothing."""
+    for option in OPTIONS:
+        if option.variable is None or environ.get(option.variable):
+            continue
+        name = f"ACCELERATE_{option.variable.removeprefix(PREFIX)}"
+        word = environ.get(name, "").strip()
+        if word.lower() not in ("", "no", "false", "0", "1" if option.kind is COUNT else "no"):
+            yield f"{name}={word!r} in the environment sets nothing here: set {option.variable}, or unset it"
 
 
 def resolve(

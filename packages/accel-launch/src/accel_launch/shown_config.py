@@ -21,6 +21,8 @@ def setting_lines(choices: Choices, *, origins: bool) -> Iterator[str]:
             continue
         comment = "" if option.key is not None else "# "
         origin = f"  # {_words(option, each.origin, choices)}" if origins else ""
+        if origins and values[name] is None and option.preset:
+            origin += f": {option.preset}"
         yield f"{comment}{option.key or name}: {as_yaml(values[name])}{origin}"
 
 

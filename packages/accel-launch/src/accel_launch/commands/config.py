@@ -154,9 +154,9 @@ def _show(line: CommandLine, environ: Mapping[str, str], *, origins: bool) -> in
     from accel_launch.job import choose, without_script
     from accel_launch.shown_config import setting_lines
 
-    stray = without_script(line, f"{ASK} show")
-    if stray:
-        raise CannotRun(f"{ASK} show", [*line.problems, *stray])
+    wrong = [*line.problems, *without_script(line, f"{ASK} show")]
+    if wrong:
+        raise CannotRun(f"{ASK} show", wrong)
     choices = choose(line, environ)
     print("\n".join(setting_lines(choices, origins=origins)), flush=True)
     if choices.problems:
