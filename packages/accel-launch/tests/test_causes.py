@@ -125,7 +125,7 @@ def test_a_line_whose_source_nobody_has_is_named_without_it() -> None:
 def test_a_message_of_several_lines_begins_with_the_exception() -> None:
     found = last_cause(PLAIN.rstrip() + "\n  here\n\n  and there\nafterwards\n")
     assert found is not None
-    assert (found.what, found.traceback.splitlines()[-1]) == ("ValueError: no", "  and there")
+    assert (found.what, found.traceback.splitlines()[-1]) == ("ValueError: no\n  here\n\n  and there", "  and there")
 
 
 def test_a_syntax_error_of_the_script_has_a_place_too() -> None:

@@ -34,7 +34,7 @@ FAILURES = {
     "SyntaxError in a module": (ONE + "import broken", 1, "broken.py:1", "SyntaxError: invalid syntax"),
     "exit(3)": (ONE + "sys.exit(3)", 3, "", "failed with exit code 3"),
     "raise": (ONE + "raise ValueError('no')", 1, "seeded.py:4", "ValueError: no"),
-    "SIGKILL": (ONE + "os.kill(os.getpid(), signal.SIGKILL)", 137, "", "killed by SIGKILL\n  probably out of memory"),
+    "SIGKILL": (ONE + "os.kill(os.getpid(), signal.SIGKILL)", 137, "", "killed by SIGKILL\n  often out of memory"),
     "SIGSEGV": (ONE + "import ctypes\nctypes.string_at(0)", 139, "seeded.py:5", "error: Segmentation fault"),
     "SIGABRT": (ONE + "os.abort()", 134, "seeded.py:4", "Fatal Python error: Aborted"),
     "MemoryError": (ONE + "bytearray(1 << 60)", 1, "seeded.py:4", "MemoryError"),

@@ -101,18 +101,21 @@ def test_bytes_that_are_no_text_arrive_as_they_are(tmp_path: Path, silent_enviro
     ("tee", "out", "err"),
     [("0", "", ""), ("1", "out", ""), ("2", "", "err"), ("3", "out", "err")],
 )
-@pytest.mark.parametrize("folder", [(), ("--log_dir", "logs")])
 @pytest.mark.parametrize("count", [1, 2])
-def test_what_is_shown_can_be_chosen(
-    accel: Run, tmp_path: Path, count: int, folder: tuple[str, ...], tee: str, out: str, err: str
-) -> None:
+def test_what_is_shown_can_be_chosen(accel: Run, tmp_path: Path, count: int, tee: str, out: str, err: str) -> None:
     script = BOTH.replace("os.environ['RANK']", "os.environ.get('RANK', '0')")
-    done = accel("launch", "-n", str(count), "--cpu", "--tee", tee, *folder, write(tmp_path, script))
+    done = accel("launch", "-n", str(count), "--cpu", "--tee", tee, "--log_dir", "logs", write(tmp_path, script))
     ranks = range(count)
     assert sorted(done.stdout.splitlines()) == [f"out of {rank}" for rank in ranks if out]
     assert sorted(done.stderr.splitlines()) == [f"err of {rank}" for rank in ranks if err]
     everything = {f"attempt-0/rank-{rank}.{kind}": f"{kind} of {rank}\n" for rank in ranks for kind in ("out", "err")}
-    assert kept(tmp_path / "logs") == (everything if folder else {})
+    assert kept(tmp_path / "logs") == everything
+
+
+def test_what_would_be_shown_nowhere_has_to_be_kept(accel: Run, tmp_path: Path) -> None:
+    done = accel("launch", "-n", "2", "--tee", "2", write(tmp_path, BOTH))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--tee 2 leaves out what is then nowhere: name a folder for it, --log_dir FOLDER" in done.stderr
 
 
 def test_each_attempt_is_kept_and_the_place_is_said(accel: Run, tmp_path: Path) -> None:
@@ -250,7 +253,7 @@ def test_an_output_is_named_by_a_bit() -> None:
 
 
 def test_the_end_of_long_errors_is_remembered_and_the_newest_rank() -> None:
-    with Streams(shown=frozenset()) as streams:
+    with Streams() as streams:
         _, zero = streams.of(0)
         _, one = streams.of(1)
         copies = os.dup(zero), os.dup(one)
@@ -268,10 +271,51 @@ def test_the_end_of_long_errors_is_remembered_and_the_newest_rank() -> None:
         assert len(streams.tails()[0]) == TAIL
 
 
+def test_a_traceback_that_is_not_shown_is_the_last_word(accel: Run, tmp_path: Path) -> None:
+    """Nothing of it is above; and what no exception tells is in the folder."""
+    for script, words in (
+        ("raise ValueError('no')", "\nValueError: no\n\naccel: rank "),
+        ("sys.exit(3)", "tells why\n"),
+    ):
+        done = accel("launch", "-n", "2", "--tee", "0", "--log_dir", "logs", write(tmp_path, RANK + script))
+        assert words in done.stderr
+        assert "above" not in done.stderr
+
+
+@pytest.mark.parametrize("act", ["raise ValueError('the cause')", "time.sleep(60)"])
+def test_a_terminal_that_is_read_slowly_or_not_at_all_loses_nothing_and_holds_nobody(
+    tmp_path: Path, silent_environ: Mapping[str, str], act: str
+) -> None:
+    script = RANK + f"for n in range(500): os.write(2, b'%d %03d %s\\n' % (int(rank), n, b'-' * 90))\n{act}\n"
+    ours, theirs = os.openpty()
+    command = [*LAUNCH, write(tmp_path, script)]
+    with subprocess.Popen(command, cwd=tmp_path, env=silent_environ, stdin=subprocess.DEVNULL, stderr=theirs) as job:
+        os.close(theirs)
+        if act.startswith("time"):
+            time.sleep(1.5)
+            job.terminate()
+            assert job.wait(timeout=20) == 128 + signal.SIGTERM, "though nobody reads what it has printed"
+            return
+        found = b""
+        try:
+            while chunk := os.read(ours, 2048):
+                found += chunk
+                time.sleep(0.05)
+        except OSError:  # everybody has left the terminal
+            pass
+        assert job.wait(timeout=20) == 1
+    os.close(ours)
+    lines = found.decode().splitlines()
+    for rank in "01":
+        assert [line[2:5] for line in lines if re.match(rf"{rank} \d\d\d -", line)] == [f"{n:03}" for n in range(500)]
+    assert found.count(b"ValueError: the cause") >= 3
+
+
 def test_nothing_stays_open() -> None:
     before, threads = os.listdir("/proc/self/fd"), threading.active_count()
     for _ in range(3):
         with Streams() as streams:
             streams.of(0)
             streams.started()
+            streams.finish()
     assert (os.listdir("/proc/self/fd"), threading.active_count()) == (before, threads)

@@ -66,8 +66,8 @@ def alive(pid: int) -> bool:
 @pytest.mark.parametrize(
     ("act", "code", "how"),
     [
-        ("sys.exit(7)", 7, "failed with exit code 7\n  its own message is above"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "was killed by SIGKILL\n  probably out of memory"),
+        ("sys.exit(7)", 7, "failed with exit code 7\n  it has printed no error"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "was killed by SIGKILL\n  often out of memory"),
         ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "was killed by SIGSEGV\n  Fatal Python error: Seg"),
     ],
 )

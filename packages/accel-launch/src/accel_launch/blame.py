@@ -29,10 +29,11 @@ def may_name_another(failures: Sequence[Ended], tails: Mapping[int, str], waited
     return waited_s < (PEER_S if lost else WORDS_S)
 
 
-def place_of(ended: Ended, said: str) -> int:
+def place_of(ended: Ended, said: str | None) -> int:
     """Whether a process was killed, has said why it failed, or has lost a peer."""
     from accel_launch.causes import last_cause, names_a_peer
 
+    said = said or ""
     if ended.status == -SIGABRT and names_a_peer(said):
         return OF_A_PEER  # NCCL ends a process that has lost another one in this way
     if ended.status < 0:

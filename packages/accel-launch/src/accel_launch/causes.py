@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sysconfig
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import takewhile
+
+from accel_state.journal import OURS
 
 #: the first line of a traceback: what stands before it, which torch, elastic agents and groups of exceptions put before
 #: each of its lines, is no part of it
@@ -22,14 +26,18 @@ _FAULT = re.compile(r"^(Fatal Python error: .+|Segmentation fault.*|terminate ca
 #: what gloo, NCCL and accel say of a connection whose other end is gone
 _PEER = re.compile(
     r"PeerLost|PeerFailed|Connection (closed|reset) by|Connection refused|Broken pipe|remote process exit"
+    r"|Connection was likely closed|got 0 bytes"
 )
+#: what they raise it as: an error of a connection that the script has made itself is its own
+_OF_THEM = re.compile(r"^(?:\w+\.)*(?:RuntimeError|Dist\w*Error|PeerLost|PeerFailed)\b")
+_FATAL = "Fatal Python error"
 #: lines of a traceback that are shown again
 LONGEST = 30
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """An exception that ended a process: what it was, the user's own innermost line, and the traceback."""
+    """An exception that ended a process: its type and message, the user's own innermost line, and the traceback."""
 
     what: str
     where: str | None
@@ -46,12 +54,13 @@ class Cause:
     @property
     def of_a_peer(self) -> bool:
         """Whether it says no more than that another process is gone."""
-        return _PEER.search(self.what) is not None
+        return _OF_THEM.match(self.what) is not None and _PEER.search(self.what) is not None
 
 
 def names_a_peer(text: str) -> bool:
-    """Whether the last lines of a text tell of a process that is gone."""
-    return _PEER.search("\n".join(text.splitlines()[-LONGEST:])) is not None
+    """Whether the last lines of a text, before Python lists its threads, tell of a process that is gone."""
+    said = text[: text.rfind(_FATAL)] if _FATAL in text else text
+    return _PEER.search("\n".join(said.splitlines()[-LONGEST:])) is not None
 
 
 def last_cause(text: str) -> Cause | None:
@@ -93,7 +102,7 @@ def _traceback(lines: list[str], start: int, match: re.Match[str]) -> Cause | No
     block = block[:stop]
     while block and not block[-1].strip():
         block.pop()
-    return Cause(block[end].strip(), _users_frame(block), "\n".join(block))
+    return Cause("\n".join(block[end:]).strip(), _users_frame(block), "\n".join(block))
 
 
 def _syntax_error(lines: list[str]) -> Cause | None:
@@ -121,8 +130,7 @@ def last_fault(text: str) -> Cause | None:
 
 def _users_frame(block: list[str]) -> str | None:
     """The innermost line that is not of a library, in words."""
-    libraries = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-    found = None
+    libraries, found = _libraries(), None
     for number, line in enumerate(block):
         match = _FRAME.match(line)
         if match is None or match["file"].startswith(("<", *libraries)) or "site-packages" in match["file"]:
@@ -132,3 +140,12 @@ def _users_frame(block: list[str]) -> str | None:
         where = f" in {match['where']}" if match["where"] else ""
         found = f"{match['file']}:{match['line']}{where}{f': {source}' if source else ''}"
     return found
+
+
+def _libraries() -> tuple[str, ...]:
+    """Where the files of Python, of what is installed and of accel are; accel's may be in a source folder."""
+    folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    for name in OURS:
+        spec = find_spec(name)
+        folders.update(spec.submodule_search_locations or () if spec is not None else ())
+    return tuple(f"{folder}{os.sep}" for folder in folders)

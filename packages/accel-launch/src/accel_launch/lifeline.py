@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Container
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from pathlib import Path
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 #: seconds for what is left to be gone, once it is killed
 GONE_S = 2.0
+#: seconds between two looks at what is left
+RETRY_S = 0.01
 
 # Loaded here and not at its use: between fork and exec only what is ready may be called.
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
@@ -43,16 +46,24 @@ def adopt_orphans() -> frozenset[int]:
 
 def end_orphans(spared: frozenset[int] = frozenset()) -> list[int]:
     """Kills the children of this process, and what they leave behind in turn, but those spared; their process ids."""
-    ended: list[int] = []
+    ended: set[int] = set()
     until = time.monotonic() + GONE_S
     while (left := [pid for pid in _children() if pid not in spared]) and time.monotonic() < until:
         for pid in left:
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError, PermissionError):  # one that has become somebody else
                 os.kill(pid, signal.SIGKILL)
             with suppress(ChildProcessError):
-                os.waitpid(pid, 0)
-        ended += left
-    return ended
+                if os.waitpid(pid, os.WNOHANG)[0]:
+                    ended.add(pid)
+        time.sleep(0 if ended.issuperset(left) else RETRY_S)
+    return sorted(ended)
+
+
+def reap(own: Container[int]) -> None:
+    """Lets go of processes that have ended and that others have left behind; `own` are waited for elsewhere."""
+    with suppress(ChildProcessError):
+        while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and found.si_pid not in own:
+            os.waitpid(found.si_pid, os.WNOHANG)
 
 
 def _children() -> list[int]:

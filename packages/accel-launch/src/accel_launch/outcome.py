@@ -30,25 +30,29 @@ class Ended:
 class Outcome:
     """How a job ended on this machine: which process failed `first`, and which were `stopped` because of it.
 
-    `elsewhere` is what ended it from another machine; `outside` the signal by which somebody ended the job; `killed`
-    are those that did not end in the time they had, which was `grace_s`; `waiting` says of ranks in the middle of an
-    exchange which one that was, and `latest` which one the first to fail was in last; `said` is the end of the errors
-    that the first one has printed, and `last` whether nobody has printed any after it; `logs` is the folder of all that
-    was printed; `progressed` tells whether the job has left a checkpoint.
+    Those in `done` had ended well before. `elsewhere` is what ended it from another machine; `outside` the signal by
+    which somebody ended it, `asked` whether somebody has, be it after a failure; `killed` are those that did not end in
+    the time they had, which was `grace_s`; `waiting` says of ranks in the middle of an exchange which one that was, and
+    `latest` which one the first to fail was in last; `said` is the end of the errors that the first one has printed
+    (None: nobody has read them), `shown` whether they were seen, and `last` whether they were seen last; `logs` is the
+    folder of all that was printed; `progressed` tells whether the job has left a checkpoint.
     """
 
     size: int
     first: Ended | None = None
     stopped: tuple[int, ...] = ()
+    done: tuple[int, ...] = ()
     outside: Signals | None = None
+    asked: bool = False
     killed: tuple[int, ...] = ()
     waiting: Mapping[int, str] = field(default_factory=dict)
     latest: str = ""
     grace_s: float = 0.0
     progressed: bool = False
     elsewhere: Elsewhere | None = None
-    said: str = ""
+    said: str | None = None
     last: bool = True
+    shown: bool = True
     logs: Path | None = None
 
     @property
@@ -59,7 +63,8 @@ class Outcome:
     @property
     def by_somebody(self) -> bool:
         """Whether somebody has ended the job, here or on another machine."""
-        return self.outside is not None or (self.elsewhere is not None and self.elsewhere.outside)
+        asked = self.asked or self.outside is not None
+        return asked or (self.elsewhere is not None and self.elsewhere.outside)
 
     @property
     def code(self) -> int:

@@ -81,6 +81,15 @@ def started_by_others(environ: Mapping[str, str]) -> str | None:
     return None
 
 
+def place_told(environ: Mapping[str, str]) -> tuple[int, int] | None:
+    """The rank that another launcher has told this process, and of how many; None where it has told none."""
+    for names in _STARTED_BY:
+        rank, size = (environ.get(name, "") for name in names)
+        if rank.isdecimal() and size.isdecimal():
+            return int(rank), int(size)
+    return None
+
+
 def count_processes(
     settings: LaunchSettings, environ: Mapping[str, str], machine: Machine, *, machines: int = 1
 ) -> int:

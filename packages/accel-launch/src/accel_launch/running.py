@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -17,10 +17,11 @@ from accel_state.environ import JOURNAL, PROGRESS
 from accel_state.errors import CannotRun
 
 from accel_launch.affinity import cores_of_processes
+from accel_launch.guard import guarded
 from accel_launch.job import Job
 from accel_launch.outcome import Ended, Outcome
-from accel_launch.plan import Ports, plan_many, plan_one, watched
-from accel_launch.signals import Inbox
+from accel_launch.plan import Ports, place_told, plan_many, plan_one, watched
+from accel_launch.signals import Inbox, in_foreground
 from accel_launch.streams import Streams, shown_of
 from accel_launch.supervise import supervise
 
@@ -72,6 +73,8 @@ def run_share(
     environ = watched(job.environ, attempt)
     with TemporaryDirectory(prefix="accel-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
         folder = Path(name)
+        if tied:
+            stack.enter_context(guarded(folder))
         if ports is None:
             specs = [plan_one(job.settings, job.command, {**environ, JOURNAL: name})]
         else:
@@ -94,14 +97,25 @@ def run_share(
             on_start=on_start,
             grace_s=job.settings.grace_period,
             streams=streams,
+            apart=tied and not in_foreground(),
             others=fleet,
             on_failure=partial(_tell, fleet, streams, ports) if fleet is not None else None,
         )
         progressed = (folder / PROGRESS).exists()
         world = (ports.world if ports is not None else None) or job.count
         outcome = replace(outcome, size=world, progressed=progressed)
+        if ports is None:
+            outcome = _as_others_count(outcome, job.environ)
         ranks = [spec.rank for spec in specs]
         return outcome if outcome.well or ports is None else _with_exchanges(outcome, folder, ranks)
+
+
+def _as_others_count(outcome: Outcome, environ: Mapping[str, str]) -> Outcome:
+    """The outcome of one process, with the rank and the number of all that another launcher has told it."""
+    told = place_told(environ)
+    if told is None or outcome.first is None:
+        return outcome
+    return replace(outcome, size=told[1], first=replace(outcome.first, rank=told[0]))
 
 
 def _cores(job: Job) -> list[list[int]]:
@@ -138,7 +152,7 @@ def _tell(fleet: Fleet, streams: Streams | None, ports: Ports | None, ended: End
     time.sleep(WORDS_S)
     said = streams.tails().get(ended.rank, "") if streams is not None else ""
     cause = cause_of(ended, said)
-    words = "\n".join(described(ended, (ports.world if ports is not None else None) or 1, cause))
+    words = "\n".join(described(ended, (ports.world if ports is not None else None) or 1, cause, said))
     code = ended.status if ended.status > 0 else 128 - ended.status
     shown = cause.shown if cause is not None else ""
     if outside is not None:

@@ -1,5 +1,6 @@
 """How the launcher waits: for a child to end, or for a signal that somebody sends to the job."""
 
+import os
 import signal
 import sys
 import time
@@ -140,6 +141,20 @@ class PythonSignals(Inbox):
 
     def in_child(self) -> None:
         """Nothing was changed."""
+
+
+def in_foreground() -> bool:
+    """Whether this process is one to which a terminal sends Ctrl-C, and which may read from it."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
 
 
 def command_line_inbox() -> Inbox:

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Self, final
 
+from accel_launch.screen import Screen
+
 #: bytes of the errors of each process that are remembered
 TAIL = 1 << 16
 #: seconds that the start of a line waits for its end before it is shown
 PATIENCE_S = 0.1
-#: seconds after the last process that its output may still come, from processes of its own that it has left
-LAST_S = 1.0
+#: seconds after the last process that its output may still come, from processes of its own that it has left; and bytes
+LAST_S, LAST = 1.0, 1 << 24
 _CHUNK = 1 << 16
 
 OUT, ERR = 1, 2
@@ -69,7 +71,8 @@ class Streams:
         self._ours: list[int] = []
         self._selector = selectors.DefaultSelector()
         self._over = threading.Event()
-        #: the rank whose errors came last
+        self._screen = Screen()
+        #: the rank whose errors were shown last
         self.newest: int | None = None
         self._thread: threading.Thread | None = None
 
@@ -78,14 +81,18 @@ class Streams:
 
     def __exit__(self, *about: object) -> None:
         self._close_ours()
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._ended()
+        self._screen.finish(LAST_S)
         for stream in self._streams:
             os.close(stream.source)
             if stream.file is not None:
                 stream.file.close()
         self._selector.close()
+
+    @property
+    def shows_errors(self) -> bool:
+        """Whether errors are passed on."""
+        return ERR in self._shown
 
     def of(self, rank: int) -> tuple[int | None, int]:
         """Where a process of that rank writes: its standard output, None for that of this process, and its errors."""
@@ -96,17 +103,26 @@ class Streams:
         """Begins to read; all processes have been started."""
         self._close_ours()
         self._thread = threading.Thread(target=self._read, name="accel-output", daemon=True)
+        self._screen.start()
         self._thread.start()
 
-    def finish(self) -> None:
-        """Returns when all is shown that came; no process writes any more."""
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
+    def hurry(self) -> None:
+        """Reads what comes although it cannot be shown yet: a process has failed, and its last words are wanted."""
+        self._screen.hurry()
+
+    def finish(self, patience_s: float | None = None) -> None:
+        """Returns when all is shown that came, or when patience is at its end; no process writes any more."""
+        self._ended()
+        self._screen.finish(patience_s)
 
     def tails(self) -> Mapping[int, str]:
         """The end of the errors of each process, by rank."""
         return {one.rank: one.tail.decode(errors="replace") for one in self._streams if one.tail is not None}
+
+    def _ended(self) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
 
     def _open(self, rank: int, number: int) -> int:
         source, ours = _terminal(number) if number in self._shown and os.isatty(number) else os.pipe()
@@ -129,13 +145,19 @@ class Streams:
         self._ours.clear()
 
     def _read(self) -> None:
-        open_ones, until = len(self._streams), float("inf")
-        while open_ones and time.monotonic() < until:
+        open_ones, until, late = len(self._streams), float("inf"), 0
+        while open_ones and late < LAST:
             if self._over.is_set() and until == float("inf"):
                 until = time.monotonic() + LAST_S
-            for key, _ in self._selector.select(PATIENCE_S / 2):
+                self.hurry()
+            over = time.monotonic() >= until
+            ready = self._selector.select(0 if over else PATIENCE_S / 2)
+            if over and not ready:
+                break
+            for key, _ in ready:
                 chunk = _next(key.fd)
                 if chunk:
+                    late += len(chunk) if over else 0
                     self._take(key.data, chunk)
                 elif chunk is not None:
                     self._selector.unregister(key.fd)
@@ -153,11 +175,11 @@ class Streams:
                 while rest:
                     rest = rest[stream.file.write(rest) :]  # a full disk takes a part first
             except OSError as error:
-                write(ERR, f"accel: {stream.file.name} is not written any more: {error}\n".encode())
+                self._screen.show(ERR, f"accel: {stream.file.name} is not written any more: {error}\n".encode())
                 stream.file.close()
                 stream.file = None
         if stream.tail is not None:
-            self.newest = stream.rank
+            self.newest = stream.rank if stream.shown is not None else self.newest
             stream.tail += chunk
             del stream.tail[:-TAIL]
         if stream.shown is not None:
@@ -168,21 +190,9 @@ class Streams:
 
     def _show(self, stream: _Stream, count: int) -> None:
         if count and stream.shown is not None:
-            write(stream.shown, bytes(stream.held[:count]))
+            self._screen.show(stream.shown, bytes(stream.held[:count]))
             del stream.held[:count]
             stream.since = time.monotonic()
-
-
-def write(to: int, content: bytes) -> None:
-    """Writes all of it, however long that takes, unless nobody listens there any more."""
-    rest = memoryview(content)
-    while rest:
-        try:
-            rest = rest[os.write(to, rest) :]
-        except BlockingIOError:
-            time.sleep(PATIENCE_S / 10)
-        except OSError:  # nobody listens any more
-            return
 
 
 def _next(source: int) -> bytes | None:

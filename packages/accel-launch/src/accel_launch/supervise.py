@@ -15,6 +15,7 @@ from accel_state.errors import CannotRun
 from accel_state.exits import STOPPED
 
 from accel_launch.blame import PEER_S, WORDS_S, blamed, may_name_another
+from accel_launch.lifeline import reap
 from accel_launch.outcome import OF_A_PEER, Ended, Outcome
 from accel_launch.plan import ProcessSpec
 from accel_launch.signals import ENDING, Inbox, Received
@@ -32,6 +33,8 @@ ECHO_S = 1.0
 # How long processes have to end by themselves when a notebook is interrupted: they had the interrupt as well.
 INTERRUPT_GRACE_S = 1.0
 LONGEST_WAIT_S = 1.0
+#: seconds for what was printed to be read, when somebody has ended the job
+UNREAD_S = 2.0
 # How often other machines are listened to.
 LISTEN_S = 0.1
 
@@ -45,17 +48,26 @@ class _Crew:
         others: Fleet | None,
         on_failure: Callable[[Ended, Signals | None], None] | None,
         streams: Streams | None,
+        apart: bool,
+        adopts: bool,
     ) -> None:
         self.grace_s, self.others, self.on_failure, self.streams = grace_s, others, on_failure, streams
+        #: whether a signal to the process group of this process reaches no other one
+        self.apart = apart
+        #: whether what processes leave behind are children of this process
+        self.adopts = adopts
         self.processes: list[subprocess.Popen[bytes]] = []
         self.peaks: dict[int, int] = {}
         self.failures: list[Ended] = []
+        self.well: list[Ended] = []
+        self.done: tuple[int, ...] = ()
         self.first: Ended | None = None
         self.first_s = 0.0
         self.elsewhere: Elsewhere | None = None
         self.elsewhere_s = 0.0
         self.outside: Signals | None = None
         self.outside_s = 0.0
+        self.asked = False
         self.ending = False
         self.deadline_s: float | None = None
         self.stopped: tuple[int, ...] = ()
@@ -91,6 +103,7 @@ class _Crew:
             if (status := self.status(process)) is not None and at not in reported
         ]
         reported.update(at for at, process in enumerate(self.processes) if process.returncode is not None)
+        self.well += [each for each in ended if each.status == 0]
         # those that die by the signals that end them have not failed
         ours = (-Signals.SIGTERM, -Signals.SIGKILL) if self.ending else ()
         failed = [each for each in ended if each.status != 0 and each.status not in ours]
@@ -102,8 +115,11 @@ class _Crew:
         if self.on_failure is not None and not self.ending:
             for each in failed:
                 self.on_failure(each, self.outside)
+        if self.streams is not None:
+            self.streams.hurry()
         if self.first is None and self.elsewhere is None:
             self.first, self.first_s = failed[0], time.monotonic()
+            self.done = tuple(sorted(each.rank for each in self.well))
 
     @property
     def undecided(self) -> bool:
@@ -138,16 +154,22 @@ class _Crew:
         # one that has lost a peer may have lost one of this machine, which is still to say why
         if there.place != OF_A_PEER or time.monotonic() - self.elsewhere_s >= PEER_S:
             self.end_others(there.code == STOPPED, specs)
+            if there.outside:
+                self.deadline_s = time.monotonic() + self.grace_s[Signals.SIGTERM]
 
     def receive(self, received: Received) -> None:
         now_s = time.monotonic()
         if received.number not in ENDING:
             self.send(received.number)
-        elif self.outside is None and self.first is None and self.elsewhere is None:
+            return
+        again, self.asked = self.asked, True
+        if self.outside is None and self.first is None and self.elsewhere is None:
             self.outside, self.outside_s = received.number, now_s
             self.deadline_s = now_s + self.grace_s[received.number]
-            if not received.from_terminal:
+            if self.apart or not received.from_terminal:
                 self.send(received.number)
+        elif not again and self.first is not None and self.first.status == STOPPED:
+            self.outside_s = now_s  # the others save, as they were asked to
         elif now_s - self.outside_s >= ECHO_S:
             self.deadline_s = now_s
 
@@ -162,23 +184,25 @@ def supervise(
     streams: Streams | None = None,
     others: Fleet | None = None,
     on_failure: Callable[[Ended, Signals | None], None] | None = None,
+    apart: bool = False,
 ) -> Outcome:
     """Runs all the processes to their end; none of them is left when it returns or raises.
 
     Rank 0 reads the standard input of the launcher, the others find theirs empty. `on_start` is told each rank once it
     has started, and `on_failure` each that has failed by itself. After a signal from outside they have `grace_s` to
-    end. What they print goes through `streams`, and they end when `others` say so.
+    end. What they print goes through `streams`, and they end when `others` say so. Where they are `apart`, each leads a
+    process group of its own, so that what is sent to that of this process reaches them once.
 
     Raises: CannotRun if a process cannot be started.
     """
     graces = dict(GRACE_S)
     if grace_s is not None:
         graces = dict.fromkeys(GRACE_S, grace_s)
-    crew = _Crew(graces, others, on_failure, streams)
+    crew = _Crew(graces, others, on_failure, streams, apart, adopts=before_exec is not None)
     with inbox:
         try:
             for spec in specs:
-                crew.processes.append(_start(spec, before_exec, streams))
+                crew.processes.append(_start(spec, before_exec, streams, apart))
                 if on_start is not None:
                     on_start(spec.rank)
             if streams is not None:
@@ -191,7 +215,7 @@ def supervise(
             crew.kill()
     if streams is not None:
         with others.beating() if others is not None else nullcontext():
-            streams.finish()
+            streams.finish(UNREAD_S if crew.asked else None)
     tails = streams.tails() if streams is not None else {}
     # after a signal it is the first by time, unless another machine was told of one sooner
     first = crew.first if crew.outside is not None and crew.first is not None else blamed(crew.failures, tails)
@@ -199,18 +223,21 @@ def supervise(
         len(specs),
         first,
         tuple(rank for rank in crew.stopped if first is None or rank != first.rank),
-        crew.outside,
-        crew.killed,
+        outside=crew.outside,
+        asked=crew.asked,
+        done=crew.done,
+        killed=crew.killed,
         grace_s=graces[crew.outside] if crew.outside is not None else 0.0,
         elsewhere=crew.elsewhere,
-        said=tails.get(first.rank, "") if first is not None else "",
+        said=tails.get(first.rank, "") if first is not None and streams is not None else None,
         last=streams is None or first is None or streams.newest == first.rank,
+        shown=streams is None or streams.shows_errors,
         logs=streams.folder if streams is not None else None,
     )
 
 
 def _start(
-    spec: ProcessSpec, before_exec: Callable[[], None] | None, streams: Streams | None
+    spec: ProcessSpec, before_exec: Callable[[], None] | None, streams: Streams | None, apart: bool
 ) -> subprocess.Popen[bytes]:
     def prepare() -> None:
         if spec.cores:
@@ -228,6 +255,7 @@ def _start(
             stdout=out,
             stderr=errors,
             pass_fds=spec.descriptors,
+            process_group=0 if apart else None,
             preexec_fn=prepare if spec.cores or before_exec is not None else None,
         )
     except (OSError, subprocess.SubprocessError) as error:
@@ -255,6 +283,8 @@ def _watch(crew: _Crew, specs: Sequence[ProcessSpec], inbox: Inbox) -> None:
         received = inbox.wait(left_s)
         if received is not None:
             crew.receive(received)
+        elif crew.adopts:
+            reap([process.pid for process in crew.processes])
 
 
 def _let_end(crew: _Crew) -> None:

@@ -10,7 +10,7 @@ from accel_launch.outcome import Ended, Outcome
 from accel_launch.plan import FAULTS
 
 HINTS = {
-    signal.SIGKILL: "probably out of memory: the system, or a container's limit, kills a process that takes too much",
+    signal.SIGKILL: "often out of memory: the system, or a container's limit, kills a process that takes too much",
     signal.SIGSEGV: "it crashed in native code",
     signal.SIGABRT: "native code gave up; its message is above",
     signal.SIGBUS: "often a full /dev/shm: use fewer data loading workers, or give the container more shared memory",
@@ -20,6 +20,8 @@ HINTS = {
 HANDLER = f"run it with {FAULTS}=1 to see the Python line"
 LONGEST_COMMAND = 200
 LONGEST_LINE = 500
+#: lines of a message after its first one
+LONGEST_MESSAGE = 6
 
 
 def explain(outcome: Outcome) -> str | None:
@@ -37,7 +39,9 @@ def explain(outcome: Outcome) -> str | None:
     first = outcome.first
     cause = cause_of(first, outcome.said)
     lines = [] if cause is None or outcome.last else [cause.shown, ""]
-    lines += described(first, outcome.size, cause)
+    lines += described(first, outcome.size, cause, outcome.said if outcome.shown else None)
+    if outcome.done:
+        lines.append(f"  had ended before, with exit code 0: rank {_ranks(outcome.done)}")
     if outcome.stopped:
         lines.append(f"  ended because of it: rank {_ranks(outcome.stopped)}")
     if outcome.latest and first.status < 0 and (cause is None or cause.where is None):
@@ -46,23 +50,27 @@ def explain(outcome: Outcome) -> str | None:
     return "\n".join(lines + _logs(outcome))
 
 
-def cause_of(ended: Ended, said: str) -> Cause | None:
+def cause_of(ended: Ended, said: str | None) -> Cause | None:
     """What a process has said of its end; a killed one that printed an exception before did not end by that."""
+    said = said or ""
     if ended.status > 0:
         return last_cause(said)
     cause = last_cause(said) if ended.status == -signal.SIGINT else last_fault(said)
     return cause if ended.status not in (-signal.SIGKILL, -signal.SIGTERM) else None
 
 
-def described(ended: Ended, size: int, cause: Cause | None) -> list[str]:
+def described(ended: Ended, size: int, cause: Cause | None, said: str | None) -> list[str]:
     """A process that has failed, why, and what may help."""
     lines = [f"accel: rank {ended.rank} of {size} (pid {ended.pid}) {how_ended(ended.status)}"]
     if cause is not None:
         # an exception that nobody catches ends a process with 1: with another code it may have been caught
         seen = "" if ended.status <= 1 else "the last exception it printed: "
-        lines.append(f"  {seen}{cause.what[:LONGEST_LINE]}")
+        what, *more = cause.what.splitlines() or [""]
+        lines.append(f"  {seen}{what[:LONGEST_LINE]}")
+        lines += [f"    {line.strip()[:LONGEST_LINE]}" for line in more[:LONGEST_MESSAGE]]
+        lines += ["    ..."] if len(more) > LONGEST_MESSAGE else []
         lines += [f"  at {cause.where[:LONGEST_LINE]}"] if cause.where is not None else []
-    return [*lines, f"  {_hint(ended, cause)}", f"  command: {_command(ended)}"]
+    return [*lines, f"  {_hint(ended, cause, said)}", f"  command: {_command(ended)}"]
 
 
 def _of_another_machine(outcome: Outcome) -> str | None:
@@ -107,11 +115,13 @@ def how_ended(status: int) -> str:
     return f"failed with exit code {status}" if status > 0 else f"was killed by {signal_name(-status)}"
 
 
-def _hint(ended: Ended, cause: Cause | None) -> str:
+def _hint(ended: Ended, cause: Cause | None, said: str | None) -> str:
     if ended.status == STALLED:
         return "processes waited for each other in vain; the report above says who, and where"
     if ended.status > 0:
-        return "its own message is above"
+        if said is None:
+            return "its own message tells why"
+        return "its own message is above" if said.strip() else "it has printed no error"
     known = {int(number): hint for number, hint in HINTS.items()}
     hint = known.get(-ended.status, "nothing in accel sends this signal")
     if ended.status in (-signal.SIGSEGV, -signal.SIGABRT) and (cause is None or cause.where is None):

@@ -16,7 +16,8 @@ KEPT, SIZE = 32, 256
 #: bytes of what an exchange is, and of what data, at most
 ABOUT = 96
 _HEAD = struct.Struct("<QBBHdd")  # number, whether it is over, whether it may last, length of the text, began, ended
-_OURS = frozenset(
+#: the packages of accel that a script calls
+OURS = frozenset(
     f"accel{name}" for name in ("", "_amp", "_checkpoint", "_data", "_launch", "_ops", "_parallel", "_state")
 )
 
@@ -115,7 +116,7 @@ def is_ours(frame: FrameType) -> bool:
     ours = _known.get(code)
     if ours is None:
         module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        ours = _known[code] = module in _OURS or module in ("contextlib", "functools", "logging")
+        ours = _known[code] = module in OURS or module in ("contextlib", "functools", "logging")
     return ours
 
 

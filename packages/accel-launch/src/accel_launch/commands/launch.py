@@ -59,7 +59,8 @@ def run(tokens: Sequence[str]) -> int:
 
 
 def _say(words: str) -> None:
-    from accel_launch.streams import ERR, write
+    from accel_launch.screen import write
+    from accel_launch.streams import ERR
 
     # not by sys.stderr: where nobody listens any more, that would end this process with a code of its own
     write(ERR, f"{words}\n".encode(errors="backslashreplace"))

@@ -30,7 +30,8 @@ class Turns:
             try:
                 last = self._board.ended(rank)
                 if rank != self._board.rank and last is not None:
-                    rows.append(f"\n  rank {rank} has come to its end; its last was {last[1]}")
+                    did = f"its last was {last[1]}" if last[1] is not None else "it has called none"
+                    rows.append(f"\n  rank {rank} has come to its end; {did}")
                 elif self._board.alive(rank) is False:
                     rows.append(f"\n  rank {rank} is gone")
             except RuntimeError:

@@ -1,0 +1,178 @@
+"""How a launch ends when somebody ends it in the middle of a failure, kills it, or signals its process group."""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+Start = Callable[..., "subprocess.Popen[str]"]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+LAUNCH = (sys.executable, "-m", "accel_launch", "launch", "--cpu", "-n", "2")
+RANK = "import os, signal, sys, time\nrank = os.environ['RANK']\n"
+HERE = "open(f'here-{rank}', 'w').close()\n"
+BOTH = "while not (os.path.exists('here-0') and os.path.exists('here-1')): time.sleep(0.01)\n"
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="what a process leaves is known on Linux only")
+
+
+def written(folder: Path, script: str) -> str:
+    (folder / "ends.py").write_text(script)
+    return "ends.py"
+
+
+def wait_for(condition: Callable[[], object], timeout_s: float = 20) -> None:
+    until = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def here(folder: Path) -> bool:
+    return all((folder / f"here-{rank}").exists() for rank in "01")
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_a_job_that_somebody_ends_after_a_failure_is_not_started_again(start: Start, tmp_path: Path) -> None:
+    """Rank 0 has failed, and rank 1 takes its time: SIGTERM to the launcher is the user's word on the job."""
+    stays = "signal.signal(signal.SIGTERM, lambda *a: open('told', 'w').close())\n"
+    script = RANK + stays + HERE + BOTH + "sys.exit(3) if rank == '0' else None\nfor _ in range(6000): time.sleep(0.01)"
+    with start("launch", "-n", "2", "--max_restarts", "3", written(tmp_path, script)) as launcher:
+        wait_for((tmp_path / "told").exists)
+        launcher.terminate()
+        _, said = launcher.communicate(timeout=20)
+    assert launcher.returncode == 3
+    assert "accel: rank 0 of 2" in said
+    assert "starts again" not in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_process_group_reaches_each_process_once(
+    tmp_path: Path, silent_environ: Mapping[str, str], number: signal.Signals
+) -> None:
+    """As coreutils timeout and CI systems send it; a second one would cut short what the first one has begun."""
+    notes = "told = []\nsignal.signal(signal.SIGINT, lambda n, f: told.append(n))\n"
+    notes += "signal.signal(signal.SIGTERM, lambda n, f: told.append(n))\n"
+    script = RANK + notes + HERE + "while not told: time.sleep(0.01)\ntime.sleep(0.7)\nprint('told', *map(int, told))"
+    with subprocess.Popen(
+        [*LAUNCH, written(tmp_path, script)],
+        cwd=tmp_path,
+        env=silent_environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as launcher:
+        wait_for(lambda: here(tmp_path))
+        os.killpg(launcher.pid, number)
+        out, _ = launcher.communicate(timeout=20)
+    assert out.split("\n") == [f"told {int(number)}"] * 2 + [""]
+
+
+@needs_linux
+def test_a_killed_launcher_leaves_nothing_of_a_wrapper_in_shell(start: Start, tmp_path: Path) -> None:
+    """The tie between a launcher and its processes does not hold those that these start."""
+    wrapper = tmp_path / "wrapper.sh"
+    wrapper.write_text("#!/bin/sh\nsetsid sleep 61 &\necho $! > pid-$RANK\nsleep 62\necho after\n")
+    wrapper.chmod(0o755)
+    before = set(Path(os.environ.get("TMPDIR", "/tmp")).glob("accel-*"))
+    with start("launch", "-n", "2", "--no_python", "./wrapper.sh") as launcher:
+        found = [tmp_path / f"pid-{rank}" for rank in "01"]
+        wait_for(lambda: all(path.exists() and path.read_text().endswith("\n") for path in found))
+        left = [int(path.read_text()) for path in found]
+        assert all(map(running, left))
+        launcher.kill()
+        launcher.wait(10)
+        wait_for(lambda: not any(map(running, left)), 5)
+    wait_for(lambda: set(Path(os.environ.get("TMPDIR", "/tmp")).glob("accel-*")) <= before, 5)
+
+
+@needs_linux
+def test_a_good_end_ends_nothing_that_a_script_leaves_on_purpose(accel: Run, tmp_path: Path) -> None:
+    script = (
+        RANK
+        + "import subprocess\nchild = subprocess.Popen(['sleep', '63'], start_new_session=True, stdout=-3, stderr=-3)\n"
+    )
+    script += "open(f'pid-{rank}', 'w').write(str(child.pid))"
+    assert accel("launch", "-n", "2", written(tmp_path, script)).returncode == 0
+    left = [int((tmp_path / f"pid-{rank}").read_text()) for rank in "01"]
+    try:
+        assert all(map(running, left))
+    finally:
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+
+
+@needs_linux
+def test_what_ends_behind_a_process_does_not_stay_as_a_zombie(accel: Run, tmp_path: Path) -> None:
+    script = RANK + "for _ in range(30): os.system('true &')\n"
+    script += "for _ in range(500):\n"
+    script += "    found = [p for p in os.popen(f'ps -o stat= --ppid {os.getppid()}').read().split() if p[0] == 'Z']\n"
+    script += "    if not found: sys.exit(0)\n"
+    script += "    time.sleep(0.01)\nsys.exit(len(found))"
+    assert accel("launch", "-n", "2", written(tmp_path, script)).returncode == 0
+
+
+@needs_linux
+def test_reaping_leaves_the_ends_of_ones_own_processes_alone(silent_environ: Mapping[str, str]) -> None:
+    code = (
+        "import os, subprocess, sys, time\nfrom accel_launch.lifeline import reap\n"
+        "other, own = subprocess.Popen(['true']), subprocess.Popen(['false'])\n"
+        "time.sleep(0.5)\nreap([own.pid])\nprint(os.path.exists(f'/proc/{other.pid}'), own.wait())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=silent_environ)
+    assert done.stdout.split() == ["False", "1"], done.stderr
+
+
+def test_those_that_had_ended_well_are_named(accel: Run, tmp_path: Path) -> None:
+    script = RANK + "if rank == '1': sys.exit(0)\ntime.sleep(1)\nraise RuntimeError('PeerLost: it is gone')"
+    said = accel("launch", "-n", "2", written(tmp_path, script)).stderr
+    assert "\n  had ended before, with exit code 0: rank 1\n" in said
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
+def test_a_failure_in_accel_has_the_users_line_and_the_whole_message(accel: Run, tmp_path: Path) -> None:
+    script = (
+        "import torch\nfrom accel import Accelerator\naccelerator = Accelerator(cpu=True)\n"
+        "accelerator.gather(torch.ones(1, 2 + accelerator.process_index))\n"
+    )
+    said = accel("launch", "-n", "2", written(tmp_path, script)).stderr
+    block = said[said.rindex("accel: rank ") :]
+    assert re.search(r"\n  at \S*ends\.py:4 in <module>", block), block
+    assert re.search(r"rank 1 at \S*ends\.py:4: data float32\[1, 3\]\n", block), block
+
+
+def test_a_process_that_another_launcher_numbers_keeps_its_number(accel: Run, tmp_path: Path) -> None:
+    environ = {"RANK": "3", "WORLD_SIZE": "4"}
+    done = accel("launch", "--max_restarts", "1", written(tmp_path, "raise SystemExit(5)"), environ=environ)
+    assert done.returncode == 5
+    assert "accel: rank 3 of 4 " in done.stderr
+
+
+@pytest.mark.parametrize("handler", ["1", ""])
+def test_one_that_nccl_aborts_is_not_blamed_whatever_python_prints_of_its_threads(
+    accel: Run, tmp_path: Path, handler: str
+) -> None:
+    nccl = "NCCL error: remote process exited or there was a network error"
+    script = (
+        RANK + "import threading\nif rank == '1':\n"
+        "    for _ in range(8): threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+        f"    os.write(2, {shlex.quote(nccl)}.encode() + b'\\n')\n    os.abort()\n"
+        "time.sleep(0.5)\nraise ValueError('the real cause')"
+    )
+    done = accel("launch", "-n", "2", written(tmp_path, script), environ={"PYTHONFAULTHANDLER": handler})
+    assert done.returncode == 1, done.stderr
+    assert "accel: rank 0 of 2" in done.stderr
