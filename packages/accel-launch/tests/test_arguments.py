@@ -1,7 +1,7 @@
 """What belongs to the launcher, and what to the script."""
 
 import pytest
-from accel_launch.arguments import split
+from accel_launch.arguments import flags_for_a_queue, split
 from accel_launch.options import BY_FLAG, OPTIONS
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,6 +41,21 @@ def test_a_double_dash_ends_the_options() -> None:
 
 def test_the_last_of_a_repeated_option_counts() -> None:
     assert split(["-n", "2", "-n", "4", "s.py"]).flags == {"num_processes": 4}
+
+
+def test_submit_options_of_a_repeated_flag_are_all_kept_and_the_later_wins() -> None:
+    tokens = ["--submit_options", "a=1,b=2", "--submit-options=c=3,a=4", "s.py"]
+    assert split(tokens).flags == {"submit_options": "b=2,c=3,a=4"}
+    # Within one flag nothing is later: the queue tells of both.
+    assert split(["--submit_options", "a=1,a=2"]).flags == {"submit_options": "a=1,a=2"}
+
+
+def test_flags_for_a_queue_are_refused_where_the_job_goes_to_none() -> None:
+    line = split(["--submit_options", "a=1", "--submit_file", "f", "s.py"])
+    needs = "needs --submit {slurm,sagemaker,kubernetes}: without it the job would run here"
+    assert flags_for_a_queue(line, None) == [f"--submit_options {needs}", f"--submit_file {needs}"]
+    assert flags_for_a_queue(line, "slurm") == []
+    assert flags_for_a_queue(split(["--cpu", "s.py"]), None) == []
 
 
 def test_fp16_is_mixed_precision_fp16() -> None:

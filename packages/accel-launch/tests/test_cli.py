@@ -24,6 +24,12 @@ def show(tmp_path: Path) -> str:
     return "show.py"
 
 
+def test_what_a_queue_is_told_starts_nothing_here(accel: Run, show: str) -> None:
+    done = accel("launch", "--submit_options", "partition=gpu", show)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--submit_options needs --submit" in done.stderr
+
+
 def test_the_command_alone_prints_help_and_exits_1(accel: Run) -> None:
     done = accel()
     assert (done.returncode, done.stderr) == (1, "")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from accel_launch.cli import COMMANDS
+from accel_launch.commands.estimate_memory import DTYPES, OPTIMIZERS
 from accel_launch.options import OPTIONS
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -93,6 +94,20 @@ def test_the_choices_of_an_option_are_offered(complete: Complete) -> None:
     assert set(complete("launch", "--mixed_precision", "")) == {"no", "bf16", "fp16", "fp8"}
     assert complete("launch", "--cpu", "--submit", "k") == ["kubernetes"]
     assert "train.py" not in complete("launch", "--num_processes", "")
+
+
+def test_the_values_of_an_estimate_are_offered(complete: Complete) -> None:
+    assert set(complete("estimate-memory", "x", "--optimizer", "")) == set(OPTIMIZERS)
+    assert set(complete("estimate-memory", "x", "--dtypes", "")) == set(DTYPES)
+    assert set(complete("estimate-memory", "x", "--dtypes", "in")) == {"int8", "int4"}
+
+
+def test_what_one_command_of_config_takes_is_offered_after_that_only(complete: Complete) -> None:
+    offered = {word: set(complete("config", word, "--")) & {"--overwrite", "--origin"} for word in ("default", "show")}
+    assert offered == {"default": {"--overwrite"}, "show": {"--origin"}}
+    assert not {"--overwrite", "--origin"} & set(complete("config", "update", "--"))
+    assert not {"--overwrite", "--origin"} & set(complete("config", "--"))
+    assert complete("config", "default", "--cpu", "--over") == ["--overwrite"]
 
 
 def test_files_are_offered_for_the_script_and_folders_for_logs(complete: Complete) -> None:

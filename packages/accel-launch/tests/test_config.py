@@ -88,6 +88,18 @@ def test_decision_12_a_file_of_accelerate_is_read(tmp_path: Path) -> None:
         ({"fp16": False, "mixed_precision": False}, {"mixed_precision": "no"}),
         ({"gpu_ids": 1, "fsdp_config": {}, "tpu_name": None}, {"gpu_ids": "1"}),
         ({"gpu_ids": [0, 1], "num_processes": None}, {"gpu_ids": "0,1"}),
+        ({"ipex_config": {"ipex": False, "use_xpu": False}, "use_mps_device": False, "use_cpu": False}, {"cpu": False}),
+        ({"mpirun_config": {"mpirun_ccl": "0", "mpirun_hostfile": ""}, "ipex_config": {}, "tp_config": {}}, {}),
+        ({"dynamo_config": {"dynamo_backend": "NO", "dynamo_mode": "default"}, "tp_config": {"tp_size": 1}}, {}),
+        (
+            {
+                "parallelism_config": {
+                    "parallelism_config_tp_size": 1,
+                    "parallelism_config_cp_comm_strategy": "allgather",
+                }
+            },
+            {},
+        ),
     ],
 )
 def test_foreign_words_are_understood(content: dict[object, object], values: dict[str, object]) -> None:
@@ -109,6 +121,13 @@ def test_foreign_words_are_understood(content: dict[object, object], values: dic
         ({"fsdp_config": {"fsdp_version": 2}}, "fsdp_config: {'fsdp_version': 2} is not supported"),
         ({"deepspeed_config": {"zero_stage": 3}}, "deepspeed_config"),
         ({"parallelism_config": {"x": 1}}, "parallelism_config"),
+        ({"parallelism_config": {"parallelism_config_tp_size": 2}}, "parallelism_config"),
+        ({"tp_config": {"tp_size": 4}}, "tp_config: {'tp_size': 4} is not supported"),
+        ({"ipex_config": {"ipex": True}}, "is not supported: accel launch does not set up Intel's extension"),
+        ({"ipex_config": {"ipex": False, "use_xpu": True}}, "is not supported: accel launch does not set up Intel's"),
+        ({"ipex_config": {"ipx": False}}, "ipex_config"),
+        ({"mpirun_config": {"mpirun_hostfile": "~/hosts", "mpirun_ccl": "1"}}, "start the script with mpirun itself"),
+        ({"dynamo_config": {"dynamo_backend": "INDUCTOR"}}, "dynamo_config"),
         ({"tpu_use_cluster": True}, "tpu_use_cluster"),
         ({"tpu_name": "pod"}, "tpu_name"),
         ({"distributed_type": "DEEPSPEED"}, "expected NO, MULTI_CPU or MULTI_GPU"),
@@ -196,6 +215,14 @@ def test_s102_the_default_file_is_used_where_it_exists(tmp_path: Path) -> None:
         (
             "num_processes 2\nuse_cpu: true\n",
             "line 1, column 1: expected name: value, with a space after the colon, found",
+        ),
+        ("num_processes:2", "line 1, column 1: expected name: value, with a space after the colon, found"),
+        ("# x\n\nnum_processes:2\nuse_cpu:true\n", "line 3, column 1: expected name: value, with a space after the"),
+        ("num_processes:2\n", "found 'num_processes:2'; the space is missing: write num_processes: 2"),
+        ("a: 1\nb:2\n", "line 2, column 1: expected name: value, with a space after the colon, found 'b:2'; the space"),
+        (
+            "a: 1\nb:\t2\n",
+            r"line 2, column 3: expected spaces, found a tab, which cannot stand there; the line is 'b:\t2",
         ),
         ("# x\na: 1\nuse_cpu:true\n", "line 3, column 1: expected name: value, with a space after the colon, found"),
         (

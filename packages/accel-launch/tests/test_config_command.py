@@ -136,6 +136,31 @@ def test_update_refuses_what_accel_cannot_do_and_leaves_the_file_alone(accel: Ru
     assert (tmp_path / "c.yaml").read_text() == text
 
 
+@pytest.mark.parametrize("named", [[], ["--config_file", "no such.yaml"]])
+def test_update_without_a_file_names_the_path_and_what_makes_one(accel: Run, written: Path, named: list[str]) -> None:
+    done = accel("config", "update", *named)
+    assert (done.returncode, done.stdout) == (2, "")
+    path, option = ("no such.yaml", " --config_file 'no such.yaml'") if named else (written, "")
+    assert done.stderr == (
+        f"accel: error: there is no config file {path} to update: accel config default{option} makes one\n"
+    )
+
+
+def test_update_of_a_file_that_cannot_be_read_names_it(accel: Run, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("a: [")
+    assert "config file c.yaml: not YAML: line 1" in accel("config", "update", "--config_file", "c.yaml").stderr
+
+
+def test_the_help_of_a_command_is_of_that_command(accel: Run) -> None:
+    update, show, default = (accel("config", name, "--help").stdout for name in ("update", "show", "default"))
+    for name, text in (("update", update), ("show", show), ("default", default)):
+        assert text.startswith(f"usage: accel config {name} ")
+        assert "--config_file FILE" in text
+    assert "--num_processes" not in update
+    assert ("--origin" in show, "--overwrite" in show, "--dry_run" in show) == (True, False, True)
+    assert ("--origin" in default, "--overwrite" in default, "--dry_run" in default) == (False, True, False)
+
+
 def test_show_prints_lines_that_are_a_config_file_themselves(accel: Run, tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("num_processes: 2\ntee: 1\nsubmit_options: {partition: gpu}\n")
     done = accel("config", "show", "--origin", "--config_file", "c.yaml", environ={"ACCEL_MIXED_PRECISION": "no"})

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from accel_launch.commands.estimate_memory import HELP, read
+from accel_launch.commands.estimate_memory import DTYPES, HELP, OPTIMIZERS, read
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -82,6 +82,18 @@ def test_json_is_bytes(accel: Run, models: str) -> None:
     ]
 
 
+def test_a_file_and_a_name_are_taken_wherever_the_file_is(accel: Run, models: str, tmp_path: Path) -> None:
+    (tmp_path / "my code").mkdir()
+    (tmp_path / "my code" / "width.py").write_text("WIDTH = 1000")
+    code = MODELS.replace("import torch\n", "from width import WIDTH\n").replace("1000, 1000", "WIDTH, WIDTH")
+    path = tmp_path / "my code" / "big-models.py"
+    path.write_text(code)
+    for named in (str(path), "my code/big-models.py"):
+        done = accel("estimate-memory", f"{named}:make", "--dtypes", "fp32", "bf16", "int8")
+        assert (done.returncode, done.stderr) == (0, "a word of the module\n")
+        assert done.stdout.startswith(TABLE.replace("models:make", f"{named}:make"))
+
+
 def test_everything_that_is_wrong_is_told_at_once_and_no_code_is_run(accel: Run, models: str) -> None:
     done = accel("estimate-memory", "nothing:make", "--dtypes", "float33", "--optimizer", "adan", "--jsn")
     assert (done.returncode, done.stdout) == (2, "")
@@ -147,6 +159,7 @@ def test_help_is_printed_without_torch(silent_environ: Mapping[str, str]) -> Non
 
 def test_help_lists_every_dtype_and_optimizer_and_the_defaults() -> None:
     estimation = pytest.importorskip("accel.estimation", reason="package accel counts", exc_type=ImportError)
+    assert (set(estimation.DTYPES), set(estimation.STATES)) == (set(DTYPES), set(OPTIMIZERS))
     words = HELP.replace(",", " ").replace(":", " ").replace(";", " ").replace(".", " ").split()
     assert set(estimation.DTYPES) | set(estimation.STATES) <= set(words)
     assert f"Default: {' '.join(estimation.USUAL)}." in HELP

@@ -24,6 +24,9 @@ NEUTRAL = [
     "--monitor_interval 0.1",
     "--role default",
     "--no_tpu_cluster",
+    "--standalone",
+    "--rdzv_id none",
+    "--mpirun_ccl 0",
 ]
 
 
@@ -41,6 +44,9 @@ REFUSED = [
     ("--use_deepspeed", "accel cannot use DeepSpeed yet"),
     ("--use-fsdp", "accel launch cannot set up FSDP yet"),
     ("--mpirun_hostfile hosts", "start the script with mpirun itself"),
+    ("--ipex", "accel launch does not set up Intel's extension or XPUs; use the extension in the script"),
+    ("--rdzv-id 100", "machines of one job find each other by the address and the port alone"),
+    ("--use_gpu", "accel launch uses GPUs where it finds some"),
 ]
 
 
@@ -50,6 +56,30 @@ def test_what_cannot_be_followed_is_refused_in_words_and_the_script_is_still_fou
     assert line.problems[0] == f"{text} is not supported: {why}; leave it out"
     assert line.problems[1].startswith("-n '0'")
     assert line.script == "s.py"
+
+
+RENAMED = [
+    ("--nproc_per_node 4", "--num_processes, which counts the processes of all machines together"),
+    ("--nproc-per-node auto", "--num_processes, which counts the processes of all machines together"),
+    ("--nnodes 2", "--num_machines"),
+    ("--node-rank 1", "--machine_rank"),
+    ("--master_addr h", "--main_process_ip"),
+    ("--master-port 1", "--main_process_port"),
+    ("--rdzv_endpoint h:1", "--main_process_ip HOST --main_process_port PORT"),
+    ("--use_cpu", "--cpu"),
+    ("--bf16", "--mixed_precision bf16"),
+    ("--gpu 0", "--gpu_ids"),
+    ("--gpus 0,1", "--gpu_ids, numbers such as 0,1; how many processes is --num_processes"),
+]
+
+
+@pytest.mark.parametrize(("text", "own"), RENAMED)
+def test_a_flag_of_torchrun_names_the_option_that_does_it_here(text: str, own: str) -> None:
+    line = split([*text.split(" "), "s.py"])
+    assert line.problems == (f"{text} is not an option of accel launch: here it is {own}",)
+    assert line.script == "s.py"
+    words = own.partition(",")[0].split(" ")
+    assert {word for word in words if word.startswith("--")} <= BY_FLAG.keys()
 
 
 def test_the_flags_for_several_machines_and_for_logs_are_accels_own() -> None:
@@ -122,6 +152,39 @@ def test_no_flag_is_accels_and_foreign() -> None:
 def test_a_mistyped_foreign_flag_names_the_nearest() -> None:
     (problem,) = split(["--multi_gpus", "s.py"]).problems
     assert "did you mean --multi_gpu?" in problem
+
+
+@pytest.mark.parametrize(
+    ("flag", "meant"),
+    [
+        ("--nproc-per-nodes", "--num_processes"),
+        ("--master_adress", "--main_process_ip"),
+        ("--gpu-id", "--gpu-ids"),
+        ("--quite", "--quiet"),
+        ("--bogus", None),
+        ("--tpus", None),
+        ("--debg", None),
+        ("--num_workers", None),
+    ],
+)
+def test_what_is_suggested_is_alike_and_would_not_be_refused(flag: str, meant: str | None) -> None:
+    (problem,) = split([flag, "s.py"]).problems
+    assert problem.partition("did you mean ")[2].partition("?")[0] == (meant or "")
+
+
+def test_nothing_that_is_refused_is_ever_suggested() -> None:
+    for flag in BY_FOREIGN_FLAG:
+        (problem,) = split([f"{flag}zz", "s.py"]).problems
+        meant = problem.partition("did you mean ")[2].partition("?")[0].split()
+        values = [] if not meant or meant[0] not in BY_FOREIGN_FLAG else [*meant, "1", "s.py"]
+        assert split(values).problems == (), flag
+
+
+def test_accel_env_does_not_guess_at_an_option_that_is_like_none(accel: Run) -> None:
+    done = accel("env", "--bogus")
+    assert done.returncode == 2
+    assert "--bogus is not an option" in done.stderr
+    assert "did you mean" not in done.stderr
 
 
 def test_a_copied_command_line_runs_and_the_help_has_one_sentence_of_it(accel: Run, tmp_path: Path) -> None:

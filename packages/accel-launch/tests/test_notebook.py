@@ -1,6 +1,7 @@
 """Functions launched from Python, as a notebook would."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -126,7 +127,7 @@ def test_a_killed_process_is_explained(notebook: Notebook) -> None:
         debug_launcher(lambda: os.kill(os.getpid(), signal.SIGKILL))
     """)
     assert done.returncode == 1
-    assert "was killed by SIGKILL\n  probably out of memory" in done.stderr
+    assert "was killed by SIGKILL\n  often out of memory" in done.stderr
 
 
 def test_a_function_of_a_module_is_found_by_the_search_path_of_the_notebook(notebook: Notebook, tmp_path: Path) -> None:
@@ -177,6 +178,27 @@ def test_all_keywords_that_cannot_be_followed_are_told_at_once() -> None:
         "expected a function, found 3; name it without calling it: notebook_launcher(train, args)",
     ]
     assert "did you mean 'num_processes'?" in caught.value.reasons[2]
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (0.5, "args=0.5: expected a tuple or a list of .* found a float; for one argument write (0.5,)"),
+        ("abc", "args='abc': expected a tuple or a list of .* found a str; for one argument write ('abc',)"),
+        ("x" * 90, "args x of type str: expected a tuple or a list .* write (x,)"),
+        (None, "found a NoneType"),
+    ],
+)
+@pytest.mark.parametrize("launcher", [notebook_launcher, debug_launcher])
+def test_arguments_without_brackets_are_told_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, launcher: Callable[..., object], args: object, words: str
+) -> None:
+    monkeypatch.setattr("accel_launch.notebook.run_job", lambda *_, **__: pytest.fail("it was started"))
+    for count in (1, 2):
+        with pytest.raises(CannotRun) as caught:
+            launcher(print, args, num_processes=count)
+        (reason,) = caught.value.reasons
+        assert re.search(re.escape(words).replace(r"\.\*", ".*"), reason)
 
 
 def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,8 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 CPU = Here(Machine(cores=8, accelerators=0), (), "host-a")
 GPUS = Here(Machine(cores=8, accelerators=4), ("0", "1", "2", "3"), "host-a")
-ENTER, DOWN, UP, CTRL_C, CTRL_D, CLEAR = b"\r", b"\x1b[B", b"\x1b[A", b"\x03", b"\x04", b"\x15"
+ENTER, DOWN, UP, CTRL_C, CTRL_D = b"\r", b"\x1b[B", b"\x1b[A", b"\x03", b"\x04"
+BACK = b"\x7f"
 
 
 class Scripted:
@@ -231,10 +232,10 @@ def test_s101_answers_at_a_terminal_become_the_file_that_show_reads(terminal: Op
     user = terminal("config")
     user.answer(WHERE, ENTER)
     user.answer("No GPU was found", b"")
-    user.answer("How many processes?", CLEAR + b"0" + ENTER)
-    user.answer("expected a whole number of at least 1", CLEAR + b"3" + ENTER)
+    user.answer("How many processes? (1)", b"0" + ENTER)
+    user.answer("expected a whole number of at least 1", BACK + b"3" + ENTER)
     user.answer("Which precision?", DOWN + DOWN + UP + ENTER)
-    user.answer("each step of the optimizer?", CLEAR + b"4" + ENTER)
+    user.answer("each step of the optimizer?", b"4" + ENTER)
     user.answer("restarts after a failure?", ENTER)
     assert user.finish() == 0
     path = tmp_path / "no-config" / "default_config.yaml"
@@ -251,10 +252,10 @@ def test_s103_gpus_and_a_named_file_whose_values_are_offered(terminal: Open, acc
     user.answer(WHERE, ENTER)
     user.answer("on GPUs or on the CPU?", ENTER)
     user.answer("How many processes?", ENTER)
-    user.answer("Which GPUs?", CLEAR + b"4,6" + ENTER)
+    user.answer("Which GPUs?", b"4,6" + ENTER)
     user.answer("Which precision?", ENTER)
     user.answer("each step of the optimizer?", ENTER)
-    user.answer("restarts after a failure?", CLEAR + b"2" + ENTER)
+    user.answer("restarts after a failure?", b"2" + ENTER)
     assert user.finish() == 0
     assert "accel test --config_file c.yaml" in user.screen
     shown = yaml.safe_load(accel("config", "show", "--config_file", "c.yaml").stdout)
@@ -262,12 +263,26 @@ def test_s103_gpus_and_a_named_file_whose_values_are_offered(terminal: Open, acc
     assert {key: shown[key] for key in expected} == expected
 
 
+def test_what_is_typed_takes_the_place_of_the_default_and_enter_keeps_it(terminal: Open, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("num_processes: 4\ngradient_accumulation_steps: 8\nmax_restarts: 3\n")
+    user = terminal("config", "--config_file", "c.yaml")
+    user.answer(WHERE, ENTER)
+    user.answer("How many processes? (4)", b"2" + ENTER)
+    user.answer("Which precision?", ENTER)
+    user.answer("each step of the optimizer? (8)", b"  " + ENTER)
+    user.answer("restarts after a failure? (3)", b"0" + ENTER)
+    assert user.finish() == 0
+    content = yaml.safe_load((tmp_path / "c.yaml").read_text())
+    found = [content[key] for key in ("num_processes", "gradient_accumulation_steps", "max_restarts")]
+    assert found == [2, 8, 0]
+
+
 def test_several_machines_at_a_terminal(terminal: Open, accel: Run) -> None:
     user = terminal("config")
     user.answer(WHERE, DOWN + ENTER)
     user.answer("How many machines?", ENTER)
     user.answer("How do the machines meet?", ENTER)
-    user.answer("Which of them is this one?", CLEAR + b"1" + ENTER)
+    user.answer("Which of them is this one?", b"1" + ENTER)
     user.answer("where all meet?", b"10.0.0.1" + ENTER)
     user.answer("The port there?", ENTER)
     user.answer("How many processes?", ENTER)
@@ -285,7 +300,7 @@ def test_ctrl_c_writes_nothing_and_exits_130(terminal: Open, tmp_path: Path, key
     (tmp_path / "c.yaml").write_text("num_processes: 2\n")
     user = terminal("config", "--config_file", "c.yaml")
     user.answer(WHERE, ENTER)
-    user.answer("How many processes?", (CLEAR + keys) if keys == CTRL_D else keys)
+    user.answer("How many processes?", keys)
     assert user.finish() == 130
     assert "nothing was written" in user.screen
     assert "Traceback" not in user.screen

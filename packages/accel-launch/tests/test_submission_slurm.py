@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from accel_launch.submission.slurm_time import seconds_of
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Programs = Callable[..., dict[str, str]]
@@ -218,6 +219,69 @@ def test_the_number_of_gpus_has_to_be_said(accel: Run, script: str, programs: Pr
 def test_a_number_of_nodes_is_one_number(accel: Run, script: str, programs: Programs, options: str) -> None:
     done = accel(*SLURM, "--cpu", "--submit_options", options, script, environ=programs())
     assert f"submit option {options}: expected a whole number of at least 1" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("limit", "seconds"),
+    [
+        ("30", 1800),
+        ("1:30", 90),
+        ("02:00:00", 7200),
+        ("1-0", 86400),
+        ("1-2:30", 95400),
+        ("1-00:00:01", 86401),
+        ("UNLIMITED", 0),
+        ("infinite", 0),
+        ("0", 0),
+        ("banana", None),
+        ("2h", None),
+        ("1-", None),
+        ("-1", None),
+        ("1:2:3:4", None),
+        ("1:", None),
+        ("", None),
+        ("²", None),
+    ],
+)
+def test_a_time_limit_is_read_as_slurm_does(limit: str, seconds: int | None) -> None:
+    assert seconds_of(limit) == seconds
+
+
+@pytest.mark.parametrize("option", ["time=banana", "time_min=2h", "time="])
+def test_a_time_limit_that_slurm_would_not_take_is_refused(
+    accel: Run, script: str, programs: Programs, option: str
+) -> None:
+    done = accel(*SLURM, "--cpu", "--submit_options", option, script, environ=programs())
+    assert done.returncode == 2
+    assert f"submit option {option.replace('_', '-')}: expected minutes, minutes:seconds, hours" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "lead", "told"),
+    [
+        ("time=2", "60", "the job is told of its end 60 s before it, and not 90 s: time=2 is short"),
+        ("time=3", "90", ""),
+        ("time=1,signal=USR1@20", "20", ""),
+        ("time=0", "90", ""),
+        ("time=UNLIMITED", "90", ""),
+    ],
+)
+def test_a_short_job_is_told_of_its_end_when_half_of_it_is_over(
+    accel: Run, script: str, programs: Programs, tmp_path: Path, options: str, lead: str, told: str
+) -> None:
+    done = accel(*SLURM, "--cpu", "--submit_options", options, script, environ=programs())
+    assert done.returncode == 0, done.stderr
+    (line,) = (one for one in directives((tmp_path / FILE).read_text()) if one.startswith("--signal"))
+    assert line.endswith(f"USR1@{lead}")
+    assert told in done.stderr
+    assert bool(told) == ("is told of its end" in done.stderr)
+
+
+def test_options_of_two_flags_are_both_in_the_file(accel: Run, script: str, programs: Programs, tmp_path: Path) -> None:
+    options = ("--submit_options", "partition=a,time=10", "--submit_options", "partition=b")
+    assert accel(*SLURM, "--cpu", *options, script, environ=programs()).returncode == 0
+    found = directives((tmp_path / FILE).read_text())
+    assert ("--time=10" in found, [one for one in found if "partition" in one]) == (True, ["--partition=b"])
 
 
 def test_a_line_break_cannot_leave_its_directive(accel: Run, script: str, programs: Programs, tmp_path: Path) -> None:

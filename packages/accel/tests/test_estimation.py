@@ -13,7 +13,6 @@ import pytest
 import torch
 from accel.estimation import DTYPES, STATES, Estimate, estimate, human, measured_model, measured_weights, report
 from accel_checkpoint import save_weights
-from accel_state import is_initialized
 from accel_state.errors import CannotRun
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
@@ -291,104 +290,6 @@ def test_code_next_to_a_config_is_not_run(tmp_path: Path) -> None:
     with pytest.raises(CannotRun, match="no model can be built"):
         told(tmp_path)
     assert not (tmp_path / "was-here").exists()
-
-
-@pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], str]:
-    """What a module of the working directory makes is reported, as JSON; each test has a module of its own name."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [one for one in sys.path if one not in ("", str(tmp_path))])
-    name = f"models_of_{tmp_path.name}"
-
-    def run(code: str, attribute: str) -> str:
-        (tmp_path / f"{name}.py").write_text(code)
-        before = list(sys.path)
-        try:
-            return told(f"{name}:{attribute}", "json")
-        finally:
-            assert sys.path == before
-            sys.modules.pop(name, None)
-
-    return run
-
-
-@pytest.mark.parametrize("attribute", ["make", "Model", "one", "Model.another"])
-def test_a_function_a_class_and_an_instance_are_models(module: Callable[[str, str], str], attribute: str) -> None:
-    code = (
-        "from torch import nn\n"
-        "class Model(nn.Linear):\n"
-        "    def __init__(self, width=2): super().__init__(width, 3)\n"
-        "    @classmethod\n    def another(cls): return cls()\n"
-        "def make(*args, **kwargs): return Model()\none = Model()\n"
-    )
-    assert json.loads(module(code, attribute))["as_built_bytes"] == 36
-
-
-def test_a_constructor_that_looks_at_numbers_is_run_on_the_cpu_with_a_note(module: Callable[[str, str], str]) -> None:
-    code = (
-        "import torch\nfrom torch import nn\n"
-        "class Model(nn.Linear):\n    def __init__(self): super().__init__(int(torch.ones(4).sum().item()), 1)\n"
-    )
-    found = json.loads(module(code, "Model"))
-    assert found["parameters"] == 5
-    assert "built on the CPU" in found["notes"][0]
-    assert "meta tensors" in found["notes"][0]
-
-
-def test_what_the_code_prints_is_apart_and_its_run_ends(
-    module: Callable[[str, str], str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = "from accel import Accelerator\nfrom torch import nn\nprint('hello')\n"
-    code += "Accelerator(cpu=True)\none = nn.Linear(1, 1)"
-    module(code, "one")
-    assert capsys.readouterr() == ("", "hello\n")
-    assert not is_initialized()
-
-
-HEAD = "from torch import nn\n"
-
-
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        ("def make(width, *, depth, heads=1): ...", "needs arguments (width, depth), and is called without any"),
-        ("def make(): return 3", ":make gives a int: expected a torch.nn.Module"),
-        ("make = 3", ":make is a int: expected a torch.nn.Module, or what makes one"),
-        ("def made(): ...", ":make: there is no 'make'; there is made, nn"),
-        ("def make():\n    return nn.Linear(2, -2)", "make raises RuntimeError: Trying to create"),
-        ("def make():\n    return nn.Linear(2, -2)", ".py:3, in make)"),
-        ("raise ValueError('bad\\nluck')", "raises ValueError: bad\nluck (models_of_"),
-        ("raise SystemExit(3)", "raises SystemExit: 3 (models_of_"),
-        ("import no_such_module", "raises ModuleNotFoundError: No module named 'no_such_module' (models_of_"),
-        ("def make(:", "raises SyntaxError: invalid syntax (models_of_"),
-        ("class make(nn.Module):\n    def __init__(self): assert False", "raises AssertionError (models_of_"),
-    ],
-)
-def test_mistakes_in_code_are_told_with_their_place(module: Callable[[str, str], str], code: str, words: str) -> None:
-    with pytest.raises(CannotRun) as refused:
-        module(HEAD + code, "make")
-    assert len(refused.value.reasons) == 1
-    assert words in refused.value.reasons[0]
-
-
-@pytest.mark.parametrize(
-    ("model", "words"),
-    [
-        ("no_such_module:make", "there is no 'no_such_module' in the search path, which is\n"),
-        ("json.nothing:make", "there is no 'json.nothing' in the search path"),
-        ("__main__x:make", "is not found"),
-        ("models.py:make", "as in import: models:make"),
-        ("models:", "expected MODULE:NAME, such as"),
-        ("bert-base-cased", "Models of the hub are not downloaded"),
-        ("weights.safetensors", "is no file and no folder in"),
-    ],
-)
-def test_what_is_not_there_is_told(model: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(CannotRun) as refused:
-        told(model)
-    assert words in refused.value.reasons[0]
-    assert ("search path" not in words) or (str(tmp_path) in refused.value.reasons[0])
 
 
 def test_names_out_of_a_file_do_not_steer_the_terminal(tmp_path: Path) -> None:

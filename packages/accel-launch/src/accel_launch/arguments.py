@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from accel_launch.foreign_flags import BY_FOREIGN_FLAG, foreign_family, foreign_problem
-from accel_launch.kinds import Value
-from accel_launch.nearest import nearest
+from accel_launch.foreign_flags import BY_FOREIGN_FLAG, foreign_family, foreign_problem, suggestions
+from accel_launch.kinds import PAIRS, Value
+from accel_launch.nearest import nearest_flag
 from accel_launch.options import BY_FLAG, BY_NAME
 
 HELP = ("-h", "--help")
@@ -79,8 +79,26 @@ def _follow(flag: str, attached: str | None, flags: dict[str, Value], problems: 
     value = option.kind.read(attached) if option.kind.takes_value else on
     if value is None:
         problems.append(f"{flag} {attached!r}: expected {option.kind.expected}")
+    elif option.kind is PAIRS and option.name in flags:
+        flags[option.name] = _joined(str(flags[option.name]), str(value))
     else:
         flags[option.name] = value
+
+
+def _joined(before: str, after: str) -> str:
+    """The pairs of a repeated option: all of them, and of a name that is in both those that came later."""
+    again = {entry.partition("=")[0] for entry in after.split(",")}
+    kept = [entry for entry in before.split(",") if entry.partition("=")[0] not in again]
+    return ",".join([*kept, after])
+
+
+def flags_for_a_queue(line: CommandLine, submit: str | None) -> list[str]:
+    """A problem for each flag that says something of a queue's job, where the job goes to none and would run here."""
+    if submit is not None:
+        return []
+    given = [BY_NAME[name].flags[-1] for name in ("submit_options", "submit_file") if name in line.flags]
+    queues = BY_NAME["submit"].kind.metavar
+    return [f"{flag} needs --submit {queues}: without it the job would run here" for flag in given]
 
 
 def _flag_and_value(token: str) -> tuple[str, str | None]:
@@ -114,8 +132,9 @@ def _unknown(flag: str) -> str:
     family = foreign_family(flag)
     if family is not None:
         return family
-    near = nearest(flag, [*BY_FLAG, *BY_FOREIGN_FLAG])
-    meant = f"; did you mean {near}?" if near is not None else ""
+    suggested = {**suggestions(), **{own: own for own in BY_FLAG}}
+    near = nearest_flag(flag, suggested)
+    meant = f"; did you mean {suggested[near]}?" if near is not None else ""
     return (
         f"{flag} is not an option of accel launch{meant} (see accel launch --help;"
         " options for the script come after the script)"

@@ -13,7 +13,8 @@ SHELL_NAMES = ("bash", "zsh", "fish")
 class Flag:
     """One option: the spellings that are offered, those that are understood as well, and the words it may have.
 
-    `values` are words to choose from, or FILES or FOLDERS; empty where it may be any word.
+    `values` are words to choose from, or FILES or FOLDERS; empty where it may be any word. `after` is the word of the
+    command after which alone it may come; empty where it may come anywhere.
     """
 
     offered: tuple[str, ...]
@@ -21,6 +22,7 @@ class Flag:
     takes_value: bool
     values: tuple[str, ...] = ()
     help: str = ""
+    after: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +58,26 @@ def _command(name: str, about: str) -> Command:
         "env": ((), unscripted, False),
         "config": (
             tuple(config.COMMANDS),
-            (*_plain([flag for flags in config.COMMANDS.values() for flag in flags], takes_value=False), *unscripted),
+            (
+                *(Flag((flag,), (), False, after=word) for word, flags in config.COMMANDS.items() for flag in flags),
+                *unscripted,
+            ),
             False,
         ),
         "checkpoint": (tuple(checkpoint.PATHS), (), False),
-        "estimate-memory": ((), _estimate(estimate_memory.OPTIONS), False),
+        "estimate-memory": (
+            (),
+            tuple(
+                Flag((flag,), (), flag in estimate_memory.VALUES, estimate_memory.VALUES.get(flag, ()))
+                for flag in estimate_memory.OPTIONS
+                if flag != "--help"
+            ),
+            False,
+        ),
         "completion": (SHELL_NAMES, (), False),
     }
     words, flags, script = parts.get(name, ((), (), False))
     return Command(name, about, words, (HELP_FLAG, *flags), script)
-
-
-def _estimate(flags: tuple[str, ...]) -> tuple[Flag, ...]:
-    return tuple(Flag((flag,), (), flag in ("--dtypes", "--optimizer")) for flag in flags if flag != "--help")
 
 
 def _plain(flags: list[str] | tuple[str, ...], *, takes_value: bool) -> tuple[Flag, ...]:

@@ -49,6 +49,9 @@ _accel() {
                 fi ;;
             *)
                 words=""
+                case "$command $word" in
+@AFTER@
+                esac
                 if [ "$scripted" -eq 1 ]; then _accel_files -f; return; fi
                 at=$((at + 1)) ;;
         esac
@@ -106,6 +109,9 @@ _accel() {
             -*) if _accel_takes "$word"; then (( at += 2 )); else (( at += 1 )); fi ;;
             *)
                 subcommands=()
+                case "$command $word" in
+@AFTER@
+                esac
                 if (( scripted )); then _files; return; fi
                 (( at += 1 )) ;;
         esac
@@ -162,23 +168,19 @@ def bash(commands: Sequence[Command]) -> str:
     """The script for bash 3.2 and later."""
     cases = []
     for each in commands:
-        offered = " ".join(one for flag in each.flags for one in flag.offered)
+        offered = " ".join(one for flag in each.flags if not flag.after for one in flag.offered)
         others = " ".join(one for flag in each.flags for one in flag.others)
         cases.append(
             f'        {each.name}) flags="{offered}"; others="{others}"; words="{" ".join(each.words)}";'
             f" scripted={int(each.script)} ;;"
         )
-    values = [
-        f"            {_pattern(flag)}) {_bash_values(flag.values)} ;;"
-        for flag in _all_flags(commands)
-        if flag.takes_value and flag.values
-    ]
     return _fill(
         BASH,
         TAKING=_taking(commands, "|"),
         COMMANDS=" ".join(each.name for each in commands),
         CASES="\n".join(cases),
-        VALUES="\n".join(values),
+        AFTER=_after(commands, lambda flag, one: f'flags="$flags {one}"'),
+        VALUES=_values(commands, _bash_values),
     )
 
 
@@ -186,23 +188,19 @@ def zsh(commands: Sequence[Command]) -> str:
     """The script for zsh 5, which needs compinit."""
     cases = []
     for each in commands:
-        offered = " ".join(shlex.quote(f"{one}:{flag.help}") for flag in each.flags for one in flag.offered)
-        others = " ".join(shlex.quote(f"{one}:{flag.help}") for flag in each.flags for one in flag.others)
+        offered = " ".join(_zsh_word(flag, one) for flag in each.flags if not flag.after for one in flag.offered)
+        others = " ".join(_zsh_word(flag, one) for flag in each.flags for one in flag.others)
         cases.append(
             f"        {each.name}) flags=({offered}); others=({others}); subcommands=({' '.join(each.words)});"
             f" scripted={int(each.script)} ;;"
         )
-    values = [
-        f"        {_pattern(flag)}) {_zsh_values(flag.values)} ;;"
-        for flag in _all_flags(commands)
-        if flag.takes_value and flag.values
-    ]
     return _fill(
         ZSH,
         TAKING=_taking(commands, "|"),
         COMMANDS=" ".join(shlex.quote(f"{each.name}:{each.help}") for each in commands),
         CASES="\n".join(cases),
-        VALUES="\n".join(values),
+        AFTER=_after(commands, lambda flag, one: f"flags+=({_zsh_word(flag, one)})"),
+        VALUES=_values(commands, _zsh_values),
     )
 
 
@@ -232,8 +230,28 @@ def _all_flags(commands: Sequence[Command]) -> list[Flag]:
     return list(dict.fromkeys(flag for each in commands for flag in each.flags))
 
 
-def _pattern(flag: Flag) -> str:
-    return "|".join((*flag.offered, *flag.others))
+def _values(commands: Sequence[Command], offer: Callable[[tuple[str, ...]], str]) -> str:
+    """The lines of a `case` in which an option offers its values."""
+    return "\n".join(
+        f"            {'|'.join((*flag.offered, *flag.others))}) {offer(flag.values)} ;;"
+        for flag in _all_flags(commands)
+        if flag.takes_value and flag.values
+    )
+
+
+def _after(commands: Sequence[Command], add: Callable[[Flag, str], str]) -> str:
+    """The lines of a `case` in which a word of a command adds options to those offered."""
+    return "\n".join(
+        f'                    "{each.name} {flag.after}") {add(flag, one)} ;;'
+        for each in commands
+        for flag in each.flags
+        if flag.after
+        for one in flag.offered
+    )
+
+
+def _zsh_word(flag: Flag, spelling: str) -> str:
+    return shlex.quote(f"{spelling}:{flag.help}")
 
 
 def _taking(commands: Sequence[Command], between: str) -> str:
@@ -265,7 +283,8 @@ def _fish_flag(spelling: str, flag: Flag, owners: str) -> str:
     else:
         value = f" -x -a '{' '.join(flag.values)}'" if flag.values else " -x"
     about = f" -d {_fish_word(flag.help)}" if flag.help else ""
-    return f"complete -c accel -n '__accel_at options {owners}' {name}{value}{about}"
+    after = f"; and contains -- {flag.after} (commandline -opc)" if flag.after else ""
+    return f"complete -c accel -n '__accel_at options {owners}{after}' {name}{value}{about}"
 
 
 def _fish_word(text: str) -> str:

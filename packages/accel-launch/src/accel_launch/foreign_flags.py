@@ -1,4 +1,4 @@
-"""The flags of `accelerate launch` that are not accel's: which ask for nothing here, and words for all others.
+"""The flags of `accelerate launch` and torchrun that are not accel's: which ask for nothing here, and words for others.
 
 Source: shared/reference/accelerate-api.md, section 1.12.
 """
@@ -6,18 +6,28 @@ Source: shared/reference/accelerate-api.md, section 1.12.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from accel_launch.foreign_keys import MEANS_NOTHING, NOT_YET, anything, nothing, nothing_or, unsupported
+from accel_launch.foreign_keys import (
+    MEANS_NOTHING,
+    NOT_YET,
+    WITH_MPIRUN,
+    WITHOUT_IPEX,
+    anything,
+    nothing,
+    nothing_or,
+    unsupported,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignFlag:
     """One flag: `unsupported` tells why a value cannot be followed, or None where the value means nothing here.
 
-    A flag that takes no value has the value True.
+    A flag that takes no value has the value True. `own` is the option that does it here, empty where none does.
     """
 
     takes_value: bool
     unsupported: Callable[[object], str | None]
+    own: str = ""
 
 
 def _as_key(key: str, *, takes_value: bool = True) -> ForeignFlag:
@@ -31,6 +41,13 @@ def _only(accepted: Callable[[object], bool], why: str = NOT_YET, *, takes_value
     return ForeignFlag(takes_value, lambda value: None if accepted(value) else why)
 
 
+def _renamed(own: str, meaning: str = "", *, takes_value: bool = True) -> ForeignFlag:
+    """A flag of torchrun or of an older launcher whose work is done by an option of another name."""
+    return ForeignFlag(takes_value, lambda value: f"here it is {own}{f', {meaning}' if meaning else ''}", own)
+
+
+_ALL_MACHINES = "which counts the processes of all machines together"
+_ONE_JOB = "machines of one job find each other by the address and the port alone"
 _TPU = "accel launch cannot use TPUs yet"
 _DEEPSPEED = "accel cannot use DeepSpeed yet"
 _FSDP = "accel launch cannot set up FSDP yet"
@@ -62,9 +79,32 @@ _TABLE: dict[str, ForeignFlag] = {
     "--use_fsdp": _only(nothing, _FSDP, takes_value=False),
     "--use_megatron_lm": _only(nothing, _MEGATRON, takes_value=False),
     "--use_parallelism_config": _only(nothing, _PARALLELISM, takes_value=False),
-    "--mpirun_hostfile": _only(nothing, "start the script with mpirun itself"),
+    "--mpirun_hostfile": _only(nothing, WITH_MPIRUN),
+    "--mpirun_ccl": _only(nothing_or("0"), WITH_MPIRUN),
+    "--ipex": _only(nothing, WITHOUT_IPEX, takes_value=False),
+    "--use_xpu": _only(nothing, WITHOUT_IPEX, takes_value=False),
     "--aws_access_key_id": _only(nothing, _SAGEMAKER),
     "--aws_secret_access_key": _only(nothing, _SAGEMAKER),
+    "--use_cpu": _renamed("--cpu", takes_value=False),
+    "--use_gpu": _only(nothing, "accel launch uses GPUs where it finds some", takes_value=False),
+    "--bf16": _renamed("--mixed_precision bf16", takes_value=False),
+    "--gpu": _renamed("--gpu_ids"),
+    "--gpus": _renamed("--gpu_ids", "numbers such as 0,1; how many processes is --num_processes"),
+    "--num_gpus": _renamed("--num_processes", _ALL_MACHINES),
+    "--num_nodes": _renamed("--num_machines"),
+    "--nproc": _renamed("--num_processes", _ALL_MACHINES),
+    "--nproc_per_node": _renamed("--num_processes", _ALL_MACHINES),
+    "--nnodes": _renamed("--num_machines"),
+    "--node_rank": _renamed("--machine_rank"),
+    "--master_addr": _renamed("--main_process_ip"),
+    "--master_port": _renamed("--main_process_port"),
+    "--rdzv_endpoint": _renamed("--main_process_ip HOST --main_process_port PORT"),
+    "--rdzv_id": _only(nothing_or("none"), _ONE_JOB),
+    # One machine, and a free port: what accel launch does where nothing else is asked for.
+    "--standalone": _only(anything, takes_value=False),
+    "--redirects": _renamed("--log_dir", "which keeps what each process prints"),
+    # It has no effect any more: both set LOCAL_RANK.
+    "--use_env": _only(anything, takes_value=False),
 }
 
 BY_FOREIGN_FLAG: dict[str, ForeignFlag] = {
@@ -94,7 +134,21 @@ def foreign_problem(flag: str, value: str | None) -> str | None:
     if why is None:
         return None
     shown = flag if value is None else f"{flag} {value}"
+    if BY_FOREIGN_FLAG[flag].own:
+        return f"{shown} is not an option of accel launch: {why}"
     return f"{shown} is not supported: {why}; leave it out"
+
+
+def suggestions() -> dict[str, str]:
+    """What to suggest to whoever has nearly written a flag: itself, or what does it here; nothing that is refused."""
+    found = {}
+    for flag, each in BY_FOREIGN_FLAG.items():
+        # A short name is like many words: only who writes it as it is has meant it.
+        if each.own and len(flag) > len("--nproc"):
+            found[flag] = each.own
+        elif not each.own and each.unsupported("any word" if each.takes_value else True) is None:
+            found[flag] = flag
+    return found
 
 
 def foreign_family(flag: str) -> str | None:

@@ -28,7 +28,7 @@ class Asker(Protocol):
         ...
 
     def write(self, text: str, about: str, default: str, problem: Callable[[str], str | None]) -> str:
-        """The words that were written, for which `problem` has no objection."""
+        """The words that were written, or the default for none; `problem` has no objection to them."""
         ...
 
 

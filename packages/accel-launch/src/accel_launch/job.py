@@ -10,7 +10,7 @@ from pathlib import Path
 
 from accel_state.errors import CannotRun
 
-from accel_launch.arguments import CommandLine
+from accel_launch.arguments import CommandLine, flags_for_a_queue
 from accel_launch.config import ConfigFile, default_config, read_config
 from accel_launch.machines import Place, find_place
 from accel_launch.plan import Machine, ProcessSpec, count_processes, plan_one, script_command
@@ -80,13 +80,15 @@ def read_job(line: CommandLine, environ: Mapping[str, str], *, cwd: Path, machin
     """
     choices = choose(line, environ)
     settings = launch_settings(choices.resolved)
-    problems = list(choices.problems)
+    problems = [*choices.problems, *flags_for_a_queue(line, settings.submit)]
     # An unknown option ends the reading: then nobody knows what the script is.
     if line.script is not None or not line.problems:
         wrong = script_problem(
             line.script, module=settings.module, no_python=settings.no_python, cwd=cwd, environ=environ
         )
         problems += [wrong] if wrong is not None else []
+    if settings.tee != "3" and settings.log_dir is None:
+        problems.append(f"--tee {settings.tee} leaves out what is then nowhere: name a folder for it, --log_dir FOLDER")
     count, place = 1, None
     try:
         place = find_place(settings, environ, machine)

@@ -5,7 +5,7 @@ import pickle
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -48,7 +48,7 @@ class WorkerFailed(AccelError, RuntimeError):
 
 def notebook_launcher(
     function: Callable[..., Any],
-    args: Sequence[Any] = (),
+    args: tuple[Any, ...] | list[Any] = (),
     num_processes: int | None = None,
     mixed_precision: str = "no",
     **reference: object,
@@ -71,7 +71,9 @@ def notebook_launcher(
     return _launch("notebook_launcher", function, args, flags, problems)
 
 
-def debug_launcher(function: Callable[..., Any], args: Sequence[Any] = (), num_processes: int = 2) -> list[Any]:
+def debug_launcher(
+    function: Callable[..., Any], args: tuple[Any, ...] | list[Any] = (), num_processes: int = 2
+) -> list[Any]:
     """Calls `function(*args)` on several processes on the CPU and returns what each call returned, in rank order.
 
     Raises: CannotRun before anything starts; WorkerFailed with the traceback of the first process to fail.
@@ -98,10 +100,15 @@ def _unsupported(reference: Mapping[str, object]) -> list[str]:
 
 
 def _launch(
-    caller: str, function: Callable[..., Any], args: Sequence[Any], flags: Mapping[str, Value], problems: list[str]
+    caller: str,
+    function: Callable[..., Any],
+    args: tuple[Any, ...] | list[Any],
+    flags: Mapping[str, Value],
+    problems: list[str],
 ) -> list[Any]:
     if not callable(function):
         problems.append(f"expected a function, found {function!r}; name it without calling it: {caller}(train, args)")
+    problems += _wrong_args(args)
     if problems:
         raise CannotRun(caller, problems)
     environ = process_environ()
@@ -130,6 +137,20 @@ def _launch(
         return [_result(folder, rank) for rank in range(count)]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wrong_args(args: object) -> list[str]:
+    """The problem of arguments that are no list of them: each item of a text or a tensor would become one."""
+    if isinstance(args, tuple | list):
+        return []
+    shown = repr(args)
+    # a tensor or a data set is not printed to say that it has no brackets around it
+    written = shown if len(shown) <= 40 and "\n" not in shown else "x"
+    named = f"args={written}" if written == shown else f"args x of type {type(args).__name__}"
+    return [
+        f"{named}: expected a tuple or a list of the function's arguments, found a {type(args).__name__}; for one"
+        f" argument write ({written},)"
+    ]
 
 
 def _refuse_second_accelerator(caller: str) -> None:

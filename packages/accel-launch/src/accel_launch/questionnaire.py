@@ -34,11 +34,14 @@ class TerminalAsker:
         return int(_ask(select(text, choices=menu, default=str(default), instruction="(arrow keys, then Enter)")))
 
     def write(self, text: str, about: str, default: str, problem: Callable[[str], str | None]) -> str:
-        """The line that was written; one that has a problem is not taken, and the problem is shown below it."""
+        """The line that was written, or the default for an empty one; what has a problem is not taken, and is told."""
         from questionary import text as line
 
         self.tell(f"\n{about}")
-        return _ask(line(text, default=default, validate=lambda word: problem(word) or True))
+        # The default is no text of the field: what is typed takes its place, and is not appended to it.
+        asked = f"{text} ({default})" if default else text
+        word = _ask(line(asked, validate=lambda word: problem(word.strip() or default) or True))
+        return word.strip() or default
 
 
 def ask_all(here: Here, before: Mapping[str, Value]) -> dict[str, Value]:

@@ -10,6 +10,7 @@ _EXPECTED = re.compile(r"(?:.*\b)?expected (?P<expected>.+?),? but (?:found|got)
 _BAD_START = re.compile(r"found character (?P<found>.+) that cannot start any token")
 _ALIAS = re.compile(r"found undefined alias (?P<found>.+)")
 _TAG = re.compile(r"could not determine a constructor for the tag (?P<found>.+)")
+_UNSPACED = re.compile(r"(?P<name>\w+):(?P<value>[^\s:/].*)")
 _PAIR = re.compile(r":(\s|$)")
 
 # The parser's names for what no file shows.
@@ -43,7 +44,10 @@ def yaml_words(error: YAMLError | ValueError, text: str) -> str:
         return _bare(text, error.context_mark.line + 1)
     if matched := _BAD_START.fullmatch(problem):
         if matched["found"] == r"'\t'":
-            return _place(text, line, column, "spaces", "a tab, which cannot indent")
+            before = text.splitlines()[line - 1][: column - 1]
+            return _place(
+                text, line, column, "spaces", f"a tab, which cannot {'stand there' if before.strip() else 'indent'}"
+            )
         return _place(text, line, column, f"a value, in quotes if it begins with {matched['found']}", matched["found"])
     if matched := _ALIAS.fullmatch(problem):
         return _place(text, line, column, "a value, in quotes if it begins with *", f"*{matched['found'][1:-1]}")
@@ -59,6 +63,12 @@ def yaml_words(error: YAMLError | ValueError, text: str) -> str:
         expected, seen = (_NAMES.get(matched[which], matched[which]) for which in ("expected", "found"))
         return _place(text, line, column, expected, seen)
     return _place(text, line, column, "name: value", problem.removeprefix("found "))
+
+
+def bare_words(text: str) -> str | None:
+    """What is wrong in a text that is one value; None where no line of it looks like a name and a value."""
+    bare = [number for number, line in enumerate(text.splitlines(), 1) if _UNSPACED.match(line.strip())]
+    return _bare(text, bare[0]) if bare else None
 
 
 def json_words(error: JSONDecodeError, text: str) -> str:
@@ -83,7 +93,10 @@ def _no_pair(text: str, line: int, column: int) -> str:
 def _bare(text: str, line: int) -> str:
     whole = text.splitlines()[line - 1]
     column = len(whole) - len(whole.lstrip()) + 1
-    return f"line {line}, column {column}: expected name: value, with a space after the colon, found {whole.strip()!r}"
+    pair = _UNSPACED.match(whole.strip())
+    missing = f"; the space is missing: write {pair['name']}: {pair['value']}" if pair is not None else ""
+    found = f"found {whole.strip()!r}{missing}"
+    return f"line {line}, column {column}: expected name: value, with a space after the colon, {found}"
 
 
 def _is_bare(line: str) -> bool:

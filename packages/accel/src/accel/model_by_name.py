@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -23,8 +23,8 @@ from torch import nn
 CONFIG = "config.json"
 WHAT = "accel estimate-memory"
 FORMS = (
-    "MODULE:NAME of a model or of what makes one, a folder with config.json or weights, or a .safetensors file or its"
-    " .index.json"
+    "MODULE:NAME or FILE.py:NAME of a model or of what makes one, a folder with config.json or weights, or a"
+    " .safetensors file or its .index.json"
 )
 
 
@@ -61,7 +61,7 @@ def locate(text: str) -> Place:
         near = " Models of the hub are not downloaded: give the folder they are in." if "." not in path.name else ""
         raise _refused(f"{text!r} is no file and no folder in {Path.cwd()}. Expected {FORMS}.{near}")
     if module.endswith(".py"):
-        raise _refused(f"{text!r}: expected the name of a module, as in import: {_dotted(module)}:{name or 'NAME'}")
+        return _in_file(text, module, name)
     if not all(part.isidentifier() for part in f"{module}.{name}".split(".")):
         raise _refused(f"{text!r}: expected MODULE:NAME, such as models:make, or a file or folder that exists")
     first = module.partition(".")[0]
@@ -75,8 +75,13 @@ def locate(text: str) -> Place:
     return Place("code", module=module, name=name)
 
 
-def _dotted(path: str) -> str:
-    return ".".join(Path(path).with_suffix("").parts)
+def _in_file(text: str, file: str, name: str) -> Place:
+    path = Path(file).expanduser()
+    if not path.is_file():
+        raise _refused(f"{text!r}: there is no file {file} in {Path.cwd()}")
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise _refused(f"{text!r}: expected the name of a model or of what makes one after the colon: {file}:make")
+    return Place("code", module=file, name=name, path=path)
 
 
 def _in_folder(folder: Path) -> Place:
@@ -117,18 +122,19 @@ def build(place: Place) -> Found | Place:
         return place
     with contextlib.redirect_stdout(sys.stderr), _no_run_left():
         if place.kind == "code":
-            return _from_code(place.module, place.name)
+            return _from_code(place)
         try:
             return _from_config(place.path)
         except CannotRun as error:
             return weights_instead(place.path, error.reasons[0].splitlines()[0])
 
 
-def _from_code(module: str, name: str) -> Found:
-    text = f"{module}:{name}"
-    with _own_modules_first():
-        found: Any = _run(f"importing {module}", lambda: _imported(module))
-        for part in name.split("."):
+def _from_code(place: Place) -> Found:
+    module, text = place.module, f"{place.module}:{place.name}"
+    of_a_file = place.path != Path()
+    with _own_modules_first(place.path.resolve().parent if of_a_file else None):
+        found: Any = _run(f"importing {module}", lambda: _executed(place.path) if of_a_file else _imported(module))
+        for part in place.name.split("."):
             try:
                 found = getattr(found, part)
             except AttributeError:
@@ -157,6 +163,19 @@ def _imported(module: str) -> Any:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # something that the user's module imports
         raise _no_module(module, error.name) from None
+
+
+def _executed(path: Path) -> Any:
+    """The module that a file is, whatever its name and whichever module of that name there is."""
+    name = "__model__"
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise _refused(f"{path} cannot be imported")
+    module = module_from_spec(spec)
+    # dataclasses and the like look for the module of a class by its name
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def _no_module(module: str, missing: str) -> CannotRun:
@@ -241,10 +260,13 @@ def _from_config(folder: Path) -> Found:
 
 
 @contextlib.contextmanager
-def _own_modules_first() -> Iterator[None]:
-    """Inside, modules of the working directory are found, as by `python`; not with PYTHONSAFEPATH, as there."""
-    here = str(Path.cwd())
-    if sys.flags.safe_path or here in sys.path or "" in sys.path:
+def _own_modules_first(folder: Path | None = None) -> Iterator[None]:
+    """Inside, modules of the working directory, or of a file's folder, are found as by `python`.
+
+    Not with PYTHONSAFEPATH, as there.
+    """
+    here = str(folder or Path.cwd())
+    if sys.flags.safe_path or here in sys.path or (folder is None and "" in sys.path):
         yield
         return
     sys.path.insert(0, here)

@@ -37,7 +37,7 @@ def run(tokens: Sequence[str]) -> int:
     rest = tokens[1:] if name is not None else tokens
     line = split([token for token in rest if token not in own])
     if line.help:
-        print(config_help(), end="")
+        print(config_help(name), end="")
         return 0
     given = any(token in own for token in rest)
     environ = process_environ()
@@ -81,7 +81,7 @@ def _ask(line: CommandLine, environ: Mapping[str, str]) -> int:
     from accel_launch.questions import Here
 
     path = _path(line, environ)
-    before = _understood(path, read_content(path)) if path.exists() else {}
+    before = _understood(path, _content(path)) if path.exists() else {}
     machine = this_machine(environ)
     visible = environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(machine.accelerators))))
     gpus = tuple(each.strip() for each in visible.split(",")[: machine.accelerators])
@@ -117,7 +117,11 @@ def _update(line: CommandLine, environ: Mapping[str, str]) -> int:
     command = f"{ASK} update"
     _refuse_others(line, command, lambda name: False, "it changes no value; accel config default takes options")
     path = _path(line, environ)
-    content = read_content(path)
+    if not path.exists():
+        option = _option_for(path, line)
+        problem = f"there is no config file {path} to update: accel config default{option} makes one"
+        raise CannotRun(command, [problem])
+    content = _content(path)
     values = _understood(path, content)
     text = file_text(values, path)
     if _text(path) == text:
@@ -164,6 +168,14 @@ def _show(line: CommandLine, environ: Mapping[str, str], *, origins: bool) -> in
     return 0
 
 
+def _content(path: Path) -> Mapping[object, object]:
+    """Raises: CannotRun if the file cannot be read, with its name in each reason."""
+    try:
+        return read_content(path)
+    except CannotRun as error:
+        raise CannotRun(ASK, [f"{error.what}: {reason}" for reason in error.reasons]) from None
+
+
 def _understood(path: Path, content: Mapping[object, object]) -> Mapping[str, Value]:
     """Raises: CannotRun if the file asks for anything that accel cannot do."""
     values, problems = interpret(content)
@@ -179,6 +191,10 @@ def _text(path: Path) -> str | None:
         return None
 
 
+def _option_for(path: Path, line: CommandLine) -> str:
+    return f" --config_file {shlex.quote(str(path))}" if "config_file" in line.flags else ""
+
+
 def _tell_next(path: Path, line: CommandLine, environ: Mapping[str, str]) -> None:
-    option = f" --config_file {shlex.quote(str(path))}" if "config_file" in line.flags else ""
+    option = _option_for(path, line)
     print(f"written: {path}\ntry it:  accel test{option}\nthen:    accel launch{option} YOUR_SCRIPT.py")

@@ -10,6 +10,21 @@ from accel_launch.nearest import nearest
 
 COUNTS = "accel.estimation"
 OPTIONS = ("--dtypes", "--optimizer", "--json", "--help")
+#: what package accel knows, in its own order; it imports torch, for which a shell's completion cannot wait
+DTYPES = ("float64", "float32", "bfloat16", "float16", "float8", "int8", "int4")
+OPTIMIZERS = (
+    "adam",
+    "adamw",
+    "adamax",
+    "nadam",
+    "radam",
+    "adadelta",
+    "rmsprop",
+    "adagrad",
+    "sgd_momentum",
+    "sgd",
+)
+VALUES = {"--dtypes": DTYPES, "--optimizer": OPTIMIZERS}
 FOREIGN = {
     "--library_name": "config.json says which library it is of",
     "--trust_remote_code": "no code out of a folder is run; name what makes the model as MODULE:NAME",
@@ -25,6 +40,7 @@ sum of what training needs. Nothing is downloaded, no weights are read. Needs pa
 MODEL is one of
   MODULE:NAME        a torch.nn.Module, or what makes one when called without arguments; found as by python in this
                      directory, and built without memory where its constructor allows that
+  FILE.py:NAME       the same in a file of code, which is run as by python FILE.py
   FOLDER             with a config.json of transformers, which has to be installed, or with weights in safetensors
   FILE               x.safetensors or x.safetensors.index.json, of which only headers are read. Pickles (.bin, .pt)
                      are refused

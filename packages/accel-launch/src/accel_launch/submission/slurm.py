@@ -25,6 +25,7 @@ from accel_launch.submission.queue import (
     run_client,
     whole_number,
 )
+from accel_launch.submission.slurm_time import EXPECTED, notice_within, seconds_of
 
 #: seconds before the end of a job at which it is told of it: enough to finish a step and to save
 NOTICE_S = 90
@@ -55,7 +56,15 @@ class Slurm(Queue):
             environ=request.environ,
         )
         problems += [wrong] if wrong is not None else []
-        directives = {**_ours(request, options, problems), **options}
+        wanted_s = max(NOTICE_S, (settings.grace_period or 0) + 60)
+        notice_s = notice_within(options.get("time"), wanted_s)
+        notes = [*place.notes, *gpus.notes]
+        if notice_s < wanted_s and "signal" not in options:
+            notes.append(
+                f"the job is told of its end {notice_s} s before it, and not {wanted_s} s: time={options['time']} is"
+                " short"
+            )
+        directives = {**_ours(request, options, problems, notice_s), **options}
         dropped = [*place.names, *gpus.names]
         text = "\n".join(
             [
@@ -67,7 +76,7 @@ class Slurm(Queue):
                 "",
             ]
         )
-        return Plan(text, tuple(problems), (*place.notes, *gpus.notes))
+        return Plan(text, tuple(problems), tuple(notes))
 
     def missing(self, environ: Mapping[str, str]) -> str | None:
         """sbatch, unless it is in PATH."""
@@ -86,10 +95,9 @@ class Slurm(Queue):
         return f"submitted as job {number}" + (f" of cluster {cluster}" if cluster else "")
 
 
-def _ours(request: Request, options: Mapping[str, str], problems: list[str]) -> dict[str, str]:
+def _ours(request: Request, options: Mapping[str, str], problems: list[str], notice_s: int) -> dict[str, str]:
     """The directives that follow from the settings."""
     settings, each = request.settings, request.processes_per_machine()
-    notice_s = max(NOTICE_S, (settings.grace_period or 0) + 60)
     ours = {"job-name": request.name, "nodes": str(request.machines), "ntasks-per-node": "1"}
     if not settings.cpu and not any(name in options for name in GPUS):
         if each is None:
@@ -153,6 +161,8 @@ def _wrong(options: Mapping[str, str]) -> list[str]:
             problems.append(f"submit option {name!r} is no option of sbatch: expected a name such as partition")
         elif not value.isprintable():
             problems.append(f"submit option {name}={value!r}: a value of sbatch is one line")
+        elif name in ("time", "time-min") and seconds_of(value) is None:
+            problems.append(f"submit option {name}={value}: expected {EXPECTED}")
     return problems
 
 
