@@ -46,14 +46,16 @@ class Machines:
     folder: Path
     jobs: list[Job] = field(default_factory=list)
 
-    def start(self, number: int, *words: object, environ: Mapping[str, str] | None = None) -> Job:
+    def start(
+        self, number: int, *words: object, environ: Mapping[str, str] | None = None, by: Sequence[str] = LAUNCH
+    ) -> Job:
         """Starts `accel launch --cpu` with these words on a machine."""
         node = self.nodes[number]
         whole = {**os.environ, "OMP_NUM_THREADS": "1", **(environ or {})}
         # files, not pipes, for the reason that `jobs` has
         out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - `Job.end` closes them
         process = subprocess.Popen(
-            node.command(*LAUNCH, *map(str, words)),
+            node.command(*by, *map(str, words)),
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,

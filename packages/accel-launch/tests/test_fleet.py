@@ -5,14 +5,15 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
-from accel_launch import elsewhere, link
+from accel_launch import elsewhere, gathering, link
 from accel_launch import first as first_module
 from accel_launch.elsewhere import VERSION, Elsewhere, Share
 from accel_launch.first import First
+from accel_launch.gathering import Gathering
 from accel_launch.joined import Joined
 from accel_launch.machines import Place
 from accel_launch.outcome import KILLED, OF_A_PEER, SAID
@@ -27,7 +28,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "SILENCE_S", 0.6)
     monkeypatch.setattr(link, "BEAT_S", 0.1)
     monkeypatch.setattr(elsewhere, "BEAT_S", 0.1)
-    monkeypatch.setattr(first_module, "HELLO_S", 0.3)
+    monkeypatch.setattr(gathering, "HELLO_S", 0.3)
 
 
 @pytest.fixture
@@ -142,6 +143,104 @@ def test_a_stranger_does_not_keep_the_machines_from_meeting(
             assert first.deal(0, 1, 2).world == 2
             assert one.wait(5) is not None
         stranger.close()
+
+
+def test_those_who_say_nothing_keep_no_machine_waiting(
+    pool: ThreadPoolExecutor, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them has as much time as the real machine has patience."""
+    monkeypatch.setattr(gathering, "HELLO_S", 10)
+    monkeypatch.setattr(link, "SILENCE_S", 10)
+    with First(Place(0, 2, HOST, port), 1) as first:
+        met = gather(pool, first, 30)
+        silent = [say(port, b"") for _ in range(4)]
+        with come(port, 1, 2) as one:
+            met.result(5)
+            first.deal(0, 1, 2)
+            assert one.wait(5) is not None
+        for each in silent:
+            each.close()
+
+
+def test_of_many_who_say_nothing_the_oldest_are_sent_away(
+    pool: ThreadPoolExecutor, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "HELLO_S", 10)
+    monkeypatch.setattr(link, "SILENCE_S", 10)
+    monkeypatch.setattr(gathering, "MOST_STRANGERS", 3)
+    with First(Place(0, 2, HOST, port), 1) as first:
+        met = gather(pool, first, 30)
+        silent = [say(port, b"") for _ in range(5)]
+        for each in silent[:2]:
+            each.settimeout(5)
+            assert len(each.makefile().read()) < 1000, "signs of life, up to the end of the connection"
+        for each in silent[2:]:
+            each.settimeout(5)
+            assert each.recv(1), "a sign of life"
+        with come(port, 1, 2):
+            met.result(5)
+        for each in silent:
+            each.close()
+
+
+def test_the_time_to_meet_is_kept_while_others_come_who_say_nothing(pool: ThreadPoolExecutor, port: int) -> None:
+    with First(Place(0, 2, HOST, port), 1) as first:
+        met, peers = gather(pool, first, 1.0), [say(port, b"")]
+        while not met.done():
+            with suppress(OSError):  # nobody listens any more
+                peers.append(socket.create_connection((HOST, port)))
+            assert len(peers) < 60, "the time has passed"
+            time.sleep(0.1)
+        with pytest.raises(CannotRun, match=r"machine 1 of 2 did not come within 1 s"):
+            met.result()
+        for each in peers:
+            each.close()
+
+
+@pytest.mark.parametrize("first_to_come", ["it", "the one that came instead"])
+def test_a_machine_that_gave_up_in_the_queue_is_not_admitted(
+    first_to_come: str, pool: ThreadPoolExecutor, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_a_queue(*about: Any) -> socket.socket:
+        """A socket to which machines have come before anybody looks."""
+        listening = listen(*about)
+        for gives_up in (True, False) if first_to_come == "it" else (False, True):
+            peer = say(port, hello())
+            peers.append(peer)
+            if gives_up:
+                peer.close()
+        return listening
+
+    listen, peers = gathering.listen, list[socket.socket]()
+    monkeypatch.setattr(first_module, "listen", with_a_queue)
+    with First(Place(0, 2, HOST, port), 1) as first:
+        gather(pool, first, 10).result()
+        first.deal(0, 1, 2)
+        (lives,) = [peer for peer in peers if peer.fileno() >= 0]
+        assert json.loads(lives.makefile().readline())["is"] == "go"
+        assert first.heard() is None
+        lives.close()
+
+
+def test_a_machine_that_comes_again_finds_its_place_free_as_soon_as_it_has_left(
+    pool: ThreadPoolExecutor, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both happens between two looks of the first machine."""
+    peers, usual = list[socket.socket](), Gathering._open
+
+    def late(self: Gathering, listening: socket.socket) -> None:
+        if self.others and len(peers) == 1:
+            peers[0].close()
+            peers.extend(say(port, hello(machine=machine, count=3)) for machine in (1, 2))
+        usual(self, listening)
+
+    monkeypatch.setattr(Gathering, "_open", late)
+    with First(Place(0, 3, HOST, port), 1) as first:
+        met = gather(pool, first)
+        peers.append(say(port, hello(machine=1, count=3)))
+        met.result(5)
+        for each in peers:
+            each.close()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,10 @@ from typing import cast
 import pytest
 from accel_launch import link
 from accel_launch.elsewhere import Elsewhere
+from accel_launch.joined import Joined
 from accel_launch.link import LONGEST, Lost, Wire, address_towards, interface_towards, reach
+from accel_launch.machines import Place
+from accel_state.errors import CannotRun
 
 Ends = tuple[Wire, socket.socket]
 
@@ -234,3 +237,24 @@ def test_the_way_to_this_machine_is_its_loopback() -> None:
     assert address_towards("127.0.0.1", 9) == "127.0.0.1"
     assert interface_towards("127.0.0.1", 9) in ("lo", "lo0")
     assert address_towards("no-such-machine.invalid", 9) == ""
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"is": "refused"},
+        {"is": "refused", "why": 7},
+        {"is": "refused", "why": []},
+        {"is": "go"},
+        {"is": "go", "share": None},
+        {"is": "go", "share": [1, 0, 0, 2, "127.0.0.1", 1]},
+        {"is": "go", "share": ["1", 0, 0, 2, "127.0.0.1", 1, 2]},
+    ],
+)
+def test_a_message_without_what_belongs_to_it_is_of_no_launcher(said: dict[str, object], ends: Ends) -> None:
+    wire, other = ends
+    with Joined(Place(1, 2, "h0", 1), 1) as joined:
+        joined._wire = wire
+        other.send(json.dumps(said).encode() + b"\n")
+        with pytest.raises(CannotRun, match="machine 0, h0, is gone: no launcher "):
+            joined.wait(5)

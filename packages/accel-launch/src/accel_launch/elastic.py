@@ -43,7 +43,7 @@ def agent(job: Job, place: Place) -> ProcessSpec:
         # the agent's own store is for agents: workers that share it hang in the second of two starts
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     }
-    return ProcessSpec((sys.executable, "-m", "accel_launch.elastic_agent", json.dumps(about)), environ)
+    return ProcessSpec((sys.executable, "-P", "-m", "accel_launch.elastic_agent", json.dumps(about)), environ)
 
 
 def _is_here(host: str) -> bool:

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from accel_launch.verdict import how_ended
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing import LogsSpecs
+
+#: what torch prints of its C++ code
+_CPP_LEVEL = "TORCH_CPP_LOG_LEVEL"
 
 
 def main(about: dict[str, Any]) -> int:
     """Runs the processes of this machine until the job is over; the exit code of the first that failed."""
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
+    _import_quietly()
+    from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     where = f"{about['host']}:{about['port']}"
-    logs = DefaultLogsSpecs(
-        log_dir=about["log_dir"],
-        redirects=Std.ALL if about["log_dir"] is not None else Std.NONE,
-        tee=Std(about["tee"]) if about["log_dir"] is not None else Std.NONE,
-    )
+    starts: list[int] = []
     config = LaunchConfig(
         min_nodes=about["machines"],
         max_nodes=about["machines"],
@@ -38,10 +43,11 @@ def main(about: dict[str, Any]) -> int:
         max_restarts=about["max_restarts"],
         monitor_interval=0.1,
         local_addr=about["address"] or None,
-        logs_specs=logs,
+        logs_specs=_logs(about, starts),
     )
     # torch's agent ties nobody to its life
-    tied = ("-m", "accel_launch.tied", str(os.getpid()), *about["command"])
+    # with -P nothing in the working directory is taken for a module of Python's own, and the command has it as ever
+    tied = ("-P", "-m", "accel_launch.tied", str(os.getpid()), *about["command"])
     try:
         elastic_launch(config, sys.executable)(*tied)
     except ChildFailedError as error:
@@ -52,6 +58,12 @@ def main(about: dict[str, Any]) -> int:
         _say(f"the job was ended by {error.sigval.name} from outside")
         return 128 + int(error.sigval)
     except RendezvousConnectionError as error:
+        if starts:
+            _say(
+                f"the job was ended here, since machine 0 is gone, which serves {where} to all: see what its launcher"
+                " has said there"
+            )
+            return 1
         _say(f"the machines cannot meet at {where}, which machine 0 has to serve: {error}")
         return 1
     except RendezvousError as error:
@@ -61,6 +73,43 @@ def main(about: dict[str, Any]) -> int:
         )
         return 1
     return 0
+
+
+def _import_quietly() -> None:
+    """Keeps torch in this process from stacks and warnings where the other end of a connection is gone.
+
+    The environment is as before then: it is that of the processes too.
+    """
+    before = os.environ.get(_CPP_LEVEL)
+    os.environ.setdefault(_CPP_LEVEL, "FATAL")
+    import_module("torch.distributed")  # reads it once
+    if before is None:
+        del os.environ[_CPP_LEVEL]
+    if "LOGLEVEL" not in os.environ:
+        logging.disable(logging.WARNING)
+
+
+def _logs(about: dict[str, Any], starts: list[int]) -> LogsSpecs:
+    """Where what processes print goes; each time that this is asked, they start, and their number is noted."""
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, LogsSpecs, Std
+
+    kept = about["log_dir"] is not None
+    usual = DefaultLogsSpecs(
+        log_dir=about["log_dir"],
+        redirects=Std.ALL if kept else Std.NONE,
+        tee=Std(about["tee"]) if kept else Std.NONE,
+    )
+
+    class _Noting(LogsSpecs):
+        def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+            starts.append(len(envs))
+            return usual.reify(envs)
+
+        @property
+        def root_log_dir(self) -> str:
+            return usual.root_log_dir
+
+    return _Noting()
 
 
 def _say(words: str) -> None:

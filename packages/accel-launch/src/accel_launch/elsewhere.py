@@ -7,11 +7,12 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
 from accel_launch.link import BEAT_S, Wire
 from accel_launch.outcome import KILLED
+from accel_launch.waiting import Called, Waiting
 
 #: of what launchers tell each other
 VERSION = 1
@@ -60,12 +61,39 @@ class Share:
     store_port: int
     master_port: int
 
+    def message(self) -> dict[str, Any]:
+        """This, as the first launcher tells it another."""
+        return {"is": "go", "share": astuple(self)}
+
+    @staticmethod
+    def of(message: Mapping[str, Any]) -> Share:
+        """What a message tells.
+
+        Raises: TypeError for one that no launcher of this version sends.
+        """
+        said = message.get("share")
+        wanted = (int, int, int, int, str, int, int)
+        if not isinstance(said, list) or [type(one) for one in said] != list(wanted):
+            raise TypeError(f"no launcher says {message}")
+        return Share(*said)
+
+
+class Dismissed(Exception):
+    """The launcher has nothing to wait for any more: `failed` has ended the job, and `words` say so where it was here.
+
+    It comes out of waits only, in which no process of this machine runs.
+    """
+
+    def __init__(self, failed: Elsewhere, words: str = "") -> None:
+        super().__init__(failed.words)
+        self.failed, self.words = failed, words
+
 
 class Fleet(ABC):
     """The other machines of a job, while processes run; `failures` are all that they have told of."""
 
-    def __init__(self, machine: int) -> None:
-        self.machine, self.host = machine, socket.gethostname()
+    def __init__(self, machine: int, waiting: Waiting) -> None:
+        self.machine, self.host, self.waiting = machine, socket.gethostname(), waiting
         self.failures: list[Elsewhere] = []
         self.lost, self.attempt = False, 0
 
@@ -80,6 +108,25 @@ class Fleet(ABC):
     @abstractmethod
     def wires(self) -> Iterable[Wire]:
         """The connections that this machine has."""
+
+    def of_now(self, message: Mapping[str, Any]) -> Elsewhere | None:
+        """The failure that a message tells of; None for one of an attempt before, unless somebody has ended the job.
+
+        Raises: TypeError for one that no launcher of this version sends.
+        """
+        failed = Elsewhere.of(message)
+        if failed.outside:
+            return replace(failed, attempt=self.attempt)
+        return failed if failed.attempt == self.attempt else None
+
+    def dismissed(self, called: Called, awaited: str) -> Dismissed:
+        """The end of this launcher by a signal, while it waited for something; the others are told."""
+        by = f"by {called.number.name} from outside, while"
+        words = f"  the job was ended there {by} the launcher waited for {awaited}"
+        code = 128 + called.number
+        failed = Elsewhere(self.machine, self.host, words, code, attempt=self.attempt, outside=True)
+        self.tell(failed)
+        return Dismissed(failed, f"accel: the job was ended {by} this launcher waited for {awaited}")
 
     @contextmanager
     def beating(self) -> Iterator[None]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from accel_state.environ import JOURNAL, STORE_FD, STORE_PORT
 
 from accel_launch.elastic import agent
-from accel_launch.first import address_of
+from accel_launch.gathering import address_of
 from accel_launch.job import Job
 from accel_launch.link import interface_towards
 from accel_launch.machines import Place

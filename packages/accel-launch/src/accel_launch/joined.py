@@ -8,8 +8,9 @@ from contextlib import suppress
 from accel_state.errors import CannotRun
 
 from accel_launch.elsewhere import VERSION, Elsewhere, Fleet, Share
-from accel_launch.link import RETRY_S, Lost, Wire, reach
+from accel_launch.link import Lost, Wire, reach
 from accel_launch.machines import Place
+from accel_launch.waiting import LOOK_S, Called, Waiting
 
 #: seconds in which the name of the first machine has to be known
 KNOWN_S = 10.0
@@ -18,8 +19,16 @@ KNOWN_S = 10.0
 class Joined(Fleet):
     """The launcher of another machine than the first."""
 
-    def __init__(self, place: Place, processes: int, *, asked: int | None = None, patient: bool = False) -> None:
-        super().__init__(place.rank or 0)
+    def __init__(
+        self,
+        place: Place,
+        processes: int,
+        *,
+        asked: int | None = None,
+        patient: bool = False,
+        waiting: Waiting | None = None,
+    ) -> None:
+        super().__init__(place.rank or 0, waiting or Waiting())
         self._asked = asked
         self._place, self._processes, self._patient = place, processes, patient
         self._wire: Wire | None = None
@@ -49,12 +58,15 @@ class Joined(Fleet):
     def join(self, wait_s: float) -> None:
         """Says who this is.
 
-        Raises: CannotRun if the first machine does not answer.
+        Raises: CannotRun if the first machine does not answer; Dismissed.
         """
         until = time.monotonic() + wait_s
         place = self._place
         known = until if self._patient else min(until, time.monotonic() + KNOWN_S)
-        found = reach(place.host, place.port, until, known)
+        try:
+            found = reach(place.host, place.port, until, known, self.waiting.pause)
+        except Called as called:
+            raise self.dismissed(called, f"machine 0 to answer at {place.host}:{place.port}") from None
         if isinstance(found, str):
             raise CannotRun(
                 "launch",
@@ -81,28 +93,30 @@ class Joined(Fleet):
     def wait(self, wait_s: float) -> Share | None:
         """The next share to start; None when the job is over.
 
-        Raises: CannotRun if this machine is refused, or the first one is gone before it has dealt any.
+        Raises: CannotRun if this machine is refused, or the first one is gone before it has dealt any; Dismissed.
         """
         until = time.monotonic() + wait_s
         try:
             while time.monotonic() < until:
                 for message in self.wire.receive("refused", "go", "over"):
                     if message.get("is") == "refused":
-                        raise CannotRun("launch", [str(one) for one in message["why"]])
+                        raise CannotRun("launch", _reasons(message.get("why")))
                     if message.get("is") == "go":
-                        share = Share(*message["share"])
+                        share = Share.of(message)
                         self.attempt = share.attempt
                         self.failures.clear()
                         self._dealt = True
                         return share
-                    if message.get("is") == "over":
-                        return None
-                time.sleep(RETRY_S / 5)
+                    return None
+                self.waiting.pause(LOOK_S)
         except (Lost, TypeError) as error:
             if not self._dealt:
                 raise CannotRun("launch", [f"machine 0, {self._place.host}, is gone: {error}"]) from error
             self._note_loss(error)
             return None
+        except Called as called:
+            awaited = "to end, or to start again" if self._dealt else "to begin"
+            raise self.dismissed(called, f"machine 0, {self._place.host}, {awaited}") from None
         raise CannotRun("launch", [f"machine 0, {self._place.host}, has not begun within {wait_s:g} s"])
 
     def heard(self) -> Elsewhere | None:
@@ -128,15 +142,21 @@ class Joined(Fleet):
             self.failures += self._failed()
 
     def _failed(self) -> list[Elsewhere]:
-        said = [Elsewhere.of(message) for message in self.wire.receive("failed")]
-        return [one for one in said if one.attempt == self.attempt]
+        said = [self.of_now(message) for message in self.wire.receive("failed")]
+        return [one for one in said if one is not None]
 
     def tell(self, failed: Elsewhere) -> None:
         """Tells the first machine, which tells the others."""
         with suppress(Lost):
             self.wire.send(failed.message())
 
-    def ended(self, progressed: bool) -> None:
-        """Says that all processes of this machine have ended."""
+    def ended(self, progressed: bool, asked: bool = False) -> None:
+        """Says that all processes of this machine have ended; where somebody has asked for it, this launcher leaves."""
         with suppress(Lost):
-            self.wire.send({"is": "ended", "progressed": progressed})
+            self.wire.send({"is": "ended", "progressed": progressed, "asked": asked})
+
+
+def _reasons(why: object) -> list[str]:
+    if not isinstance(why, list) or not why:
+        raise TypeError(f"no launcher refuses because of {why}")
+    return [str(one) for one in why]

@@ -6,7 +6,7 @@ import json
 import selectors
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, final
 
@@ -16,6 +16,8 @@ BEAT_S, SILENCE_S = 2.0, 15.0
 LONGEST = 1 << 20
 #: seconds between two tries to reach a machine that does not answer yet
 RETRY_S = 0.25
+#: seconds for one try; a signal to the launcher waits for its end
+TRY_S = 2.0
 
 Message = Mapping[str, Any]
 
@@ -36,6 +38,10 @@ class Wire:
         self._came, self._goes = bytearray(), bytearray()
         self._unread: list[Message] = []
         self._heard = self._beat = time.monotonic()
+
+    def fileno(self) -> int:
+        """The descriptor of the connection, for a selector."""
+        return self._connection.fileno()
 
     def send(self, message: Message) -> None:
         """Sends a message, as far as the way is free; `receive` goes on with the rest.
@@ -129,16 +135,18 @@ class Wire:
             raise Lost("what came is of no accel launch")
 
 
-def reach(host: str, port: int, until: float, known_until: float) -> Wire | str:
+def reach(
+    host: str, port: int, until: float, known_until: float, pause: Callable[[float], None] = time.sleep
+) -> Wire | str:
     """A connection to the launcher there; why there is none, where none came until that time.
 
-    The name of the machine has to be known until `known_until`.
+    The name of the machine has to be known until `known_until`. Between two tries is a `pause`.
     """
     why = ""
     while True:
         try:
             return Wire(
-                socket.create_connection((host, port), timeout=max(min(5.0, until - time.monotonic()), RETRY_S))
+                socket.create_connection((host, port), timeout=max(min(TRY_S, until - time.monotonic()), RETRY_S))
             )
         except socket.gaierror as error:
             why = f"there is no machine of that name: {error.strerror}"
@@ -148,7 +156,7 @@ def reach(host: str, port: int, until: float, known_until: float) -> Wire | str:
             why = error.strerror or str(error)
         if time.monotonic() + RETRY_S >= until:
             return why
-        time.sleep(RETRY_S)
+        pause(RETRY_S)
 
 
 def address_towards(host: str, port: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -13,9 +14,12 @@ from accel_launch.lifeline import adopt_orphans, end_orphans
 from accel_launch.outcome import Outcome
 from accel_launch.running import run_job
 from accel_launch.signals import Inbox
+from accel_launch.supervise import UNREAD_S
 
 if TYPE_CHECKING:
     from accel_launch.elsewhere import Fleet
+    from accel_launch.machines import Place
+    from accel_launch.waiting import Waiting
 
 #: seconds before the first start again, and at most; twice as many each time
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
@@ -32,30 +36,54 @@ def run_until_done(job: Job, *, inbox: Callable[[], Inbox], say: Callable[[str],
     place = job.place
     if place is None:
         return _repeated(job, lambda attempt: run_job(job, inbox=inbox(), attempt=attempt), say)
+    from accel_launch.elsewhere import Dismissed
+    from accel_launch.waiting import Waiting
+
+    with Waiting(inbox()) as waiting:
+        try:
+            return _run_with_others(job, place, waiting, say)
+        except Dismissed as dismissed:
+            outcome, words = Outcome(job.count, elsewhere=dismissed.failed), dismissed.words
+            _tell(outcome, lambda explained: say(words or explained))
+            return outcome
+
+
+def _run_with_others(job: Job, place: Place, waiting: Waiting, say: Callable[[str], None]) -> Outcome:
     from accel_launch.first import First
     from accel_launch.joined import Joined
     from accel_launch.several import follow, lead
 
-    patient = "KUBERNETES_SERVICE_HOST" in job.environ
+    asked, patient = job.settings.num_processes, "KUBERNETES_SERVICE_HOST" in job.environ
     if place.rank != 0:
-        with Joined(place, job.count, asked=job.settings.num_processes, patient=patient) as joined:
+        with Joined(place, job.count, asked=asked, patient=patient, waiting=waiting) as joined:
             joined.join(job.settings.join_timeout)
-            return follow(job, place, joined, inbox=inbox, say=_with_signs_of_life(joined, say))
-    with First(place, job.count, asked=job.settings.num_processes, patient=patient) as first:
+            return follow(job, place, joined, say=_with_signs_of_life(joined, say))
+    with First(place, job.count, asked=asked, patient=patient, waiting=waiting) as first:
         first.gather(job.settings.join_timeout)
+        said = _with_signs_of_life(first, say)
         return _repeated(
             job,
-            lambda attempt: lead(job, place, first, inbox=inbox(), attempt=attempt),
-            _with_signs_of_life(first, say),
+            lambda attempt: lead(job, place, first, attempt=attempt, say=said),
+            said,
             idle=first.idle,
             may=lambda: not first.lost,
         )
 
 
 def _with_signs_of_life(fleet: Fleet, say: Callable[[str], None]) -> Callable[[str], None]:
+    from accel_launch.waiting import LOOK_S, Called
+
     def said(words: str) -> None:
-        with fleet.beating():
-            say(words)
+        try:
+            with fleet.beating():
+                thread = threading.Thread(target=say, args=(words,), daemon=True)
+                thread.start()
+                while thread.is_alive():
+                    thread.join(LOOK_S)
+                    if thread.is_alive() and threading.current_thread() is threading.main_thread():
+                        fleet.waiting.pause(0)
+        except Called as called:
+            raise fleet.dismissed(called, "somebody to read what it prints") from None
 
     return said
 
@@ -99,5 +127,12 @@ def _tell(outcome: Outcome, say: Callable[[str], None]) -> None:
     from accel_launch.verdict import explain
 
     last_words = explain(outcome)
-    if last_words is not None:
+    if last_words is None:
+        return
+    if not outcome.by_somebody:
         say(last_words)
+        return
+    # whoever has ended the job may have stopped to read, too
+    thread = threading.Thread(target=say, args=(last_words,), daemon=True)
+    thread.start()
+    thread.join(UNREAD_S)

@@ -10,7 +10,7 @@ from math import inf
 from accel_state.exits import STOPPED
 
 from accel_launch.blame import place_of
-from accel_launch.elsewhere import Fleet, Share
+from accel_launch.elsewhere import Dismissed, Fleet, Share
 from accel_launch.first import First
 from accel_launch.job import Job
 from accel_launch.joined import Joined
@@ -21,7 +21,6 @@ from accel_launch.meeting import Meeting
 from accel_launch.outcome import Outcome
 from accel_launch.plan import LOOPBACK, Ports
 from accel_launch.running import run_share
-from accel_launch.signals import Inbox
 from accel_launch.supervise import GRACE_S
 from accel_launch.verdict import explain
 
@@ -29,35 +28,42 @@ from accel_launch.verdict import explain
 WORDS_S, ENDING_S = 0.5, 10.0
 
 
-def lead(job: Job, place: Place, fleet: First, *, inbox: Inbox, attempt: int) -> Outcome:
+def lead(job: Job, place: Place, fleet: First, *, attempt: int, say: Callable[[str], None]) -> Outcome:
     """Runs a job from its first machine, once.
 
-    Raises: CannotRun if a process cannot be started.
+    Raises: CannotRun if a process cannot be started; Dismissed, after words on what has failed before.
     """
     with Meeting(fleet.address) as meeting:
         share = fleet.deal(attempt, meeting.ports.store_port, meeting.ports.master_port)
         ports = replace(_ports(place, share), store_fd=meeting.ports.store_fd)
-        outcome = run_share(job, ports, inbox=inbox, attempt=attempt, fleet=fleet, on_start=meeting.handed_over)
+        outcome = run_share(job, ports, inbox=fleet.waiting, attempt=attempt, fleet=fleet, on_start=meeting.handed_over)
     outcome = _judged(outcome, fleet)
     wait_s = max(job.settings.grace_period or 0, *GRACE_S.values()) + ENDING_S
-    progressed = fleet.settle(outcome.progressed, outcome.code != 0, wait_s)
-    return replace(_late(outcome, fleet), progressed=progressed)
+    try:
+        progressed = fleet.settle(outcome.progressed, outcome.code != 0, wait_s)
+    except Dismissed:
+        _say(_late(outcome, fleet), say)
+        raise
+    outcome = _late(outcome, fleet)
+    return replace(outcome, progressed=progressed, asked=outcome.asked or fleet.asked)
 
 
-def follow(job: Job, place: Place, fleet: Joined, *, inbox: Callable[[], Inbox], say: Callable[[str], None]) -> Outcome:
-    """Runs the share of another machine, as often as the first one says.
+def follow(job: Job, place: Place, fleet: Joined, *, say: Callable[[str], None]) -> Outcome:
+    """Runs the share of another machine, as often as the first one says, or until somebody has ended it here.
 
-    Raises: CannotRun if this machine is refused, or a process cannot be started.
+    Raises: CannotRun if this machine is refused, or a process cannot be started; Dismissed.
     """
     outcome, wait_s = Outcome(job.count), float(job.settings.join_timeout)
     others, failed = adopt_orphans(), True
     try:
         while not fleet.lost and (share := fleet.wait(wait_s)) is not None:
             end_orphans(others)  # of an attempt before
-            outcome = run_share(job, _ports(place, share), inbox=inbox(), attempt=share.attempt, fleet=fleet)
+            outcome = run_share(job, _ports(place, share), inbox=fleet.waiting, attempt=share.attempt, fleet=fleet)
             outcome = _judged(outcome, fleet)
             _say(outcome, say)
-            fleet.ended(outcome.progressed)
+            fleet.ended(outcome.progressed, outcome.asked)
+            if outcome.asked and outcome.code not in (0, STOPPED):
+                break
             wait_s = inf
         fleet.heard_late()
         if outcome.code == 0:
@@ -99,7 +105,10 @@ def _ports(place: Place, share: Share) -> Ports:
 def _judged(outcome: Outcome, fleet: Fleet) -> Outcome:
     """The outcome with the failure that the others come from, on whichever machine it was."""
     first = outcome.first
-    if (first is None and outcome.elsewhere is None) or (first is not None and first.status == STOPPED):
+    if first is not None and first.status == STOPPED:
+        by_somebody = outcome.elsewhere is not None and outcome.elsewhere.outside
+        return replace(outcome, elsewhere=None) if by_somebody else outcome  # what has ended it there, has it save here
+    if first is None and outcome.elsewhere is None:
         return outcome
     until = time.monotonic() + WORDS_S
     while time.monotonic() < until:

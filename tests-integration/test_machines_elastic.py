@@ -1,0 +1,87 @@
+"""Jobs of two machines by torch's rendezvous: what the agents say at their end, and what they import."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jobs import Ended
+from namespaces import LAUNCH, Machines, Node, ends
+
+BY_TORCH = ("--rdzv_backend", "c10d")
+HERE = """\
+import os, sys, time
+rank = int(os.environ["RANK"])
+open(f"here-{rank}", "w").close()
+while not (os.path.exists("here-0") and os.path.exists("here-1")):
+    time.sleep(0.01)
+"""
+# in files with names of Python's own that the agent imports, and what ties the script to it
+SHADOW = 'print("shadowed by", __name__, flush=True)\nraise SystemExit(9)\n'
+SEES = """\
+import os, sys
+import mine
+print("path", sys.path[0], "safe", sys.flags.safe_path, os.environ.get("PYTHONSAFEPATH"), sys.argv[1:], flush=True)
+print("level", os.environ.get("TORCH_CPP_LOG_LEVEL"), flush=True)
+"""
+
+
+@pytest.fixture
+def machines(nodes: tuple[Node, Node], tmp_path: Path) -> Iterator[Machines]:
+    found = Machines(nodes, tmp_path)
+    yield found
+    found.end()
+
+
+def met_and_lost(machines: Machines, code: str, number: signal.Signals | None) -> tuple[Ended, Ended]:
+    (machines.folder / "script.py").write_text(HERE + code)
+    jobs = machines.start_both("-n", 2, *BY_TORCH, "script.py")
+    machines.wait_for(lambda: all((machines.folder / f"here-{rank}").exists() for rank in (0, 1)))
+    if number is not None:
+        jobs[0].process.send_signal(number)
+    return ends(jobs, 20)
+
+
+@pytest.mark.parametrize("number", [None, signal.SIGTERM, signal.SIGKILL], ids=["a rank fails", "SIGTERM", "SIGKILL"])
+def test_the_machine_that_serves_the_others_is_named_when_it_is_gone(
+    number: signal.Signals | None, machines: Machines
+) -> None:
+    fails = "if rank == 0: time.sleep(0.5); sys.exit(7)\n" if number is None else ""
+    zero, one = met_and_lost(machines, fails + "time.sleep(60)\n", number)
+    assert zero.code == {None: 7, signal.SIGTERM: 143, signal.SIGKILL: -9}[number], zero.err
+    assert one.code == 1
+    assert "accel: the job was ended here, since machine 0 is gone, which serves 10.77.0.1:29500 to all" in one.err
+    for words in ("cannot meet", "frame #", "[c10d]", "Traceback"):
+        assert words not in zero.err + one.err, zero.err + one.err
+
+
+def test_machines_that_have_never_met_are_told_who_has_to_serve(machines: Machines) -> None:
+    (machines.folder / "script.py").write_text("")
+    words = [5 if word == 15 else word for word in machines.place(1)]
+    done = machines.start(1, *words, "-n", 2, *BY_TORCH, "script.py").end(30)
+    assert done.code == 1
+    assert "the machines cannot meet at 10.77.0.1:29500, which machine 0 has to serve" in done.err
+    assert "frame #" not in done.err
+
+
+@pytest.mark.parametrize("module", [False, True], ids=["a script", "a module"])
+def test_an_agent_takes_no_file_of_the_working_directory_for_a_module_of_python(
+    module: bool, machines: Machines
+) -> None:
+    """And the script has its search path, and its environment, as without an agent."""
+    work = machines.folder
+    for name in ("random", "socket", "json", "ctypes"):
+        (work / f"{name}.py").write_text(SHADOW)
+    beside = work if module else work / "scripts"
+    beside.mkdir(exist_ok=True)
+    (beside / "sees.py").write_text(SEES)
+    (beside / "mine.py").write_text("")
+    start = ("--module", "sees") if module else ("scripts/sees.py",)
+    # the command `accel` has its own folder first in its search path; `python -m accel` would have this one
+    by = (LAUNCH[0], "-P", *LAUNCH[1:])
+    jobs = [machines.start(at, *machines.place(at), "-n", 2, *BY_TORCH, *start, "x", by=by) for at in (0, 1)]
+    zero, one = ends(jobs)
+    for done in (zero, one):
+        assert done.code == 0, done.err
+        assert "shadowed" not in done.out + done.err
+        assert f"path {beside} safe False None ['x']\nlevel None\n" in done.out, done.out
