@@ -83,6 +83,54 @@ def test_a_signal_to_the_process_group_reaches_each_process_once(
 
 
 @needs_linux
+def test_a_job_goes_on_after_a_pause(start: Start, tmp_path: Path) -> None:
+    """Ctrl-Z and fg, or a queue that suspends: the launcher is stopped for longer than it waits at a time."""
+    script = RANK + HERE + "while not os.path.exists('on'): time.sleep(0.01)"
+    with start("launch", "-n", "2", written(tmp_path, script)) as launcher:
+        wait_for(lambda: here(tmp_path))
+        for _ in range(3):
+            launcher.send_signal(signal.SIGSTOP)
+            time.sleep(1.3)
+            launcher.send_signal(signal.SIGCONT)
+            time.sleep(0.1)
+        (tmp_path / "on").touch()
+        _, said = launcher.communicate(timeout=20)
+    assert (launcher.returncode, said) == (0, "")
+
+
+def test_errors_that_nobody_reads_hold_no_launcher_that_is_told_to_end(start: Start, tmp_path: Path) -> None:
+    """Though all processes end well: no failure has the launcher read on."""
+    floods = "signal.signal(signal.SIGTERM, lambda *a: os._exit(0))\n"
+    floods += "if rank == '0':\n    while True: os.write(2, b'y' * 1000 + b'\\n')\n"
+    with start("launch", "-n", "2", written(tmp_path, RANK + floods + HERE + "time.sleep(60)")) as launcher:
+        wait_for((tmp_path / "here-1").exists)
+        time.sleep(0.7)
+        launcher.terminate()
+        launcher.wait(20)
+        launcher.communicate()
+
+
+@needs_linux
+def test_a_killed_launcher_leaves_nothing_of_a_launch_within_its_job(start: Start, tmp_path: Path) -> None:
+    inner = tmp_path / "inner.sh"
+    inner.write_text("#!/bin/sh\nsetsid sleep 64 &\necho $! > inner-$RANK\nsleep 64\n")
+    inner.chmod(0o755)
+    outer = (
+        RANK + "import subprocess\nif rank == '0':\n"
+        "    clean = {k: v for k, v in os.environ.items() if k not in ('RANK', 'WORLD_SIZE')}\n"
+        f"    subprocess.Popen({[*LAUNCH, '--no_python', './inner.sh']!r}, env=clean, start_new_session=True)\n"
+        "time.sleep(65)\n"
+    )
+    with start("launch", "-n", "2", written(tmp_path, outer)) as launcher:
+        found = [tmp_path / f"inner-{rank}" for rank in "01"]
+        wait_for(lambda: all(path.exists() and path.read_text().endswith("\n") for path in found))
+        left = [int(path.read_text()) for path in found]
+        launcher.kill()
+        launcher.wait(10)
+        wait_for(lambda: not any(map(running, left)), 5)
+
+
+@needs_linux
 def test_a_killed_launcher_leaves_nothing_of_a_wrapper_in_shell(start: Start, tmp_path: Path) -> None:
     """The tie between a launcher and its processes does not hold those that these start."""
     wrapper = tmp_path / "wrapper.sh"

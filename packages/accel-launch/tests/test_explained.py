@@ -23,6 +23,7 @@ GIVEN = {
     "MASTER_PORT": "(a free port)",
     "ACCEL_STORE_FD": "(an open socket)",
     "ACCEL_JOURNAL": "(a new folder)",
+    "ACCEL_JOBS": "(a new folder)",
 }
 #: what a shell or an interpreter notes of itself
 OWN = {"LC_CTYPE", "PWD", "OLDPWD", "SHLVL", "_"}

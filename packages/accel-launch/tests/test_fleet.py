@@ -249,13 +249,14 @@ def test_a_machine_that_comes_again_finds_its_place_free_as_soon_as_it_has_left(
         ({"version": 99}, "runs another version of accel launch"),
         ({"machine": 0}, "machine_rank 0 was given on two machines"),
         ({"count": 3}, "num_machines is 2 on"),
-        ({"asked": 8}, "num_processes is 4 on"),
+        ({"alike": {"num_processes": 8}}, "num_processes is 4 on"),
+        ({"alike": {"num_processes": 4, "mixed_precision": "bf16"}}, "mixed_precision is None on"),
     ],
 )
 def test_a_machine_that_does_not_fit_ends_the_meeting_with_the_reason(
     about: dict[str, Any], words: str, pool: ThreadPoolExecutor, port: int
 ) -> None:
-    with First(Place(0, 2, HOST, port), 1, asked=4) as first:
+    with First(Place(0, 2, HOST, port), 1, asked=4, alike={"mixed_precision": None}) as first:
         met = gather(pool, first)
         peer = say(port, hello(**about))
         with pytest.raises(CannotRun, match=words):

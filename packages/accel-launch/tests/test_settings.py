@@ -10,7 +10,7 @@ from accel_launch.config import interpret
 from accel_launch.kinds import COUNT, DEVICES, NUMBER, PAIRS, PORT, SWITCH, Value
 from accel_launch.options import OPTIONS, Option
 from accel_launch.questions import choices
-from accel_launch.settings import Origin, launch_settings, read_variables, resolve
+from accel_launch.settings import Origin, launch_settings, of_accelerate, read_variables, resolve
 
 SETTABLE = [option for option in OPTIONS if option.key is not None and option.variable is not None]
 
@@ -100,13 +100,12 @@ def test_t15_a_misspelt_variable_names_the_one_that_was_meant_and_others_are_lef
 
 def test_a_variable_of_accelerate_that_asks_for_something_is_no_silent_nothing() -> None:
     asked = {"ACCELERATE_MIXED_PRECISION": "fp16", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"}
-    _, problems = read_variables(asked)
-    precision, steps = problems
+    precision, steps = of_accelerate(asked, ())
     assert precision.startswith("ACCELERATE_MIXED_PRECISION='fp16' in the environment sets nothing here: ")
     assert steps.endswith("set ACCEL_GRADIENT_ACCUMULATION_STEPS, or unset it")
-    assert read_variables({**asked, "ACCEL_MIXED_PRECISION": "no", "ACCEL_GRADIENT_ACCUMULATION_STEPS": "2"})[1] == []
+    assert list(of_accelerate({**asked, "ACCEL_MIXED_PRECISION": "no"}, ["gradient_accumulation_steps"])) == []
     nothing = {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_USE_CPU": "false", "ACCELERATE_DEBUG_MODE": "1"}
-    assert read_variables({**nothing, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "1"}) == ({}, [])
+    assert list(of_accelerate({**nothing, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "1"}, ())) == []
 
 
 def test_every_variable_that_accel_reads_is_known() -> None:

@@ -1,5 +1,6 @@
 """Scripts that open process groups and stores themselves."""
 
+import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Start = Callable[..., "subprocess.Popen[str]"]
 
 
 def test_s109_a_script_may_call_init_process_group_itself(accel: Run, tmp_path: Path) -> None:
@@ -41,3 +43,28 @@ def test_the_store_of_rank_0_listens_on_the_inherited_socket(accel: Run, tmp_pat
     )
     done = accel("launch", "-n", "2", "--cpu", "store.py")
     assert done.returncode == 0, done.stderr
+
+
+def test_two_launchers_of_one_machine_meet_by_the_rendezvous_of_torch(start: Start, tmp_path: Path) -> None:
+    """Neither is told its rank, and the place is of both: the one that comes later serves nobody."""
+    (tmp_path / "meets.py").write_text(
+        "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\none = torch.ones(1)\n"
+        "dist.all_reduce(one)\nprint(dist.get_rank(), int(one))\ndist.destroy_process_group()\n"
+    )
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    place = (
+        "--num_machines",
+        "2",
+        "--main_process_ip",
+        "127.0.0.1",
+        "--main_process_port",
+        port,
+        "--join_timeout",
+        "40",
+    )
+    both = [start("launch", "--cpu", "-n", "2", *place, "--rdzv_backend", "c10d", "meets.py") for _ in range(2)]
+    said = [each.communicate(timeout=60) for each in both]
+    assert [each.returncode for each in both] == [0, 0], said
+    assert sorted(out for out, _ in said) == ["0 2\n", "1 2\n"]

@@ -27,6 +27,7 @@ def agent(job: Job, place: Place) -> ProcessSpec:
         "host": place.host,
         "port": place.port,
         "serves": place.rank == 0 if place.rank is not None else _is_here(place.host),
+        "told": place.rank is not None,
         "address": address_towards(place.host, place.port),
         "join_timeout_s": settings.join_timeout,
         "max_restarts": settings.max_restarts,

@@ -14,6 +14,8 @@ from accel_launch.verdict import how_ended
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing import LogsSpecs
 
+#: the exit code where no process was started
+NOTHING_STARTED = 2
 #: what torch prints of its C++ code
 _CPP_LEVEL = "TORCH_CPP_LOG_LEVEL"
 
@@ -64,14 +66,17 @@ def main(about: dict[str, Any]) -> int:
                 " has said there"
             )
             return 1
-        _say(f"the machines cannot meet at {where}, which machine 0 has to serve: {error}")
-        return 1
+        if about["serves"] and not about["told"]:
+            # another launcher of this machine has come sooner, and serves
+            return main({**about, "serves": False})
+        _say(f"the machines cannot meet at {where}, which machine 0 has to serve: {error.__cause__ or error}")
+        return NOTHING_STARTED
     except RendezvousError as error:
         _say(
             f"{about['machines']} machines have not come together at {where} within {about['join_timeout_s']} s, at the"
-            f" start or after one was lost: {type(error).__name__}: {error}; wait longer: --join_timeout"
+            f" start or after one was lost ({str(error) or type(error).__name__}); wait longer: --join_timeout"
         )
-        return 1
+        return 1 if starts else NOTHING_STARTED
     return 0
 
 

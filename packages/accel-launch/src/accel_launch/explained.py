@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from accel_state.environ import JOURNAL, STORE_FD, STORE_PORT
+from accel_state.environ import JOBS, JOURNAL, STORE_FD, STORE_PORT
 
 from accel_launch.elastic import agent
 from accel_launch.gathering import address_of
@@ -18,7 +18,13 @@ from accel_launch.settings import C10D
 
 #: what stands for a number that the system gives at the start
 FREE = "(a free port)"
-_GIVEN = {STORE_PORT: FREE, "MASTER_PORT": FREE, STORE_FD: "(an open socket)", JOURNAL: "(a new folder)"}
+_GIVEN = {
+    STORE_PORT: FREE,
+    "MASTER_PORT": FREE,
+    STORE_FD: "(an open socket)",
+    JOURNAL: "(a new folder)",
+    JOBS: "(a new folder)",
+}
 
 
 def what_was_found(job: Job) -> Iterator[str]:
@@ -56,7 +62,7 @@ def what_would_start(job: Job) -> Iterator[str]:
 def _specs(job: Job) -> list[ProcessSpec]:
     if job.alone:
         return [plan_one(job.settings, job.command, job.environ)]
-    environ = {**watched(job.environ, 0), JOURNAL: ""}
+    environ = {**watched(job.environ, "", 0), JOURNAL: ""}
     if job.count == 1 and job.place is None:
         return [plan_one(job.settings, job.command, environ)]
     ports = Ports(store_port=1, store_fd=0, master_port=1)

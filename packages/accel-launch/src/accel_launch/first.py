@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from math import inf
 
@@ -27,9 +27,11 @@ class First(Fleet):
         asked: int | None = None,
         patient: bool = False,
         waiting: Waiting | None = None,
+        alike: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__(0, waiting or Waiting())
         self._place, self._processes, self._asked, self._patient = place, processes, asked, patient
+        self._alike = alike or {}
         #: at which processes meet
         self.address = ""
         #: whether somebody has ended the job on another machine, be it after a failure
@@ -54,7 +56,7 @@ class First(Fleet):
         Raises: CannotRun that names those that are not, or do not fit; Dismissed.
         """
         until = time.monotonic() + wait_s
-        gathering = Gathering(self._place, self.host, self._asked, self.waiting)
+        gathering = Gathering(self._place, self.host, {"num_processes": self._asked, **self._alike}, self.waiting)
         self._others = gathering.others
         try:
             listening = listen(self._place, until if self._patient else 0.0, self.waiting.pause)

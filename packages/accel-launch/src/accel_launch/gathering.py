@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import selectors
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from accel_launch.link import RETRY_S, Lost, Message, Wire
 from accel_launch.machines import Place
 from accel_launch.waiting import LOOK_S, Waiting
 
+#: what a machine may leave out: another one says it for all
+COUNT = "num_processes"
 #: seconds in which a machine that has come says who it is
 HELLO_S = 5.0
 #: how many may be about to say it; one more sends the oldest away
@@ -44,10 +47,10 @@ class _Stranger:
 
 
 class Gathering:
-    """The launchers that have come to the first one so far, which is on `host` and was asked for so many processes."""
+    """The launchers that have come to the first one so far, which is on `host`; `alike` is what all have to say."""
 
-    def __init__(self, place: Place, host: str, asked: int | None, waiting: Waiting) -> None:
-        self._place, self._host, self._asked, self._waiting = place, host, asked, waiting
+    def __init__(self, place: Place, host: str, alike: Mapping[str, object], waiting: Waiting) -> None:
+        self._place, self._host, self._alike, self._waiting = place, host, alike, waiting
         self.others: list[Other] = []
         self._strangers: list[_Stranger] = []
         self._selector = selectors.DefaultSelector()
@@ -145,12 +148,13 @@ class Gathering:
                 f"num_machines is {self._place.count} on {self._host}, and {hello.get('count')} on {host}: give all"
                 " the same"
             )
-        asked = hello.get("asked")
-        if None not in (asked, self._asked) and asked != self._asked:
-            wrong.append(
-                f"num_processes is {self._asked} on {self._host}, and {asked} on {host}: it counts the processes of"
-                " all machines together, so give all the same"
-            )
+        alike = dict(hello.get("alike", {}))
+        for name, mine in self._alike.items():
+            theirs = alike.get(name)
+            if theirs == mine or (name == COUNT and None in (theirs, mine)):
+                continue
+            why = "it counts the processes of all machines together, so give" if name == COUNT else "give"
+            wrong.append(f"{name} is {mine} on {self._host}, and {theirs} on {host}: {why} all the same")
         if not wrong:
             self._forget(one)
             self.others.append(Other(one.wire, machine, host, processes))
@@ -209,12 +213,13 @@ def listen(place: Place, until: float, pause: Callable[[float], None]) -> socket
         listening.listen(socket.SOMAXCONN)
     except OSError as error:
         listening.close()
+        again = ", where no other launcher has machine_rank 0" if error.errno == errno.EADDRINUSE else ""
         raise CannotRun(
             "launch",
             [
                 f"the other machines cannot be met at {place.host}:{place.port} ({error.strerror or error}):"
                 " main_process_ip has to be a name or address of the machine with machine_rank 0, which is this one,"
-                f" {socket.gethostname()}, and main_process_port a free port of it"
+                f" {socket.gethostname()}, and main_process_port a free port of it{again}"
             ],
         ) from error
     except BaseException:

@@ -16,7 +16,7 @@ from accel_launch.machines import Place, find_place
 from accel_launch.plan import Machine, ProcessSpec, count_processes, plan_one, script_command
 from accel_launch.probe import count_accelerators
 from accel_launch.script_check import script_problem
-from accel_launch.settings import LaunchSettings, Resolved, launch_settings, read_variables, resolve
+from accel_launch.settings import LaunchSettings, Resolved, launch_settings, of_accelerate, read_variables, resolve
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def this_machine(environ: Mapping[str, str]) -> Machine:
 def choose(line: CommandLine, environ: Mapping[str, str]) -> Choices:
     """The winning values of a command line, an environment and the config file that either of them names."""
     variables, wrong = read_variables(environ)
-    problems = [*line.problems, *wrong]
+    problems = [*line.problems, *wrong, *of_accelerate(environ, line.flags)]
     named = line.flags.get("config_file", variables.get("config_file"))
     path = Path(str(named)) if named is not None else default_config(environ)
     file = ConfigFile(path, {}) if path is not None else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 
 from accel_state.errors import CannotRun
@@ -27,9 +28,10 @@ class Joined(Fleet):
         asked: int | None = None,
         patient: bool = False,
         waiting: Waiting | None = None,
+        alike: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__(place.rank or 0, waiting or Waiting())
-        self._asked = asked
+        self._alike = {"num_processes": asked, **(alike or {})}
         self._place, self._processes, self._patient = place, processes, patient
         self._wire: Wire | None = None
         self._dealt = False
@@ -83,7 +85,7 @@ class Joined(Fleet):
             "count": place.count,
             "host": self.host,
             "processes": self._processes,
-            "asked": self._asked,
+            "alike": self._alike,
         }
         try:
             self.wire.send(hello)

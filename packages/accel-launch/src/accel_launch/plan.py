@@ -7,6 +7,7 @@ from pathlib import Path
 from accel_state.environ import (
     ACCUMULATION_STEPS,
     ATTEMPT,
+    JOBS,
     JOURNAL,
     MIXED_PRECISION,
     STORE_FD,
@@ -215,9 +216,13 @@ def plan_many(
     ]
 
 
-def watched(environ: Mapping[str, str], attempt: int) -> dict[str, str]:
-    """The environment of a job that this process waits for, started so often before; a crash tells its Python line."""
-    return {FAULTS: "1", **environ, ATTEMPT: str(attempt)}
+def watched(environ: Mapping[str, str], folder: str, attempt: int) -> dict[str, str]:
+    """The environment of a job that this process waits for, started so often before; a crash tells its Python line.
+
+    It names the folder of the job, after those of the jobs that this one is a part of.
+    """
+    inside = ":".join([*filter(None, [environ.get(JOBS)]), folder])
+    return {FAULTS: "1", **environ, ATTEMPT: str(attempt), JOBS: inside}
 
 
 def _without_store(environ: Mapping[str, str]) -> dict[str, str]:

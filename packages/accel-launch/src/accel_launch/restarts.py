@@ -14,7 +14,7 @@ from accel_launch.lifeline import adopt_orphans, end_orphans
 from accel_launch.outcome import Outcome
 from accel_launch.running import run_job
 from accel_launch.signals import Inbox
-from accel_launch.supervise import UNREAD_S
+from accel_launch.streams import UNREAD_S
 
 if TYPE_CHECKING:
     from accel_launch.elsewhere import Fleet
@@ -53,12 +53,15 @@ def _run_with_others(job: Job, place: Place, waiting: Waiting, say: Callable[[st
     from accel_launch.joined import Joined
     from accel_launch.several import follow, lead
 
-    asked, patient = job.settings.num_processes, "KUBERNETES_SERVICE_HOST" in job.environ
+    settings, patient = job.settings, "KUBERNETES_SERVICE_HOST" in job.environ
+    asked = settings.num_processes
+    # what a script reads of it has to be the same for all its processes
+    alike = {name: getattr(settings, name) for name in ("mixed_precision", "gradient_accumulation_steps")}
     if place.rank != 0:
-        with Joined(place, job.count, asked=asked, patient=patient, waiting=waiting) as joined:
+        with Joined(place, job.count, asked=asked, patient=patient, waiting=waiting, alike=alike) as joined:
             joined.join(job.settings.join_timeout)
             return follow(job, place, joined, say=_with_signs_of_life(joined, say))
-    with First(place, job.count, asked=asked, patient=patient, waiting=waiting) as first:
+    with First(place, job.count, asked=asked, patient=patient, waiting=waiting, alike=alike) as first:
         first.gather(job.settings.join_timeout)
         said = _with_signs_of_life(first, say)
         return _repeated(

@@ -21,7 +21,7 @@ from accel_launch.guard import guarded
 from accel_launch.job import Job
 from accel_launch.outcome import Ended, Outcome
 from accel_launch.plan import Ports, place_told, plan_many, plan_one, watched
-from accel_launch.signals import Inbox, in_foreground
+from accel_launch.signals import Inbox, has_terminal
 from accel_launch.streams import Streams, shown_of
 from accel_launch.supervise import supervise
 
@@ -70,9 +70,8 @@ def run_share(
         inbox.in_child()
         die_with_parent(parent)
 
-    environ = watched(job.environ, attempt)
     with TemporaryDirectory(prefix="accel-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
-        folder = Path(name)
+        folder, environ = Path(name), watched(job.environ, name, attempt)
         if tied:
             stack.enter_context(guarded(folder))
         if ports is None:
@@ -97,7 +96,7 @@ def run_share(
             on_start=on_start,
             grace_s=job.settings.grace_period,
             streams=streams,
-            apart=tied and not in_foreground(),
+            apart=tied and not has_terminal(),
             others=fleet,
             on_failure=partial(_tell, fleet, streams, ports) if fleet is not None else None,
         )

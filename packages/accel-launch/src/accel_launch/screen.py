@@ -21,7 +21,7 @@ class Screen:
     def __init__(self) -> None:
         self._todo: deque[tuple[int, bytes]] = deque()
         self._size = 0
-        self._most = WAITING
+        self._most: float = WAITING
         self._changed = threading.Condition()
         self._over = False
         self._thread = threading.Thread(target=self._write, name="accel-screen", daemon=True)
@@ -38,19 +38,20 @@ class Screen:
             self._size += len(content)
             self._changed.notify_all()
 
-    def hurry(self) -> None:
+    def hurry(self, most: float = WAITING_IN_HASTE) -> None:
         """From now on `show` waits only where very much is waiting."""
         with self._changed:
-            self._most = WAITING_IN_HASTE
+            self._most = max(self._most, most)
             self._changed.notify_all()
 
-    def finish(self, patience_s: float | None = None) -> None:
-        """Returns when all is written, or when patience is at its end: then nobody reads."""
+    def finish(self, timeout_s: float) -> bool:
+        """Whether all is written, at the latest after so long."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
         if self._thread.ident is not None:
-            self._thread.join(patience_s)
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     def _write(self) -> None:
         while True:

@@ -1,6 +1,6 @@
 """Which value of each launch option wins: flag, then environment variable, then config file, then default."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
@@ -8,6 +8,7 @@ from typing import TypeVar
 from accel_state.environ import (
     ATTEMPT,
     HOME,
+    JOBS,
     JOURNAL,
     LOG_LEVEL,
     MAILBOX,
@@ -31,6 +32,7 @@ JOIN_TIMEOUT_S = 300
 _OTHER_VARIABLES = (
     STORE_PORT,
     STORE_FD,
+    JOBS,
     JOURNAL,
     ATTEMPT,
     LOG_LEVEL,
@@ -109,7 +111,7 @@ def read_variables(environ: Mapping[str, str]) -> tuple[dict[str, Value], list[s
             problems.append(f"{option.variable}={word!r} in the environment: expected {option.kind.expected}")
         else:
             values[option.name] = value
-    return values, [*problems, *_misspelt(environ), *_of_accelerate(environ)]
+    return values, [*problems, *_misspelt(environ)]
 
 
 def _misspelt(environ: Mapping[str, str]) -> Iterator[str]:
@@ -125,10 +127,10 @@ def _misspelt(environ: Mapping[str, str]) -> Iterator[str]:
                 yield f"{name} in the environment is no variable of accel; did you mean {meant}? If not, unset it"
 
 
-def _of_accelerate(environ: Mapping[str, str]) -> Iterator[str]:
-    """A variable of Accelerate's that asks for something, where accel's own one says nothing."""
+def of_accelerate(environ: Mapping[str, str], flags: Collection[str]) -> Iterator[str]:
+    """A variable of Accelerate's that asks for something, where neither accel's own one nor a flag says what holds."""
     for option in OPTIONS:
-        if option.variable is None or environ.get(option.variable):
+        if option.variable is None or environ.get(option.variable) or option.name in flags:
             continue
         name = f"ACCELERATE_{option.variable.removeprefix(PREFIX)}"
         word = environ.get(name, "").strip()

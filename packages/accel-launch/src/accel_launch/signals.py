@@ -77,7 +77,8 @@ class BlockedSignals(Inbox):
         if sys.platform == "darwin":
             raise NotImplementedError("macOS has no sigtimedwait")
         info = signal.sigtimedwait(self._taken, max(timeout_s, 0))
-        if info is None or info.si_signo == signal.SIGCHLD:
+        # CPython gives what was in memory where the whole process was stopped until after the timeout
+        if info is None or info.si_signo == signal.SIGCHLD or info.si_signo not in self._taken:
             return None
         return Received(signal.Signals(info.si_signo), from_terminal=info.si_code == _SI_KERNEL)
 
@@ -143,18 +144,13 @@ class PythonSignals(Inbox):
         """Nothing was changed."""
 
 
-def in_foreground() -> bool:
-    """Whether this process is one to which a terminal sends Ctrl-C, and which may read from it."""
+def has_terminal() -> bool:
+    """Whether a terminal controls this process: it may send signals to its group, and let only that group read."""
     try:
-        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
     except OSError:
         return False
-    try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:
-        return False
-    finally:
-        os.close(terminal)
+    return True
 
 
 def command_line_inbox() -> Inbox:

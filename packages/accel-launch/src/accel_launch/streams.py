@@ -6,9 +6,10 @@ import os
 import selectors
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import IO, Self, final
 
@@ -20,6 +21,8 @@ TAIL = 1 << 16
 PATIENCE_S = 0.1
 #: seconds after the last process that its output may still come, from processes of its own that it has left; and bytes
 LAST_S, LAST = 1.0, 1 << 24
+#: seconds for what was printed to be read, when somebody has ended the job
+UNREAD_S = 2.0
 _CHUNK = 1 << 16
 
 OUT, ERR = 1, 2
@@ -81,7 +84,10 @@ class Streams:
 
     def __exit__(self, *about: object) -> None:
         self._close_ours()
-        self._ended()
+        self._over.set()
+        self._screen.hurry(inf)
+        if self._thread is not None:
+            self._thread.join()
         self._screen.finish(LAST_S)
         for stream in self._streams:
             os.close(stream.source)
@@ -110,19 +116,31 @@ class Streams:
         """Reads what comes although it cannot be shown yet: a process has failed, and its last words are wanted."""
         self._screen.hurry()
 
-    def finish(self, patience_s: float | None = None) -> None:
-        """Returns when all is shown that came, or when patience is at its end; no process writes any more."""
-        self._ended()
-        self._screen.finish(patience_s)
+    def finish(self, told: Callable[[], bool] = lambda: False) -> None:
+        """Returns when all is shown that came; where somebody has told this process to end, not later than he waits.
+
+        No process writes any more.
+        """
+        self._over.set()
+        self._screen.hurry()
+        until = inf
+        for ended in (self._has_read, self._screen.finish):
+            while not ended(PATIENCE_S / 2):
+                if until == inf and told():
+                    until = time.monotonic() + UNREAD_S
+                    self._screen.hurry(inf)
+                if time.monotonic() >= until:
+                    break
 
     def tails(self) -> Mapping[int, str]:
         """The end of the errors of each process, by rank."""
         return {one.rank: one.tail.decode(errors="replace") for one in self._streams if one.tail is not None}
 
-    def _ended(self) -> None:
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
+    def _has_read(self, timeout_s: float) -> bool:
+        if self._thread is None:
+            return True
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     def _open(self, rank: int, number: int) -> int:
         source, ours = _terminal(number) if number in self._shown and os.isatty(number) else os.pipe()
@@ -145,9 +163,9 @@ class Streams:
         self._ours.clear()
 
     def _read(self) -> None:
-        open_ones, until, late = len(self._streams), float("inf"), 0
+        open_ones, until, late = len(self._streams), inf, 0
         while open_ones and late < LAST:
-            if self._over.is_set() and until == float("inf"):
+            if self._over.is_set() and until == inf:
                 until = time.monotonic() + LAST_S
                 self.hurry()
             over = time.monotonic() >= until

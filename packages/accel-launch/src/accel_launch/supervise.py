@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from signal import Signals
 from typing import TYPE_CHECKING
 
@@ -33,8 +34,6 @@ ECHO_S = 1.0
 # How long processes have to end by themselves when a notebook is interrupted: they had the interrupt as well.
 INTERRUPT_GRACE_S = 1.0
 LONGEST_WAIT_S = 1.0
-#: seconds for what was printed to be read, when somebody has ended the job
-UNREAD_S = 2.0
 # How often other machines are listened to.
 LISTEN_S = 0.1
 
@@ -157,6 +156,12 @@ class _Crew:
             if there.outside:
                 self.deadline_s = time.monotonic() + self.grace_s[Signals.SIGTERM]
 
+    def told(self, inbox: Inbox) -> bool:
+        """Whether somebody has ended the job; where others are waited for, signals still arrive."""
+        received = inbox.wait(0) if self.others is not None else None
+        self.asked = self.asked or (received is not None and received.number in ENDING)
+        return self.asked
+
     def receive(self, received: Received) -> None:
         now_s = time.monotonic()
         if received.number not in ENDING:
@@ -215,7 +220,7 @@ def supervise(
             crew.kill()
     if streams is not None:
         with others.beating() if others is not None else nullcontext():
-            streams.finish(UNREAD_S if crew.asked else None)
+            streams.finish(partial(crew.told, inbox))
     tails = streams.tails() if streams is not None else {}
     # after a signal it is the first by time, unless another machine was told of one sooner
     first = crew.first if crew.outside is not None and crew.first is not None else blamed(crew.failures, tails)

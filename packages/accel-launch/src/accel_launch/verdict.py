@@ -70,6 +70,8 @@ def described(ended: Ended, size: int, cause: Cause | None, said: str | None) ->
         lines += [f"    {line.strip()[:LONGEST_LINE]}" for line in more[:LONGEST_MESSAGE]]
         lines += ["    ..."] if len(more) > LONGEST_MESSAGE else []
         lines += [f"  at {cause.where[:LONGEST_LINE]}"] if cause.where is not None else []
+    elif said is not None and ended.status > 0:
+        lines += [f"  {last[:LONGEST_LINE]}" for last in said.replace("\r", "\n").split("\n") if last.strip()][-1:]
     return [*lines, f"  {_hint(ended, cause, said)}", f"  command: {_command(ended)}"]
 
 

@@ -17,6 +17,8 @@ MIXED_PRECISION = "ACCEL_MIXED_PRECISION"
 ACCUMULATION_STEPS = "ACCEL_GRADIENT_ACCUMULATION_STEPS"
 #: a folder in which each process notes its exchanges, for the launcher to read
 JOURNAL = "ACCEL_JOURNAL"
+#: the folder of the job that a process is of, after those of the jobs around it
+JOBS = "ACCEL_JOBS"
 #: how often the processes of a job were started before
 ATTEMPT = "ACCEL_ATTEMPT"
 #: what a process leaves in the folder of journals when it has got further: a checkpoint is on the disk
