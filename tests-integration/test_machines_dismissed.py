@@ -4,27 +4,16 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from jobs import Job
-from namespaces import Machines, Node, ends
+from namespaces import Machines, ends
 
 # these know nothing of torch: rank 0 is on the first machine, rank 1 on the second
 PLAIN = """\
 import os, signal, sys, time
 rank = int(os.environ["RANK"])
 """
-
-
-@pytest.fixture
-def machines(nodes: tuple[Node, Node], tmp_path: Path) -> Iterator[Machines]:
-    found = Machines(nodes, tmp_path)
-    yield found
-    left = [found.processes(number) for number in (0, 1)]
-    found.end()
-    assert left == [[], []]
 
 
 def plain(machines: Machines, code: str) -> str:

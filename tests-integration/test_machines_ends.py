@@ -1,12 +1,10 @@
 """How jobs of two machines end: both launchers give the same code, and say on which machine it was, and why."""
 
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from jobs import line_of
-from namespaces import Machines, Node, ends
+from namespaces import Machines, ends
 
 # these know nothing of torch: rank 0 is on the first machine, rank 1 on the second
 PLAIN = """\
@@ -27,15 +25,6 @@ for step in range(1000):
         raise ValueError("a bad batch")  # raised
     time.sleep(0.02)
 """
-
-
-@pytest.fixture
-def machines(nodes: tuple[Node, Node], tmp_path: Path) -> Iterator[Machines]:
-    found = Machines(nodes, tmp_path)
-    yield found
-    left = [found.processes(number) for number in (0, 1)]
-    found.end()
-    assert left == [[], []]
 
 
 def plain(machines: Machines, code: str) -> str:

@@ -25,10 +25,11 @@ Send = Callable[[Job], None]
 
 
 def ranks_of(job: Job) -> list[int]:
-    """The processes of the ranks: children of the launcher."""
+    """The processes of the ranks: children of the launcher, but for its guard, which has its command line."""
     found = []
     for pid in marked(job.mark):
-        if f"\nPPid:\t{job.process.pid}\n" in Path(f"/proc/{pid}/status").read_text():
+        guards = b"\0launch\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        if not guards and f"\nPPid:\t{job.process.pid}\n" in Path(f"/proc/{pid}/status").read_text():
             found.append(pid)
     return sorted(found)
 

@@ -88,6 +88,8 @@ class _Crew:
     def send(self, number: Signals) -> None:
         for process in self.running().values():
             process.send_signal(number)
+            if number == Signals.SIGTERM:
+                process.send_signal(Signals.SIGCONT)  # one that is stopped hears of nothing
 
     def kill(self) -> None:
         self.send(Signals.SIGKILL)
