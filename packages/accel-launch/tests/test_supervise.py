@@ -196,8 +196,8 @@ def test_twenty_launches_at_once_do_not_meet_each_other(start: Start, tmp_path: 
     (tmp_path / "port.py").write_text("import os; print(os.environ['ACCEL_STORE_PORT'], os.environ['MASTER_PORT'])")
     launchers = [start("launch", "-n", "2", "port.py") for _ in range(20)]
     said = [launcher.communicate(timeout=60) for launcher in launchers]
-    assert [launcher.returncode for launcher in launchers] == [0] * 20
-    assert all(len(set(out.splitlines())) == 1 for out, _ in said)
+    assert [launcher.returncode for launcher in launchers] == [0] * 20, said
+    assert all(len(set(out.splitlines())) == 1 for out, _ in said), said
 
 
 def python(code: str, rank: int = 0) -> ProcessSpec:
