@@ -258,7 +258,7 @@ def test_a_prepared_loader_survives_pickling(stream: bool, world: int) -> None:
     dataset: Any = RangeStream(5) if stream else RangeDataset(5)
     loader = prepared(DataLoader(dataset, batch_size=2), world, world - 1, StepClock())
     expected = [batch.tolist() for batch in loader]
-    twin = pickle.loads(pickle.dumps(loader))
+    twin = pickle.loads(pickle.dumps(loader))  # its own bytes, as a spawned process gets a loader
     assert [batch.tolist() for batch in twin] == expected
     assert stream or len(twin) == len(loader)
     assert (twin.iteration, watched(twin, twin.clock)[-1][1]) == (2, True)
@@ -267,7 +267,7 @@ def test_a_prepared_loader_survives_pickling(stream: bool, world: int) -> None:
 def test_a_shuffled_prepared_loader_survives_pickling() -> None:
     generator = torch.Generator().manual_seed(3)
     loader = prepared(DataLoader(RangeDataset(8), batch_size=2, shuffle=True, generator=generator))
-    twin = pickle.loads(pickle.dumps(loader))
+    twin = pickle.loads(pickle.dumps(loader))  # its own bytes, as a spawned process gets a loader
     assert [batch.tolist() for batch in twin] == [batch.tolist() for batch in loader]
 
 

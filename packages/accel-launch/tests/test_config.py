@@ -276,7 +276,7 @@ def test_a_file_that_anybody_may_write_is_refused_with_the_command_that_helps(tm
     with pytest.raises(CannotRun, match=r"every user of this machine may write to it \(mode 0\d+\)") as caught:
         read_config(path)
     command = str(caught.value).split(": run ")[1]
-    subprocess.run(command, shell=True, check=True)
+    subprocess.run(command, shell=True, check=True)  # as the user pastes it: its quoting is what is tested
     assert read_config(path).values == {"num_processes": 2}
 
 

@@ -9,6 +9,7 @@ import textwrap
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import accel_launch
 import pytest
@@ -167,8 +168,9 @@ def test_cloudpickle_that_is_missing_has_words(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_all_keywords_that_cannot_be_followed_are_told_at_once() -> None:
+    wrong: Any = 3
     with pytest.raises(CannotRun) as caught:
-        notebook_launcher(3, num_processes=0, mixed_precision="fp4", num_nodes=2, max_restarts=1, num_procs=2)  # type: ignore[arg-type]
+        notebook_launcher(wrong, num_processes=0, mixed_precision="fp4", num_nodes=2, max_restarts=1, num_procs=2)
     assert [reason.split("=")[0].split(" is")[0] for reason in caught.value.reasons] == [
         "num_nodes",
         "max_restarts",
@@ -250,4 +252,4 @@ def test_nothing_stays_in_the_temporary_folder(notebook: Notebook, tmp_path: Pat
 def test_the_public_names_are_these() -> None:
     assert accel_launch.__all__ == ["debug_launcher", "notebook_launcher"]
     with pytest.raises(AttributeError, match="it has debug_launcher, notebook_launcher"):
-        accel_launch.something  # noqa: B018
+        accel_launch.something  # noqa: B018 - looking it up is what raises
