@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from accel_data import ResumeError, prepare_data_loader, skip_first_batches
-from accel_data.state import FORMAT
+from accel_data.resume.loader_state import FORMAT
 from accel_testing import RangeDataset, RangeStream
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from accel_data import DataLoaderDispatcher, DataLoaderShard, Ending, prepare_data_loader
-from accel_data.rounds import parts_of
+from accel_data.loaders.dispatch_message import slices_of
 from accel_state import PeerFailed, StepClock, Tail
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
@@ -287,12 +287,12 @@ def test_the_epoch_is_told_to_a_sampler_that_takes_it() -> None:
 def test_no_round_is_filled_with_more_than_it_lacks() -> None:
     """At most world - 1 samples are repeated, from the first round on."""
     start = [torch.arange(8)]
-    parts, tail = parts_of([torch.tensor([8, 9, 10])], start, 4, Ending.REPEAT)
+    parts, tail = slices_of([torch.tensor([8, 9, 10])], start, 4, Ending.REPEAT)
     assert [part.tolist() for part in parts] == [[8], [9], [10], [0]]
     assert tail == Tail((1, 1, 1, 0), (1, 1, 1, 1))
-    alone, _ = parts_of([torch.tensor([5])], [torch.tensor([5])], 4, Ending.REPEAT)
+    alone, _ = slices_of([torch.tensor([5])], [torch.tensor([5])], 4, Ending.REPEAT)
     assert [part.tolist() for part in alone] == [[5]] * 4
-    assert parts_of(start, start, 4, Ending.REPEAT)[1] is None
+    assert slices_of(start, start, 4, Ending.REPEAT)[1] is None
 
 
 def drawn_after_the_start() -> list[float]:

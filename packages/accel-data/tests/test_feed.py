@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from accel_data import feed as feeding
+from accel_data.loaders import device_prefetch as feeding
 from accel_data import prepare_data_loader
 from accel_state import Epoch, StepClock
 from accel_testing import RangeDataset
@@ -57,7 +57,7 @@ def test_the_place_is_that_of_the_batch_in_hand_when_one_is_ahead(monkeypatch: p
     side = NoStream()
     monkeypatch.setattr(feeding, "feed", feeding.feed)
     monkeypatch.setattr(
-        "accel_data.loader.feed",
+        "accel_data.loaders.loader.feed",
         lambda batches, epoch, device, non_blocking: feeding._ahead(batches, epoch, side),  # type: ignore[arg-type]
     )
     clock = StepClock()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from accel_data.fingerprint import Fingerprint, check_same_dataset, fingerprint
+from accel_data.checks.fingerprint import Fingerprint, check_same_dataset, fingerprint
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakeWorld, RangeDataset, RangeStream

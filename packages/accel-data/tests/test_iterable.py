@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import count, islice
+from typing import Any
 
 import pytest
 import torch
 from accel_data import IterableDatasetShard
-from accel_data.marks import Mark, Marked, MarkedCollate
+from accel_data.iterable.every_rank import WholeReader
+from accel_data.iterable.read_batch import ReadBatch, ReadCollate
 from accel_state import Tail
 from accel_testing import RangeStream
 from torch.utils.data import DataLoader, IterableDataset, default_collate
@@ -111,39 +113,40 @@ def test_the_epoch_is_passed_on_to_a_dataset_that_takes_it() -> None:
     assert dataset.epochs == [3]
 
 
-def test_only_the_first_sample_of_a_filled_round_is_marked() -> None:
-    tail = Tail((2, 0), (2, 2))
-    marked = list(IterableDatasetShard(Sized(6), 2, False, 2, 1, mark=True))
-    assert marked == [2, 3, Marked(0, Mark(tail)), 1]
-    by_element = list(IterableDatasetShard(Sized(3), None, False, 2, 0, mark=True))
-    assert by_element == [0, Marked(2, Mark(Tail((1, 0), (1, 1))))]
-    assert list(IterableDatasetShard(Sized(6), 2, True, 2, 1, mark=True)) == [2, 3]
+def read(n: int, batch_size: int | None, rank: int, *, drop_last: bool = False) -> list[tuple[Any, Tail | None]]:
+    """The samples of each batch of one of two ranks, and what is real in it."""
+    share = IterableDatasetShard(Sized(n), batch_size, drop_last, 2, rank)
+    return [(batch.value, batch.tail) for batch in WholeReader(share, 0, persistent=False)]
+
+
+def test_only_a_filled_round_has_a_tail() -> None:
+    assert read(6, 2, 1) == [([2, 3], None), ([0, 1], Tail((2, 0), (2, 2)))]
+    assert read(3, None, 0) == [(0, None), (2, Tail((1, 0), (1, 1)))]
+    assert read(6, 2, 1, drop_last=True) == [([2, 3], None)]
 
 
 def summed(samples: Iterable[int]) -> int:
     return sum(samples)
 
 
-def test_a_collate_function_sees_samples_without_marks() -> None:
-    mark = Mark(Tail((2, 1), (2, 2)))
-    collate = MarkedCollate(summed)
-    assert collate([Marked(3, mark), 4]) == Marked(7, mark)
-    assert collate(Marked([3, 4], mark)) == Marked(7, mark)
-    assert collate([3, 4]) == 7
+def test_a_collate_function_sees_samples_alone() -> None:
+    tail = Tail((2, 1), (2, 2))
+    assert ReadCollate(summed)(ReadBatch([3, 4], 1, tail=tail)) == ReadBatch(7, 1, tail=tail)
+    end = ReadBatch(None, 1, end=True)
+    assert ReadCollate(summed)(end) is end
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_marks_come_through_loader_workers(workers: int) -> None:
-    shard = IterableDatasetShard(Sized(5), 2, False, 2, 0, mark=True)
-    loader = DataLoader(shard, batch_size=2, num_workers=workers, collate_fn=MarkedCollate(default_collate))
+def test_tails_come_through_loader_workers(workers: int) -> None:
+    reader = WholeReader(IterableDatasetShard(Sized(5), 2, False, 2, 0), workers, persistent=False)
+    loader = DataLoader(reader, batch_size=None, num_workers=workers, collate_fn=ReadCollate(default_collate))
     # each worker reads the whole dataset, and ends with a filled-up round of its own
     last = list(loader)[-1]
     assert last.value.tolist() == [4, 0]
-    assert last.mark.tail == Tail((1, 0), (2, 2))
+    assert last.tail == Tail((1, 0), (2, 2))
 
 
-def test_a_marked_batch_can_be_pinned_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_of_a_stream_can_be_pinned_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor + 100)  # pinning needs a GPU
-    mark = Mark(Tail((1, 0), (1, 1)))
-    pinned = Marked({"x": torch.tensor([1]), "name": "a"}, mark).pin_memory()
-    assert (pinned.value["x"].tolist(), pinned.value["name"], pinned.mark) == ([101], "a", mark)
+    pinned = ReadBatch({"x": torch.tensor([1]), "name": "a"}, 0, tail=Tail((1, 0), (1, 1))).pin_memory()
+    assert (pinned.value["x"].tolist(), pinned.value["name"], pinned.tail) == ([101], "a", Tail((1, 0), (1, 1)))

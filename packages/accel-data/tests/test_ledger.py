@@ -37,7 +37,7 @@ def crashing_history(path: Path, draws: random.Random) -> None:
                     state = one.state_dict()
                 if draws.random() < 0.1:
                     # killed: nothing is written any more
-                    one._passes.ledger = None
+                    one._epochs.ledger = None
                     iterator.close()
                     break
             else:
@@ -82,7 +82,7 @@ def history(path: Path) -> list[Line]:
     for _ in range(4):
         next(iterator)
     state = first.state_dict()
-    first._passes.ledger = None
+    first._epochs.ledger = None
     iterator.close()
     second = loader(path)
     second.load_state_dict(state)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from accel_data import DataLoaderShard, prepare_data_loader
-from accel_data.feed import feed
+from accel_data.loaders.device_prefetch import feed
 from accel_state import Epoch, StepClock, Tail
 from accel_state.transports.single import Single
 from accel_testing import RangeDataset, RangeStream

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from accel_data import prepare_data_loader
-from accel_data.draws import generator_owner
+from accel_data.resume.sampling_rng import generator_owner
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakeWorld, RangeDataset
 from torch import Tensor

@@ -8,7 +8,8 @@ import numpy
 import pytest
 import torch
 from accel_data import RNGType, prepare_data_loader, set_seed, synchronize_rng_state, synchronize_rng_states
-from accel_data.rng import WorkerSeed, rng_types_of
+from accel_data.rng import rng_types_of
+from accel_data.workers.worker_seed import WorkerSeed
 from accel_state.devices.cpu import Cpu
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist

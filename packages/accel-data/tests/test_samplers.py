@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from accel_data import BatchSamplerShard, SeedableRandomSampler
-from accel_data.samplers import follows_torch, innermost_sampler
+from accel_data.sharding.batch_sampler_shard import follows_torch, innermost_sampler
 from accel_state import Tail
 from torch.utils.data import BatchSampler, RandomSampler, Sampler, SequentialSampler
 
@@ -250,7 +250,7 @@ def test_the_samples_of_a_part_are_known_unless_batches_vary() -> None:
 def test_the_last_batch_is_known_before_it_is_yielded_and_forgotten_in_the_next_epoch() -> None:
     shard = BatchSamplerShard(cut(5, 2), 2, 1)
     for _ in range(2):
-        known = [(shard.walk.end.number, shard.walk.end.tail) for _ in shard]
+        known = [(shard.newest.last.number, shard.newest.last.tail) for _ in shard]
         assert known[-1] == (2, Tail((1, 0), (2, 2)))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from accel_data import prepare_data_loader
-from accel_data.shield import Shield, shielded
+from accel_data.workers.worker_signals import Shield, shielded
 from accel_testing import MakeWorld
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset

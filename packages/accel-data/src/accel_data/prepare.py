@@ -11,20 +11,24 @@ from accel_state import Device, StepClock, Transport
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
-from accel_data.dispatch import DataLoaderDispatcher
-from accel_data.draws import generator_owner
-from accel_data.fingerprint import check_same_dataset, fingerprint
-from accel_data.iterable import IterableDatasetShard
-from accel_data.ledger import Ledger
-from accel_data.loader import DataLoaderShard
-from accel_data.marks import MarkedCollate
-from accel_data.plan import DataRank, Ending
-from accel_data.rebuild import settings_of
-from accel_data.rng import RNGType, WorkerSeed, rng_types_of
-from accel_data.samplers import BatchSamplerShard, innermost_sampler
-from accel_data.seedable import SeedableRandomSampler
-from accel_data.shards import ShardedStream, can_be_sharded, shards_for
-from accel_data.shield import shielded
+from accel_data.checks.fingerprint import check_same_dataset, fingerprint
+from accel_data.iterable.every_rank import IterableDatasetShard, WholeReader
+from accel_data.iterable.read_batch import ReadCollate
+from accel_data.iterable.reader import Reader, ReaderSettings
+from accel_data.iterable.reading import Reading, Way, reading_of, warn_if_it_reads_its_rank
+from accel_data.iterable.source_shards import ShardReader
+from accel_data.iterable.webdataset import by_urls
+from accel_data.loaders.dispatcher import DataLoaderDispatcher
+from accel_data.loaders.loader import DataLoaderShard
+from accel_data.loaders.loader_kwargs import settings_of
+from accel_data.resume.ledger import Ledger
+from accel_data.resume.sampling_rng import generator_owner
+from accel_data.rng import RNGType, rng_types_of
+from accel_data.sharding.batch_sampler_shard import BatchSamplerShard, innermost_sampler
+from accel_data.sharding.rank_slices import DataRank, Ending
+from accel_data.sharding.seedable_sampler import SeedableRandomSampler
+from accel_data.workers.worker_seed import WorkerSeed
+from accel_data.workers.worker_signals import shielded
 
 Batch = TypeVar("Batch")
 
@@ -45,6 +49,7 @@ def prepare_data_loader(
     *,
     ending: Ending | str | None = None,
     check_datasets: bool = True,
+    already_sharded: bool = False,
     ledger: Ledger | None = None,
     transport: Transport | None = None,
     hardware: Device | None = None,
@@ -57,7 +62,8 @@ def prepare_data_loader(
 
     A stream with `shard(num_shards, index)` is read by all ranks and workers, each its own shards. Another one is read
     by rank 0 alone and dispatched, unless it has a `generator` that can be synchronised or `dispatch_batches=False`
-    promises that it comes in one order everywhere; then each rank reads it and keeps its part.
+    promises that it comes in one order everywhere; then each rank reads it and keeps its part. `already_sharded=True`
+    says that a stream gives each rank its part by itself. The logger "accel_data" tells how a stream is read.
 
     `ending` says what happens to samples that do not fill a round: "pad", "drop", "exact" or "join"; left out, it
     follows from `drop_last` and `even_batches`.
@@ -75,37 +81,50 @@ def prepare_data_loader(
         settings["worker_init_fn"] = shielded(settings["worker_init_fn"])
     end = _ending(ending, dataloader, even_batches)
     _refuse_sharded_already(dataloader, where)
+    stream = isinstance(dataloader.dataset, IterableDataset)
     together = transport is not None and transport.size > 1 and where.of == transport.size
-    if check_datasets and together and transport is not None:
+    if stream and already_sharded and where.of > 1:
+        known = None  # ranks hold unlike streams, and should
+    elif check_datasets and together and transport is not None:
         known = check_same_dataset(dataloader.dataset, transport)
     else:
         known = fingerprint(dataloader.dataset)
-    shards = _shards(dataloader, where, dispatch_batches)
-    if dispatch_batches is None:
-        equal = even_batches and end is not Ending.UNEVEN
-        dispatch_batches = shards is None and equal and _only_one_may_read(dataloader, transport)
+    equal = even_batches and end is not Ending.UNEVEN
     common: dict[str, Any] = {"device": device if put_on_device else None, "non_blocking": non_blocking, "clock": clock}
     common |= {"ending": end, "rng_types": rng_types, "hardware": hardware, "transport": transport, "ledger": ledger}
     if dispatch_batches:
-        if transport is None or where.of != transport.size:
-            raise ValueError("dispatch_batches=True sends batches between processes: it needs their transport")
-        if not even_batches or end is Ending.UNEVEN:
-            raise ValueError(
-                "dispatch_batches=True gives all processes equal parts of each batch, and even_batches=False, or"
-                ' ending="join", asks for unequal ones; give one of them up'
-            )
-        if transport.size > 1:
-            alone, kept = DataRank(0, 1), {"fingerprint": known, "ending": end}
-            if isinstance(dataloader.dataset, IterableDataset):
-                reader = _stream(dataloader, alone, False, settings, None, kept)
-            else:
-                reader = _map_style(dataloader, _sampler(dataloader), alone, False, settings, kept)
-            return DataLoaderDispatcher(reader, split_batches, **common, **_batching_of(dataloader))
+        _refuse_dispatching(where, transport, equal=equal)
+    reading = None
+    if stream:
+        source = by_urls(dataloader.dataset)
+        reading = reading_of(
+            source,
+            dataloader,
+            where,
+            transport,
+            dispatch_batches=dispatch_batches,
+            equal=equal,
+            already_sharded=already_sharded,
+        )
+        if where.of > 1 and where.index == 0:
+            reading.log(dataloader.dataset)
+            if reading.way is not Way.OWN:
+                warn_if_it_reads_its_rank(dataloader.dataset)
+        dispatch_batches = reading.way is Way.MAIN
+        source = source if reading.way is Way.SOURCE else dataloader.dataset
+    if dispatch_batches and transport is not None and transport.size > 1:
+        alone, kept = DataRank(0, 1), {"fingerprint": known, "ending": end}
+        if reading is not None:
+            reader = _stream(dataloader, source, alone, False, settings, reading, kept)
+        else:
+            reader = _map_style(dataloader, _sampler(dataloader), alone, False, settings, kept)
+        return DataLoaderDispatcher(reader, split_batches, **common, **_batching_of(dataloader))
     common |= {"fingerprint": known, "where": where}
-    if isinstance(dataloader.dataset, IterableDataset):
-        if shards is not None and where.index > 0:
+    if reading is not None:
+        if reading.shards is not None and where.index > 0:
             settings["worker_init_fn"] = WorkerSeed(where.index, settings["worker_init_fn"])
-        return _stream(dataloader, where, split_batches, settings, shards, common)
+        common["check_first"] = check_datasets and together and reading.way is Way.EVERY
+        return _stream(dataloader, source, where, split_batches, settings, reading, common)
     if where.index > 0 and settings["num_workers"] > 0 and RNGType.TORCH not in rng_types:
         settings["worker_init_fn"] = WorkerSeed(where.index, settings["worker_init_fn"])
     sampler = _sampler(dataloader)
@@ -114,6 +133,16 @@ def prepare_data_loader(
     if transport is None and where.of > 1:
         _warn_of_own_orders(sampler, where)
     return _map_style(dataloader, sampler, where, split_batches, settings, common, even_batches=even_batches)
+
+
+def _refuse_dispatching(where: DataRank, transport: Transport | None, *, equal: bool) -> None:
+    if transport is None or where.of != transport.size:
+        raise ValueError("dispatch_batches=True sends batches between processes: it needs their transport")
+    if not equal:
+        raise ValueError(
+            "dispatch_batches=True gives all processes equal parts of each batch, and even_batches=False, or"
+            ' ending="join", asks for unequal ones; give one of them up'
+        )
 
 
 def _sampler(loader: DataLoader[Any]) -> Any:
@@ -128,12 +157,6 @@ def _ending(asked: Ending | str | None, loader: DataLoader[Any], even_batches: b
     if not isinstance(asked, Ending) and asked not in known:
         raise ValueError(f"ending={asked!r}: expected one of {', '.join(map(repr, known))}")
     return Ending(asked)
-
-
-def _shards(loader: DataLoader[Any], where: DataRank, dispatch_batches: bool | None) -> int | None:
-    if dispatch_batches or not isinstance(loader.dataset, IterableDataset) or not can_be_sharded(loader.dataset):
-        return None
-    return shards_for(loader.dataset, where.of * max(loader.num_workers, 1))
 
 
 def _map_style(
@@ -168,15 +191,6 @@ def _where(num_processes: int | None, process_index: int | None, transport: Tran
     return DataRank(index, of)
 
 
-def _only_one_may_read(loader: DataLoader[Any], transport: Transport | None) -> bool:
-    """Whether it is a stream of which nothing says that it comes in one order on all ranks."""
-    if not isinstance(loader.dataset, IterableDataset) or loader.batch_size is None:
-        return False
-    owner = generator_owner(loader.dataset)
-    followed = owner is not None and owner.generator is not None
-    return transport is not None and transport.size > 1 and not followed
-
-
 def _batching_of(loader: DataLoader[Any]) -> dict[str, Any]:
     if isinstance(loader.dataset, IterableDataset):
         return {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
@@ -187,24 +201,25 @@ def _batching_of(loader: DataLoader[Any]) -> dict[str, Any]:
 
 def _stream(
     loader: DataLoader[Any],
+    source: Any,
     where: DataRank,
     split_batches: bool,
     settings: dict[str, Any],
-    shards: int | None,
+    reading: Reading,
     common: dict[str, Any],
 ) -> DataLoaderShard[Any]:
-    ending, size, drop = common.get("ending", Ending.REPEAT), loader.batch_size, loader.drop_last
-    whole = IterableDatasetShard(
-        loader.dataset, size, drop, where.of, where.index, split_batches, ending=ending, mark=True
+    ending = common.get("ending", Ending.REPEAT)
+    share = IterableDatasetShard(
+        source, loader.batch_size, loader.drop_last, where.of, where.index, split_batches, ending=ending
     )
-    rows = whole.rows
-    dataset: IterableDatasetShard | ShardedStream = whole
-    if shards is not None:
-        dataset = ShardedStream(loader.dataset, shards, where, rows, ending=ending, workers=loader.num_workers)
-    if shards is not None or whole.marks or loader.num_workers > 1:
-        settings = settings | {"collate_fn": MarkedCollate(settings["collate_fn"])}
-    drop = rows is not None and ending is Ending.DROP
-    return DataLoaderShard(dataset, **common, **settings, batch_size=rows, drop_last=drop)
+    # workers are started anew for each epoch of a stream that is told of it
+    persistent = loader.persistent_workers and not hasattr(source, "set_epoch")
+    reader: Reader = WholeReader(share, loader.num_workers, persistent=persistent)
+    if reading.shards is not None:
+        facts = ReaderSettings(where, share.rows, ending, loader.num_workers, persistent)
+        reader = ShardReader(source, reading.shards, facts, shared=reading.way is Way.SOURCE)
+    settings = settings | {"collate_fn": ReadCollate(settings["collate_fn"]), "batch_size": None}
+    return DataLoaderShard(reader, **common, **settings)
 
 
 def _seedable(sampler: Any, data_seed: int | None, transport: Transport | None) -> Any:
@@ -243,7 +258,7 @@ def _warn_of_own_orders(sampler: Any, where: DataRank) -> None:
 def _refuse_sharded_already(loader: DataLoader[Any], where: DataRank) -> None:
     if where.of == 1:
         return
-    inner = innermost_sampler(loader.batch_sampler if loader.batch_sampler is not None else loader.sampler)
+    inner = innermost_sampler(_sampler(loader))
     if isinstance(inner, DistributedSampler):
         raise ValueError(
             "the DataLoader has a DistributedSampler, which gives each process its share already; sharding it again"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any
 
@@ -83,7 +83,7 @@ def set_seed(seed: int, device_specific: bool = False, deterministic: bool = Fal
     """
     if device_specific:
         seed += rank
-    _seed_everything(seed)
+    seed_everything(seed)
     xla: Any = sys.modules.get("torch_xla.core.xla_model")
     if xla is not None:
         xla.set_rng_state(seed)  # torch.manual_seed leaves it out
@@ -91,21 +91,8 @@ def set_seed(seed: int, device_specific: bool = False, deterministic: bool = Fal
         torch.use_deterministic_algorithms(True)
 
 
-class WorkerSeed:
-    """A `worker_init_fn` that moves the seeds of a rank's loader workers away from those of rank 0."""
-
-    def __init__(self, rank: int, then: Callable[[int], None] | None) -> None:
-        self.rank = rank
-        self.then = then
-
-    def __call__(self, worker_id: int) -> None:
-        # torch has seeded the worker with (a number drawn from the synchronised generator) + worker_id.
-        _seed_everything((torch.initial_seed() + self.rank * 0x9E3779B97F4A7C15) % 2**63)
-        if self.then is not None:
-            self.then(worker_id)
-
-
-def _seed_everything(seed: int) -> None:
+def seed_everything(seed: int) -> None:
+    """Seeds Python, torch, and NumPy if it is loaded."""
     random.seed(seed)
     torch.manual_seed(seed)
     numpy: Any = sys.modules.get("numpy")

@@ -112,7 +112,7 @@ def _object(name: str, one: Any) -> Item:
 
 def _loader(name: str, loader: Any) -> Item:
     def refused(state: Any) -> list[str]:
-        from accel_data.state import LoaderState, ResumeError
+        from accel_data.resume.loader_state import LoaderState, ResumeError
 
         try:
             with warnings.catch_warnings():

@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler
 from accel_data import DataLoaderShard
-from accel_data.dispatch import DataLoaderDispatcher
+from accel_data.loaders.dispatcher import DataLoaderDispatcher
 from torch import nn
 from torch.optim import Optimizer
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain, cycle, islice
 from typing import Any, Self, final
 
-from accel_data.rebuild import settings_of
+from accel_data.loaders.loader_kwargs import settings_of
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
 
 Passes = list["GlobalLoader"]

@@ -20,7 +20,7 @@ def numbers(items: Sequence[Any]) -> array[int]:
         return array("q", map(_number, items))
 
 
-def firsts(batches: Sequence[Any]) -> array[int]:
+def first_numbers(batches: Sequence[Any]) -> array[int]:
     """The number of the first item of each batch."""
     try:
         return numbers([batch[0] for batch in batches])
@@ -28,8 +28,13 @@ def firsts(batches: Sequence[Any]) -> array[int]:
         return array("q", [_number(batch[0]) if _can_be_read(batch) and len(batch) else OPAQUE for batch in batches])
 
 
-def checksum(batch: Any) -> int:
+def batch_hash(batch: Any) -> int:
     """A number for all items of a batch."""
+    if type(batch) is list:
+        try:
+            return zlib.crc32(array("q", batch))
+        except (TypeError, OverflowError):  # not all are indices
+            pass
     if not _can_be_read(batch):
         return zlib.crc32(type(batch).__name__.encode())
     return zlib.crc32(numbers(batch))

@@ -8,12 +8,12 @@ from typing import Any
 from accel_ops import concatenate, slice_tensors
 from accel_state import Tail
 
-from accel_data.plan import Ending
-from accel_data.samples import can_be_cut, samples_in
+from accel_data.iterable.batch_size import can_be_cut, samples_in
+from accel_data.sharding.rank_slices import Ending
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class GlobalBatch:
     """One batch of the whole job: the parts of ranks 1 and on, the end of the data, or why there is no more."""
 
     parts: list[Any] | None = None
@@ -22,7 +22,7 @@ class Round:
     failure: str | None = None
 
 
-def parts_of(batches: list[Any], start: list[Any], world: int, ending: Ending) -> tuple[list[Any], Tail | None]:
+def slices_of(batches: list[Any], start: list[Any], world: int, ending: Ending) -> tuple[list[Any], Tail | None]:
     """A part of the round for each rank, and what is real in them.
 
     Whole batches of one size are handed on as they are; others are joined and divided evenly. Batches that do not fit

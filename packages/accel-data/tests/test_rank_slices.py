@@ -4,7 +4,15 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from accel_data.plan import DataRank, Ending, Part, deal_batches, deal_samples, parts_in, with_last
+from accel_data.sharding.rank_slices import (
+    DataRank,
+    Ending,
+    RankSlice,
+    slices_in,
+    slices_of_batches,
+    slices_of_samples,
+    with_last,
+)
 from accel_state import Tail
 
 
@@ -26,20 +34,20 @@ def test_two_flags_of_a_loader_name_one_ending() -> None:
 
 
 def test_only_a_part_of_a_filled_round_has_a_tail() -> None:
-    first, last = deal_samples(range(10), DataRank(1, 3), rows=2, ending=Ending.REPEAT)
-    assert first == Part([2, 3], None)
-    assert last == Part([8, 9], Tail((2, 2, 0), (2, 2, 2)))
+    first, last = slices_of_samples(range(10), DataRank(1, 3), rows=2, ending=Ending.REPEAT)
+    assert first == RankSlice([2, 3], None)
+    assert last == RankSlice([8, 9], Tail((2, 2, 0), (2, 2, 2)))
 
 
 def test_the_tail_says_how_many_samples_of_each_rank_are_real() -> None:
-    tails = [list(deal_samples(range(5), DataRank(rank, 4), rows=2, ending=Ending.REPEAT))[-1].tail for rank in (0, 3)]
+    tails = [list(slices_of_samples(range(5), DataRank(rank, 4), rows=2, ending=Ending.REPEAT))[-1].tail for rank in (0, 3)]
     assert tails == [Tail((2, 2, 1, 0), (2, 2, 2, 2))] * 2
     assert [tail.total for tail in tails if tail is not None] == [5, 5]
 
 
 def test_a_stream_shorter_than_a_round_goes_round_and_round() -> None:
-    parts = [list(deal_samples([7], DataRank(rank, 3), rows=2, ending=Ending.REPEAT)) for rank in range(3)]
-    assert parts == [[Part([7, 7], Tail((1, 0, 0), (2, 2, 2)))]] * 3
+    parts = [list(slices_of_samples([7], DataRank(rank, 3), rows=2, ending=Ending.REPEAT)) for rank in range(3)]
+    assert parts == [[RankSlice([7, 7], Tail((1, 0, 0), (2, 2, 2)))]] * 3
 
 
 @pytest.mark.parametrize("ending", [Ending.DROP, Ending.UNEVEN])
@@ -48,8 +56,8 @@ def test_nothing_that_is_dropped_or_uneven_has_a_tail(ending: Ending) -> None:
         part
         for rank in range(3)
         for part in [
-            *deal_samples(range(10), DataRank(rank, 3), rows=2, ending=ending),
-            *deal_batches([[0], [1], [2], [3]], DataRank(rank, 3), rows=None, ending=ending),
+            *slices_of_samples(range(10), DataRank(rank, 3), rows=2, ending=ending),
+            *slices_of_batches([[0], [1], [2], [3]], DataRank(rank, 3), rows=None, ending=ending),
         ]
     ]
     assert [part.tail for part in parts] == [None] * len(parts)
@@ -57,30 +65,30 @@ def test_nothing_that_is_dropped_or_uneven_has_a_tail(ending: Ending) -> None:
 
 def test_whole_batches_that_vary_are_repeated_whole() -> None:
     batches = [[0, 1, 2], [3], [4, 5]]
-    parts = list(deal_batches(batches, DataRank(1, 2), rows=None, ending=Ending.REPEAT))
-    assert parts == [Part([3], None), Part([0, 1, 2], Tail((2, 0), (2, 3)))]
+    parts = list(slices_of_batches(batches, DataRank(1, 2), rows=None, ending=Ending.REPEAT))
+    assert parts == [RankSlice([3], None), RankSlice([0, 1, 2], Tail((2, 0), (2, 3)))]
 
 
 def test_a_short_last_batch_of_a_full_round_is_filled_up_too() -> None:
     batches = [[0, 1], [2, 3], [4, 5], [6]]
-    parts = [list(deal_batches(batches, DataRank(rank, 2), rows=2, ending=Ending.REPEAT))[-1] for rank in range(2)]
-    assert parts == [Part([4, 5], Tail((2, 1), (2, 2))), Part([6, 0], Tail((2, 1), (2, 2)))]
+    parts = [list(slices_of_batches(batches, DataRank(rank, 2), rows=2, ending=Ending.REPEAT))[-1] for rank in range(2)]
+    assert parts == [RankSlice([4, 5], Tail((2, 1), (2, 2))), RankSlice([6, 0], Tail((2, 1), (2, 2)))]
 
 
 def test_a_short_batch_in_the_middle_is_left_as_it_is() -> None:
     batches = [[0], [1, 2], [3, 4], [5, 6]]
-    assert list(deal_batches(batches, DataRank(0, 2), rows=2, ending=Ending.REPEAT)) == [Part([0]), Part([3, 4])]
+    assert list(slices_of_batches(batches, DataRank(0, 2), rows=2, ending=Ending.REPEAT)) == [RankSlice([0]), RankSlice([3, 4])]
 
 
 def test_a_batch_that_is_no_sequence_counts_as_one_sample() -> None:
-    parts = list(deal_batches([10, 11, 12], DataRank(1, 2), rows=None, ending=Ending.REPEAT))
-    assert parts == [Part(11), Part(10, Tail((1, 0), (1, 1)))]
+    parts = list(slices_of_batches([10, 11, 12], DataRank(1, 2), rows=None, ending=Ending.REPEAT))
+    assert parts == [RankSlice(11), RankSlice(10, Tail((1, 0), (1, 1)))]
 
 
 def test_an_endless_stream_is_dealt_as_it_comes() -> None:
-    samples = deal_samples(endless(), DataRank(1, 2), rows=2, ending=Ending.REPEAT)
+    samples = slices_of_samples(endless(), DataRank(1, 2), rows=2, ending=Ending.REPEAT)
     assert [part.items for part in itertools.islice(samples, 2)] == [[2, 3], [6, 7]]
-    batches = deal_batches(([i] for i in endless()), DataRank(1, 2), rows=1, ending=Ending.REPEAT)
+    batches = slices_of_batches(([i] for i in endless()), DataRank(1, 2), rows=1, ending=Ending.REPEAT)
     assert [part.items for part in itertools.islice(batches, 2)] == [[1], [3]]
 
 
@@ -90,8 +98,8 @@ def test_an_endless_stream_is_dealt_as_it_comes() -> None:
 def test_the_number_of_parts_is_known_without_dealing(rows: int, world: int, ending: Ending) -> None:
     for count, rank in itertools.product(range(2 * rows * world + 2), range(world)):
         where = DataRank(rank, world)
-        dealt = len(list(deal_samples(range(count), where, rows=rows, ending=ending)))
-        assert parts_in(count, where, ending=ending, rows=rows) == dealt, (count, rank)
+        dealt = len(list(slices_of_samples(range(count), where, rows=rows, ending=ending)))
+        assert slices_in(count, where, ending=ending, rows=rows) == dealt, (count, rank)
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 8])
@@ -100,7 +108,7 @@ def test_every_sample_is_seen_once_when_nothing_is_repeated(world: int) -> None:
     seen = [
         sample
         for rank in range(world)
-        for part in deal_samples(range(50), DataRank(rank, world), rows=4, ending=Ending.UNEVEN)
+        for part in slices_of_samples(range(50), DataRank(rank, world), rows=4, ending=Ending.UNEVEN)
         for sample in part.items
     ]
     assert sorted(seen) == list(range(50))

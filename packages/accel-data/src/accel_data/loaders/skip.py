@@ -6,8 +6,8 @@ from typing import TypeVar, cast
 
 from torch.utils.data import DataLoader
 
-from accel_data.dispatch import DataLoaderDispatcher
-from accel_data.loader import DataLoaderShard
+from accel_data.loaders.dispatcher import DataLoaderDispatcher
+from accel_data.loaders.loader import DataLoaderShard
 from accel_data.prepare import prepare_data_loader
 
 Batch = TypeVar("Batch")

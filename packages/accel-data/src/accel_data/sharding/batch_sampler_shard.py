@@ -8,8 +8,8 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, Sampler
 
-from accel_data.orders import End, Order, Streamed, draw
-from accel_data.plan import DataRank, Ending, parts_in, refuse_split
+from accel_data.sharding.index_order import IndexOrder, LastBatch, LazyOrder, draw
+from accel_data.sharding.rank_slices import DataRank, Ending, refuse_split, slices_in
 
 
 def follows_torch(batch_sampler: object) -> bool:
@@ -17,37 +17,33 @@ def follows_torch(batch_sampler: object) -> bool:
     return isinstance(batch_sampler, BatchSampler) and type(batch_sampler).__iter__ is BatchSampler.__iter__
 
 
-class Walk:
-    """One pass over a shard: where it began, and which batch is its last, known before that batch is yielded."""
+class ShardIterator:
+    """One pass over a shard: its order, where it began, and which batch is its last."""
 
     def __init__(self, shard: BatchSamplerShard, skip: int) -> None:
         self.shard = shard
         self.skip = skip
-        self.end = End()
-        self._order: Order | None = None
+        self.last = LastBatch()
+        self._order: IndexOrder | None = None
 
-    def begin(self) -> Order:
-        """Draws the order of the epoch and goes to where the pass begins, if that has not happened."""
+    def order(self) -> IndexOrder:
+        """The order of the epoch, drawn with the first call, at the item where the pass begins."""
         if self._order is None:
             self._order = self.shard.draw()
             self._order.seek(self.skip, self.shard.round)
         return self._order
 
-    def parts(self) -> Iterator[Any]:
+    def batches(self) -> Iterator[Any]:
         """This rank's batches of indices; the order is drawn with the first, as torch's samplers do."""
         return chain.from_iterable(self._dealt())
 
     def _dealt(self) -> Iterator[Iterator[Any]]:
         shard = self.shard
-        yield self.begin().deal(shard.where, rows=shard.rows, ending=shard.ending, end=self.end)
+        yield self.order().deal(shard.where, rows=shard.rows, ending=shard.ending, last=self.last)
 
     def consumed(self, handed: int) -> int:
         """Items of the order that the whole job has been served when this rank had `handed` batches."""
-        return min(self.skip + handed * self.shard.round, self.begin().end)
-
-    def digest(self, consumed: int) -> int:
-        """A number that tells this order, as far as `consumed`, from most others."""
-        return self.begin().digest(consumed)
+        return min(self.skip + handed * self.shard.round, self.order().end)
 
 
 class BatchSamplerShard(BatchSampler):
@@ -81,7 +77,7 @@ class BatchSamplerShard(BatchSampler):
         if num_processes == 1:  # alone, batches are what the batch sampler says
             self.ending = Ending.DROP if self.ending is Ending.DROP and follows_torch(batch_sampler) else Ending.UNEVEN
         #: the newest pass
-        self.walk = Walk(self, 0)
+        self.newest = ShardIterator(self, 0)
         #: called before each order is drawn
         self.before_draw: Callable[[], None] | None = None
         self._skip = 0
@@ -110,28 +106,28 @@ class BatchSamplerShard(BatchSampler):
         return len(self.batch_sampler)
 
     def __iter__(self) -> Iterator[Any]:
-        self.walk = Walk(self, self._skip)
-        return self.walk.parts()
+        self.newest = ShardIterator(self, self._skip)
+        return self.newest.batches()
 
     def __len__(self) -> int:
         if follows_torch(self.batch_sampler) and self.rows is not None:
-            return parts_in(len(self.batch_sampler.sampler), self.where, ending=self.ending, rows=self.rows)
+            return slices_in(len(self.batch_sampler.sampler), self.where, ending=self.ending, rows=self.rows)
         batches = len(self.batch_sampler)
-        return batches if self.split_batches else parts_in(batches, self.where, ending=self.ending)
+        return batches if self.split_batches else slices_in(batches, self.where, ending=self.ending)
 
     def start_at(self, item: int) -> None:
         """Lets passes begin at that item of the order."""
         self._skip = item
 
-    def draw(self) -> Order:
+    def draw(self) -> IndexOrder:
         """Draws the order of the next epoch."""
         if self.before_draw is not None:
             self.before_draw()
         if self.rows is not None and follows_torch(self.batch_sampler):
             return draw(self.batch_sampler.sampler)
         if self.unit == "samples":
-            return Streamed(chain.from_iterable(self.batch_sampler))
-        return Streamed(iter(self.batch_sampler), whole=True)
+            return LazyOrder(chain.from_iterable(self.batch_sampler))
+        return LazyOrder(iter(self.batch_sampler), whole=True)
 
 
 def inner_sampler(sampler: Any) -> Any:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, final
 
 from accel_state import Epoch, StepClock
 
-from accel_data.courses import Course, ShardsCourse
-from accel_data.draws import SHARED
-from accel_data.ledger import Ledger
-from accel_data.state import LoaderState
+from accel_data.resume.cursors import Cursor
+from accel_data.resume.ledger import Ledger
+from accel_data.resume.loader_state import LoaderState
 
 
+@final
 @dataclass(slots=True)
-class Pass:
-    """One pass: its number, its course, from what it was drawn, and how far it has come."""
+class EpochRun:
+    """One pass: its number, its cursor, from what it was drawn, and how far it has come."""
 
     number: int
-    course: Course
+    cursor: Cursor
     epoch: Epoch
     draws: dict[str, Any]
     sampler: dict[str, Any] | None
@@ -27,11 +27,20 @@ class Pass:
     ended: bool = False
     steps_at_end: int = 0
 
+    def at_end(self, at: Any) -> bool:
+        """Whether the job has been served all of the pass at the place `at`."""
+        return self.epoch.last and self.epoch.at is at
 
-Fresh = Callable[[], LoaderState]
+    def entries(self, at: Any, fresh: LoaderState) -> dict[str, Any]:
+        """What a state says of the place `at`."""
+        entries = self.cursor.entries(at)
+        if fresh.length is not None and fresh.unit == "samples" and fresh.streams:
+            entries["consumed"] = min(entries["consumed"], fresh.length)  # the last batch of a stream may be short
+        return entries
 
 
-class Passes:
+@final
+class EpochTracker:
     """The passes of one loader that run, the one that ended last, and the number of the next.
 
     Nothing here refers to the loader, which tells what a state of it has in each call (`fresh`): workers that live on
@@ -44,18 +53,24 @@ class Passes:
         self.forgotten = 0
         #: where the next pass continues
         self.resume: LoaderState | None = None
+        #: the end of an epoch from which the next pass goes on
+        self.finished: LoaderState | None = None
         self.ledger = ledger
         self._clock = clock
         self._world = world
-        self._running: list[Pass] = []
-        self._ended: Pass | None = None
+        self._running: list[EpochRun] = []
+        self._ended: EpochRun | None = None
 
-    def open(self, running: Pass, fresh: Fresh, *, resumed: bool) -> None:
+    def open(self, running: EpochRun, fresh: Callable[[], LoaderState], *, resumed: bool) -> None:
         """Notes that a pass begins."""
         self._running.append(running)
+        finished, self.finished = self.finished, None
+        if finished is not None and self.ledger is not None and finished.unit not in ("shards", "readers"):
+            for event in ("resume", "end"):
+                self.ledger.write(event, finished, world=self._world, drawn_from=finished.draws)
         self._tell("resume" if resumed else "start", running, fresh)
 
-    def close(self, running: Pass, fresh: Fresh) -> None:
+    def close(self, running: EpochRun, fresh: Callable[[], LoaderState]) -> None:
         """Notes that a pass is over, at its end or before; one that was forgotten counts no more."""
         if not any(one is running for one in self._running):
             return
@@ -71,30 +86,20 @@ class Passes:
         self._running, self._ended = [], None
         self.forgotten += 1
 
-    def here(self, now: dict[str, Any], fresh: Fresh) -> LoaderState | None:
-        """The place in the newest pass, or of the one to resume; None where there is none.
-
-        Collective: where the stream is sharded at its source, every rank must call.
-        """
+    def standing(self) -> tuple[EpochRun, Any] | None:
+        """The newest pass, or an ended one whose last window is open, and the place in it; None between passes."""
         unsettled = self._unsettled()
         running = unsettled or (self._running[-1] if self._running else None)
-        if unsettled is not None and self._running:
-            now = self._running[-1].draws  # the next epoch is to be drawn again, from where it was
         if running is None:
-            return self.resume
+            return None
         rolled_back = not self._clock.due and running.epoch.ticked
-        return replace(
-            fresh(),
-            begun=True,
-            epoch=running.number,
-            draws=running.draws,
-            now={name: state for name, state in now.items() if name in SHARED},
-            sampler=running.sampler,
-            seeded=running.seeded,
-            **_entries(running, running.epoch.settled if rolled_back else running.epoch.at, fresh()),
-        )
+        return running, running.epoch.settled if rolled_back else running.epoch.at
 
-    def _unsettled(self) -> Pass | None:
+    def next_draws(self) -> dict[str, Any] | None:
+        """What the epoch after an unsettled one was drawn from, if it has begun: it is to be drawn again."""
+        return self._running[-1].draws if self._running and self._unsettled() is not None else None
+
+    def _unsettled(self) -> EpochRun | None:
         """The pass that ended inside an accumulation window which is still open."""
         ended = self._ended
         if (
@@ -106,15 +111,11 @@ class Passes:
             return None
         return None if ended.epoch.settled == ended.epoch.at else ended
 
-    def _tell(self, event: str, running: Pass, fresh: Fresh) -> None:
-        if self.ledger is None or isinstance(running.course, ShardsCourse):
+    def _tell(self, event: str, running: EpochRun, fresh: Callable[[], LoaderState]) -> None:
+        if self.ledger is None:
             return
-        about = replace(fresh(), epoch=running.number, **_entries(running, running.epoch.at, fresh()))
+        facts = fresh()
+        if facts.unit in ("shards", "readers"):
+            return
+        about = replace(facts, epoch=running.number, **running.entries(running.epoch.at, facts))
         self.ledger.write(event, about, world=self._world, drawn_from=running.draws)
-
-
-def _entries(running: Pass, at: Any, fresh: LoaderState) -> dict[str, Any]:
-    found = running.course.entries(at)
-    if fresh.length is not None and fresh.unit == "samples" and fresh.streams:
-        found["consumed"] = min(found["consumed"], fresh.length)  # the last batch of a stream may be short
-    return found

@@ -6,13 +6,13 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 from torch.utils.data import sampler as torch_samplers
 
-from accel_data.seedable import SeedableRandomSampler
+from accel_data.sharding.seedable_sampler import SeedableRandomSampler
 
 #: generators of the whole process, which are put back once an order is drawn
 SHARED = ("default", "python", "numpy")
@@ -34,7 +34,8 @@ def chain_of(roots: tuple[Any, ...]) -> Iterator[Any]:
             yield from chain_of((getattr(root, "batch_sampler", None), getattr(root, "sampler", None)))
 
 
-class Draws:
+@final
+class SamplingRng:
     """The generators from which an epoch of a loader is drawn.
 
     torch's default one is among them: loaders without a generator draw the seed of their workers from it. Python's and

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from accel_data.state import LoaderState
+from accel_data.resume.loader_state import LoaderState
 
 
 class LedgerError(ValueError):

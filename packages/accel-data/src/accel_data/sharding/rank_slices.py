@@ -1,6 +1,6 @@
 """Which samples a rank gets: index arithmetic over any order, without a process group.
 
-A *round* is what all ranks take together; a *part* is one rank's piece of it; `rows` counts the samples of a part.
+A *round* is what all ranks take together; a *slice* is one rank's piece of it; `rows` counts the samples of a slice.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,15 +12,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from accel_state import Tail
 
 T = TypeVar("T")
+#: called with the items of each round
 Note = Callable[[list[Any]], object]
 
-#: samples of a round above which a rank does not hold those of others: Python's garbage collector would walk over them
-LARGE = 4096
+#: samples of other ranks that are held at a time
 PIECE = 256
-
-
-def _ignore(taken: list[Any]) -> None:
-    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,60 +47,65 @@ class Ending(Enum):
         return cls.REPEAT if even_batches else cls.UNEVEN
 
 
-class Part(NamedTuple, Generic[T]):
-    """One rank's piece of a round; `tail` says what is real in it, None when everything is."""
+class RankSlice(NamedTuple, Generic[T]):
+    """One rank's piece of a round; `tail` says what is real in it, None if everything is."""
 
     items: T
     tail: Tail | None = None
 
 
-def deal_samples(
+def slices_of_samples(
     stream: Iterable[T],
     where: DataRank,
     *,
     rows: int,
     ending: Ending,
     start: Sequence[T] = (),
-    note: Note = _ignore,
-) -> Iterator[Part[list[T]]]:
-    """The parts of one rank, when each round is `where.of` parts of `rows` consecutive samples of the stream.
+    note: Note | None = None,
+) -> Iterator[RankSlice[list[T]]]:
+    """The slices of one rank, when each round is `where.of` slices of `rows` consecutive samples of the stream.
 
-    `start` is the first round of the epoch, where the stream begins later; `note` is called with each round's samples.
+    `start` is the first round of the epoch, if the stream begins later. `note` is called with the samples of each
+    round; without it the samples of other ranks are let go at once.
     """
     source = iter(stream)
     size = rows * where.of
     mine = slice(where.index * rows, (where.index + 1) * rows)
     taken = list(islice(source, size))
     start = start or taken
-    note(taken)
-    if size > LARGE and note is _ignore and ending is not Ending.EXACT and len(taken) == size:
-        yield Part(taken[mine])
-        yield from _deal_large(source, start, where, rows=rows, ending=ending)
+    if note is not None:
+        note(taken)
+    elif ending is not Ending.EXACT and len(taken) == size:
+        yield RankSlice(taken[mine])
+        yield from _own_samples(source, start if ending is Ending.REPEAT else (), where, rows=rows, ending=ending)
         return
     while len(taken) == size:
-        yield Part(taken[mine])
+        yield RankSlice(taken[mine])
         taken = list(islice(source, size))
-        note(taken)
-    part = last_samples(taken, start, where, rows=rows, ending=ending)
-    if part is not None:
-        yield part
+        if note is not None:
+            note(taken)
+    last = last_slice(taken, start, where, rows=rows, ending=ending)
+    if last is not None:
+        yield last
 
 
-def _deal_large(
+def _own_samples(
     source: Iterator[T], start: Sequence[T], where: DataRank, *, rows: int, ending: Ending
-) -> Iterator[Part[list[T]]]:
-    """As `deal_samples`, without holding the samples of other ranks."""
+) -> Iterator[RankSlice[list[T]]]:
+    """As `slices_of_samples`, without holding the samples of other ranks."""
     before, after = where.index * rows, (where.of - where.index - 1) * rows
     while True:
-        taken = _pass_over(source, before)
+        taken = _pass_over(source, before) if before else 0
         mine = list(islice(source, rows))
-        taken += len(mine) + _pass_over(source, after)
-        if taken < rows * where.of:
-            part = _last_part(mine, taken, start, where, rows=rows, ending=ending)
-            if part is not None:
-                yield part
+        taken += len(mine)
+        if after and len(mine) == rows:
+            taken += _pass_over(source, after)
+        if taken < before + rows + after:
+            last = _short_slice(mine, taken, start, where, rows=rows, ending=ending)
+            if last is not None:
+                yield last
             return
-        yield Part(mine)
+        yield RankSlice(mine)
 
 
 def _pass_over(source: Iterator[Any], items: int) -> int:
@@ -118,34 +119,36 @@ def _pass_over(source: Iterator[Any], items: int) -> int:
     return passed
 
 
-def last_samples(
+def last_slice(
     taken: Sequence[T], start: Sequence[T], where: DataRank, *, rows: int, ending: Ending
-) -> Part[list[T]] | None:
-    """One rank's part of a round that is not full; None where it gets none."""
+) -> RankSlice[list[T]] | None:
+    """One rank's slice of a round that is not full; None if it gets none."""
     if ending is not Ending.EXACT or not taken:
         mine = list(taken[where.index * rows : (where.index + 1) * rows])
-        return _last_part(mine, len(taken), start, where, rows=rows, ending=ending)
+        return _short_slice(mine, len(taken), start, where, rows=rows, ending=ending)
     bounds = [rank * len(taken) // where.of for rank in range(where.of + 1)]
     real = tuple(bounds[rank + 1] - bounds[rank] for rank in range(where.of))
     mine = list(taken[bounds[where.index] : bounds[where.index + 1]]) or [taken[0]]
-    return Part(mine, Tail(real, tuple(max(one, 1) for one in real)))
+    return RankSlice(mine, Tail(real, tuple(max(one, 1) for one in real)))
 
 
-def _last_part(
+def _short_slice(
     mine: list[T], taken: int, start: Sequence[T], where: DataRank, *, rows: int, ending: Ending
-) -> Part[list[T]] | None:
+) -> RankSlice[list[T]] | None:
     if not taken or ending is Ending.DROP:
         return None
     if ending is Ending.UNEVEN:
-        return Part(mine) if mine else None
-    # The stream continues from its start; one that is shorter than a round goes round and round.
+        if where.of == 1:  # with nobody else what is short is known to be the end of the job's data
+            return RankSlice(mine, Tail((taken,), (taken,)))
+        return RankSlice(mine) if mine else None
+    # The stream continues from its start; a stream that is shorter than a round goes round and round.
     real = tuple(min(max(taken - rank * rows, 0), rows) for rank in range(where.of))
     first = max(where.index * rows - taken, 0) % len(start)
     mine = [*mine, *islice(cycle(start), first, first + rows - len(mine))]
-    return Part(mine, Tail(real, (rows,) * where.of))
+    return RankSlice(mine, Tail(real, (rows,) * where.of))
 
 
-def deal_batches(
+def slices_of_batches(
     stream: Iterable[T],
     where: DataRank,
     *,
@@ -153,33 +156,38 @@ def deal_batches(
     ending: Ending,
     start: Sequence[T] = (),
     length: Callable[[Any], int] | None = None,
-    note: Note = _ignore,
-) -> Iterator[Part[T | list[Any]]]:
-    """The parts of one rank, when each round is `where.of` whole batches of the stream.
+    note: Note | None = None,
+) -> Iterator[RankSlice[T | list[Any]]]:
+    """The slices of one rank, when each round is `where.of` whole batches of the stream.
 
     With `rows`, a short batch at the very end is filled up to that many samples; without, batches vary and whole ones
-    are repeated. `start` and `note` are as for `deal_samples`, and `length` counts the samples of a batch.
+    are repeated. `start` and `note` are as for `slices_of_samples`, and `length` counts the samples of a batch.
     """
     length = length or _length
     source = iter(stream)
-    taken = list(islice(source, where.of))
+
+    def following_round() -> list[Any]:
+        batches = list(islice(source, where.of))
+        if note is not None:
+            note(batches)
+        return batches
+
+    taken = following_round()
     start = start or taken
-    note(taken)
     while len(taken) == where.of:
         if rows is None:  # nothing is filled up, so nothing is read ahead
-            yield Part(taken[where.index])
-        following = list(islice(source, where.of))
-        note(following)
+            yield RankSlice(taken[where.index])
+        following = following_round()
         if rows is not None:
             if not following and ending in (Ending.REPEAT, Ending.DROP) and length(taken[-1]) < rows:
                 break
-            yield Part(taken[where.index])
+            yield RankSlice(taken[where.index])
         taken = following
     if not taken or ending is Ending.DROP:
         return
     if ending is Ending.UNEVEN:
         if where.index < len(taken):
-            yield Part(taken[where.index])
+            yield RankSlice(taken[where.index])
         return
     real = [length(batch) for batch in taken] + [0] * (where.of - len(taken))
     filled: list[Any]
@@ -191,11 +199,11 @@ def deal_batches(
         again: Iterator[Any] = cycle(chain.from_iterable(map(_as_list, start)))
         filled = [*taken[:-1], _as_list(taken[-1]) + list(islice(again, rows - length(taken[-1])))]
         filled += [list(islice(again, rows)) for _ in range(where.of - len(taken))]
-    yield Part(filled[where.index], Tail(tuple(real), tuple(length(batch) for batch in filled)))
+    yield RankSlice(filled[where.index], Tail(tuple(real), tuple(length(batch) for batch in filled)))
 
 
-def parts_in(items: int, where: DataRank, *, ending: Ending, rows: int = 1) -> int:
-    """How many parts a rank gets of `items` samples, or of `items` batches when a part is one batch."""
+def slices_in(items: int, where: DataRank, *, ending: Ending, rows: int = 1) -> int:
+    """How many slices a rank gets of `items` samples, or of `items` batches when a slice is one batch."""
     rounds, left = divmod(items, rows * where.of)
     if ending is Ending.DROP:
         return rounds

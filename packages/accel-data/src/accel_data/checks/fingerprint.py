@@ -12,7 +12,7 @@ from typing import Any
 from accel_state import Transport
 from torch.utils.data import Dataset, IterableDataset
 
-from accel_data.digest import digest_of, hexadecimal, is_scalar, own_attributes, positions
+from accel_data.checks.content_hash import digest_of, hexadecimal, is_scalar, own_attributes, positions
 
 #: what may differ between the ranks of a sane job, by its name
 PRIVATE = re.compile(r"seed|epoch|cache|memo|buffer|timestamp|(^|_)(pid|port|device|gpu)(_|$)", re.IGNORECASE)

@@ -13,14 +13,14 @@ from accel_ops import recursively_apply
 from accel_state import Device, Epoch, PeerFailed, StepClock, Transport
 from torch.utils.data import DataLoader
 
-from accel_data.feed import feed
-from accel_data.ledger import Ledger
-from accel_data.loader import DataLoaderShard
-from accel_data.passes import Passes
-from accel_data.plan import DataRank, Ending, parts_in, refuse_split, with_last
+from accel_data.loaders.device_prefetch import feed
+from accel_data.loaders.dispatch_message import GlobalBatch, slices_of
+from accel_data.loaders.loader import DataLoaderShard
+from accel_data.resume.epochs import EpochTracker
+from accel_data.resume.ledger import Ledger
+from accel_data.resume.loader_state import LoaderState
 from accel_data.rng import RNGType, synchronize_rng_states
-from accel_data.rounds import Round, parts_of
-from accel_data.state import LoaderState
+from accel_data.sharding.rank_slices import DataRank, Ending, refuse_split, slices_in, with_last
 
 Batch = TypeVar("Batch")
 
@@ -62,15 +62,15 @@ class DataLoaderDispatcher(DataLoader[Batch]):
         self._transport = transport
         self._non_blocking = non_blocking
         self._skip = 0
-        self._passes = Passes(self.clock, ledger if transport.rank == 0 else None, transport.size)
+        self._epochs = EpochTracker(self.clock, ledger if transport.rank == 0 else None, transport.size)
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override] # torch names a private class of its own
         self.set_epoch(self.iteration)
-        forgotten = self._passes.forgotten
+        forgotten = self._epochs.forgotten
         with self.clock.iterating(self) as epoch:
             rounds = self._sent(epoch) if self._transport.rank == 0 else self._received(epoch)
             try:
-                skip, self._passes.resume = 0 if self._passes.resume is not None else self._skip, None
+                skip, self._epochs.resume = 0 if self._epochs.resume is not None else self._skip, None
                 wanted = islice(self._synchronized(rounds), skip, None)
                 for batch in feed(wanted, epoch, self.device, non_blocking=self._non_blocking):
                     epoch.take_over()
@@ -78,19 +78,19 @@ class DataLoaderDispatcher(DataLoader[Batch]):
                     yield batch
             finally:
                 rounds.close()
-                if self._transport.rank > 0 and self._passes.forgotten == forgotten:
-                    self._passes.iteration += 1  # rank 0 counts where it reads
+                if self._transport.rank > 0 and self._epochs.forgotten == forgotten:
+                    self._epochs.iteration += 1  # rank 0 counts where it reads
 
     def __len__(self) -> int:
         batches = len(self.reader)
         if self.split_batches:
             return batches
         ending = Ending.DROP if self._ending is Ending.DROP else Ending.REPEAT
-        return parts_in(batches, DataRank(0, self._transport.size), ending=ending)
+        return slices_in(batches, DataRank(0, self._transport.size), ending=ending)
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch of the next pass, for a sampler or dataset that has epochs."""
-        self._passes.iteration = epoch
+        self._epochs.iteration = epoch
         self.reader.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -100,11 +100,7 @@ class DataLoaderDispatcher(DataLoader[Batch]):
         """
         state: dict[str, Any] = {}
         if self._transport.rank == 0:
-            fresh = self.reader.state_dict()
-            here = self._passes.here(fresh["draws"], self.fresh)
-            state = fresh | {"step": self.fresh().step, "epoch": self.iteration}
-            if here is not None and here is not self._passes.resume:  # a place not resumed yet is the reader's to tell
-                state = here.as_dict()
+            state = self.reader.place(self._epochs, self.fresh()).as_dict()
         return self._transport.broadcast_object(state, 0)
 
     def load_state_dict(self, state: dict[str, Any], *, strict: bool = True) -> None:
@@ -113,11 +109,12 @@ class DataLoaderDispatcher(DataLoader[Batch]):
         Collective: every rank must call, with the same state.
         """
         found = LoaderState.of(state, fresh=self.fresh(), strict=strict)
-        self._passes.forget()
-        self._passes.resume = found if found.begun else None
+        self._epochs.forget()
+        self._epochs.resume = found if found.begun and not found.ended else None
+        self._epochs.finished = found if found.ended else None
         if self._transport.rank == 0:
             self.reader.load_state_dict(replace(found, step=self.reader.fresh().step).as_dict(), strict=False)
-        self.set_epoch(found.epoch)
+        self.set_epoch(found.epoch + found.ended)
 
     def without_first(self, batches: int) -> Self:
         """A loader whose passes are those of this one without its first `batches` batches; passes count for both."""
@@ -129,7 +126,7 @@ class DataLoaderDispatcher(DataLoader[Batch]):
     @property
     def iteration(self) -> int:
         """The number of the next pass, or of the one that runs."""
-        return self._passes.iteration
+        return self._epochs.iteration
 
     def fresh(self) -> LoaderState:
         """What a state of this loader holds whatever its place."""
@@ -154,7 +151,7 @@ class DataLoaderDispatcher(DataLoader[Batch]):
     def _received(self, epoch: Epoch) -> Generator[Any]:
         """Collective: every rank of the transport must call."""
         while True:
-            message = self._transport.broadcast_object(Round(), 0)
+            message = self._transport.broadcast_object(GlobalBatch(), 0)
             if message.failure is not None:
                 raise PeerFailed(f"rank 0 could not read the next batch: {message.failure}")
             if message.parts is None:
@@ -169,28 +166,28 @@ class DataLoaderDispatcher(DataLoader[Batch]):
         try:
             running, batches, resumed = self.reader.begin_pass()
             running.epoch = epoch
-            self._passes.open(running, self.fresh, resumed=resumed)
+            self._epochs.open(running, self.fresh, resumed=resumed)
             try:
                 place = Epoch(self)
-                rounds = self._rounds(running.course.served(batches, place), place)
+                rounds = self._rounds(running.cursor.served(batches, place), place)
                 for (taken, at), last in with_last(rounds):
                     start = start or _copied(taken)
-                    parts, tail = parts_of(taken, start, self._transport.size, self._ending)
-                    self._transport.broadcast_object(Round(parts[1:], tail, last), 0)
+                    parts, tail = slices_of(taken, start, self._transport.size, self._ending)
+                    self._transport.broadcast_object(GlobalBatch(parts[1:], tail, last), 0)
                     ended = last
                     epoch.last, epoch.tail, epoch.at = last, tail, at
                     yield parts[0]
                 running.ended = True
             finally:
-                self._passes.close(running, self.fresh)
+                self._epochs.close(running, self.fresh)
         except GeneratorExit:  # the loop was left with `break`; on every rank alike
             raise
         except BaseException as error:
             if not ended:
-                self._transport.broadcast_object(Round(failure=f"{type(error).__name__}: {error}"), 0)
+                self._transport.broadcast_object(GlobalBatch(failure=f"{type(error).__name__}: {error}"), 0)
             raise
         if not ended:
-            self._transport.broadcast_object(Round(last=True), 0)
+            self._transport.broadcast_object(GlobalBatch(last=True), 0)
 
     def _rounds(self, batches: Iterator[Any], place: Epoch) -> Iterator[tuple[list[Any], Any]]:
         while taken := list(islice(batches, self._together)):

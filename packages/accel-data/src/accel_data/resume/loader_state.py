@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 FORMAT = 1
 
@@ -13,18 +13,27 @@ class ResumeError(ValueError):
     """A loader cannot continue from the state that it was given."""
 
 
+class StreamPosition(NamedTuple):
+    """Where the sources of a stream stand: the samples taken of each, and what each said of its place."""
+
+    taken: dict[int, int]
+    states: dict[int, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class LoaderState:
     """The place of a loader: JSON and tensors, one for the whole job.
 
-    `begun` says whether it was taken inside the epoch, and `seeded` whether the epoch draws a seed for its workers.
-    `draws` are the generators at the start of the epoch, and `now` the shared ones when the state was taken; `consumed`
+    `begun` says whether it was taken inside the epoch, `ended` at its last batch, so that the next pass is the next
+    epoch, and `seeded` whether the next pass draws a seed for its workers. `draws` are the generators at the start of
+    the epoch, and `now` the shared ones when the state was taken, or all of them at its end; `consumed`
     counts items of the order that the job was served, samples or whole batches by `unit`; `step` those of an optimizer
-    step. `streams`, `taken` and `sources` are the places of the readers of a stream, or of its shards.
+    step. `streams`, `taken` and `sources` are the places of the readers of a stream, or of its logical shards.
     """
 
     format: int = FORMAT
     begun: bool = False
+    ended: bool = False
     seeded: bool = True
     epoch: int = 0
     consumed: int = 0
@@ -41,6 +50,27 @@ class LoaderState:
     next_stream: int = 0
     taken: dict[str, int] = field(default_factory=dict)
     sources: dict[str, Any] = field(default_factory=dict)
+
+    def position(self) -> StreamPosition:
+        """The places of the sources of a stream."""
+        taken = {} if self.ended else {int(source): count for source, count in self.taken.items()}
+        return StreamPosition(taken, {int(source): state for source, state in self.sources.items()})
+
+    @staticmethod
+    def merged(entries: list[dict[str, Any]]) -> dict[str, Any]:
+        """What a state says of its place, if each rank tells of its own sources: of each source what is newest."""
+        if len(entries) == 1:
+            return entries[0]
+        taken: dict[str, int] = {}
+        sources: dict[str, Any] = {}
+        for one in entries:
+            for source, count in one.get("taken", {}).items():
+                if count >= taken.get(source, 0):
+                    taken[source] = count
+                    sources.pop(source, None)
+                    sources |= {source: one["sources"][source]} if source in one["sources"] else {}
+            sources |= {source: state for source, state in one["sources"].items() if source not in one.get("taken", {})}
+        return entries[0] | {"consumed": sum(taken.values()), "taken": taken, "sources": sources}
 
     def as_dict(self) -> dict[str, Any]:
         """The state as plain values."""
@@ -69,6 +99,7 @@ class LoaderState:
         if wrong:
             raise ResumeError(f"the state has entries that no loader writes: {', '.join(map(repr, wrong))}")
         sorts = {"epoch": int, "consumed": int, "step": int, "streams": int, "next_stream": int, "begun": bool}
+        sorts |= {"ended": bool}
         sorts |= {"draws": dict, "now": dict, "taken": dict, "sources": dict, "unit": str, "seeded": bool}
         odd = [
             f"{name} is {state[name]!r}" for name, kind in sorts.items() if type(state.get(name, kind())) is not kind
@@ -99,10 +130,11 @@ class LoaderState:
                 f"the order was counted in {self.unit} and this loader counts {fresh.unit}; use the same kind of"
                 " sampler and of dispatching as before"
             )
-        if self.consumed and self.unit != "shards" and self.streams != fresh.streams and self.streams and fresh.streams:
+        begun = bool(self.consumed or self.sources)
+        if begun and self.unit != "shards" and self.streams != fresh.streams and self.streams and fresh.streams:
             wrong.append(
-                f"the stream was read by {self.streams} loader workers and is now by {fresh.streams}: its order depends"
-                f" on that; use num_workers={self.streams}"
+                f"the stream was read by {self.streams} {_readers(self.unit)} and is now by {fresh.streams}: its order"
+                f" depends on that; use {'as many' if self.unit == 'readers' else f'num_workers={self.streams}'}"
             )
         if strict:
             wrong += changed
@@ -118,6 +150,10 @@ class LoaderState:
             )
         if broken:
             warnings.warn(f"continuing, although {'; '.join(broken)}", stacklevel=4)
+
+
+def _readers(unit: str) -> str:
+    return "loader workers of all processes" if unit == "readers" else "loader workers"
 
 
 def _samples(length: int | None) -> str:

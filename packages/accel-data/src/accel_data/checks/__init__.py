@@ -1,0 +1,1 @@
+"""Whether all ranks hold the same dataset."""

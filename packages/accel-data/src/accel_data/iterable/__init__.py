@@ -1,0 +1,1 @@
+"""How streams are read, by which rank and from which source."""

@@ -1,0 +1,1 @@
+"""The DataLoaders that serve one rank."""

@@ -1,0 +1,1 @@
+"""Where a loader stands, and how it continues there."""

@@ -1,0 +1,1 @@
+"""Which samples of a map-style dataset a rank gets."""

@@ -1,0 +1,1 @@
+"""What loader workers know, and how they end."""
