@@ -158,7 +158,7 @@ def history(kind: str, chance: random.Random) -> None:
     whole = [[one for batch in alone for one in batch.tolist()] for _ in range(2)]
     committed: list[list[int]] = [[], []]
     state, crashes = None, 0
-    while state is None or state["epoch"] < 2:
+    while state is None or state["epoch"] + state["ended"] < 2:
         world, size = chance.randrange(1, 9), chance.randrange(1, 12)
         loaders = simulated(kind, n, size, world, 1, chance.choice(["pad", "exact"]))
         if state is not None:

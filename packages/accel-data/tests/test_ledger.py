@@ -30,6 +30,7 @@ def crashing_history(path: Path, draws: random.Random) -> None:
         one = loader(path, size=4 // world, num_processes=world, process_index=0)
         if state is not None:
             one.load_state_dict(state)
+            done = one.iteration
         for _ in range(3 - done):
             iterator = iter(one)
             for _ in iterator:

@@ -112,7 +112,7 @@ def test_nothing_is_left_over_where_nothing_is_repeated(drop_last: bool, even: b
 def test_one_process_repeats_nothing() -> None:
     clock = StepClock()
     loader = prepared(DataLoader(RangeDataset(5), batch_size=2), 1, 0, clock)
-    assert watched(loader, clock) == [([0, 1], False, 0), ([2, 3], False, 0), ([4], True, 0)]
+    assert watched(loader, clock) == [([0, 1], False, 0), ([2, 3], False, 0), ([4], True, 1)]
 
 
 @pytest.mark.parametrize("workers", [0, 2])

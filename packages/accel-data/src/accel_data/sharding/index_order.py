@@ -177,7 +177,7 @@ class LazyOrder(IndexOrder):
         """As `IndexOrder`; one round is read ahead."""
         start, note = self._start, self._note
         if self._whole and where.of == 1:
-            yield from self._alone(end)
+            yield from self._alone(last, rows)
             return
         if self._whole:
             slices: Iterator[RankSlice[Any]] = slices_of_batches(
