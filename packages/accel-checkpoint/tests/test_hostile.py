@@ -6,7 +6,6 @@ import pickle
 import random
 import socket
 import stat
-import time
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -209,10 +208,9 @@ def seen(folder: Path) -> dict[str, Any]:
 
 
 def refuse(folder: Path, work: Callable[[], Any], name: str) -> None:
-    before, start = seen(folder.parent), time.perf_counter()
+    before = seen(folder.parent)
     with pytest.raises(CheckpointError) as refusal:
         work()
-    assert time.perf_counter() - start < 1
     assert name in str(refusal.value)
     assert seen(folder.parent) == before
     assert not (folder.parent / "executed").exists()
