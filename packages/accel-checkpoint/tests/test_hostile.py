@@ -183,6 +183,8 @@ FORGED: dict[str, tuple[Edit, str]] = {
     "another file": (item("object:Registered", file="../secret.safetensors"), "secret"),
     "model elsewhere": (item("model", files=["../secret.safetensors"]), "secret"),
     "a model of numbers": (lambda body: body["items"].update(model=7), "model"),
+    "an optimizer of no kind": (
+        lambda body: body["items"]["optimizer"].pop("kind"), "optimizer is damaged: the manifest does not say"),
     "an optimizer of numbers": (lambda body: body["items"].update(optimizer=[7]), "optimizer"),
     "another kind": (item("optimizer", kind="SGD"), "AdamW"),
     "a tag": (item("object:Registered", state={"$pickle": "x"}), "pickle"),
