@@ -126,7 +126,7 @@ def test_a_second_signal_ends_the_job_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("grace_s", [1, 3])
 def test_the_time_to_stop_is_the_one_that_was_asked_for(grace_s: int, tmp_path: Path) -> None:
     """T9: a job that does not get to its next step has that long, and is killed then."""
-    plan = Plan(str(tmp_path), workers=0, asks=True, pause_s=60, signals=("SIGTERM",))
+    plan = Plan(str(tmp_path), workers=0, asks=True, pause_s=10, signals=("SIGTERM",))
     job = start(SCRIPT, json.dumps(asdict(plan)), by=[*ACCEL[:-1], "--grace_period", str(grace_s), ACCEL[-1]])
     wait_for(tmp_path / "at-0", job)
     time.sleep(1)  # it is in its next step
