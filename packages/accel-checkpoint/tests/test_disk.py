@@ -127,7 +127,7 @@ def small_files() -> Iterator[None]:
 def test_a_file_that_may_not_grow_so_large_is_an_error_of_the_system(
     what: str, safe: bool, tmp_path: Path, small_files: None
 ) -> None:
-    """Rule 14: what to do is said, and nothing half-done is left."""
+    """Feature row S88, rule 14: what to do is said, and nothing half-done is left."""
 
     def save(numbers: int) -> None:
         tensors = {"a": torch.full((numbers,), float(numbers)), "b": torch.ones(2)}

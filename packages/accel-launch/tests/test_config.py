@@ -257,7 +257,7 @@ def test_a_yaml_error_names_line_and_column_and_shows_the_line(tmp_path: Path, t
 
 
 def test_a_number_with_a_leading_zero_is_refused_with_line_and_column(tmp_path: Path) -> None:
-    """YAML 1.1 takes 010 for 8, and 08 for a text."""
+    """Feature row S104: YAML 1.1 takes 010 for 8, and 08 for a text."""
     text = "num_machines: 0\nnum_processes: 010\nmain_process_port: 0x10\n  # 07\nsagemaker_metrics: [1, '02', +08]\n"
     with pytest.raises(CannotRun) as caught:
         read_config(write(tmp_path, text))
