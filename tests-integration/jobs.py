@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import IO
 
 ACCEL = (sys.executable, "-m", "accel", "launch", "--cpu", "--num_processes")
+#: seconds within which what ends by itself must have ended: ten times what it takes, as the machine has other work too
+SOON_S = 30.0
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node")
 
 
@@ -44,7 +46,7 @@ class Job:
     mark: str
     began: float
 
-    def end(self, timeout_s: float = 60) -> Ended:
+    def end(self, timeout_s: float = 100) -> Ended:
         """Waits for its end; kills what this test has started if it does not come."""
         late = ""
         try:

@@ -67,7 +67,7 @@ class Machines:
 
     def place(self, number: int) -> tuple[object, ...]:
         """The flags that give a machine its place."""
-        where = ("--main_process_ip", self.nodes[0].address, "--join_timeout", 15)
+        where = ("--main_process_ip", self.nodes[0].address, "--join_timeout", 60)
         return ("--num_machines", 2, "--machine_rank", number, *where)
 
     def start_both(self, *words: object) -> tuple[Job, Job]:
@@ -88,7 +88,7 @@ class Machines:
         assert process.stdout.readline()
         return process
 
-    def wait_for(self, condition: Callable[[], bool], timeout_s: float = 30) -> None:
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float = 60) -> None:
         """Returns when something is so; fails if a launcher that runs ends before."""
         known = [job for job in self.jobs if job.process.poll() is None]
         until = time.monotonic() + timeout_s
@@ -112,7 +112,7 @@ class Machines:
                     os.kill(pid, signal.SIGKILL)
 
 
-def ends(jobs: Sequence[Job], timeout_s: float = 40) -> tuple[Ended, Ended]:
+def ends(jobs: Sequence[Job], timeout_s: float = 100) -> tuple[Ended, Ended]:
     """How the launchers of machine 0 and 1 end."""
     zero, one = (job.end(timeout_s) for job in jobs)
     return zero, one

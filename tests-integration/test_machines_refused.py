@@ -8,8 +8,8 @@ from jobs import Ended
 from namespaces import Machines, Node, ends
 
 FIRST = "10.77.0.1"
-SOON_S = 15
-HOLDER = "import socket, time; a = socket.create_server(('10.77.0.1', 29500)); print(1, flush=True); time.sleep(60)"
+SOON_S = 60
+HOLDER = "import socket, time; a = socket.create_server(('10.77.0.1', 29500)); print(1, flush=True); time.sleep(600)"
 
 
 @pytest.fixture

@@ -57,9 +57,9 @@ def test_nothing_is_left_of_a_job_whose_launcher_is_ended(tmp_path: Path, cases:
         assert len(jobs.marked(job.mark)) >= 5, "the launcher, its ranks and their workers"
         time.sleep(chance.uniform(0, 0.3))
         job.process.send_signal(how)
-        done = job.end(20)
+        done = job.end()
         assert done.code == (-how if how == signal.SIGKILL else 128 + how), done.err
-        until = time.monotonic() + 5
+        until = time.monotonic() + jobs.SOON_S
         while done.left() or listens(int(ports[0].read_text())):
             assert time.monotonic() < until, (how, done.left())
             time.sleep(0.01)

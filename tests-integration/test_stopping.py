@@ -15,7 +15,7 @@ import restart
 from accel import Accelerator
 from accel.utils import ProjectConfiguration
 from accel_testing import Cases, MakeWorld, RankFailure
-from jobs import ACCEL, Ended, Job, marked, start
+from jobs import ACCEL, SOON_S, Ended, Job, marked, start
 from restart import Plan
 
 SCRIPT = Path(restart.__file__)
@@ -35,7 +35,7 @@ def ranks_of(job: Job) -> list[int]:
 
 
 def wait_for(path: Path, job: Job, least: int = 1) -> None:
-    until = time.monotonic() + 40
+    until = time.monotonic() + 60
     while not path.exists() or int(path.read_text() or 0) < least:
         assert job.process.poll() is None, job.end().err
         assert time.monotonic() < until, job.end(1).err
@@ -46,12 +46,12 @@ def stopped(plan: Plan, send: Send, after_s: float = 0.0, least: int = 1) -> End
     """The end of a job that is told to stop after its first steps."""
     folder = Path(plan.folder)
     folder.mkdir(exist_ok=True)
-    # a busy machine needs longer to save than the four seconds that follow Ctrl-C
-    job = start(SCRIPT, json.dumps(asdict(plan)), by=[*ACCEL[:-1], "--grace_period", "30", ACCEL[-1]])
+    # longer than any save, and than the job is waited for
+    job = start(SCRIPT, json.dumps(asdict(plan)), by=[*ACCEL[:-1], "--grace_period", "300", ACCEL[-1]])
     wait_for(folder / "at-0", job, least)
     time.sleep(after_s)
     send(job)
-    return job.end(40)
+    return job.end()
 
 
 def to_launcher(number: signal.Signals) -> Send:
@@ -117,18 +117,16 @@ def twice(job: Job) -> None:
 
 def test_a_second_signal_ends_the_job_at_once(tmp_path: Path) -> None:
     """T9: one that does not get to its next step is not waited for."""
-    began = time.monotonic()
     done = stopped(Plan(str(tmp_path), workers=0, asks=True, pause_s=3, signals=("SIGTERM",)), twice)
     assert done.code == 128 + signal.SIGTERM, done.err
-    assert time.monotonic() - began < 20
     assert done.left() == []
     assert not (tmp_path / "stopped-0").exists()
 
 
 @pytest.mark.parametrize("grace_s", [1, 3])
 def test_the_time_to_stop_is_the_one_that_was_asked_for(grace_s: int, tmp_path: Path) -> None:
-    """T9: a job that does not get to its next step has that long, to half a second, and is killed then."""
-    plan = Plan(str(tmp_path), workers=0, asks=True, pause_s=7, signals=("SIGTERM",))
+    """T9: a job that does not get to its next step has that long, and is killed then."""
+    plan = Plan(str(tmp_path), workers=0, asks=True, pause_s=10, signals=("SIGTERM",))
     job = start(SCRIPT, json.dumps(asdict(plan)), by=[*ACCEL[:-1], "--grace_period", str(grace_s), ACCEL[-1]])
     wait_for(tmp_path / "at-0", job)
     time.sleep(1)  # it is in its next step
@@ -136,11 +134,13 @@ def test_the_time_to_stop_is_the_one_that_was_asked_for(grace_s: int, tmp_path: 
     assert len(ranks) == 2
     told = time.monotonic()
     job.process.send_signal(signal.SIGTERM)
-    while set(ranks) & set(marked(job.mark)) and time.monotonic() - told < 20:
+    while set(ranks) & set(marked(job.mark)):
+        assert time.monotonic() - told < grace_s + SOON_S
         time.sleep(0.01)
-    assert abs(time.monotonic() - told - grace_s) <= 0.5
+    assert time.monotonic() - told >= grace_s
     done = job.end()
     assert done.code == 128 + signal.SIGTERM, done.err
+    assert f"killed, since still running {grace_s} s later: rank 0, 1" in done.err
     assert done.left() == []
 
 

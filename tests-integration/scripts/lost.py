@@ -11,7 +11,8 @@ import torch
 from accel import Accelerator, InitProcessGroupKwargs
 from torch.utils.data import DataLoader, Dataset
 
-LIMIT_S = 5
+#: seconds that a wait may last for a process that is stopped, and for others, whose end comes before
+LIMIT_S, LONG_S = 5, 90
 
 
 class Slow(Dataset[torch.Tensor]):
@@ -19,7 +20,7 @@ class Slow(Dataset[torch.Tensor]):
         return 2
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        time.sleep(20)
+        time.sleep(60)
         return torch.ones(1)
 
 
@@ -47,12 +48,12 @@ def fail(how: str, file: Path) -> None:
     if how == "exits":
         os._exit(3)
     os.kill(os.getpid(), signal.SIGKILL if how == "killed" else signal.SIGSTOP)
-    time.sleep(60)
+    time.sleep(600)
 
 
 if __name__ == "__main__":
     how, where, file = sys.argv[1], sys.argv[2], Path(sys.argv[3])
-    limit = InitProcessGroupKwargs(timeout=timedelta(seconds=LIMIT_S))
+    limit = InitProcessGroupKwargs(timeout=timedelta(seconds=LIMIT_S if how == "stopped" else LONG_S))
     accelerator = Accelerator(cpu=True, kwargs_handlers=[limit])
     accelerator.wait_for_everyone()
     if accelerator.process_index == 1:

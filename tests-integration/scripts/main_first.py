@@ -39,7 +39,7 @@ def nested(seconds: str) -> None:
 
 
 def fails(how: str, file: str) -> None:
-    accelerator = limited(5)
+    accelerator = limited(90)
     with accelerator.main_process_first():
         if accelerator.is_main_process:
             time.sleep(1)

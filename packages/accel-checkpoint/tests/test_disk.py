@@ -1,9 +1,12 @@
 import os
+import resource
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from accel_checkpoint import save_object, save_weights
 from accel_checkpoint.disk import write_whole
 
 
@@ -108,3 +111,35 @@ def test_a_file_may_be_read_by_whom_the_umask_allows(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """No file may have more than 2,000 bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("safe", [True, False])
+@pytest.mark.parametrize("what", ["weights", "object"])
+def test_a_file_that_may_not_grow_so_large_is_an_error_of_the_system(
+    what: str, safe: bool, tmp_path: Path, small_files: None
+) -> None:
+    """Feature row S88, rule 14: what to do is said, and nothing half-done is left."""
+
+    def save(numbers: int) -> None:
+        tensors = {"a": torch.full((numbers,), float(numbers)), "b": torch.ones(2)}
+        if what == "weights":
+            save_weights(tensors, tmp_path, safe_serialization=safe)
+        else:
+            save_object(tensors, tmp_path / "object", safe_serialization=safe)
+
+    save(3)
+    (file,) = tmp_path.iterdir()
+    before = file.read_bytes()
+    with pytest.raises(OSError, match=r"no room: File too large; .* raise it \(ulimit -f\), or .*max_shard") as caught:
+        save(3000)
+    assert str(file) in str(caught.value)
+    assert [one.read_bytes() for one in tmp_path.iterdir()] == [before]

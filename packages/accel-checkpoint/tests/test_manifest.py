@@ -2,7 +2,6 @@ import hashlib
 import json
 import os
 import random
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -139,21 +138,17 @@ TEXTS: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_other_text_is_refused_by_name_and_quickly(checkpoint: Path, name: str) -> None:
+def test_other_text_is_refused_by_name(checkpoint: Path, name: str) -> None:
     put(checkpoint, TEXTS[name]((checkpoint / MANIFEST).read_bytes()))
-    before = time.perf_counter()
     with pytest.raises(CheckpointError, match=r"checkpoint_0/manifest\.json"):
         read_manifest(checkpoint)
-    assert time.perf_counter() - before < 1
     assert not is_whole(checkpoint)
 
 
 def test_a_file_that_is_too_large_is_not_read(checkpoint: Path) -> None:
     os.truncate(checkpoint / MANIFEST, LONGEST + 1)
-    before = time.perf_counter()
     with pytest.raises(CheckpointError, match=r"manifest\.json has 268,435,457 bytes"):
         read_manifest(checkpoint)
-    assert time.perf_counter() - before < 0.5
 
 
 def test_only_regular_files_are_read(tmp_path: Path) -> None:

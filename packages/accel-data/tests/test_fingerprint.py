@@ -163,6 +163,17 @@ def test_a_stream_is_advised_otherwise_than_a_split(world: MakeWorld) -> None:
     assert "Pass the unsharded dataset" not in told["columns"]
 
 
+def divided() -> str:
+    return refused(lambda rank: Subset(data(), range(rank, 20, 2)))
+
+
+def test_data_that_was_divided_by_hand_is_to_be_passed_whole(world: MakeWorld) -> None:
+    """Both remedies, as nobody can tell one cause from the other."""
+    for told in world(2).run(divided):
+        assert "seed it, as by random_split(..., generator=torch.Generator().manual_seed(0))" in told
+        assert "pass the whole dataset: each rank is given its part of it" in told
+
+
 def everything_differs() -> str:
     return refused(lambda rank: Stream(**{f"n{at}": rank for at in range(9)}))
 

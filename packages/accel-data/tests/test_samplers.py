@@ -9,7 +9,7 @@ import torch
 from accel_data import BatchSamplerShard, SeedableRandomSampler
 from accel_data.sharding.batch_sampler_shard import follows_torch, innermost_sampler
 from accel_state import Tail
-from torch.utils.data import BatchSampler, RandomSampler, Sampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, SequentialSampler, TensorDataset
 
 Batches = list[list[int]]
 
@@ -279,6 +279,20 @@ def test_a_seedable_sampler_draws_from_its_seed_and_epoch_alone() -> None:
     sampler.set_epoch(1)
     assert list(sampler) == epochs[1]
     assert list(SeedableRandomSampler(range(20), data_seed=6)) != epochs[0]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_seedable_sampler_of_a_plain_loader_draws_a_new_order_each_epoch(workers: int) -> None:
+    """As Accelerate's does: nobody calls `set_epoch`; a pass that is left counts, as in a prepared loader."""
+    sampler = SeedableRandomSampler(range(20), data_seed=5)
+    loader = DataLoader(TensorDataset(torch.arange(20)), sampler=sampler, num_workers=workers, batch_size=None)
+    found = [[int(one) for (one,) in loader]]
+    assert next(iter(loader)) is not None
+    found += [[int(one) for (one,) in loader] for _ in range(2)]
+    for epoch, order in zip((0, 2, 3), found, strict=True):
+        sampler.set_epoch(epoch)
+        assert list(sampler) == order, epoch
+    assert len(set(map(tuple, found))) == 3
 
 
 def test_a_seedable_sampler_without_a_seed_takes_that_of_torch() -> None:

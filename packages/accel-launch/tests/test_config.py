@@ -256,6 +256,17 @@ def test_a_yaml_error_names_line_and_column_and_shows_the_line(tmp_path: Path, t
     assert str(path) in str(caught.value)
 
 
+def test_a_number_with_a_leading_zero_is_refused_with_line_and_column(tmp_path: Path) -> None:
+    """Feature row S104: YAML 1.1 takes 010 for 8, and 08 for a text."""
+    text = "num_machines: 0\nnum_processes: 010\nmain_process_port: 0x10\n  # 07\nsagemaker_metrics: [1, '02', +08]\n"
+    with pytest.raises(CannotRun) as caught:
+        read_config(write(tmp_path, text))
+    one, two = caught.value.reasons
+    expected = "expected a number without a leading zero, or a text in quotes"
+    assert one == f"line 2, column 16: {expected}, found 010; the line is 'num_processes: 010'"
+    assert two.startswith(f"line 5, column 30: {expected}, found +08; ")
+
+
 def test_a_json_error_names_line_and_column_and_shows_the_line(tmp_path: Path) -> None:
     path = write(tmp_path, '{\n "a" 1\n}', "c.json")
     with pytest.raises(CannotRun, match="line 2, column 6: expected ':' delimiter, found '1'; the line is ' \"a\" 1'"):

@@ -190,7 +190,7 @@ class Terminal:
     def finish(self) -> int:
         """The exit code; everything printed since the last answer is on the screen."""
         self._read(lambda: False)
-        return self.process.wait(timeout=20)
+        return self.process.wait(timeout=60)
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -207,7 +207,7 @@ class Terminal:
             except OSError:  # on Linux: the last one to hold the other end has gone
                 found = b""
             if not found:
-                assert enough() or self.process.wait(timeout=20) is not None
+                assert enough() or self.process.wait(timeout=60) is not None
                 return
             self.screen += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", found.decode(errors="replace"))
 

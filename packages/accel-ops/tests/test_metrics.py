@@ -119,6 +119,41 @@ def test_ranks_decide_alike_whoever_has_other_lengths(loopback: Callable[..., li
     assert all("has [3, 2] entries on the ranks where the batch has [2, 2]" in str(one.message) for one in caught)
 
 
+# 10 samples in batches of 4: the last one has two, on one process as on two that take one each
+SHORT = {1: Tail((2,), (2,)), 2: Tail((1, 1), (1, 1))}
+
+
+def repeated(transport: Transport) -> list[Any]:
+    epoch = Epoch("loader", rows=4, last=True, tail=SHORT[transport.size])
+    batch = torch.tensor([8, 9]) if transport.size == 1 else torch.tensor([8 + transport.rank])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return [
+            gather_for_metrics(torch.tensor(2.5).repeat(4), transport, epoch),
+            gather_for_metrics({"loss": torch.tensor([[2.5]]).repeat(4, 1), "x": batch}, transport, epoch),
+            gather_for_metrics(["a"] * 4, transport, epoch),
+            gather_for_metrics([batch[0]] * 4, transport, epoch, use_gather_object=True),
+        ]
+
+
+def test_a_value_that_was_repeated_for_a_full_batch_is_cut_as_the_batch_is(loopback: Callable[..., list[Any]]) -> None:
+    """Feature row S79: `loss.repeat(batch_size)`, at any number of processes."""
+    for loss, tree, objects, first in [repeated(Single()), *loopback(2, repeated)]:
+        assert loss.tolist() == [2.5, 2.5]
+        assert_same_numbers(tree, {"loss": torch.full((2, 1), 2.5), "x": torch.tensor([8, 9])}, atol=0)
+        assert objects == ["a", "a"]
+        assert len(first) == 2
+
+
+@pytest.mark.parametrize("tail", [None, Tail((4,), (4,)), Tail((2,), (2,))])
+@pytest.mark.parametrize("data", [torch.tensor(1.5), torch.ones(2), torch.ones(8), ["a"], "text"])
+def test_alone_only_what_has_the_length_of_a_full_batch_is_cut(data: Any, tail: Tail | None) -> None:
+    """Feature row S79."""
+    found = gather_for_metrics(data, Single(), Epoch("loader", rows=4, last=True, tail=tail))
+    assert_same_numbers(found, data, atol=0) if isinstance(data, torch.Tensor) else None
+    assert isinstance(data, torch.Tensor) or found is data
+
+
 @pytest.mark.parametrize("data", [torch.tensor([1, 2]), ["a", "b"], {"n": 3}])
 def test_alone_everything_is_returned_as_it_is(data: Any) -> None:
     """Feature row S79."""

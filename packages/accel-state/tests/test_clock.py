@@ -163,6 +163,13 @@ def test_a_pass_ends_when_its_loop_fails() -> None:
     assert not clock.in_dataloader
 
 
+def test_a_pass_knows_how_many_samples_a_full_batch_has() -> None:
+    clock = StepClock()
+    with clock.iterating("loader", rows=4) as epoch:
+        assert clock.active is epoch
+        assert epoch.rows == 4
+
+
 def test_the_remainder_is_what_is_real_in_the_batch() -> None:
     clock = StepClock()
     with clock.iterating("loader") as epoch:

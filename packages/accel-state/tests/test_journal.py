@@ -192,15 +192,3 @@ def test_an_odd_path_hides_no_exchange(path: str) -> None:
     assert entry is not None
     assert (entry.number, entry.what) == (1, "gather")
     assert entry.site.endswith("train.py:3")
-
-
-def test_noting_an_exchange_costs_little() -> None:
-    """T4: less than 5 us; the best of some tries, on a machine that others use too."""
-    journal, best = Journal(), 1.0
-    for _ in range(20):
-        start = time.perf_counter()
-        for _ in range(500):
-            journal.begin("all_gather", "float32[4]")
-            journal.end()
-        best = min(best, (time.perf_counter() - start) / 500)
-    assert best < 5e-6

@@ -104,7 +104,7 @@ def interrupted(folder: Path) -> float:
     transport = joined()
     assert mailbox_of(transport) is not None
     if transport.rank == 1:
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while not (folder / "over").exists() and time.monotonic() < until:
             time.sleep(0.01)
         release()
@@ -146,7 +146,7 @@ def test_waits_have_the_limit_of_the_group(world: MakeWorld) -> None:
 
 def test_an_interrupt_comes_through_a_wait(world: MakeWorld, tmp_path: Path) -> None:
     waited, _ = world(2).run(interrupted, tmp_path)
-    assert 0 < waited < 0.5
+    assert waited < SOON_S
 
 
 def left_alone(port: int, heard: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from accel_state import PeerLost
 from accel_state.board import Board
 from accel_state.transports._mailbox import LONGEST, SLOTS, Mailbox, shared_memory
-from mailboxes import SOON_S, Lost, assert_arrives, boards, gone
+from mailboxes import Lost, assert_arrives, boards, gone
 
 
 def descriptors() -> int:
@@ -114,12 +114,11 @@ def test_one_that_does_not_come_is_waited_for_as_long_as_it_may_take(rank: int, 
     other = 1 - rank
     began = time.monotonic()
     with pytest.raises(PeerLost, match=f"rank {rank} was to begin together with rank {other}"):
-        shared_memory(on[rank], 2, 0.4)
-    assert 0.4 < time.monotonic() - began < SOON_S
+        shared_memory(on[rank], 2, 1.5)
+    assert time.monotonic() - began > 1.5
     on = boards(2)
     on[0].post(f"who/{other}", [on[0].host, gone()])
-    assert shared_memory(on[rank], 2, 20) is None, "exchanges will say that it is gone"
-    assert time.monotonic() - began < SOON_S
+    assert shared_memory(on[rank], 2, 600) is None, "exchanges will say that it is gone"
 
 
 @pytest.mark.parametrize("rank", [0, 1])

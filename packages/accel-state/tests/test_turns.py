@@ -102,7 +102,7 @@ def test_one_that_is_gone_after_its_turn_has_had_it() -> None:
 
 def test_one_on_another_machine_lives_while_its_heart_beats(monkeypatch: pytest.MonkeyPatch) -> None:
     """T26: process ids say nothing there."""
-    monkeypatch.setattr(_turns, "SILENT_S", 0.4)
+    monkeypatch.setattr(_turns, "SILENT_S", 1.0)
     monkeypatch.setattr(_turns, "MOST_S", 0.02)
     _, second, board = pair()
     board.post("who/0", ["elsewhere", 1])
@@ -115,12 +115,12 @@ def test_one_on_another_machine_lives_while_its_heart_beats(monkeypatch: pytest.
 
     thread = threading.Thread(target=beat)
     thread.start()
-    threading.Timer(1.2, stop.set).start()
+    threading.Timer(2, stop.set).start()
     began = time.monotonic()
     with pytest.raises(PeerFailed, match="is gone"):
         second.wait(0, HERE)
     thread.join()
-    assert time.monotonic() - began > 1.2
+    assert time.monotonic() - began > 2
 
 
 def test_a_store_that_is_gone_took_the_first_one_along(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 import pytest
 import torch
 from accel_state import AcceleratorState, NoRun, PartialState, RunConflict
+from accel_testing import MakeWorld
 
 
 def test_all_views_show_one_run() -> None:
@@ -22,9 +23,32 @@ def test_a_view_shows_the_precision_that_is_settled_later() -> None:
         AcceleratorState(mixed_precision="bf16")
 
 
+def test_a_view_is_printed_as_who_the_process_is() -> None:
+    """Feature row S120: in the lines that Accelerate prints."""
+    lines = ["Distributed environment: NO", "Num processes: 1", "Process index: 0", "Local process index: 0"]
+    lines.append("Device: cpu")
+    assert str(PartialState(cpu=True)).splitlines() == lines
+    assert str(AcceleratorState(mixed_precision="bf16")).splitlines() == [*lines, "Mixed precision type: bf16"]
+
+
+def shown() -> str:
+    return str(AcceleratorState(cpu=True))
+
+
+def test_each_process_shows_its_own_rank(world: MakeWorld) -> None:
+    """Feature row S120."""
+    for rank, text in enumerate(world(2).run(shown)):
+        assert f"MULTI_CPU\nNum processes: 2\nProcess index: {rank}\nLocal process index: {rank}\n" in text
+
+
 def test_a_view_without_a_run_says_so() -> None:
     state = PartialState(cpu=True)
+    other = AcceleratorState()
     state.destroy_process_group()
+    assert [str(one) for one in (state, other)] == [
+        "PartialState of a process that has no run",
+        "AcceleratorState of a process that has no run",
+    ]
     assert state.initialized is False
     with pytest.raises(NoRun, match="has no run yet"):
         state.num_processes  # noqa: B018

@@ -66,13 +66,13 @@ def _accelerate(folder: Folder, *words: str) -> Repetition:
     return _started(folder, *ACCELERATE, *words)
 
 
-def _help() -> Lineup:
+def _help(*command: str) -> Lineup:
     folder = Folder()
     return Lineup.of(
         {
             "raw": lambda: _started(folder, sys.executable, "argparse_only.py", "--help"),
-            "accel": lambda: _started(folder, *ACCEL, "--help"),
-            "accelerate": lambda: _accelerate(folder, "--help"),
+            "accel": lambda: _started(folder, *ACCEL, *command, "--help"),
+            "accelerate": lambda: _accelerate(folder, *command, "--help"),
         }
     )
 
@@ -119,6 +119,7 @@ _two_of_nothing, _two_of_torch = partial(_two, "nothing.py"), partial(_two, "imp
 
 ROWS = (
     Row("launch, accel --help", _help, 3.0, least=6, most=15),
+    Row("launch, accel launch --help", partial(_help, "launch"), 3.0, least=6, most=15),
     Row("launch, one process of an empty script", _one, 1.0, against="100 ms more", least=6, most=15),
     Row("launch, import accel", _import, 1.0, against="30 ms more", least=6, most=15),
     Row(

@@ -7,6 +7,8 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from accel_checkpoint.medium import not_written
+
 
 def write_whole(files: Mapping[Path, Callable[[Path], None]], *, remove_first: Iterable[Path] = ()) -> None:
     """Fills every file aside, flushes all of them to the disk, and only then gives them their names, in order.
@@ -14,12 +16,14 @@ def write_whole(files: Mapping[Path, Callable[[Path], None]], *, remove_first: I
     `remove_first` goes just before the first name is given: what opens files of which some are now replaced. The last
     name, which opens the new ones, is given when all others are on the disk. A failure before the first removal or name
     leaves the folders as they were.
+
+    Raises: OSError with how much room there is, and what to do.
     """
     aside: dict[Path, Path] = {}
     try:
         for path, write in files.items():
             aside[path] = _new_file(path)
-            write(aside[path])
+            _fill(path, aside[path], write)
             # mkstemp makes files that only the owner may read; weights are like any other file.
             aside[path].chmod(0o666 & ~_umask())
             _flush(aside[path])
@@ -38,6 +42,13 @@ def write_whole(files: Mapping[Path, Callable[[Path], None]], *, remove_first: I
         for whole in aside.values():
             whole.unlink(missing_ok=True)
         raise
+
+
+def _fill(path: Path, aside: Path, write: Callable[[Path], None]) -> None:
+    try:
+        write(aside)
+    except OSError as error:
+        raise not_written(error, path) from error
 
 
 def _new_file(path: Path) -> Path:

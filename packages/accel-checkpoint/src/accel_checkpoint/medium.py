@@ -102,13 +102,20 @@ def _flush(path: Path, flags: int) -> None:
 
 def explained(error: OSError, folder: Path) -> CheckpointError:
     """The error of a disk in words: which one, and how much room it has."""
+    return CheckpointError(f"no checkpoint could be written to {folder} {_why(error, folder)}")
+
+
+def not_written(error: OSError, path: Path) -> OSError:
+    """The same error of a file, in the words that a checkpoint has."""
+    return OSError(error.errno, f"{path} could not be written {_why(error, path.parent)}")
+
+
+def _why(error: OSError, folder: Path) -> str:
     why = f"{type(error).__name__}: {error}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        limit = "; a limit on the size of files is set: ulimit -f" if error.errno == errno.EFBIG else ""
-        why = f"no room: {error.strerror or error}{limit}"
-    return CheckpointError(
-        f"no checkpoint could be written to {folder} ({why}); {_room(folder)}; what was there before stays"
-    )
+        limit = "; a limit on the size of files is set: raise it (ulimit -f), or choose a smaller max_shard_size"
+        why = f"no room: {error.strerror or error}{limit if error.errno == errno.EFBIG else ''}"
+    return f"({why}); {_room(folder)}; what was there before stays"
 
 
 def _room(folder: Path) -> str:

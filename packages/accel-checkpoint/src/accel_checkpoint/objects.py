@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from accel_checkpoint.disk import write_whole
 from accel_checkpoint.errors import CheckpointError
+from accel_checkpoint.pickle_file import write_pickle
+from accel_checkpoint.safetensors_file import write_safetensors
 
 
 def save_object(value: Any, path: str | Path, *, safe_serialization: bool = False) -> None:
@@ -21,15 +22,12 @@ def save_object(value: Any, path: str | Path, *, safe_serialization: bool = Fals
     """
     target = Path(path)
     if not safe_serialization:
-        write_whole({target: partial(torch.save, value)})
+        write_whole({target: partial(write_pickle, value)})
         return
     if not isinstance(value, Mapping) or not all(isinstance(one, torch.Tensor) for one in value.values()):
         raise CheckpointError(
             f"safetensors holds a mapping of names to tensors, found a {type(value).__name__}; use"
             " safe_serialization=False"
         )
-    write_whole({target: partial(_write, {name: one.contiguous() for name, one in value.items()})})
-
-
-def _write(tensors: dict[str, torch.Tensor], path: Path) -> None:
-    save_file(tensors, path, metadata={"format": "pt"})
+    tensors = {name: one.contiguous() for name, one in value.items()}
+    write_whole({target: partial(write_safetensors, tensors, metadata={})})

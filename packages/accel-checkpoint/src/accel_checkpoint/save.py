@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 
 from accel_checkpoint.disk import write_whole
 from accel_checkpoint.errors import CheckpointError
+from accel_checkpoint.pickle_file import write_pickle
+from accel_checkpoint.safetensors_file import write_safetensors
 from accel_checkpoint.shards import plan
 from accel_checkpoint.sizes import size_in_bytes
 
@@ -35,7 +36,8 @@ def save_weights(
     save in this format that are not part of this one are removed; the other format's stay. Tensors that share memory
     are stored once. A save that fails while it gives names leaves the earlier weights, or none that can be opened.
 
-    Raises: CheckpointError when `directory` is a file, or a value is no tensor; ValueError for a size that is none.
+    Raises: CheckpointError when `directory` is a file, or a value is no tensor; ValueError for a size that is none;
+    OSError with what to do where the disk refuses.
     """
     folder = Path(directory)
     if folder.exists() and not folder.is_dir():
@@ -51,10 +53,11 @@ def save_weights(
     for file, tensors in layout.files.items():
         aliases = layout.aliases_in(file)
         if safe_serialization:
-            writers[folder / file] = partial(_write_safetensors, tensors, aliases)
+            metadata = {ALIASES: json.dumps(aliases)} if aliases else {}
+            writers[folder / file] = partial(write_safetensors, tensors, metadata=metadata)
         else:
             tensors = tensors | {alias: tensors[name] for alias, name in aliases.items()}
-            writers[folder / file] = partial(_write_pickled, tensors)
+            writers[folder / file] = partial(write_pickle, tensors)
         weight_map |= dict.fromkeys(tensors, file)
     opens = next(iter(layout.files))
     if len(layout.files) > 1:
@@ -67,15 +70,6 @@ def save_weights(
     write_whole(writers, remove_first=[folder / opens] if replaced else [])
     _remove_stale(folder, stem, suffix, {path.name for path in writers})
     return folder / opens
-
-
-def _write_safetensors(tensors: dict[str, torch.Tensor], aliases: dict[str, str], path: Path) -> None:
-    metadata = {"format": "pt"} | ({ALIASES: json.dumps(aliases)} if aliases else {})
-    save_file(tensors, path, metadata=metadata)
-
-
-def _write_pickled(tensors: dict[str, torch.Tensor], path: Path) -> None:
-    torch.save(tensors, path)
 
 
 def _write_text(text: str, path: Path) -> None:

@@ -94,7 +94,7 @@ def _parse(path: Path) -> object:
             raise CannotRun(f"config file {path}", ["not read: too many brackets within each other"]) from None
     import yaml
 
-    from accel_launch.syntax_words import bare_words, yaml_words
+    from accel_launch.syntax_words import bare_words, octal_words, yaml_words
 
     try:
         node = yaml.compose(text, yaml.SafeLoader)
@@ -107,8 +107,9 @@ def _parse(path: Path) -> object:
     if isinstance(node, yaml.MappingNode):
         _once(path, [(key.value, None) for key, _ in node.value])
     words = bare_words(text) if isinstance(node, yaml.ScalarNode) else None
-    if words is not None:
-        raise CannotRun(f"config file {path}", [words])
+    problems = [words] if words is not None else octal_words(text)
+    if problems:
+        raise CannotRun(f"config file {path}", problems)
     return content
 
 

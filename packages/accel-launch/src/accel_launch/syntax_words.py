@@ -3,7 +3,7 @@
 import re
 from json import JSONDecodeError
 
-from yaml import MarkedYAMLError, YAMLError
+from yaml import MarkedYAMLError, SafeLoader, ScalarEvent, YAMLError, parse
 from yaml.reader import ReaderError
 
 _EXPECTED = re.compile(r"(?:.*\b)?expected (?P<expected>.+?),? but (?:found|got) (?P<found>.+)")
@@ -11,6 +11,7 @@ _BAD_START = re.compile(r"found character (?P<found>.+) that cannot start any to
 _ALIAS = re.compile(r"found undefined alias (?P<found>.+)")
 _TAG = re.compile(r"could not determine a constructor for the tag (?P<found>.+)")
 _UNSPACED = re.compile(r"(?P<name>\w+):(?P<value>[^\s:/].*)")
+_OCTAL = re.compile(r"[-+]?0[0-9_]+(\.[0-9_]*)?")
 _PAIR = re.compile(r":(\s|$)")
 
 # The parser's names for what no file shows.
@@ -69,6 +70,17 @@ def bare_words(text: str) -> str | None:
     """What is wrong in a text that is one value; None where no line of it looks like a name and a value."""
     bare = [number for number, line in enumerate(text.splitlines(), 1) if _UNSPACED.match(line.strip())]
     return _bare(text, bare[0]) if bare else None
+
+
+def octal_words(text: str) -> list[str]:
+    """Each number with a leading zero in a text that is YAML, which takes 010 for 8, and 08 for a text."""
+    expected = "a number without a leading zero, or a text in quotes"
+    return [
+        _place(text, mark.line + 1, mark.column + 1, expected, event.value)
+        for event in parse(text, SafeLoader)
+        if isinstance(event, ScalarEvent) and event.style is None and _OCTAL.fullmatch(event.value)
+        if (mark := event.start_mark) is not None
+    ]
 
 
 def json_words(error: JSONDecodeError, text: str) -> str:

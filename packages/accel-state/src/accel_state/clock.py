@@ -29,7 +29,8 @@ class Tail:
 class Epoch:
     """One pass over a loader, as far as it has come.
 
-    `last` says whether the batch in hand is the last one and `tail` what is real in it. `at` is the place after it,
+    `rows` counts the samples of a full batch of a rank, None where batches vary. `last` says whether the batch in hand
+    is the last one and `tail` what is real in it, None where it is full and all is real. `at` is the place after it,
     `settled` the place at the newest optimizer step, and `ticked` whether the clock counts batches of this pass.
     `passes` are all that run, the one in hand last. `came` counts its batches since the last micro-batch began;
     `in_step` for how many of those in a row it was one, as it is of loaders that are read side by side. A pass that
@@ -38,6 +39,7 @@ class Epoch:
 
     loader: Any
     passes: list[Epoch] = field(default_factory=list, repr=False, compare=False)
+    rows: int | None = None
     last: bool = False
     tail: Tail | None = None
     at: Any = None
@@ -159,10 +161,10 @@ class StepClock:
         return self.inside or not self._over
 
     @contextmanager
-    def iterating(self, loader: Any) -> Iterator[Epoch]:
+    def iterating(self, loader: Any, *, rows: int | None = None) -> Iterator[Epoch]:
         """A pass over `loader`; while it lasts it is the active one, unless a batch of another came since."""
         inner = any(one.in_step > 1 and one.loader is not loader for one in self._epochs)
-        epoch = Epoch(loader, self._epochs, inner=inner)
+        epoch = Epoch(loader, self._epochs, rows, inner=inner)
         self._epochs.append(epoch)
         try:
             yield epoch

@@ -16,6 +16,9 @@ class PartialState(ProcessControl):
     def __init__(self, cpu: bool = False) -> None:
         acquire(RunRequest(cpu=cpu))
 
+    def __repr__(self) -> str:
+        return _shown(self)
+
     @property
     def run(self) -> Run:
         """The current run."""
@@ -38,6 +41,9 @@ class AcceleratorState(ProcessControl):
     def __init__(self, mixed_precision: str | None = None, cpu: bool = False) -> None:
         acquire(RunRequest(cpu=cpu, precision=mixed_precision))
 
+    def __repr__(self) -> str:
+        return f"{_shown(self)}\nMixed precision type: {self.mixed_precision}" if self.initialized else _shown(self)
+
     @property
     def run(self) -> Run:
         """The current run."""
@@ -52,3 +58,16 @@ class AcceleratorState(ProcessControl):
     def mixed_precision(self) -> str:
         """The name of the precision; "no" until an Accelerator has chosen one."""
         return self.run.precision or "no"
+
+
+def _shown(state: PartialState | AcceleratorState) -> str:
+    """Who this process is, in the lines that Accelerate prints."""
+    if not state.initialized:
+        return f"{type(state).__name__} of a process that has no run"
+    return (
+        f"Distributed environment: {state.distributed_type}\n"
+        f"Num processes: {state.num_processes}\n"
+        f"Process index: {state.process_index}\n"
+        f"Local process index: {state.local_process_index}\n"
+        f"Device: {state.device}"
+    )

@@ -247,10 +247,13 @@ def item_problems(found: Found, wanted: Sequence[Item], models: Mapping[str, nn.
             lines += [f"{name}: {one}" for one in _said(partial(found.model_problems, name, model))]
     for item in wanted:
         if item.name in saved:
-            kind = saved[item.name]["kind"]
-            same = kind == item.kind
-            lines += [] if same else [f"{item.name} was of the class {kind}, and is of {item.kind}"]
-            lines += [f"{item.name}: {one}" for one in _said(partial(found.problems, item))] if same else []
+            kind = saved[item.name].get("kind")
+            if kind is None:
+                lines.append(f"{item.name} is damaged: the manifest does not say its class")
+            elif kind != item.kind:
+                lines.append(f"{item.name} was of the class {kind}, and is of {item.kind}")
+            else:
+                lines += [f"{item.name}: {one}" for one in _said(partial(found.problems, item))]
     return lines
 
 

@@ -26,10 +26,10 @@ ENTRIES, NESTED, PARTS = 256, 32, 256
 ROWS, SHOWN = 16, 5
 
 OTHER_SPLITS = (
-    "Each rank would take its share of its own dataset: samples would be lost, and others used twice. Likely a random"
-    " split or shuffle without a seed, drawn anew on each rank, or ranks that hold different splits or files.\n"
-    "Split alike on every rank, as by random_split(..., generator=torch.Generator().manual_seed(0)), and pass the same"
-    " dataset everywhere."
+    "Each rank would take its share of its own dataset: samples would be lost, and others used twice.\n"
+    "If a random split or shuffle is drawn anew on each rank, seed it, as by"
+    " random_split(..., generator=torch.Generator().manual_seed(0)).\n"
+    "If each rank was given its own part, or its own files, pass the whole dataset: each rank is given its part of it."
 )
 SHARDED = (
     "Likely it is sharded already, and sharding it again would lose samples.\n"

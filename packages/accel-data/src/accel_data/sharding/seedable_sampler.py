@@ -10,7 +10,7 @@ from torch.utils.data import RandomSampler
 
 
 class SeedableRandomSampler(RandomSampler):
-    """A RandomSampler whose order is a function of a seed and the epoch alone."""
+    """A RandomSampler whose order is a function of a seed and the epoch alone; each pass is the next epoch."""
 
     def __init__(self, *args: Any, data_seed: int | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -19,6 +19,7 @@ class SeedableRandomSampler(RandomSampler):
 
     def __iter__(self) -> Iterator[int]:
         self.seed_epoch()
+        self.epoch += 1  # the next pass has it where nobody calls `set_epoch`, as prepared loaders do
         yield from super().__iter__()
 
     def seed_epoch(self) -> None:
