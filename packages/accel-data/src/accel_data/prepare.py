@@ -111,7 +111,8 @@ def prepare_data_loader(
             if reading.way is not Way.OWN:
                 warn_if_it_reads_its_rank(dataloader.dataset)
         dispatch_batches = reading.way is Way.MAIN
-        source = source if reading.way is Way.SOURCE else dataloader.dataset
+        if reading.shards is None or reading.way is Way.OWN:
+            source = dataloader.dataset
     if dispatch_batches and transport is not None and transport.size > 1:
         alone, kept = DataRank(0, 1), {"fingerprint": known, "ending": end}
         if reading is not None:
@@ -217,7 +218,7 @@ def _stream(
     reader: Reader = WholeReader(share, loader.num_workers, persistent=persistent)
     if reading.shards is not None:
         facts = ReaderSettings(where, share.rows, ending, loader.num_workers, persistent)
-        reader = ShardReader(source, reading.shards, facts, shared=reading.way is Way.SOURCE)
+        reader = ShardReader(source, reading.shards, facts, shared=reading.way is not Way.OWN)
     settings = settings | {"collate_fn": ReadCollate(settings["collate_fn"]), "batch_size": None}
     return DataLoaderShard(reader, **common, **settings)
 

@@ -16,6 +16,7 @@ class DataLoaderConfiguration:
     non_blocking: bool = False
     ending: str | None = None
     check_datasets: bool = True
+    already_sharded: bool = False
     ledger: str | Path | None = None
 
 

@@ -151,6 +151,7 @@ class Preparer:
             non_blocking=data.non_blocking,
             ending=ending if ending is not None else data.ending,
             check_datasets=data.check_datasets,
+            already_sharded=data.already_sharded,
             ledger=Ledger(Path(data.ledger), str(len(self.loaders))) if data.ledger is not None else None,
             transport=run.transport,
             hardware=run.device,

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from types import FunctionType
 from typing import Any
 
 from accel_state import Transport
@@ -33,7 +34,8 @@ OTHER_SPLITS = (
 )
 SHARDED = (
     "Likely it is sharded already, and sharding it again would lose samples.\n"
-    "Pass the unsharded dataset: each rank is given its part of it."
+    "Pass the unsharded dataset: each rank is given its part of it. To leave a stream as it is, pass"
+    " DataLoaderConfiguration(already_sharded=True), or the keyword already_sharded=True of prepare_data_loader."
 )
 OFF = (
     " If it is meant so, switch this check off: DataLoaderConfiguration(check_datasets=False), or the keyword"
@@ -86,7 +88,7 @@ def check_same_dataset(dataset: object, transport: Transport) -> Fingerprint:
     everyone = transport.all_gather_objects(mine)
     differences = _differences(everyone)
     if any(one.by_node for one in everyone):
-        differences.append("it is sharded already by split_dataset_by_node (its _distributed is set)")
+        differences.append("it is sharded already, by split_dataset_by_node or webdataset.split_by_node")
     if differences:
         raise ValueError(_refusal(everyone, differences))
     return mine.fingerprint
@@ -107,7 +109,7 @@ def _look(dataset: object) -> _Look:
         parts |= _part(path or "the dataset itself", holder, room, stream=False)
         for name, value in _attributes(holder):
             inside = f"{path}.{name}" if path else name
-            by_node = by_node or (name == "_distributed" and {"rank", "world_size"} <= own_attributes(value).keys())
+            by_node = by_node or _splits_by_node(name, value)
             parts |= _part(inside, value, room, stream=flows)
             datasets = list(_datasets(inside, name, value))
             for nested, one in datasets:
@@ -117,6 +119,14 @@ def _look(dataset: object) -> _Look:
     kind, length = type(dataset).__name__, _length(dataset)
     digest = hexadecimal([kind, str(length), *(text for part in sorted(parts.items()) for text in part)])
     return _Look(Fingerprint(kind, length, digest), parts, stream, by_node)
+
+
+def _splits_by_node(name: str, value: Any) -> bool:
+    """Whether an attribute shows that split_dataset_by_node, or a stage of webdataset, gives each node its part."""
+    if name == "_distributed":
+        return {"rank", "world_size"} <= own_attributes(value).keys()
+    stages = value if name == "pipeline" and type(value) is list else ()
+    return any(type(one) is FunctionType and one.__name__ == "split_by_node" for one in stages)
 
 
 def _length(dataset: Any) -> int | None:

@@ -154,13 +154,11 @@ class WholeReader(Reader):
         """As `Reader`."""
         return {reader: before.get(reader, 0) + given}
 
-    def front_states(self) -> dict[int, Any]:
+    def current_states(self) -> dict[int, Any]:
         """As `Reader`."""
         if not self._stateful:
             return {}
-        if self.start is not None:
-            return self.start.states
-        return self.told or dict.fromkeys(range(self.settings.readers), state_of(self.dataset))
+        return dict.fromkeys(range(self.settings.readers), state_of(self.dataset))
 
     def __len__(self) -> int:
         return len(self.share)

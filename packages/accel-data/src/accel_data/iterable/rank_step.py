@@ -71,7 +71,7 @@ def in_step(
             start = sample if start is None else start
             batch = _again(start, rows, ending) if read is None else batch
             served = tuple(transport.all_gather(torch.tensor([_served(batch, real, rows)])).tolist())
-        tail = None if served == reals else Tail(reals, served)
+        tail = None if served == reals and (rows is None or min(reals) == rows) else Tail(reals, served)
         last = min(following_reals) < least if ending is Ending.DROP else not any(following_reals)
         yield RankStep(batch, read, tail, last)
         if last:

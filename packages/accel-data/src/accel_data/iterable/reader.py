@@ -52,6 +52,8 @@ class Reader(IterableDataset[ReadBatch], ABC):
     tells_first = False
     #: what sources said of their places at the end of the newest pass, if they live in workers
     told: dict[int, Any] | None = None
+    #: what they said at the beginning of the newest pass, until that pass comes to its end
+    begun: dict[int, Any] | None = None
 
     @abstractmethod
     def read(self, reader: int, start: StreamPosition) -> Iterator[ReadBatch]:
@@ -62,8 +64,20 @@ class Reader(IterableDataset[ReadBatch], ABC):
         """Samples taken of each source of that reader, when it has `given` so many after `before`."""
 
     @abstractmethod
+    def current_states(self) -> dict[int, Any]:
+        """What the sources of this process say of their places."""
+
     def front_states(self) -> dict[int, Any]:
-        """What the sources say of the front of the next pass, as far as they do."""
+        """What the sources say of the front of the next pass, as far as they do.
+
+        A source whose pass was left may go on or begin anew: it is taken back to where that pass began.
+        """
+        if self.start is not None:
+            return self.start.states
+        for known in (self.begun, self.told):
+            if known is not None:
+                return known
+        return self.current_states()
 
     @property
     @abstractmethod
@@ -92,7 +106,7 @@ class Reader(IterableDataset[ReadBatch], ABC):
 
     def place_at(self, start: StreamPosition) -> None:
         """Lets the next pass begin there."""
-        self.start, self.told = start, None
+        self.start, self.told, self.begun = start, None, None
 
     @abstractmethod
     def cut_into(self, streams: int) -> None:

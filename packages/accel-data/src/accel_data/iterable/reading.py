@@ -58,18 +58,24 @@ def reading_of(
 ) -> Reading:
     """How `dataset`, the stream of `loader`, is read; `equal` says whether all ranks get equally many batches."""
     readers = where.of * max(loader.num_workers, 1)
+    if already_sharded and dispatch_batches:
+        raise ValueError(
+            "already_sharded=True says that each rank reads its own part of the stream, and dispatch_batches=True that"
+            " rank 0 reads for all; give one of them up"
+        )
     if already_sharded and where.of > 1:
         return Reading(Way.OWN, "already_sharded=True says that it gives each rank its part", readers)
     if dispatch_batches:
         return Reading(Way.MAIN, "dispatch_batches=True asks for it")
     own = number_of_shards(dataset)
-    fallback = ""
+    fallback, shards = "", None
     if can_be_sharded(dataset):
-        shards = logical_shards(own, readers)
+        shards = logical_shards(own, readers, alone=where.of == 1)
         if shards is not None:
             of = "" if own is None else f" of its {own}"
-            return Reading(Way.SOURCE, f"each of {readers} readers has {shards // readers} logical shards{of}", shards)
+            return Reading(Way.SOURCE, f"in {shards} logical shards{of}, for {readers} readers", shards)
         fallback = f"its {own} shards cannot be divided equally among {readers} readers, and "
+        shards = logical_shards(own, max(loader.num_workers, 1), alone=True)
     together = transport is not None and transport.size > 1
     owner = generator_owner(dataset)
     if where.of == 1:
@@ -84,7 +90,7 @@ def reading_of(
         why, way = 'ending="join" lets ranks end apart' if not equal else "ranks exchange nothing", Way.EVERY
     else:
         why, way = "nothing says that it comes in one order on all ranks", Way.MAIN
-    return Reading(way, fallback + why, fallback=bool(fallback))
+    return Reading(way, fallback + why, shards if way is Way.MAIN else None, fallback=bool(fallback))
 
 
 def can_be_sharded(dataset: object) -> bool:

@@ -66,6 +66,8 @@ class RoundRobin:
     @property
     def ended(self) -> set[int]:
         """Shards that have no more."""
+        if len(self.shards) == 1:
+            return set() if self.even else set(self.shards)
         return {self.shards[place] for place in self._ends}
 
     @property

@@ -7,6 +7,7 @@ from functools import partial
 from math import lcm
 from typing import Any, final
 
+from accel_state import Tail
 from torch.utils.data import get_worker_info
 
 from accel_data.iterable.read_batch import ReadBatch
@@ -21,15 +22,17 @@ from accel_data.workers.worker_identity import unseen_worker
 SHARDS = 8
 
 
-def logical_shards(own: int | None, readers: int) -> int | None:
+def logical_shards(own: int | None, readers: int, *, alone: bool = False) -> int | None:
     """Into how many logical shards a stream with `own` shards is cut for that many readers; None if it cannot be.
 
     They are at most eight for each reader. Readers get equally many of the stream's own shards, or of at least eight
-    each: what some have more is then an eighth at most.
+    each: what some have more is then an eighth at most. Readers of one process, `alone`, need not have equally many.
     """
     if own is None:
         return lcm(SHARDS, readers)
-    if own < readers or (own % readers and own < SHARDS * readers):
+    if alone and own < readers:
+        return max(own, 1)
+    if not alone and (own < readers or (own % readers and own < SHARDS * readers)):
         return None
     if own <= SHARDS and own % readers == 0:
         return own
@@ -78,13 +81,8 @@ class ShardReader(Reader):
     def cut_into(self, streams: int) -> None:
         """As `Reader`."""
         where, readers = self.settings.where, self.settings.readers
-        if streams == self.shards:
+        if not self.shared or streams == self.shards:
             return
-        if not self.shared:
-            raise ResumeError(
-                f"the stream divides itself, and was read by {streams} readers; now there are {where.of} processes with"
-                f" {readers} readers each. Continue with as many"
-            )
         if streams < 1 or streams % (where.of * readers):
             raise ResumeError(
                 f"the stream was cut into {streams} shards, which {where.of} processes with {readers} readers"
@@ -139,7 +137,10 @@ class ShardReader(Reader):
             if drop and len(samples) < rows:
                 return
             given += len(samples)
-            batch = ReadBatch(samples if self.settings.rows is not None else samples[0], reader, given, len(samples))
+            count = len(samples)
+            batch = ReadBatch(samples if self.settings.rows is not None else samples[0], reader, given, count)
+            if count < rows and self.settings.where.of == 1:
+                batch.tail = Tail((count,), (count,))
             if stateful or not turns.even:
                 batch.taken = taken = turns.taken
                 for shard, source in stateful.items():
@@ -157,12 +158,8 @@ class ShardReader(Reader):
         own = sorted(self.own_shards(reader), key=lambda shard: (before.get(shard, 0), shard))
         return {shard: before.get(shard, 0) + count for shard, count in in_turn(own, given).items()}
 
-    def front_states(self) -> dict[int, Any]:
+    def current_states(self) -> dict[int, Any]:
         """As `Reader`."""
-        if self.start is not None:
-            return self.start.states
-        if self.told is not None:
-            return self.told
         return {shard: state_of(source) for shard, source in self._kept.items() if is_stateful(source)}
 
     def __len__(self) -> int:

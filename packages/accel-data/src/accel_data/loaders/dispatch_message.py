@@ -30,7 +30,7 @@ def slices_of(batches: list[Any], start: list[Any], world: int, ending: Ending) 
     """
     sizes = [samples_in(batch) for batch in batches]
     if len(batches) == world and len(set(sizes)) == 1:
-        return batches, None
+        return batches, Tail(tuple(sizes), tuple(sizes)) if sizes[0] < samples_in(start[0]) else None
     if all(map(can_be_cut, batches + start)):
         try:
             whole, first = (concatenate(many) if len(many) > 1 else many[0] for many in (batches, start))
@@ -53,7 +53,8 @@ def _divided(whole: Any, first: Any, world: int, ending: Ending) -> tuple[list[A
             for rank in range(world)
         ]
         return parts, Tail(counts, tuple(max(count, 1) for count in counts))
-    tail = None
+    # also if it comes out even: what was repeated for a full batch has more entries
+    tail = Tail((rows,) * world, (rows,) * world) if rows < samples_in(first) // world else None
     if real < rows * world:
         tail = Tail(tuple(min(max(real - rank * rows, 0), rows) for rank in range(world)), (rows,) * world)
         while (have := samples_in(whole)) < rows * world:

@@ -67,7 +67,7 @@ class DataLoaderDispatcher(DataLoader[Batch]):
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override] # torch names a private class of its own
         self.set_epoch(self.iteration)
         forgotten = self._epochs.forgotten
-        with self.clock.iterating(self) as epoch:
+        with self.clock.iterating(self, rows=self.rows) as epoch:
             rounds = self._sent(epoch) if self._transport.rank == 0 else self._received(epoch)
             try:
                 skip, self._epochs.resume = 0 if self._epochs.resume is not None else self._skip, None
@@ -109,9 +109,7 @@ class DataLoaderDispatcher(DataLoader[Batch]):
         Collective: every rank must call, with the same state.
         """
         found = LoaderState.of(state, fresh=self.fresh(), strict=strict)
-        self._epochs.forget()
-        self._epochs.resume = found if found.begun and not found.ended else None
-        self._epochs.finished = found if found.ended else None
+        self._epochs.put_at(found)
         if self._transport.rank == 0:
             self.reader.load_state_dict(replace(found, step=self.reader.fresh().step).as_dict(), strict=False)
         self.set_epoch(found.epoch + found.ended)
@@ -132,6 +130,12 @@ class DataLoaderDispatcher(DataLoader[Batch]):
         """What a state of this loader holds whatever its place."""
         fresh = self.reader.fresh()
         return replace(fresh, step=fresh.step * self._together * self.clock.every)
+
+    @property
+    def rows(self) -> int | None:
+        """Samples of a full batch of this rank; None when batches vary."""
+        rows = self.reader.rows
+        return rows // self._transport.size if rows is not None and self.split_batches else rows
 
     @property
     def _together(self) -> int:

@@ -84,7 +84,7 @@ class DataLoaderShard(DataLoader[Batch]):
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override] # torch names a private class of its own
         running, batches, resumed = self.begin_pass()
-        with self.clock.iterating(self) as epoch:
+        with self.clock.iterating(self, rows=self.rows) as epoch:
             running.epoch = epoch
             self._epochs.open(running, self.fresh, resumed=resumed)
             try:
@@ -180,9 +180,7 @@ class DataLoaderShard(DataLoader[Batch]):
             if found.unit == self._reader.unit:
                 self._reader.cut_into(found.streams)
             self._reader.place_at(found.position())
-        self._epochs.forget()
-        self._epochs.resume = found if found.begun and not found.ended else None
-        self._epochs.finished = found if found.ended else None
+        self._epochs.put_at(found)
         self._seeds = found.seeded
         self._iterator = None  # workers that live on would not hear of it
         sampler = innermost_sampler(self._shard)
@@ -208,7 +206,7 @@ class DataLoaderShard(DataLoader[Batch]):
     @property
     def total_batch_size(self) -> int | None:
         """Samples of a batch of the whole job; None when batches vary."""
-        rows = self._rows
+        rows = self.rows
         return None if rows is None else rows * self.where.of
 
     @property
@@ -218,7 +216,8 @@ class DataLoaderShard(DataLoader[Batch]):
         return len(dataset)
 
     @property
-    def _rows(self) -> int | None:
+    def rows(self) -> int | None:
+        """Samples of a full batch of this rank; None when batches vary."""
         if self._reader is not None:
             return self._reader.settings.rows
         return self._shard.rows if isinstance(self._shard, BatchSamplerShard) else self.batch_size

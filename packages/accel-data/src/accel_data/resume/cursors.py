@@ -104,7 +104,7 @@ class IterableCursor(Cursor):
             warn_of_replay(start, reader.dataset)
         self._taken = start.taken
         self._states = start.states or reader.front_states()
-        reader.told = None
+        reader.told, reader.begun = None, self._states if state is None else None
 
     def begin(self) -> None:
         """Workers have their copy of where to begin by now."""
@@ -124,12 +124,16 @@ class IterableCursor(Cursor):
                 if read is not None:
                     newest[read.reader] = read
                     epoch.at = tuple(newest), (read.reader + 1) % self._readers
+                if epoch.last:
+                    self._reader.begun = None
                 yield batch
             return
         for read, epoch.last in with_last(source):
             newest[read.reader] = read
             epoch.tail, epoch.at = read.tail, (tuple(newest), (read.reader + 1) % self._readers)
             value, read.value = read.value, None
+            if epoch.last:
+                self._reader.begun = None
             yield value
 
     def _compared(self, batches: Iterator[ReadBatch], transport: Transport) -> Iterator[ReadBatch]:

@@ -12,6 +12,9 @@ from accel_data.resume.cursors import Cursor
 from accel_data.resume.ledger import Ledger
 from accel_data.resume.loader_state import LoaderState
 
+#: units whose places are those of many sources, which no line of a ledger can compare
+NOT_IN_LEDGER = ("shards", "readers")
+
 
 @final
 @dataclass(slots=True)
@@ -64,10 +67,7 @@ class EpochTracker:
     def open(self, running: EpochRun, fresh: Callable[[], LoaderState], *, resumed: bool) -> None:
         """Notes that a pass begins."""
         self._running.append(running)
-        finished, self.finished = self.finished, None
-        if finished is not None and self.ledger is not None and finished.unit not in ("shards", "readers"):
-            for event in ("resume", "end"):
-                self.ledger.write(event, finished, world=self._world, drawn_from=finished.draws)
+        self.finished = None
         self._tell("resume" if resumed else "start", running, fresh)
 
     def close(self, running: EpochRun, fresh: Callable[[], LoaderState]) -> None:
@@ -81,10 +81,15 @@ class EpochTracker:
         self._ended = None if self._clock.due else running
         self._tell("end" if running.ended else "left", running, fresh)
 
-    def forget(self) -> None:
+    def put_at(self, found: LoaderState) -> None:
         """Forgets all passes: the loader is put somewhere else."""
         self._running, self._ended = [], None
         self.forgotten += 1
+        self.resume = found if found.begun and not found.ended else None
+        self.finished = found if found.ended else None
+        if found.ended and self.ledger is not None and found.unit not in NOT_IN_LEDGER:
+            for event in ("resume", "end"):
+                self.ledger.write(event, found, world=self._world, drawn_from=found.draws)
 
     def standing(self) -> tuple[EpochRun, Any] | None:
         """The newest pass, or an ended one whose last window is open, and the place in it; None between passes."""
@@ -115,7 +120,7 @@ class EpochTracker:
         if self.ledger is None:
             return
         facts = fresh()
-        if facts.unit in ("shards", "readers"):
+        if facts.unit in NOT_IN_LEDGER:
             return
         about = replace(facts, epoch=running.number, **running.entries(running.epoch.at, facts))
         self.ledger.write(event, about, world=self._world, drawn_from=running.draws)

@@ -125,16 +125,22 @@ class LoaderState:
             wrong.append(
                 f"the order was drawn by {self.drawn_by or 'a stream'} and is by {fresh.drawn_by or 'a stream'} now"
             )
-        if self.consumed and self.unit != fresh.unit:
+        begun = bool(self.consumed or self.sources)
+        streams = self.streams != fresh.streams and bool(self.streams and fresh.streams)
+        if begun and self.unit == "readers" and (streams or self.unit != fresh.unit):
+            wrong.append(
+                f"the stream divides itself, and was read by {self.streams} processes or loader workers in all; now it is"
+                f" by {fresh.streams}, whose parts are others. Continue with as many"
+            )
+        elif self.consumed and self.unit != fresh.unit:
             wrong.append(
                 f"the order was counted in {self.unit} and this loader counts {fresh.unit}; use the same kind of"
                 " sampler and of dispatching as before"
             )
-        begun = bool(self.consumed or self.sources)
-        if begun and self.unit != "shards" and self.streams != fresh.streams and self.streams and fresh.streams:
+        elif begun and self.unit != "shards" and streams:
             wrong.append(
-                f"the stream was read by {self.streams} {_readers(self.unit)} and is now by {fresh.streams}: its order"
-                f" depends on that; use {'as many' if self.unit == 'readers' else f'num_workers={self.streams}'}"
+                f"the stream was read by {self.streams} loader workers and is now by {fresh.streams}: its order depends"
+                f" on that; use num_workers={self.streams}"
             )
         if strict:
             wrong += changed
@@ -150,10 +156,6 @@ class LoaderState:
             )
         if broken:
             warnings.warn(f"continuing, although {'; '.join(broken)}", stacklevel=4)
-
-
-def _readers(unit: str) -> str:
-    return "loader workers of all processes" if unit == "readers" else "loader workers"
 
 
 def _samples(length: int | None) -> str:
