@@ -27,6 +27,8 @@ TESTING = (
     "cloudpickle>=3",
     "transformers>=5",
     "torchao>=0.14",
+    "datasets>=5",
+    "webdataset>=1",
 )
 TYPING = ("mypy>=1.15", "types-PyYAML", "types-tqdm", "nox")
 
