@@ -88,7 +88,7 @@ def moments(batches: int) -> list[Moment]:
 
 
 class Life:
-    """A part of a job: what its optimizer steps saw, by epochs, and the state at a moment, with what was done by then."""
+    """A part of a job: what its optimizer steps saw, and the state at the moment in which it was stopped."""
 
     def __init__(self, loader: Any, every: int, stop: Moment | None, state: Any = None) -> None:
         self.loader, self.every, self.stop = loader, every, stop
