@@ -1,4 +1,4 @@
-"""A stream of any number of files is cut into few logical shards, each read file by file; they stay those of the job."""
+"""A stream of any number of files is cut into few logical shards, each read file by file; they stay as they are."""
 
 import os
 import re
