@@ -141,7 +141,7 @@ def life(kind: str, lengths: Sequence[int], stop: int | None, state: Any) -> tup
             metrics += gather_for_metrics(batch, transport, clock.active).tolist()
             if number == stop:
                 return metrics, [], loader.state_dict()
-    return *passes, None
+    return passes[0], passes[1], None
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -27,8 +27,7 @@ def with_handles(rows: list[dict[str, int]]) -> tuple[list[int], int]:
 
 def most_of(loader: Any) -> int:
     """Handles of a worker, at most, in some twenty batches of each."""
-    handles = [count for _, (_, count) in zip(range(40), loader, strict=False)]
-    return max(handles)
+    return max(int(count) for _, (_, count) in zip(range(40), loader, strict=False))
 
 
 def plainly(whole: Any, rank: int) -> Any:

@@ -48,7 +48,8 @@ class ByEpoch(Numbers):
 
     def __init__(self, numbers: Sequence[int], epoch: int = 0) -> None:
         super().__init__(numbers)
-        self.epoch = torch.tensor(epoch).share_memory_()
+        self.epoch = torch.tensor(epoch)
+        self.epoch.share_memory_()  # type: ignore[no-untyped-call]
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch.fill_(epoch)
