@@ -60,8 +60,10 @@ class Files(IterableDataset[Tensor]):
                 Files.open -= 1
 
 
-def rank_of(source: Any, world: int, rank: int, workers: int = 0, size: int = 4) -> Any:
-    return prepare_data_loader(DataLoader(source, size, num_workers=workers), num_processes=world, process_index=rank)
+def rank_of(source: Any, world: int, rank: int, workers: int = 0) -> Any:
+    """The share of one rank, in which nothing is repeated at the end."""
+    plain = DataLoader(source, 4, num_workers=workers)
+    return prepare_data_loader(plain, num_processes=world, process_index=rank, ending="join")
 
 
 def numbers(loader: Any) -> list[int]:

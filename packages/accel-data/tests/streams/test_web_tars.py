@@ -15,7 +15,7 @@ from accel_testing import MakeWorld
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-TARS, OF_EACH = 20, 12
+TARS, OF_EACH = 32, 8
 N = TARS * OF_EACH
 Steps = list[list[int]]
 
