@@ -27,6 +27,8 @@ TESTING = (
     "cloudpickle>=3",
     "transformers>=5",
     "torchao>=0.14",
+    "datasets>=5",
+    "webdataset>=1",
 )
 TYPING = ("mypy>=1.15", "types-PyYAML", "types-tqdm", "nox")
 
@@ -136,7 +138,7 @@ def soak(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Measures accel beside hand-written PyTorch and Accelerate; `-- --help` says what can be asked for."""
     # torch once more, so that nothing that Accelerate brings along changes its version
-    install(session, "accel", extra=(TORCH, "accelerate==1.15.0", "lightning==2.6.6", "numpy"))
+    install(session, "accel", extra=(TORCH, "accelerate==1.15.0", "lightning==2.6.6", "numpy", "datasets>=5"))
     session.run("python", "-m", "benchmarks", *session.posargs, env={"PYTHONPATH": str(ROOT / "tests-integration")})
 
 

@@ -1,4 +1,4 @@
-"""Time per own batch of one rank's share in simulated worlds, up to 512 ranks, without a process group."""
+"""Processor time per own batch of one rank's share in simulated worlds, up to 512 ranks, without a process group."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from benchmarks.row import Lineup, Row
 from benchmarks.timing import BATCHES, SPARE, per_batch
 
 WORLDS = (1, 8, 64, 512)
-#: name, loader of the whole data, hand-written share of it, target
-KINDS: tuple[tuple[str, Callable[[int], DataLoader[Any]], Callable[..., DataLoader[Any]], float], ...] = (
-    ("map, shuffled", shuffled, raw.shuffled_share, 1.05),
-    ("custom batch sampler", in_blocks, raw.batches_share, 1.10),
-    ("iterable", streamed, raw.stream_share, 1.10),
-    ("iterable that can shard", stream_that_shards, raw.shard_share, 1.05),
+#: name, loader of the whole data, hand-written share of it, target, target in the largest world
+KINDS: tuple[tuple[str, Callable[[int], DataLoader[Any]], Callable[..., DataLoader[Any]], float, float], ...] = (
+    ("map, shuffled", shuffled, raw.shuffled_share, 1.03, 1.03),
+    ("custom batch sampler", in_blocks, raw.batches_share, 1.06, 1.06),
+    ("iterable", streamed, raw.stream_share, 1.05, 1.10),
+    ("iterable that can shard", stream_that_shards, raw.shard_share, 1.05, 1.10),
 )
 
 
@@ -42,7 +42,12 @@ def _lineup(make: Callable[[int], DataLoader[Any]], by_hand: Callable[..., DataL
 
 
 ROWS = tuple(
-    Row(f"{name}, simulated world {world}", partial(_lineup, make, by_hand, world), target, least=7)
-    for name, make, by_hand, target in KINDS
+    Row(
+        f"{name}, simulated world {world}",
+        partial(_lineup, make, by_hand, world),
+        at_most if world == WORLDS[-1] else target,
+        least=7,
+    )
+    for name, make, by_hand, target, at_most in KINDS
     for world in WORLDS
 )

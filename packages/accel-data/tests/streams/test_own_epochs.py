@@ -1,0 +1,174 @@
+"""A stream that shuffles by an epoch of its own goes on from every moment of a job, also between two epochs."""
+
+import copy
+import random
+import warnings
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import pytest
+import torch
+from accel_data import prepare_data_loader
+from accel_state import StepClock
+from accel_state.transports.torch_dist import TorchDist
+from accel_testing import MakeWorld
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+
+N = 20
+EPOCHS = 3
+
+
+class Reshuffled(IterableDataset[Tensor]):
+    """Numbers in an order that follows from how many passes have ended; it says where it stands."""
+
+    def __init__(self, n: int = N) -> None:
+        self.n = n
+        self.passes = 0
+        self.at = 0
+
+    def __iter__(self) -> Iterator[Tensor]:
+        order = random.Random(self.passes).sample(range(self.n), self.n)
+        while self.at < self.n:
+            self.at += 1
+            yield torch.tensor(order[self.at - 1])
+        self.passes, self.at = self.passes + 1, 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"passes": self.passes, "at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.passes, self.at = state["passes"], state["at"]
+
+
+class AtItsStart(Reshuffled):
+    """Counts a pass when it begins, not when it ends."""
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if not self.at:
+            self.passes += 1
+        order = random.Random(self.passes).sample(range(self.n), self.n)
+        while self.at < self.n:
+            self.at += 1
+            yield torch.tensor(order[self.at - 1])
+        self.at = 0
+
+
+class OneState(Reshuffled):
+    """Tells the very object that it goes on with."""
+
+    def __init__(self, n: int = N) -> None:
+        super().__init__(n)
+        self.place = {"passes": 0, "at": 0}
+
+    def __iter__(self) -> Iterator[Tensor]:
+        order = random.Random(self.place["passes"]).sample(range(self.n), self.n)
+        while self.place["at"] < self.n:
+            self.place["at"] += 1
+            yield torch.tensor(order[self.place["at"] - 1])
+        self.place["passes"], self.place["at"] = self.place["passes"] + 1, 0
+
+    def state_dict(self) -> dict[str, int]:
+        return self.place
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.place = copy.copy(state)
+
+
+KINDS = {"at its end": Reshuffled, "at its start": AtItsStart, "with one state": OneState}
+#: a moment of a job: the epoch, and after how many batches; None is the pause after the loop
+Moment = tuple[int, int | None]
+
+
+def moments(batches: int) -> list[Moment]:
+    """All of them: before each batch but the first of all, and after the loop of each epoch."""
+    inside = [(epoch, batch) for epoch in range(EPOCHS) for batch in range(1, batches + 1)]
+    return [*inside, *((epoch, None) for epoch in range(EPOCHS))]
+
+
+class Life:
+    """A part of a job: what its optimizer steps saw, and the state at the moment in which it was stopped."""
+
+    def __init__(self, loader: Any, every: int, stop: Moment | None, state: Any = None) -> None:
+        self.loader, self.every, self.stop = loader, every, stop
+        self.steps: list[list[int]] = []
+        self.open: list[int] = []
+        self.state: Any = None
+        if state is not None:
+            loader.load_state_dict(state)
+
+    def run(self) -> "Life":
+        while self.loader.iteration < EPOCHS:
+            epoch = self.loader.iteration
+            for number, batch in enumerate(self.loader, start=1):
+                due = self.loader.clock.tick()
+                self.open += batch.tolist()
+                if due:
+                    self.steps.append(self.open)
+                    self.open = []
+                if self.stop == (epoch, number):
+                    return self.stopped()
+            if self.stop == (epoch, None):
+                return self.stopped()
+        return self
+
+    def stopped(self) -> "Life":
+        self.state = self.loader.state_dict()
+        return self
+
+
+def alone(kind: str, every: int) -> Any:
+    """A fresh job of one process."""
+    return prepare_data_loader(DataLoader(KINDS[kind](), 2), clock=StepClock(every))
+
+
+@pytest.mark.parametrize("every", [1, 2, 4])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_moment_of_a_job_can_be_gone_on_from(kind: str, every: int) -> None:
+    """33 moments: each batch of three epochs, inside accumulation as well, and the pauses after them."""
+    whole = Life(alone(kind, every), every, None).run().steps
+    assert sorted(chain.from_iterable(whole)) == sorted([*range(N)] * EPOCHS)
+    wrong = []
+    for stop in moments(N // 2):
+        first = Life(alone(kind, every), every, stop).run()
+        then = Life(alone(kind, every), every, None, first.state).run()
+        if first.steps + then.steps != whole:
+            wrong.append(stop)
+    assert wrong == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_state_that_was_loaded_is_told_again(kind: str) -> None:
+    """A job that is stopped twice, the second time before it was served anything."""
+    whole = Life(alone(kind, 1), 1, None).run().steps
+    for stop in moments(N // 2):
+        first = Life(alone(kind, 1), 1, stop).run()
+        second = alone(kind, 1)
+        second.load_state_dict(first.state)
+        then = Life(alone(kind, 1), 1, None, second.state_dict()).run()
+        assert first.steps + then.steps == whole, stop
+
+
+def of_rank(kind: str, dispatch: bool, stop: Moment | None, state: Any) -> tuple[list[list[int]], Any]:
+    """The steps of one rank of a job of several, and the state at its end."""
+    warnings.simplefilter("error")
+    transport = TorchDist()
+    loader = prepare_data_loader(
+        DataLoader(KINDS[kind](), 2), transport=transport, dispatch_batches=dispatch, clock=StepClock(2)
+    )
+    life = Life(loader, 2, stop, state).run()
+    return [sorted(chain(*transport.all_gather_objects(step))) for step in life.steps], life.state
+
+
+@pytest.mark.parametrize("dispatch", [False, True], ids=["every rank reads", "rank 0 reads"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_processes_go_on_from_a_pause_and_a_window(world: MakeWorld, kind: str, dispatch: bool) -> None:
+    """After the loop of an epoch, before the first step of the next, inside it, and at its last batch."""
+    pair = world(2)
+    (whole, _), *_ = pair.run(of_rank, kind, dispatch, None, None)
+    assert sorted(chain.from_iterable(whole)) == sorted([*range(N)] * EPOCHS)
+    for stop in [(0, None), (1, None), (1, 1), (2, 1), (1, 3), (0, 5), (1, 5)]:
+        (done, state), *_ = pair.run(of_rank, kind, dispatch, stop, None)
+        (more, _), *_ = pair.run(of_rank, kind, dispatch, None, state)
+        assert done + more == whole, stop

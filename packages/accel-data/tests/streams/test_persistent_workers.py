@@ -1,0 +1,133 @@
+"""Loader workers that live on serve each sample of a stream once in every epoch, as in the first."""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import pytest
+import torch
+from accel_data import prepare_data_loader
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+N = 48
+EPOCHS = 3
+
+
+class Numbers(IterableDataset[Tensor]):
+    """Numbers of which a shard is every n-th."""
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self.numbers = numbers
+
+    def shard(self, num_shards: int, index: int) -> "Numbers":
+        return type(self)(self.numbers[index::num_shards])
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return map(torch.tensor, self.numbers)
+
+
+class DividesItself(Numbers):
+    """Gives each loader worker a part of what it holds, as torch's documentation shows."""
+
+    def __iter__(self) -> Iterator[Tensor]:
+        worker = get_worker_info()
+        index, of = (worker.id, worker.num_workers) if worker is not None else (0, 1)
+        return map(torch.tensor, self.numbers[index::of])
+
+
+class Lazy(DividesItself):
+    """Divides itself when the first sample is asked for, as generators and `datasets` do."""
+
+    def __iter__(self) -> Iterator[Tensor]:
+        yield from super().__iter__()
+
+
+class ByEpoch(Numbers):
+    """Says the epoch that it was told, for each number."""
+
+    def __init__(self, numbers: Sequence[int], epoch: int = 0) -> None:
+        super().__init__(numbers)
+        self.epoch = torch.tensor(epoch)
+        self.epoch.share_memory_()  # type: ignore[no-untyped-call]
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch.fill_(epoch)
+
+    def shard(self, num_shards: int, index: int) -> "ByEpoch":
+        return ByEpoch(self.numbers[index::num_shards], int(self.epoch))
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (torch.tensor(100 * int(self.epoch) + number) for number in self.numbers)
+
+
+def epochs_of(dataset: Any, world: int, workers: int) -> list[list[int]]:
+    """What all ranks of a simulated world serve in each epoch, sorted."""
+    loaders = [
+        prepare_data_loader(
+            DataLoader(dataset, 4, num_workers=workers, persistent_workers=True),
+            num_processes=world,
+            process_index=rank,
+        )
+        for rank in range(world)
+    ]
+    return [
+        sorted(chain.from_iterable(batch.tolist() for loader in loaders for batch in loader)) for _ in range(EPOCHS)
+    ]
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("kind", [Numbers, DividesItself, Lazy])
+def test_each_epoch_has_each_sample_once(kind: type[Numbers], workers: int, world: int) -> None:
+    """T11: today 48, 96, 96 samples."""
+    assert epochs_of(kind(range(N)), world, workers) == [[*range(N)]] * EPOCHS
+
+
+def test_the_epoch_reaches_workers_that_live_on() -> None:
+    told = epochs_of(ByEpoch(range(N)), 1, 2)
+    assert told == [[100 * epoch + number for number in range(N)] for epoch in range(EPOCHS)]
+
+
+def with_worker(samples: list[Tensor]) -> list[tuple[int, int, int]]:
+    """Each sample with what torch says of the worker that collates it."""
+    worker = get_worker_info()
+    assert worker is not None
+    return [(int(sample), worker.id, worker.num_workers) for sample in samples]
+
+
+def test_what_collates_is_told_the_true_worker() -> None:
+    """A `collate_fn` draws, logs or opens by the number of its worker."""
+    plain = DataLoader[Any](Numbers(range(N)), 4, num_workers=2, persistent_workers=True, collate_fn=with_worker)
+    loader = prepare_data_loader(plain)
+    for _ in range(EPOCHS):
+        told = list(chain.from_iterable(loader))
+        assert sorted(number for number, _, _ in told) == list(range(N))
+        assert {(worker, of) for _, worker, of in told} == {(0, 2), (1, 2)}
+
+
+def test_an_epoch_that_was_left_does_not_show_in_the_next() -> None:
+    plain = DataLoader(Numbers(range(N)), 4, num_workers=2, persistent_workers=True)
+    loader = prepare_data_loader(plain)
+    for _ in range(2):
+        for _ in loader:
+            break
+    assert sorted(chain.from_iterable(batch.tolist() for batch in loader)) == list(range(N))
+
+
+@pytest.mark.filterwarnings("ignore:.*cannot be put at a place")
+def test_a_resumed_epoch_and_those_after_it_are_whole() -> None:
+    def fresh() -> Any:
+        return prepare_data_loader(DataLoader(Numbers(range(N)), 4, num_workers=2, persistent_workers=True))
+
+    loader, seen = fresh(), list[int]()
+    for number, batch in enumerate(loader, start=1):
+        seen += batch.tolist()
+        if number == 5:
+            state = loader.state_dict()
+            break
+    again = fresh()
+    again.load_state_dict(state)
+    rest, *others = ([one for batch in again for one in batch.tolist()] for _ in range(EPOCHS))
+    assert sorted(seen + rest) == list(range(N))
+    assert [sorted(one) for one in others] == [list(range(N))] * (EPOCHS - 1)
