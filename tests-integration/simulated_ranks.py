@@ -19,6 +19,8 @@ class CountingStore:
 
     notes: dict[str, bytes] = field(default_factory=dict)
     requests: int = 0
+    #: what reading a number finds, when all ranks read it before any has added to it; otherwise what is there now
+    before: dict[str, bytes] | None = None
 
     def clone(self) -> CountingStore:
         """The same store: a connection more."""
@@ -46,6 +48,8 @@ class CountingStore:
     def add(self, name: str, more: int) -> int:
         """Adds, and reads."""
         self.requests += 1
+        if not more and self.before is not None:
+            return int(self.before.get(name, b"0"))
         number = int(self.notes.get(name, b"0")) + more
         self.notes[name] = str(number).encode()
         return number
@@ -58,8 +62,9 @@ Doing = Callable[[int, float], Wait | None]
 class SimulatedJob:
     """Ranks that wait as they are told to, each with the detector of a real one."""
 
-    def __init__(self, size: int, *, limit_s: float = 1800.0) -> None:
+    def __init__(self, size: int, *, limit_s: float = 1800.0, at_once: bool = False) -> None:
         self.store, self.now, self.size = CountingStore(), 0.0, size
+        self._at_once = at_once
         self.doing: Doing = lambda rank, now: None
         #: what was told, by which rank and when; and when each rank has left
         self.told: list[tuple[int, float, Verdict]] = []
@@ -76,6 +81,8 @@ class SimulatedJob:
         before, until = self.store.requests, self.now + seconds
         while self.now < until and len(self.left) + len(self.silent) < self.size:
             self.now += STEP_S
+            if self._at_once:
+                self.store.before = dict(self.store.notes)
             for rank, detector in enumerate(self.detectors):
                 if rank not in self.left and rank not in self.silent:
                     self._turn(rank, detector)

@@ -47,7 +47,9 @@ class HangDetector:
         self._poll_at: float | None = None
         self._alert_until = 0.0
         self._pulse = Pulse.of(0)
-        self._answered, self._lost_claim = 0, -1
+        self._answered = 0
+        #: after which question this rank would have asked, and how often another did first
+        self._claims = 0, 0
         #: the exchange that is looked into, and for how long it has to last for the next look
         self._number, self._next_look_s, self._ends = 0, 0.0, 0
         self._question: _Question | None = None
@@ -90,10 +92,12 @@ class HangDetector:
         self._next_look_s, self._ends = self._after(wait), pulse.ends
         if pulse.questions != before.questions:
             return  # somebody looks, or has just looked, into all waits
-        if pulse.questions == self._lost_claim or self._board.count(f"claim/{pulse.questions}", 1) == 1:
+        # whoever has the claim may be gone before it asks: then there is another the next time
+        question, lost = self._claims if self._claims[0] == pulse.questions else (pulse.questions, 0)
+        if self._board.count(f"claim/{question}/{lost}", 1) == 1:
             self._ask(now)
         else:
-            self._lost_claim = pulse.questions  # whoever has it may be gone before it asks: then the next time
+            self._claims = question, lost + 1
 
     def _is_final(self, wait: Wait) -> bool:
         """Whether the wait is to be ended as soon as all have answered and the limit is there."""
@@ -132,12 +136,10 @@ class HangDetector:
 
     def _ask(self, now: float, *, again: bool = False) -> None:
         asked = self._board.pulse(QUESTION).questions
-        self._question = _Question(asked, [None] * self._size, now, now + self._early_s, now + self._read_s(), again)
+        # the others poll about as often as this rank does
+        read_at = now + max(READ_S, ((self._poll_at or now) - now) / 2)
+        self._question = _Question(asked, [None] * self._size, now, now + self._early_s, read_at, again)
         self._say(asked)
-
-    def _read_s(self) -> float:
-        """Seconds after which the first answers are there."""
-        return max(READ_S, self._pulse_s / 16)
 
     def _collect(self, question: _Question, now: float, wait: Wait | None) -> Verdict | None:
         if now < min(question.read_at, question.until):
@@ -152,7 +154,7 @@ class HangDetector:
                 question.found_at[rank] = now
         same = wait is not None and wait.number == self._number
         if None in question.found and now < question.until:
-            question.read_at = now + max(now - question.asked_at, self._read_s())
+            question.read_at = now + max(now - question.asked_at, READ_S)
             return None
         if wait is not None and same and self._is_final(wait) and wait.seconds < self._limit_s:
             question.read_at = question.until = now + min(self._limit_s - wait.seconds, self._pulse_s / 4)
