@@ -94,6 +94,21 @@ def test_without_a_launcher_a_peer_says_by_itself_what_it_has_lost(how: str, tmp
     assert marked(first.mark) == []
 
 
+@pytest.mark.parametrize("how", ["killed", "exits"])
+def test_what_gloo_says_of_a_lost_peer_is_no_traceback_of_its_own(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T14: as between machines, where messages go through gloo."""
+    monkeypatch.setenv("ACCEL_MAILBOX", "0")
+    first, second = start_by_hand(SCRIPT, how, "reduce", tmp_path / "at")
+    done = first.end()
+    second.end()
+    assert done.code == 1
+    assert "PeerLost: rank 0 waits in reduce" in done.err
+    assert done.err.count("Traceback") == 1
+    assert "gloo/transport" not in done.err
+
+
 def test_a_process_that_has_caught_the_loss_can_finish_its_work(tmp_path: Path) -> None:
     """T14."""
     first, second = start_by_hand(SCRIPT, "exits", "caught", tmp_path / "at")

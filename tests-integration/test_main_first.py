@@ -70,6 +70,7 @@ def test_the_death_of_the_main_process_is_known_to_all_others(tmp_path: Path) ->
         assert (one.code, one.out) == (1, "")
         assert one.at - float((tmp_path / "at").read_text()) < SOON_S
         assert "PeerFailed: rank 0, or the process that serves the store, is gone" in one.err
+        assert "direct cause" not in one.err
 
 
 def test_the_death_of_the_main_process_ends_a_launched_job(tmp_path: Path) -> None:

@@ -254,3 +254,19 @@ def test_a_single_process_opens_no_group() -> None:
     PartialState(cpu=True)
     assert current().opened_group is False
     assert not dist.is_initialized()
+
+
+def test_torchrun_serves_more_than_one_run(tmp_path: Path) -> None:
+    """Its agent's store outlives each group, and the addresses of the first are still in it."""
+    script = tmp_path / "runs.py"
+    script.write_text(
+        "from accel_state import PartialState, release\n"
+        "for _ in range(3):\n"
+        "    state = PartialState(cpu=True)\n"
+        "    print(sum(state.run.transport.all_gather_objects(state.process_index + 1)), flush=True)\n"
+        "    release()\n"
+    )
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script)]
+    done = subprocess.run(torchrun, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "".join(done.stdout.split()) == "3" * 6

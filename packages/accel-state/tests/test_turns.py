@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import pytest
 from accel_state import CollectiveMismatch, PartialState, PeerFailed, release
 from accel_state.board import Board
+from accel_state.pulse import BEAT
 from accel_state.transports import _turns
 from accel_state.transports._turns import Turns
 from accel_testing import MakeWorld
@@ -109,9 +110,8 @@ def test_one_on_another_machine_lives_while_its_heart_beats(monkeypatch: pytest.
     stop = threading.Event()
 
     def beat() -> None:
-        beats = 0
         while not stop.wait(0.05):
-            board.post("beat/0", beats := beats + 1)
+            board.pulse(BEAT)
 
     thread = threading.Thread(target=beat)
     thread.start()

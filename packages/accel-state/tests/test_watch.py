@@ -7,24 +7,20 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from accel_state import stall, watch
+from accel_state import hang_detector, stall, watch
 from accel_state.board import Board
 from accel_state.exits import STALLED
 from accel_state.journal import Journal
+from accel_state.pulse import JUDGED, QUESTION
 from accel_state.watch import Watch, users_line
 from torch._C._distributed_c10d import HashStore
 
 LONG_S = 1000.0
-
-
-class Left(RuntimeError):
-    """In the thread of a watch: the process would be gone now."""
 
 
 @dataclass
@@ -43,17 +39,13 @@ class Job:
         return self
 
     def watch(self, rank: int, *, limit_s: float = LONG_S, main: int | None = None) -> Watch:
-        def leave(code: int) -> NoReturn:
-            self.left[rank] = code
-            raise Left
-
         size = len(self.boards)
         made = Watch(
             self.boards[rank],
             self.journals[rank],
             size,
             limit_s=limit_s,
-            leave=leave,
+            leave=lambda code: self.left.setdefault(rank, code),
             main=main,
             in_wait=lambda _: True,
         )
@@ -77,8 +69,10 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
     """A job whose watches look often."""
     for module, name, seconds in (
         (watch, "POLL_S", 0.01),
-        (watch, "LOOK_S", 0.05),
-        (watch, "ANSWER_S", 0.3),
+        (hang_detector, "PULSE_S", 0.2),
+        (hang_detector, "LOOK_S", 0.05),
+        (hang_detector, "READ_S", 0.02),
+        (hang_detector, "LATE_S", 0.1),
         (stall, "STANDS_S", 0.3),
     ):
         monkeypatch.setattr(module, name, seconds)
@@ -109,13 +103,13 @@ def test_a_wait_that_is_over_in_time_is_nothing(job: Job, capfd: pytest.CaptureF
     """Fault test 34: looked into again and again, and well."""
     job.of(2).journals[0].begin("gather")
     job.start(0, 1)
-    time.sleep(0.5)
-    assert job.boards[0].count("asked") > 2
+    time.sleep(1)
+    assert job.boards[0].pulse().questions > 2
     job.journals[0].end()
     time.sleep(0.1)
-    asked = job.boards[0].count("asked")
-    time.sleep(0.2)
-    assert job.boards[0].count("asked") == asked
+    asked = job.boards[0].pulse().questions
+    time.sleep(1)
+    assert job.boards[0].pulse().questions == asked
     assert (job.left, reports(capfd)) == ({}, [])
 
 
@@ -188,14 +182,15 @@ def test_ranks_that_end_while_one_looks_end_well(
     time.sleep(0.1)
 
     def posted(board: Board, name: str, note: Any) -> None:
-        board._store.set(name, json.dumps(note))
-        if name.startswith("status/"):
+        board._store.set(board._prefix + name, json.dumps(note))
+        if name == "status/0" and note["asked"]:
             job.journals[0].end()
-            board._store.set("ended/1", "[0, null]")
+            post(board, "status/1", stall.Status(1, ended=True).as_dict())
 
+    post = Board.post
     monkeypatch.setattr(Board, "post", posted)
-    with suppress(Left):
-        made._turn()
+    made.start()
+    time.sleep(1)
     assert (job.left, reports(capfd)) == ({}, [])
 
 
@@ -211,7 +206,7 @@ def test_one_that_does_not_answer_is_named(job: Job, capfd: pytest.CaptureFixtur
 def test_a_long_wait_is_told_each_time_it_has_doubled(
     job: Job, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "NOTICE_S", 0.2)
+    monkeypatch.setattr(hang_detector, "NOTICE_S", 0.2)
     job.of(2).journals[0].begin("gather")
     job.start(0, 1)
     time.sleep(1.1)
@@ -221,22 +216,10 @@ def test_a_long_wait_is_told_each_time_it_has_doubled(
     assert job.left == {}
 
 
-def test_only_the_first_of_those_that_wait_says_so(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
-    """T4: one report, and not one from each rank."""
-    site = job.of(2).journals[1].begin("gather")
-    time.sleep(0.2)
-    note = stall.Status(0, 1, "gather", f"gather at {site}", 0.2, asked=2)
-    job.boards[0].post("status/0", note.as_dict())
-    made = job.watch(1, limit_s=0.1)
-    made._turn()
-    assert job.boards[0].count("asked") == 1
-    assert (job.left, reports(capfd)) == ({}, [])
-
-
 def test_a_verdict_of_another_is_obeyed_in_silence(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
     job.of(2)
     job.start(1)
-    job.boards[0].post("verdict", "rank 0 has said why")
+    job.boards[0].pulse(JUDGED)
     assert job.leaves(1)
     assert reports(capfd) == []
 
@@ -246,9 +229,9 @@ def test_a_watch_answers_others_while_its_own_process_works(job: Job) -> None:
     job.start(1)
     job.journals[1].begin("reduce (mean)", "float32[2]")
     job.journals[1].end()
-    asked = job.boards[0].count("asked", 1)
+    asked = job.boards[0].pulse(QUESTION).questions
     until = time.monotonic() + 60
-    while (note := job.boards[0].read("status/1")) is None and time.monotonic() < until:
+    while (note := job.boards[0].read("status/1"))["asked"] < asked and time.monotonic() < until:
         time.sleep(0.01)
     assert note["asked"] == asked
     status = stall.Status(**note)
@@ -257,13 +240,14 @@ def test_a_watch_answers_others_while_its_own_process_works(job: Job) -> None:
     assert status.call.startswith(f"reduce (mean) of float32[2] at {__file__}:")
 
 
-def test_beats_are_signs_of_life(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """T26: what a process on another machine is known by."""
-    monkeypatch.setattr(watch, "BEAT_S", 0.05)
-    job.of(1)
-    job.start(0)
-    time.sleep(0.5)
-    assert job.boards[0].read("beat/0") > 2
+def test_rank_0_gives_signs_of_life(job: Job) -> None:
+    """T26: what the first process is known by on another machine."""
+    job.of(2)
+    job.start(0, 1)
+    time.sleep(1)
+    beats = job.boards[1].pulse().beats
+    assert 2 < beats < 7
+    assert job.boards[1].pulse().questions == 0
 
 
 def test_closing_is_told_and_done_once(job: Job) -> None:
@@ -271,7 +255,7 @@ def test_closing_is_told_and_done_once(job: Job) -> None:
     job.start(1)
     job.watches[1].close()
     job.watches[1].close()
-    assert job.boards[0].ended(1) == (0, None)
+    assert job.boards[0].ended([0, 1]) == {1: None}
     assert not any(thread.name == "accel-watch" for thread in threading.enumerate())
 
 
@@ -281,7 +265,7 @@ def test_a_store_that_is_gone_ends_the_watch_in_silence(job: Job, monkeypatch: p
     def lost(*_: object) -> NoReturn:
         raise RuntimeError("Connection was likely closed")
 
-    monkeypatch.setattr(Board, "read", lost)
+    monkeypatch.setattr(Board, "pulse", lost)
     job.start(0)
     job.watches[0]._thread.join(60)
     assert not job.watches[0]._thread.is_alive()

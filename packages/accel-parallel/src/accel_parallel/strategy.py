@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import torch
 from accel_amp import Precision
-from accel_state import Run
+from accel_state import Run, StepClock
 from torch import nn
 
 
@@ -39,8 +39,11 @@ class Strategy(ABC):
         """The context of a backward whose gradients travel, although its forward was not to synchronise."""
 
     @abstractmethod
-    def joining(self, models: Iterable[nn.Module]) -> AbstractContextManager[None]:
-        """The context in which ranks may have unequal numbers of batches: those that end first take part in silence."""
+    def joining(self, models: Iterable[nn.Module], windows: StepClock | None) -> AbstractContextManager[None]:
+        """The context in which ranks may have unequal numbers of batches: those that end first take part in silence.
+
+        The clock's `windows` of several micro-batches end on all ranks when the data of one of them do.
+        """
 
     @abstractmethod
     def clip_norm(self, parameters: Iterable[torch.Tensor], max_norm: float, *, kind: float = 2.0) -> torch.Tensor:

@@ -5,63 +5,88 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
 
-#: seconds between two signs of life
-BEAT_S = 5.0
+from accel_state.pulse import Pulse
+from accel_state.store_connection import StoreConnection
 
 
 @final
 class Board:
-    """Notes under names, as JSON; reading never waits for the one who writes."""
+    """Notes under names, as JSON; reading never waits for the one who writes.
+
+    Raises: RuntimeError, by each method that reads or writes, when the process that serves the store is gone.
+    """
 
     def __init__(self, store: Any, rank: int, run: int = 0) -> None:
-        from torch._C._distributed_c10d import PrefixStore
-
-        # One connection is behind one lock: a clone, so that no thread waits for another's. A store may serve several
-        # runs of a process, one after the other: none is to read another's notes.
-        self._store: Any = PrefixStore(f"accel.board/{run}", store.clone())
+        self._connection = StoreConnection(store)
+        # A store may serve several runs of a process, one after the other: none is to read another's notes.
+        self._prefix = f"accel.board/{run}/"
         self.rank = rank
         self.host = _host()
         self._who: dict[int, tuple[str, int]] = {}
+        self._written = set[str]()
         self.post(f"who/{rank}", [self.host, os.getpid()])
+
+    @property
+    def _store(self) -> Any:
+        if self._connection.is_closed():
+            raise RuntimeError("its connection is closed")
+        return self._connection.store
+
+    def is_gone(self, within_s: float = 0.0) -> bool:
+        """Whether the process that serves the store is gone, or found to be so in that time."""
+        return self._connection.is_closed(within_s)
 
     def post(self, name: str, note: Any) -> None:
         """Writes a note, in place of one that is there."""
-        self._store.set(name, json.dumps(note))
+        self._store.set(self._prefix + name, json.dumps(note))
 
     def read(self, name: str) -> Any:
         """The note of that name; None where there is none."""
+        name = self._prefix + name
         return json.loads(self._store.get(name)) if self._store.check([name]) else None
+
+    def read_all(self, names: Sequence[str]) -> list[Any]:
+        """The notes of these names, each None where there is none; two requests when all are there, then one."""
+        if not self._written.issuperset(names):
+            if not self._store.check([self._prefix + name for name in names]):
+                return [self.read(name) for name in names]
+            self._written.update(names)
+        return [json.loads(note) for note in self._store.multi_get([self._prefix + name for name in names])]
 
     def count(self, name: str, more: int = 0) -> int:
         """The number of that name, with `more` added to it."""
-        if more:
-            return int(self._store.add(name, more))
-        return int(self._store.get(name)) if self._store.check([name]) else 0  # adding nothing would grow a file
+        return int(self._store.add(self._prefix + name, more))
 
-    def end(self, number: int, last: str | None) -> None:
-        """Notes that this process has come to its end, and its last exchange."""
-        self.post(f"ended/{self.rank}", [number, last])
+    def pulse(self, more: int = 0) -> Pulse:
+        """What all ranks read, with `more` added to it."""
+        return Pulse.of(self.count("pulse", more))
 
-    def ended(self, rank: int) -> tuple[int, str | None] | None:
-        """The last exchange of a process that has come to its end, by number and in words; None of one that has not."""
-        note = self.read(f"ended/{rank}")
-        return None if note is None else (note[0], note[1])
+    def ended(self, ranks: Sequence[int]) -> dict[int, str | None]:
+        """Those of the ranks that have come to the end of their scripts, and the last exchange of each in words."""
+        notes = zip(ranks, self.read_all([f"status/{rank}" for rank in ranks]), strict=True)
+        return {rank: note["call"] for rank, note in notes if note is not None and note["ended"]}
 
     def alive(self, rank: int) -> bool | None:
         """Whether the process lives; None where this machine cannot know."""
-        if rank not in self._who:
-            note = self.read(f"who/{rank}")
-            if note is None:
-                return None
-            self._who[rank] = note[0], note[1]
-        host, pid = self._who[rank]
-        if host != self.host:
-            return None
-        return _lives(pid)
+        return self.all_alive([rank])[0]
+
+    def all_alive(self, ranks: Sequence[int]) -> list[bool | None]:
+        """Whether each of these processes lives."""
+        unknown = [rank for rank in ranks if rank not in self._who]
+        if unknown:
+            for rank, note in zip(unknown, self.read_all([f"who/{rank}" for rank in unknown]), strict=True):
+                if note is not None:
+                    self._who[rank] = note[0], note[1]
+        return [self._is_alive(rank) for rank in ranks]
+
+    def _is_alive(self, rank: int) -> bool | None:
+        host, pid = self._who.get(rank, ("", 0))
+        return _lives(pid) if host == self.host else None
 
 
 def _lives(pid: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -79,6 +79,8 @@ class StepClock:
         #: optimizer steps that were due so far, and windows that began and that were dropped
         self.steps = 0
         self.windows = 0
+        #: whether the data end on any rank, where those of ranks end apart: asked in each micro-batch, by all
+        self.ends_anywhere: Callable[[bool], bool] | None = None
         self._epochs: list[Epoch] = []
 
     # A property, or a name of an enum, costs a tiny step about a microsecond on CPython 3.11: what a micro-batch asks
@@ -104,7 +106,10 @@ class StepClock:
         self.position += 1
         self.inside, self.alone = True, False
         self.due = self._over = self.position >= self.every
-        if self._epochs and self._data_ends() and not self.due:
+        ends = bool(self._epochs) and self._data_ends()
+        if self.ends_anywhere is not None:
+            ends = self.ends_anywhere(ends)
+        if ends and not self.due:
             self.due = self.at_epoch_end is AtEpochEnd.FLUSH
             self._over = self.at_epoch_end is not AtEpochEnd.CARRY
             self.dropped += self._over and not self.due

@@ -65,28 +65,24 @@ def open_group(topology: Topology, backend: str, options: GroupOptions | None = 
     """
     import torch.distributed as dist
 
+    # torch.distributed has the same name, but its type hints do not export it.
+    from torch._C._distributed_c10d import PrefixStore
+
     atexit.register(_let_gloo_finish)
     options = options or GroupOptions()
     backend, timeout = options.backend or backend, options.limit + LATER
     if dist.is_initialized():
         _require_fitting_group(topology, backend)
         return False
-    meeting = topology.rendezvous
     rank, size = topology.rank, topology.world_size
-    if meeting is None and topology.launcher == TORCHRUN:
+    if topology.rendezvous is None and topology.launcher == TORCHRUN:
         raise TopologyError(
             f"RANK={rank} and WORLD_SIZE={size} are set, but not where the processes meet; set MASTER_ADDR to the host"
             " of rank 0 and MASTER_PORT to a free port there, or start the script with accel launch or torchrun"
         )
-    if options.init_method is not None:
-        dist.init_process_group(backend, init_method=options.init_method, timeout=timeout, rank=rank, world_size=size)
-    elif meeting is not None and topology.launcher != ACCEL_LAUNCH:
-        # torch's own meeting knows whether torchrun's agent serves the store already.
-        address = f"[{meeting.address}]" if ":" in meeting.address else meeting.address
-        method = f"tcp://{address}:{meeting.port}"
-        dist.init_process_group(backend, init_method=method, timeout=timeout, rank=rank, world_size=size)
-    else:
-        dist.init_process_group(backend, store=_store(topology), timeout=timeout, rank=rank, world_size=size)
+    # A store may outlive a group, as that of torchrun's agent does: each group finds only its own addresses in it.
+    store = PrefixStore(str(next(_openings)), _store(topology, options))
+    dist.init_process_group(backend, store=store, timeout=timeout, rank=rank, world_size=size)
     atexit.register(_close_at_exit)
     return True
 
@@ -142,22 +138,29 @@ def _close_at_exit() -> None:
         close_group()
 
 
-def _store(topology: Topology) -> Store:
-    # torch.distributed has the same names, but its type hints do not export them.
-    from torch._C._distributed_c10d import FileStore, PrefixStore
+def _store(topology: Topology, options: GroupOptions) -> Store:
+    from torch._C._distributed_c10d import FileStore
+    from torch.distributed.rendezvous import rendezvous
 
-    meeting = topology.rendezvous
+    meeting, method = topology.rendezvous, options.init_method
+    if method is None and meeting is not None and topology.launcher != ACCEL_LAUNCH:
+        address = f"[{meeting.address}]" if ":" in meeting.address else meeting.address
+        method = f"tcp://{address}:{meeting.port}"
+    if method is not None:
+        # torch's own meeting knows whether torchrun's agent serves the store already.
+        limit = options.limit + LATER
+        store: Store = next(rendezvous(method, topology.rank, topology.world_size, timeout=limit))[0]
+        store.set_timeout(limit)
+        return store
     if meeting is None:
         return FileStore(str(_common_file(topology)), topology.world_size)
-    # A socket can be taken over once: a group that is opened again finds the same store, under a name of its own.
-    store = _launcher_store(meeting, topology.rank, topology.world_size)
-    return PrefixStore(str(next(_openings)), store)
+    return _launcher_store(meeting, topology.rank, topology.world_size)
 
 
 _openings = itertools.count()
 
 
-@functools.cache
+@functools.cache  # a socket can be taken over once
 def _launcher_store(meeting: Rendezvous, rank: int, world_size: int) -> Store:
     from torch._C._distributed_c10d import TCPStore
 

@@ -44,6 +44,12 @@ class Gradients:
         if clock.inside:
             clock.shared = clock.windows
         else:
+            if clock.ends_anywhere is not None:
+                raise ValueError(
+                    "backward outside of accumulate(), inside join_uneven_inputs with"
+                    f" gradient_accumulation_steps={clock.every}: ranks agree in accumulate() on the ends of windows;"
+                    " put the micro-batch into `with accelerator.accumulate(model):`"
+                )
             clock.begin_alone()
             if clock.every > 1:
                 self._say_that_nothing_accumulates()
@@ -63,6 +69,14 @@ class Gradients:
             yield
         finally:
             self._joining = False
+
+    def refuse_new_windows(self, steps: int) -> None:
+        """Raises: ValueError for another length of windows where ranks may end apart."""
+        if self._joining and steps != self._clock.every:
+            raise ValueError(
+                f"gradient_accumulation_steps = {steps} inside join_uneven_inputs: set it before the block, at whose"
+                " beginning all agree on how those that have ended take part"
+            )
 
     def _check(self, *, weighted: bool) -> None:
         """Collective: every process must call, at the end of the first window."""

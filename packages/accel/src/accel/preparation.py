@@ -11,6 +11,7 @@ from typing import Any
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, unwrap_forward, wrap_forward
 from accel_data import DataLoaderShard, Ending, Ledger, prepare_data_loader
 from accel_parallel import rebind, refuse_stale, replaced
+from accel_state import AtEpochEnd
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -180,10 +181,17 @@ class Preparer:
     def joined(self, models: Iterable[nn.Module]) -> AbstractContextManager[None]:
         """The context in which processes may have unequal numbers of batches of prepared models.
 
-        Raises: ValueError for a model that was not prepared.
+        Raises: ValueError for a model that was not prepared, and windows that would go on after the end.
         """
-        containers = [self.container(model, "join_uneven_inputs") for model in models]
-        return self.parts.strategy.joining(containers)
+        containers, clock = [self.container(model, "join_uneven_inputs") for model in models], self.parts.clock
+        if clock.every > 1 and clock.at_epoch_end is AtEpochEnd.CARRY and self.parts.run.topology.world_size > 1:
+            raise ValueError(
+                f"join_uneven_inputs with at_epoch_end='carry' and gradient_accumulation_steps={clock.every}: ranks end"
+                " apart, and so with unlike parts of a window; use 'flush' or 'drop'"
+            )
+        # what is dropped is dropped by each rank at its own end: it has no step that others would have to take part in
+        together = clock.every > 1 and clock.at_epoch_end is AtEpochEnd.FLUSH
+        return self.parts.strategy.joining(containers, clock if together else None)
 
     @contextmanager
     def ending(self, ending: Ending) -> Iterator[None]:

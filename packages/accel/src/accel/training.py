@@ -47,6 +47,7 @@ class TrainingStep(Exchanges):
 
     @gradient_accumulation_steps.setter
     def gradient_accumulation_steps(self, steps: int) -> None:
+        self._gradients.refuse_new_windows(steps)
         self.parts.clock.set_every(steps)
         if steps > 1:
             self.parts.guard.arm()
@@ -98,6 +99,9 @@ class TrainingStep(Exchanges):
     def join_uneven_inputs(self, joinables: Iterable[nn.Module], even_batches: bool | None = None) -> Iterator[None]:
         """In this block processes may have unequal numbers of batches, and with `even_batches` the loaders are told so.
 
+        A window of several micro-batches ends on all processes when the data of one of them end.
+
+        Raises: ValueError for windows that would go on after the end (`at_epoch_end="carry"`).
         Collective: every process must enter and leave it.
         """
         with ExitStack() as changed:

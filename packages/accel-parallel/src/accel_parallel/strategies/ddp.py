@@ -3,16 +3,17 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
-from typing import Any, ClassVar, cast, final
+from typing import Any, ClassVar, final
 
 from accel_amp import Precision
-from accel_state import Run
+from accel_state import Run, StepClock
 from torch import nn
 from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.parallel import DistributedDataParallel
 
 from accel_parallel.compression import Compression, Form
 from accel_parallel.strategies._replicated import Replicated
+from accel_parallel.uneven import WindowEnd
 
 
 @final
@@ -62,10 +63,24 @@ class Ddp(Replicated):
         """The model inside DistributedDataParallel."""
         return model.module if isinstance(model, DistributedDataParallel) else model
 
-    def joining(self, models: Iterable[nn.Module]) -> AbstractContextManager[None]:
-        """torch's Join over the containers. Collective: every rank must enter and leave it."""
-        containers: list[Joinable] = [model for model in models if isinstance(model, DistributedDataParallel)]
-        return cast("AbstractContextManager[None]", Join(containers)) if containers else nullcontext()
+    @contextmanager
+    def joining(self, models: Iterable[nn.Module], windows: StepClock | None) -> Iterator[None]:
+        """torch's Join over the containers and the ends of windows. Collective: every rank must enter and leave it."""
+        containers = [model for model in models if isinstance(model, DistributedDataParallel)]
+        if not containers:
+            yield
+            return
+        joinables: list[Joinable] = [*containers]
+        if windows is not None:
+            end = WindowEnd(containers[0].join_device, containers[0].join_process_group)
+            joinables.insert(0, end)
+            windows.ends_anywhere = end.anywhere
+        try:
+            with Join(joinables):
+                yield
+        finally:
+            if windows is not None:
+                windows.ends_anywhere = None
 
     def synchronising(self, model: nn.Module, *, enabled: bool) -> AbstractContextManager[None]:
         """The container's `no_sync`, unless gradients have to travel."""

@@ -235,7 +235,7 @@ class TorchDist(Transport):
             work = begin(received, *others, async_op=True)
             work.wait()
         except RuntimeError as error:
-            raise self._translated(error) from error
+            raise self._translated(error) from None  # what gloo says is in the words
         finally:
             self.journal.end()
         # A thread of gloo reports a collective as done before it lets go of it. If it is the last to hold the tensors

@@ -1,0 +1,225 @@
+"""Looks into waits that last, together with the other ranks: step by step, without a thread or a clock of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, final
+
+from accel_state.board import Board
+from accel_state.pulse import BEAT, JUDGED, QUESTION, Pulse
+from accel_state.stall import Status, Verdict, judge
+
+#: seconds between two requests of a rank that does not wait
+PULSE_S = 5.0
+#: seconds after which a wait is looked into; then after twice as long, and so on
+LOOK_S = 3.75
+#: seconds after which a wait is told, the first time
+NOTICE_S = 60.0
+#: seconds between two looks at what was answered, at first, and that an answer may be late
+READ_S, LATE_S = 0.25, 0.75
+
+
+class Wait(NamedTuple):
+    """The exchange that a rank waits in: its number, for how many seconds, and whether it may last."""
+
+    number: int
+    seconds: float
+    patient: bool = False
+
+
+@final
+class HangDetector:
+    """What one rank does so that a wait in vain is found.
+
+    All ranks read one number in turn. A rank whose wait lasts asks all by that number, unless another has just done so,
+    and alone reads the answers: for one diagnosis each rank answers once. A look is repeated when the wait has lasted
+    twice as long, when a process has come to its end, and at the limit. What the newest look has found is on the board,
+    so it does not matter which rank takes the next.
+    """
+
+    def __init__(self, board: Board, size: int, status: Callable[[], Status], *, limit_s: float) -> None:
+        self._board, self._size, self._status = board, size, status
+        self._limit_s = limit_s
+        self._pulse_s, self._look_s = min(PULSE_S, limit_s / 4), min(LOOK_S, limit_s / 2)
+        #: seconds before the limit at which all are asked, so that they have answered at the limit
+        self._early_s = self._pulse_s + LATE_S
+        self._poll_at: float | None = None
+        self._alert_until = 0.0
+        self._pulse = Pulse.of(0)
+        self._answered = 0
+        #: after which question this rank would have asked, and how often another did first
+        self._claims = 0, 0
+        #: the exchange that is looked into, and for how long it has to last for the next look
+        self._number, self._next_look_s, self._ends = 0, 0.0, 0
+        self._question: _Question | None = None
+        self._leave_at: float | None = None
+        self._heard_at = 0.0
+        #: whether a verdict has ended the job
+        self.judged = False
+        #: whether all that answer know of it, so that this process can leave
+        self.over = False
+        self._post(Status(board.rank), 0)
+
+    def turn(self, now: float, wait: Wait | None) -> Verdict | None:
+        """What is to be told, if anything. To be called a few times a second, with the wait of this rank.
+
+        Raises: RuntimeError when the store is gone.
+        """
+        if self._poll_at is None:
+            self._poll_at = now + self._pulse_s * (self._board.rank + 1) / self._size  # not all at once
+        if self.judged:
+            self._wait_for_others(now)
+        elif self._question is not None:
+            return self._collect(self._question, now, wait)
+        else:
+            due = self._is_due(wait)
+            if due or now >= self._poll_at:
+                self._look(now, wait, due=due)
+        return None
+
+    def _is_due(self, wait: Wait | None) -> bool:
+        if wait is None:
+            return False
+        if wait.number != self._number:
+            self._number, self._next_look_s = wait.number, self._look_s
+        return wait.seconds >= self._next_look_s
+
+    def _look(self, now: float, wait: Wait | None, *, due: bool) -> None:
+        before, pulse = self._pulse, self._poll(now, wait)
+        if self.judged or wait is None or not (due or (wait.seconds >= self._look_s and pulse.ends != self._ends)):
+            return
+        self._next_look_s, self._ends = self._after(wait), pulse.ends
+        if pulse.questions != before.questions:
+            return  # somebody looks, or has just looked, into all waits
+        # whoever has the claim may be gone before it asks: then there is another the next time
+        question, lost = self._claims if self._claims[0] == pulse.questions else (pulse.questions, 0)
+        if self._board.count(f"claim/{question}/{lost}", 1) == 1:
+            self._ask(now)
+        else:
+            self._claims = question, lost + 1
+
+    def _is_final(self, wait: Wait) -> bool:
+        """Whether the wait is to be ended as soon as all have answered and the limit is there."""
+        return not wait.patient and wait.seconds >= self._limit_s - self._early_s
+
+    def _after(self, wait: Wait) -> float:
+        """Seconds that the wait has to last for the look after this one."""
+        if self._is_final(wait):
+            return max(wait.seconds, self._limit_s) + self._pulse_s
+        seconds, last = self._next_look_s, max(self._limit_s - self._early_s, self._look_s)
+        while seconds <= wait.seconds:
+            seconds = min(2 * seconds, last) if seconds < last else 2 * seconds
+        return seconds
+
+    def _poll(self, now: float, wait: Wait | None) -> Pulse:
+        # the first rank's is a sign of life for those on other machines that wait for its work
+        self._pulse = pulse = self._board.pulse(BEAT if self._board.rank == 0 else 0)
+        if pulse.judged:
+            self.judged, self._leave_at = True, now + self._early_s
+            self._heard(now, 1)
+        elif pulse.questions > self._answered:
+            self._say(pulse.questions)
+            self._alert_until = now + self._early_s + LATE_S  # a verdict may follow
+        pause = self._pulse_s
+        if wait is not None and wait.seconds >= self._look_s:
+            pause = min(pause, wait.seconds / 4)
+        self._poll_at = now + (min(pause, self._pulse_s / 4) if now < self._alert_until else pause)
+        return pulse
+
+    def _say(self, question: int) -> None:
+        self._answered = question
+        self._post(self._status(), question)
+
+    def _post(self, status: Status, question: int) -> None:
+        self._board.post(f"status/{status.rank}", replace(status, asked=question).as_dict())
+
+    def _ask(self, now: float, *, again: bool = False) -> None:
+        asked = self._board.pulse(QUESTION).questions
+        # the others poll about as often as this rank does
+        read_at = now + max(READ_S, ((self._poll_at or now) - now) / 2)
+        self._question = _Question(asked, [None] * self._size, now, now + self._early_s, read_at, again)
+        self._say(asked)
+
+    def _collect(self, question: _Question, now: float, wait: Wait | None) -> Verdict | None:
+        if now < min(question.read_at, question.until):
+            return None
+        self._poll(now, wait)
+        if self.judged:
+            return None
+        missing = [rank for rank, one in enumerate(question.found) if one is None]
+        for rank, note in zip(missing, self._board.read_all([f"status/{rank}" for rank in missing]), strict=True):
+            if note is not None and (note["asked"] >= question.number or note["ended"]):
+                question.found[rank] = Status(**note)
+                question.found_at[rank] = now
+        same = wait is not None and wait.number == self._number
+        if None in question.found and now < question.until:
+            question.read_at = now + max(now - question.asked_at, READ_S)
+            return None
+        if wait is not None and same and self._is_final(wait) and wait.seconds < self._limit_s:
+            question.read_at = question.until = now + min(self._limit_s - wait.seconds, self._pulse_s / 4)
+            return None
+        self._question = None
+        return self._judge(question, now) if same else None
+
+    def _judge(self, question: _Question, now: float) -> Verdict | None:
+        found, size = question.as_of(now), self._size
+        found[self._board.rank] = self._status()
+        missing = [rank for rank, one in enumerate(found) if one is None]
+        lives = dict(zip(missing, self._board.all_alive(missing), strict=True))
+        numbers = [None if one is None or one.waits is None else one.number for one in found]
+        last, notice = self._board.read("look") or ([None] * size, NOTICE_S)
+        if not any(number is not None and number == one for number, one in zip(numbers, last, strict=True)):
+            notice = NOTICE_S  # other waits than those that were told
+        before = [None if one is None else Status(rank, one, waits=0.0) for rank, one in enumerate(last)]
+        alive = [lives.get(rank, True) for rank in range(size)]
+        verdict = judge(found, before, alive, limit=self._limit_s, notice=notice)
+        told = verdict is not None and not verdict.fatal
+        self._board.post("look", [numbers, 2 * notice if told else notice])
+        if verdict is not None and verdict.fatal and not verdict.sure and numbers != last:
+            # what was said of one may have been over when another said its own
+            if not question.again:
+                self._ask(now, again=True)
+            return None
+        return self._end(verdict, size - 1 - len(missing), now) if verdict is not None and verdict.fatal else verdict
+
+    def _end(self, verdict: Verdict, others: int, now: float) -> Verdict | None:
+        if self._board.count("verdicts", 1) > 1:
+            return None
+        self._board.post("verdict", verdict.text)
+        self.judged, self._leave_at = True, now + self._early_s
+        self._heard(now, -others)
+        self._board.pulse(JUDGED)
+        return verdict
+
+    def _wait_for_others(self, now: float) -> None:
+        """All leave at about the same time: who loses another in an exchange would have words of its own."""
+        if self._leave_at is not None and now >= self._leave_at:
+            self.over = True
+        elif now >= self._heard_at:
+            self._heard(now, 0)
+
+    def _heard(self, now: float, more: int) -> None:
+        """Counts those that know of the verdict, from minus the number of those that are to know."""
+        self.over = self._board.count("heard", more) >= 0
+        self._heard_at = now + min(self._pulse_s / 8, 2 * READ_S)
+
+
+@dataclass
+class _Question:
+    """A question that this rank has asked all, and what they have answered so far; `again`: it follows one at once."""
+
+    number: int
+    found: list[Status | None]
+    asked_at: float
+    until: float
+    read_at: float
+    again: bool
+    found_at: dict[int, float] = field(default_factory=dict)
+
+    def as_of(self, now: float) -> list[Status | None]:
+        """What they have answered; who waited then waits still."""
+        return [
+            one if one is None or one.waits is None else replace(one, waits=one.waits + now - self.found_at[one.rank])
+            for one in self.found
+        ]

@@ -1,0 +1,52 @@
+"""A connection to a store, and whether the process that serves the store is gone.
+
+torch prints a traceback of C++ when a request finds the connection closed, so that is asked first.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import weakref
+from contextlib import suppress
+from typing import Any, final
+
+
+@final
+class StoreConnection:
+    """A store of its own connection: one connection is behind one lock, and no thread is to wait for another's."""
+
+    def __init__(self, store: Any) -> None:
+        from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+        root = store
+        while isinstance(root, PrefixStore):
+            root = root.underlying_store
+        before = _sockets()
+        #: the store, over this connection
+        self.store = store.clone()
+        new = _sockets() - before if isinstance(root, TCPStore) else set()
+        self._poll: select.poll | None = None
+        if len(new) == 1:
+            self._watch(new.pop())
+
+    def _watch(self, descriptor: int) -> None:
+        with suppress(OSError):
+            own = os.dup(descriptor)  # stays this connection's, whatever becomes of torch's
+            weakref.finalize(self, os.close, own)
+            self._poll = select.poll()
+            self._poll.register(own, select.POLLRDHUP)
+
+    def is_closed(self, within_s: float = 0.0) -> bool:
+        """Whether the other end is known to be gone, or found to be so in that time."""
+        return self._poll is not None and bool(self._poll.poll(1000 * within_s))
+
+
+def _sockets() -> set[int]:
+    found = set()
+    with suppress(OSError):  # a system without this folder
+        for name in os.listdir("/proc/self/fd"):
+            with suppress(OSError):
+                if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                    found.add(int(name))
+    return found
