@@ -141,6 +141,13 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session
+def scale(session: nox.Session) -> None:
+    """Draws what accel costs as processes, files and requests grow in number; `-- --help` says what can be asked for."""
+    install(session, "accel", extra=("matplotlib", "numpy"))
+    session.run("python", "-m", "scale", *session.posargs, env={"PYTHONPATH": str(ROOT / "tests-integration")})
+
+
+@nox.session
 def build(session: nox.Session) -> None:
     """Builds sdists, wheels from them, and imports each package with only what it declares."""
     session.install("build", "twine")

@@ -1,0 +1,1 @@
+"""What accel costs as processes, files and requests grow in number, drawn as pictures."""
