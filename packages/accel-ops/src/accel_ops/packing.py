@@ -11,7 +11,7 @@ from accel_state import Transport
 from accel_state.transports import wire
 
 #: bytes of tensors up to which they travel with the agreement on them, in one message
-SMALL = 1 << 14
+SMALL = 1 << 17
 #: bytes from which on a tensor travels by itself, uncopied
 LARGE = 1 << 16
 
@@ -107,7 +107,9 @@ def all_gathered(tensors: Sequence[torch.Tensor], transport: Transport) -> list[
             whole = column.contiguous().view(some[0].dtype)
             # copies, so that none keeps the memory of all
             lengths = [one.numel() for one in some]
-            parts: Any = torch.split_with_sizes_copy(whole, lengths, dim=1)  # type: ignore[func-returns-value]
+            parts: Any = [whole]
+            if len(some) > 1:
+                parts = torch.split_with_sizes_copy(whole, lengths, dim=1)  # type: ignore[func-returns-value]
             for place, one, part in zip(places, some, parts, strict=True):
                 found[place] = part.view(-1, *one.shape[1:]) if one.ndim > 1 else part.view(-1)
     return found

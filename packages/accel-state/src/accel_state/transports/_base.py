@@ -16,7 +16,7 @@ Reduction = Literal["sum", "mean", "max", "min"]
 Join = Callable[[Sequence[bytes]], bytes]
 
 #: bytes that travel with an agreement where ranks share memory
-ROOM = 1 << 14
+ROOM = 1 << 17
 
 
 def longest_of(parts: Sequence[bytes]) -> bytes:
