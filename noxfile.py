@@ -144,7 +144,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def scale(session: nox.Session) -> None:
-    """Draws what accel costs as processes, files and requests grow in number; `-- --help` says what can be asked for."""
+    """Draws what accel costs as processes, files and requests grow in number; `-- --help` says how."""
     install(session, "accel", extra=("matplotlib", "numpy"))
     session.run("python", "-m", "scale", *session.posargs, env={"PYTHONPATH": str(ROOT / "tests-integration")})
 

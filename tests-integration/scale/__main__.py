@@ -28,7 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     from scale.picture import draw
 
-    found = sorted(one.stem for one in CURVES.glob("*.py") if one.stem != "__init__" and re.search(asked.only, one.stem))
+    modules = sorted(one.stem for one in CURVES.glob("*.py") if one.stem != "__init__")
+    found = [one for one in modules if re.search(asked.only, one)]
     if not found:
         parser.error(f"--only {asked.only!r}: finds no module; --list names them")
     if asked.list:

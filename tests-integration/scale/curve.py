@@ -11,7 +11,8 @@ from re import fullmatch
 class Curve:
     """One picture: what each line costs at each size; both axes are logarithmic, so every number is above zero.
 
-    `name` is the name of its file in docs/pictures, without the ending; `x` and `y` say what the axes count, with units.
+    `name` is the name of its file in docs/pictures, without the ending; `x` and `y` say what the axes count, and in
+    which units.
     """
 
     name: str

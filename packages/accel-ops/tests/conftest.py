@@ -72,9 +72,7 @@ class Loopback(Transport):
         return whole / self.size if how == "mean" else whole
 
     def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
-        # as torch's: what is contiguous is overwritten
-        mine = x.detach().contiguous()
-        return mine.copy_(self._alike(f"broadcast (from rank {source})", x)[source])
+        return self._alike(f"broadcast (from rank {source})", x)[source].clone()
 
     def broadcast_object(self, value: T, source: int) -> T:
         return self._met("broadcast_object", f"broadcast_object (from rank {source})", value)[source]

@@ -19,7 +19,7 @@ MANY = settings(derandomize=True, deadline=None, max_examples=150)
 DTYPES = [torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64,
           torch.complex64]  # fmt: skip
 HOWS: list[Reduction] = ["sum", "mean", "max", "min"]
-LARGE = 70_000
+LARGE = 140_000
 OBJECTS: list[Any] = ["text", "", 7, None, b"bytes", 1.5, True, frozenset({2}), ("a", "b"), [], ["a", None], [[1], []]]
 
 

@@ -60,7 +60,7 @@ WAVE = torch.complex(torch.ones(20_000), torch.ones(20_000)).conj()
         (WAVE, 0),  # through gloo: below
         (WAVE.imag, 0),
         (WAVE.imag[:99].clone(), 10_000),
-        (torch.ones(1).expand(30_000), 0),
+        (torch.ones(1).expand(60_000), 0),
     ],
 )
 def test_memory_in_any_order_travels_however_large_it_is(loopback: Loopback, x: torch.Tensor, beside: int) -> None:

@@ -71,7 +71,7 @@ def reduced_on(transport: Transport, per_rank: list[Any], how: Reduction) -> Any
     return reduce(per_rank[transport.rank], transport, how=how)
 
 
-@pytest.mark.parametrize("length", [3, 30_000])
+@pytest.mark.parametrize("length", [3, 60_000])
 @pytest.mark.parametrize(
     ("dtype", "numbers"),
     [
@@ -89,7 +89,7 @@ def test_a_mean_of_whole_numbers_is_their_mean(
         assert_same_numbers(found, torch.full((length,), sum(numbers) / 2), atol=0)
 
 
-@pytest.mark.parametrize("beside", [1, pytest.param(30_000)])
+@pytest.mark.parametrize("beside", [1, pytest.param(60_000)])
 def test_what_has_no_numbers_gets_the_dtype_of_a_mean_and_no_gradient(
     loopback: Callable[..., list[Any]], beside: int
 ) -> None:
@@ -109,7 +109,7 @@ def extremes(length: int) -> list[list[bool]]:
     return found
 
 
-@pytest.mark.parametrize("length", [3, pytest.param(30_000)])
+@pytest.mark.parametrize("length", [3, pytest.param(60_000)])
 def test_what_is_no_number_on_one_rank_is_none_in_the_result(world: MakeWorld, length: int) -> None:
     """Torch's own meaning of max and min, whichever rank has it."""
     assert world(3).run(extremes, length) == [[[True] * 4] * 3] * 3

@@ -9,7 +9,7 @@ from accel_state.transports._front import WORDS
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-SIZES = st.integers(1, 300)
+LENGTHS = st.integers(256, 4096)
 HEAD = _front._HEAD.size
 
 
@@ -20,18 +20,14 @@ def said(what: str, site: str, payload: bytes, length: int) -> bytes:
     return front.ljust(length, b"\0")
 
 
-@given(st.integers(1, 100_000))
-def test_a_front_fits_into_a_small_message_in_any_world(size: int) -> None:
-    length = _front.length_for(size)
-    assert 256 <= length <= 4096
-    assert length == 256 or size * length <= 65536
-    assert length > HEAD + 2 * WORDS
+@given(st.text(), st.text())
+def test_a_front_without_a_payload_has_a_length_that_is_known(what: str, site: str) -> None:
+    assert len(_front.write(what, site, b"", _front.BARE)) <= _front.BARE <= 256
 
 
-@given(what=st.text(), sites=st.lists(st.text(), min_size=1, max_size=9), size=SIZES, data=st.data())
-def test_what_each_rank_says_is_read_by_all(what: str, sites: list[str], size: int, data: st.DataObject) -> None:
-    """T4: any operation, line and payload, in a world of any size."""
-    length = _front.length_for(size)
+@given(what=st.text(), sites=st.lists(st.text(), min_size=1, max_size=9), length=LENGTHS, data=st.data())
+def test_what_each_rank_says_is_read_by_all(what: str, sites: list[str], length: int, data: st.DataObject) -> None:
+    """T4: any operation, line and payload, in a front of any length."""
     near = st.integers(length - HEAD - 2 * WORDS - 4, length + 4)
     payloads = [data.draw(st.binary(max_size=9)).ljust(data.draw(st.just(0) | near), b"x") for _ in sites]
     fronts = [said(what, site, payload, length) for site, payload in zip(sites, payloads, strict=True)]
@@ -42,11 +38,10 @@ def test_what_each_rank_says_is_read_by_all(what: str, sites: list[str], size: i
     assert found.payloads == (payloads if fit else None)
 
 
-@given(SIZES, st.integers(0, 200), st.integers(0, 200))
-@example(size=1, words=60, line=60)
-def test_a_payload_is_there_whole_or_not_at_all(size: int, words: int, line: int) -> None:
+@given(LENGTHS, st.integers(0, 200), st.integers(0, 200))
+@example(length=4096, words=60, line=60)
+def test_a_payload_is_there_whole_or_not_at_all(length: int, words: int, line: int) -> None:
     """The longest that fits, and one byte more."""
-    length = _front.length_for(size)
     room = length - HEAD - min(words, WORDS) - min(line, WORDS)
     for count, there in ((room, True), (room + 1, False)):
         payload = os.urandom(count)
@@ -92,10 +87,10 @@ def test_a_line_keeps_its_end_and_an_operation_its_beginning() -> None:
         assert row.endswith("folder/train.py:1234")
 
 
-@given(st.lists(st.sampled_from(["gather", "reduce (sum)", "wait_for_everyone"]), min_size=2, max_size=9), SIZES)
-def test_a_disagreement_names_what_every_rank_asks_for_and_where(asked: list[str], size: int) -> None:
+@given(st.lists(st.sampled_from(["gather", "reduce (sum)", "wait_for_everyone"]), min_size=2, max_size=9), LENGTHS)
+def test_a_disagreement_names_what_every_rank_asks_for_and_where(asked: list[str], length: int) -> None:
     """T4, fault test 31."""
-    length, ranks = _front.length_for(size), range(5, 5 + len(asked))
+    ranks = range(5, 5 + len(asked))
     sites = [f"train.py:{rank + 10}" for rank in ranks]
     received = [said(what, site, b"paid", length) for what, site in zip(asked, sites, strict=True)]
     if len(set(asked)) == 1:

@@ -38,6 +38,11 @@ def tensors(count: int) -> dict[str, torch.Tensor]:
     return {f"tensor {number}": tensor(SMALL) + number for number in range(count)}
 
 
+def middling() -> dict[str, torch.Tensor]:
+    """64 tensors of 1 to 2 KB, which are too many for the first message, and each too small for one of its own."""
+    return {f"tensor {number}": tensor(256 + 4 * number) for number in range(64)}
+
+
 def texts() -> list[str]:
     """A short list, another one on each rank."""
     return [f"text {number} of rank {dist.get_rank()}" for number in range(4)]
@@ -156,6 +161,9 @@ ROWS = (
     _row("reduce of 16 MB", "reduce", raw.reduce, _LARGE, calls=CALLS_LARGE),
     _row("broadcast of 8 small tensors", "broadcast", raw.broadcast_all, partial(tensors, 8)),
     _row("broadcast of 1 small tensor", "broadcast", raw.broadcast, _SMALL),
+    _row("gather of 64 tensors of 1-2 KB", "gather", raw.gather_all, middling, 1.5, against="raw", calls=20),
+    _row("reduce of 64 tensors of 1-2 KB", "reduce", raw.reduce_all, middling, 1.5, against="raw", calls=20),
+    _row("broadcast of 16 MB", "broadcast", raw.broadcast, _LARGE, 1.1, against="raw", calls=CALLS_LARGE),
     _row("gather_object of 4 texts", "gather_object", raw.gather_object, texts),
     _row("broadcast_object_list of 4 texts", "broadcast_object_list", raw.broadcast_object_list, texts),
 )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import torch
 from accel_state import CollectiveMismatch, Transport, call_site
+from accel_state.transports import Join, longest_of
 
 from accel_ops.flat import Flat, unusual
 
@@ -68,17 +68,41 @@ def agree(operation: str, flat: Flat, transport: Transport, enclosed: bytes = b"
     first = answers[0][:DIGEST]
     if all(one.startswith(first) for one in answers):
         return Agreed(sent, None, [])
+    return Agreed(sent, *signatures(operation, flat, transport))
+
+
+def agree_alike(
+    operation: str, flat: Flat, transport: Transport, part: bytes = b"", join: Join = longest_of, *, advice: str
+) -> Sequence[bytes]:
+    """The ranks' parts, or what `join` made of them, once all are known to have tensors of equal shape and dtype.
+
+    Raises: ShapeMismatch otherwise, with the table of ranks and shapes, and `advice`; CollectiveMismatch when ranks
+    call different operations.
+    Collective: every rank of the group must call, with parts that fit into the transport's room.
+    """
+    parts = transport.agree(operation, digest(flat), part, join)
+    if parts is None:
+        found = table(*signatures(operation, flat, transport))
+        raise ShapeMismatch(f"{operation} needs equal shapes and dtypes on all ranks, found{found}\n{advice}")
+    return parts
+
+
+def signatures(operation: str, flat: Flat, transport: Transport) -> tuple[list[Signature], list[str]]:
+    """Every rank's signature, and the line that asks.
+
+    Collective: every rank of the group must call.
+    """
     told = transport.all_gather_objects((signature(flat), call_site()), f"{operation}: shapes")
-    return Agreed(sent, [leaves for leaves, _ in told], [site for _, site in told])
+    return [leaves for leaves, _ in told], [site for _, site in told]
 
 
-def signature(flat: Flat, *, most: int | None = None) -> Signature:
-    """The path, shape and dtype of every leaf, or of so many."""
+def signature(flat: Flat) -> Signature:
+    """The path, shape and dtype of every leaf."""
     return tuple(
         Leaf(path, _shape(leaf), f"{leaf.dtype}{_apart(leaf)}", leaf.device.type)
         if isinstance(leaf, torch.Tensor)
         else Leaf(path, (), flat.kind(leaf))
-        for path, leaf in islice(flat.named(), most)
+        for path, leaf in flat.named()
     )
 
 
@@ -107,16 +131,6 @@ def digest(flat: Flat) -> bytes:
             _digests.clear()
         found = _digests[kinds] = hashlib.blake2b(repr(kinds).encode(), digest_size=DIGEST).digest()
     return found
-
-
-def require_alike(operation: str, agreed: Agreed, *, advice: str) -> None:
-    """Returns when all ranks are about to exchange tensors of equal shape and dtype.
-
-    Raises: ShapeMismatch otherwise, with the table of ranks and shapes, and `advice`.
-    """
-    if agreed.everyone is not None:
-        found = table(agreed.everyone, agreed.sites)
-        raise ShapeMismatch(f"{operation} needs equal shapes and dtypes on all ranks, found{found}\n{advice}")
 
 
 def table(everyone: Sequence[Signature], sites: Sequence[str]) -> str:

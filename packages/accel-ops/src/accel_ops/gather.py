@@ -14,6 +14,7 @@ from accel_ops.agree import Agreed, Leaf, ShapeMismatch, agree, table
 from accel_ops.flat import Flat
 from accel_ops.packing import (
     LARGE,
+    all_gathered,
     as_bytes,
     from_bytes,
     packed,
@@ -26,8 +27,8 @@ from accel_ops.packing import (
 Shape = tuple[int, ...]
 #: what a rank means that encloses no letter: no objects, and small tensors
 NOTHING = packed_object(([], True))
-#: the length of a letter that is not there
-SILENT = bytes(8)
+#: bytes of the length of a letter, and where numbers begin that have none before them
+LENGTH = 8
 
 
 def gather(data: Any, transport: Transport) -> Any:
@@ -68,10 +69,10 @@ def gather_leaves(data: Any, transport: Transport) -> Gathered:
     agreed = agree("gather", flat, transport, _enclosed(letter, tensors if small else []))
     if agreed.everyone is not None:
         _require_only_lengths_differ(agreed)
-    elif not letter and all([one.startswith(SILENT) for one in agreed.sent]):
-        each = [[len(one) if one.ndim else None] * transport.size for one in tensors]
-        return Gathered(flat, _of_alike(tensors, agreed.sent), each)
     flat.check()
+    if agreed.everyone is None and not objects:
+        each = [[shape[0] if shape else None] * transport.size for shape in (one.shape for one in tensors)]
+        return Gathered(flat, _of_alike(tensors, agreed.sent) if small else all_gathered(tensors, transport), each)
     letters, numbers = zip(*map(_opened, agreed.sent), strict=True)
     told = unpacked_objects("gather", [one or NOTHING for one in letters]) if any(letters) else [([], True)]
     columns = _columns(tensors, agreed, transport.size)
@@ -132,18 +133,18 @@ def _columns(tensors: Sequence[torch.Tensor], agreed: Agreed, size: int) -> list
 
 
 def _enclosed(letter: bytes, tensors: Sequence[torch.Tensor]) -> bytes:
-    return len(letter).to_bytes(len(SILENT), "little") + letter + to_bytes(tensors)
+    return len(letter).to_bytes(LENGTH, "little") + letter + to_bytes(tensors)
 
 
 def _opened(sent: bytes) -> tuple[bytes, bytes]:
-    begin = len(SILENT)
+    begin = LENGTH
     end = begin + int.from_bytes(sent[:begin], "little")
     return sent[begin:end], sent[end:]
 
 
 def _of_alike(tensors: Sequence[torch.Tensor], sent: Sequence[bytes]) -> list[torch.Tensor]:
     """Of small tensors that look the same on all ranks, which is what most calls are about."""
-    start, found = len(SILENT), []
+    start, found = LENGTH, []
     for tensor in tensors:
         end, shape = start + tensor.nbytes, tensor.shape
         whole = (len(sent) * shape[0], *shape[1:]) if shape else (len(sent),)

@@ -7,20 +7,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from accel_state import Transport
 from accel_state.transports import wire
 
 #: bytes of tensors up to which they travel with the agreement on them, in one message
-SMALL = 1 << 14
+SMALL = 1 << 17
 #: bytes from which on a tensor travels by itself, uncopied
 LARGE = 1 << 16
 
 
-def travels_small(tensors: Sequence[torch.Tensor]) -> bool:
+def travels_small(tensors: Sequence[torch.Tensor], room: int = SMALL) -> bool:
     """Whether these are few bytes, and on the CPU, where the agreement travels."""
     total = 0
     for tensor in tensors:
         total += tensor.nbytes
-        if total > SMALL or tensor.device.type != "cpu":
+        if total > room or tensor.device.type != "cpu":
             return False
     return True
 
@@ -50,10 +51,7 @@ def packed(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The numbers of a tensor as bytes: a view of it where it is contiguous. Some backends know few dtypes."""
-    flat = tensor.detach().reshape(-1)
-    if flat.stride() != (1,):
-        flat = flat.clone(memory_format=torch.contiguous_format)
-    return flat.view(torch.uint8)
+    return _without_gaps(tensor.detach().reshape(-1)).view(torch.uint8)
 
 
 def packed_object(value: object) -> bytes:
@@ -76,30 +74,66 @@ def unpacked_objects(operation: str, sent: Sequence[bytes]) -> list[Any]:
     return [value for _, value in found]
 
 
-def groups(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
-    """The places of tensors of one device and dtype that may travel in one message; each large one is alone."""
-    found: dict[object, list[int]] = {}
-    for place, tensor in enumerate(tensors):
-        if tensor.numel():
-            alone = place if tensor.nbytes >= LARGE else -1
-            found.setdefault((tensor.device, tensor.dtype, alone), []).append(place)
-    return list(found.values())
-
-
-def in_groups(
-    tensors: Sequence[torch.Tensor],
-    flatten: Callable[[torch.Tensor], torch.Tensor],
-    exchange: Callable[[torch.Tensor], torch.Tensor],
-) -> list[torch.Tensor]:
+def in_groups(tensors: Sequence[torch.Tensor], exchange: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
     """What `exchange` makes of tensors: one call for each large one, and one for all others of a device and dtype.
 
     Those that went together come back as views of one tensor; those without numbers do not go.
     Collective: as `exchange`, with tensors of equal shapes and dtypes on every rank.
     """
     found = [tensor if tensor.numel() else tensor.detach().clone() for tensor in tensors]
-    for places in groups(tensors):
-        flat = [flatten(tensors[place]) for place in places]
-        whole = exchange(flat[0] if len(flat) == 1 else torch.cat(flat))
-        for place, part in zip(places, torch.split(whole, [len(one) for one in flat]), strict=True):
-            found[place] = part.view(tensors[place].dtype).view(tensors[place].shape)
+    for places in _groups(tensors).values():
+        some = [tensors[place] for place in places]
+        whole = exchange(_flat(some))
+        for place, one, part in zip(places, some, torch.split(whole, [one.numel() for one in some]), strict=True):
+            found[place] = part.view(one.shape)
     return found
+
+
+def all_gathered(tensors: Sequence[torch.Tensor], transport: Transport) -> list[torch.Tensor]:
+    """The tensors of all ranks, each joined along dim 0: a message for each large one, and one for all others.
+
+    Collective: every rank of the group must call, with tensors of equal shapes and dtypes.
+    """
+    size = transport.size
+    found = [one if one.numel() else one.new_empty((size * one.shape[0], *one.shape[1:])) for one in tensors]
+    messages: dict[object, list[list[int]]] = {}
+    for (device, _, alone), places in _groups(tensors).items():
+        messages.setdefault((device, alone), []).append(places)
+    for columns in messages.values():
+        sent = [_flat([tensors[place] for place in places]).view(torch.uint8) for places in columns]
+        rows = transport.all_gather(_joined(sent)).view(size, -1)
+        for places, column in zip(columns, torch.split(rows, [len(one) for one in sent], dim=1), strict=True):
+            some = [tensors[place] for place in places]
+            whole = column.contiguous().view(some[0].dtype)
+            # copies, so that none keeps the memory of all
+            lengths = [one.numel() for one in some]
+            parts: Any = [whole]
+            if len(some) > 1:
+                parts = torch.split_with_sizes_copy(whole, lengths, dim=1)  # type: ignore[func-returns-value]
+            for place, one, part in zip(places, some, parts, strict=True):
+                found[place] = part.view(-1, *one.shape[1:]) if one.ndim > 1 else part.view(-1)
+    return found
+
+
+def _groups(tensors: Sequence[torch.Tensor]) -> dict[tuple[torch.device, torch.dtype, int], list[int]]:
+    """The places of tensors with numbers, by device and dtype; each large one is alone."""
+    found: dict[tuple[torch.device, torch.dtype, int], list[int]] = {}
+    for place, tensor in enumerate(tensors):
+        count = tensor.nbytes
+        if count:
+            found.setdefault((tensor.device, tensor.dtype, place if count >= LARGE else -1), []).append(place)
+    return found
+
+
+def _flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The numbers of tensors of one dtype, one after the other, in memory without gaps."""
+    return _without_gaps(_joined([tensor.reshape(-1) for tensor in tensors]).detach())
+
+
+def _without_gaps(flat: torch.Tensor) -> torch.Tensor:
+    # a single number counts as contiguous whatever its stride is, and then has no view as bytes
+    return flat if flat.stride() == (1,) else flat.clone(memory_format=torch.contiguous_format)
+
+
+def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from accel_state import Transport
 
-from accel_ops.agree import ShapeMismatch, agree, table
+from accel_ops.agree import ShapeMismatch, digest, signatures, table
 from accel_ops.flat import Flat
 from accel_ops.tree import recursively_apply
 
@@ -23,15 +23,14 @@ def pad_across_processes(
     """
     operation = f"pad_across_processes (dim {dim})"
     flat = Flat(data, operation)
-    agreed = agree(operation, flat, transport) if transport.size > 1 else None
-    everyone = agreed.everyone if agreed is not None else None
-    dims = {tuple((leaf.path, len(leaf.shape), leaf.kind, leaf.device) for leaf in one) for one in everyone or ()}
-    if agreed is not None and len(dims) > 1:
-        found = table(agreed.everyone or [], agreed.sites)
+    if transport.size == 1 or transport.agree(operation, digest(flat)) is not None:
+        flat.check()
+        return flat.rebuilt(flat.leaves)
+    everyone, sites = signatures(operation, flat, transport)
+    if len({tuple((leaf.path, len(leaf.shape), leaf.kind, leaf.device) for leaf in one) for one in everyone}) > 1:
+        found = table(everyone, sites)
         raise ShapeMismatch(f"pad_across_processes needs the same structure on all ranks, found{found}")
     flat.check()
-    if everyone is None:
-        return flat.rebuilt(flat.leaves)
     columns = iter(list(zip(*everyone, strict=True)))
 
     def pad(tensor: torch.Tensor) -> torch.Tensor:

@@ -7,14 +7,15 @@ from typing import Any
 
 import torch
 from accel_state import Reduction, Transport
+from accel_state.transports import longest_of
 
-from accel_ops.agree import agree, require_alike
+from accel_ops.agree import agree_alike
 from accel_ops.flat import Flat, unusual
 from accel_ops.packing import from_bytes, in_groups, to_bytes, travels_small
 
 _COMBINED: dict[Reduction, Callable[[torch.Tensor], torch.Tensor]] = {
     "sum": lambda stack: stack.sum(0, dtype=stack.dtype),
-    "mean": lambda stack: stack.sum(0, dtype=stack.dtype) / len(stack),
+    "mean": lambda stack: stack.sum(0, dtype=stack.dtype),
     "max": lambda stack: stack.amax(0),
     "min": lambda stack: stack.amin(0),
 }
@@ -36,32 +37,39 @@ def reduce(data: Any, transport: Transport, *, how: Reduction = "mean", scale: f
     if transport.size == 1 and isinstance(data, torch.Tensor) and data.dtype in _PLAIN and unusual(data) is None:
         alone = transport.all_reduce(data, how)
         return alone if scale == 1.0 else alone * scale
-    operation = f"reduce ({how})"
+    operation = f"reduce ({how})" if scale == 1.0 else f"reduce ({how}, scale {scale})"
     flat = Flat(data, operation)
     flat.refusal = flat.refusal or _not_to_be_combined(flat, how)
-    if how == "mean":
-        flat.leaves = [_as_float(leaf) for leaf in flat.leaves]  # whole numbers of few bits would overflow
-    dtypes = [leaf.dtype if isinstance(leaf, torch.Tensor) else None for leaf in flat.leaves]
-    flat.leaves = [_widened(leaf) for leaf in flat.leaves]
+    # what ranks agree on is what they were given; whole numbers of few bits would overflow in a mean
+    leaves = [_as_float(leaf) for leaf in flat.leaves] if how == "mean" else flat.leaves
+    dtypes = [one.dtype for one in _tensors(leaves)]
+    wider = _WIDER_FOR_A_MEAN if how == "mean" else _WIDER
+    tensors = [one.to(wider[one.dtype]) if one.dtype in wider and not unusual(one) else one for one in _tensors(leaves)]
     if transport.size == 1:
         flat.check()
-        found = [transport.all_reduce(tensor, how) for tensor in flat.leaves]
+        found = [transport.all_reduce(tensor, how) for tensor in tensors]
     else:
-        tensors = flat.tensors
-        small = flat.refusal is None and travels_small(tensors)
-        agreed = agree(operation, flat, transport, to_bytes(tensors) if small else b"")
-        require_alike(operation, agreed, advice="give every rank the same, or use gather")
+        small = flat.refusal is None and travels_small(tensors, transport.room)
+        parts = agree_alike(
+            operation,
+            flat,
+            transport,
+            to_bytes(tensors) if small else b"",
+            (lambda some: to_bytes(_combined(tensors, some, how))) if small else longest_of,
+            advice="give every rank the same, or use gather",
+        )
         flat.check()
         if small:
-            found = _of_letters(tensors, agreed.sent, how)
+            found = _combined(tensors, parts, how)
+            found = [tensor / transport.size for tensor in found] if how == "mean" else found
         else:
-            found = in_groups(tensors, _flattened, lambda whole: _all_reduced(whole, transport, how))
-    found = [_narrowed(tensor, dtype) for tensor, dtype in zip(found, dtypes, strict=True)]
+            found = in_groups(tensors, lambda whole: _all_reduced(whole, transport, how))
+    found = [one.to(dtype) if dtype in wider else one for one, dtype in zip(found, dtypes, strict=True)]
     return flat.rebuilt(found if scale == 1.0 else (tensor * scale for tensor in found))
 
 
-def _of_letters(tensors: Sequence[torch.Tensor], sent: Sequence[bytes], how: Reduction) -> list[torch.Tensor]:
-    """Of numbers that all ranks have sent, combined in the order of the ranks."""
+def _combined(tensors: Sequence[torch.Tensor], sent: Sequence[bytes], how: Reduction) -> list[torch.Tensor]:
+    """Of numbers that ranks have sent, combined in the order of the ranks; of a mean the sum."""
     start, found = 0, []
     for tensor in tensors:
         end = start + tensor.nbytes
@@ -69,10 +77,6 @@ def _of_letters(tensors: Sequence[torch.Tensor], sent: Sequence[bytes], how: Red
         found.append(_COMBINED[how](stack))
         start = end
     return found
-
-
-def _flattened(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().reshape(-1)
 
 
 def _all_reduced(tensor: torch.Tensor, transport: Transport, how: Reduction) -> torch.Tensor:
@@ -87,15 +91,12 @@ def _all_reduced(tensor: torch.Tensor, transport: Transport, how: Reduction) -> 
 
 #: dtypes that torch or gloo cannot combine, and one that has the same low bits
 _WIDER = {torch.int16: torch.int32, torch.uint16: torch.int32, torch.uint32: torch.int64}
+#: and one whose sum is beyond its range where the mean is within
+_WIDER_FOR_A_MEAN = {**_WIDER, torch.float16: torch.float32}
 
 
-def _widened(leaf: Any) -> Any:
-    wide = _WIDER.get(leaf.dtype) if isinstance(leaf, torch.Tensor) else None
-    return leaf if wide is None or unusual(leaf) else leaf.to(wide)
-
-
-def _narrowed(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-    return tensor.to(dtype) if dtype in _WIDER else tensor
+def _tensors(leaves: Sequence[Any]) -> list[torch.Tensor]:
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 def _as_float(leaf: Any) -> Any:
@@ -105,6 +106,8 @@ def _as_float(leaf: Any) -> Any:
 
 
 def _not_to_be_combined(flat: Flat, how: Reduction) -> str | None:
+    if all([isinstance(leaf, torch.Tensor) and leaf.dtype in _PLAIN for leaf in flat.leaves]):
+        return None
     for path, leaf in flat.named():
         if not isinstance(leaf, torch.Tensor):
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -32,6 +33,7 @@ from accel.written import Contents, about_this_run, write
 logger = logging.getLogger("accel")
 
 FAILED = "no checkpoint was written:"
+AUTOMATIC = "none, to be named automatically"
 
 
 class Checkpoints(Resuming):
@@ -170,7 +172,9 @@ class Checkpoints(Resuming):
             except (CheckpointError, ValueError, OSError) as error:
                 problems.append(str(error))
         # machines that share no disk may have lost some: all give it the same number
-        number = max(self._tell("save_state: number", number))
+        told = self._tell("save_state: number", [number, _asked(output_dir), self._writer])
+        _require_one_folder([asked for _, asked, _ in told], [writer for _, _, writer in told])
+        number = max(one for one, _, _ in told)
         if self._writes and not problems:
             try:
                 target = self._target(output_dir, number)
@@ -272,6 +276,18 @@ class Checkpoints(Resuming):
                 retain(project.checkpoints, project.total_limit)
             except OSError as error:
                 logger.warning("the checkpoint is there, and an older one could not be removed: %s", error)
+
+
+def _asked(output_dir: str | Path | None) -> list[str]:
+    """What a process was asked for: machines may stand in other folders, and one may name its own in another way."""
+    return [AUTOMATIC] if output_dir is None else [str(Path(output_dir)), os.path.abspath(output_dir)]
+
+
+def _require_one_folder(asked: list[list[str]], writers: list[int]) -> None:
+    """Raises: CheckpointError where a rank was asked for another folder than the rank that writes for it."""
+    if any(set(one).isdisjoint(asked[writer]) for one, writer in zip(asked, writers, strict=True)):
+        rows = "".join(f"\n  rank {rank}: {one[0]}" for rank, one in enumerate(asked))
+        raise CheckpointError(f"{FAILED} save_state was asked for different folders{rows}\ngive every rank the same")
 
 
 def _in_words(error: Exception) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from accel_ops import gather, gather_for_metrics, pad_across_processes, reduce
 from accel_state import ProcessControl, Reduction
 
@@ -40,6 +39,5 @@ class Exchanges(ProcessControl):
 
     def check_trigger(self) -> bool:
         """Whether any process has raised its flag since the last call; all flags are lowered. Collective."""
-        mine = torch.tensor([int(self._triggered)], device=self.device)
-        self._triggered = False
-        return bool(self.parts.run.transport.all_reduce(mine, "max").item())
+        mine, self._triggered = bytes([self._triggered]), False
+        return any(map(any, self.parts.run.transport.agree("check_trigger", part=mine, join=max) or ()))

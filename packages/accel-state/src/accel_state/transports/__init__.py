@@ -1,5 +1,5 @@
 """Exchange of bytes between the processes of a job."""
 
-from accel_state.transports._base import Reduction, Transport
+from accel_state.transports._base import Join, Reduction, Transport, longest_of
 
-__all__ = ["Reduction", "Transport"]
+__all__ = ["Join", "Reduction", "Transport", "longest_of"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from accel_state.transports import wire
@@ -12,6 +13,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Reduction = Literal["sum", "mean", "max", "min"]
+Join = Callable[[Sequence[bytes]], bytes]
+
+#: bytes that travel with an agreement where ranks share memory
+ROOM = 1 << 17
+
+
+def longest_of(parts: Sequence[bytes]) -> bytes:
+    """The part of the rank that has one, if the others have none."""
+    return max(parts, key=len)
 
 
 class Transport(ABC):
@@ -27,6 +37,25 @@ class Transport(ABC):
         Raises: CollectiveMismatch on every rank where `what` is not the same on all.
         Collective: every rank of the group must call.
         """
+
+    @property
+    def room(self) -> int:
+        """Bytes of a part that travels with `agree`, at most."""
+        return ROOM
+
+    def agree(
+        self, what: str, about: bytes = b"", part: bytes = b"", join: Join = longest_of
+    ) -> Sequence[bytes] | None:
+        """The ranks' parts in rank order, or fewer that `join` made of them; None on all if `about` differs on one.
+
+        `join` makes one part of several; it never sees parts of ranks whose `about` differs. The host waits for other
+        hosts, and for no device.
+
+        Raises: CollectiveMismatch on every rank where `what` is not the same on all.
+        Collective: every rank of the group must call, with an `about` of at most 16 bytes, of one length.
+        """
+        sent, start = self.exchange(what, about + part), len(about)
+        return [one[start:] for one in sent] if all([one.startswith(about) for one in sent]) else None
 
     @abstractmethod
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
@@ -46,7 +75,7 @@ class Transport(ABC):
 
     @abstractmethod
     def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
-        """`x` of rank `source`; other ranks give a tensor of the same shape and dtype, which is overwritten.
+        """A new tensor with the numbers of rank `source`; other ranks give one of the same shape and dtype.
 
         Collective: every rank of the group must call.
         """
@@ -108,4 +137,4 @@ class Transport(ABC):
         Raises: CollectiveMismatch on every rank where others call something else.
         Collective: every rank of the group must call.
         """
-        self.exchange("wait_for_everyone")
+        self.agree("wait_for_everyone")

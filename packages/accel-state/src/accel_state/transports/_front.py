@@ -14,10 +14,8 @@ _HEAD = struct.Struct("<QBB")
 #: bytes of what is asked for, and of the line that asks, at most
 WORDS = 60
 
-
-def length_for(size: int) -> int:
-    """Bytes of a front in a world of that size: every rank gets those of all."""
-    return max(256, min(4096, 65536 // size))
+#: bytes of a front without a payload, at most
+BARE = _HEAD.size + 2 * WORDS
 
 
 def write(what: str, site: str, payload: bytes, length: int) -> bytes:

@@ -13,8 +13,8 @@ from typing import Any, final
 from accel_state.board import Board
 from accel_state.errors import PeerLost
 
-#: messages of a rank that may be under way, and bytes of each at most
-SLOTS, LONGEST = 4, (1 << 16) - 16
+#: messages of a rank that may be under way, and bytes of each at most: 128 KiB of data, and what is said of it
+SLOTS, LONGEST = 4, (1 << 17) + (1 << 13) - 16
 _SLOT, _LINE, _TOKEN = LONGEST + 16, 64, 16
 #: what a rank has read that will never come back
 CLOSED = 1 << 62

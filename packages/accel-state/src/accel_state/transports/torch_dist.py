@@ -7,17 +7,19 @@ import logging
 import mmap
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from accel_state.board import Board
-from accel_state.errors import NoRun, PeerLost
+from accel_state.errors import NoRun
 from accel_state.journal import Journal
 from accel_state.process_group import GroupOptions, limit_of_open_group
-from accel_state.stall import ADVICE
-from accel_state.transports import _front
-from accel_state.transports._base import Reduction, Transport
+from accel_state.transports import _block, _front
+from accel_state.transports._agreement import Agreement
+from accel_state.transports._base import Join, Reduction, Transport, longest_of
+from accel_state.transports._lost_peer import LostPeer
 from accel_state.transports._mailbox import LONGEST, Mailbox
+from accel_state.transports._other_lines import OtherLines
 from accel_state.transports._turns import Turns
 
 if TYPE_CHECKING:
@@ -28,6 +30,9 @@ logger = logging.getLogger("accel")
 
 #: bytes of the first message of an object that one rank sends
 FRONT = 1 << 12
+
+#: bytes of all ranks' payloads up to which they go up and down the tree
+TOGETHER = 1 << 20
 
 #: bytes of an exchange that may be kept until others follow
 KEPT = 1 << 16
@@ -55,17 +60,18 @@ class TorchDist(Transport):
         self.size = torch.distributed.get_world_size()
         self.journal = journal or Journal()
         self._turns = Turns(board) if board is not None else None
+        self._lost = LostPeer(self.rank, self.size, self.journal, self._turns)
+        self._lines = OtherLines(self.rank)
+        self._agreement = Agreement(self.rank, self.size, self.journal, self._lost, self._lines)
         self._mailbox: Mailbox | None = None
         if board is not None and memory is not None:
             limit = (limit_of_open_group() or GroupOptions().limit).total_seconds()
-            self._mailbox = Mailbox(memory, board, self.size, limit_s=limit, lost=self._lost)
+            self._mailbox = Mailbox(memory, board, self.size, limit_s=limit, lost=self._lost.error)
         self._ranks = range(self.size)
-        self._front = _front.length_for(self.size)
         # renamed in torch 2.13, where the old name warns
         names = vars(torch.distributed)
         self._gathering: Callable[..., Any] = names.get("all_gather_single") or names["all_gather_into_tensor"]
         op = torch.distributed.ReduceOp
-        self._told_of: set[str] = set()
         self._sites: dict[int, str] = {}
         self._finished: deque[Any] = deque(maxlen=64)
         # gloo has no average: sum and divide
@@ -89,24 +95,32 @@ class TorchDist(Transport):
         Raises: CollectiveMismatch on every rank where `what` is not the same on all.
         Collective: every rank of the group must call.
         """
-        site = self.journal.begin(what)
-        if self._mailbox is not None:
-            fronts = self._by_mailbox(self._mailbox, what, site, payload)
-        else:
-            fronts = self._by_group(what, site, payload)
-        said = _front.read(fronts, self._ranks)
-        if said.apart is not None:
-            self._warn_of_lines(said.apart)
-        if said.payloads is not None:
-            return said.payloads
-        longest = max(said.lengths)
-        row = self._torch.frombuffer(bytearray(payload.ljust(longest, b"\0")), dtype=self._torch.uint8)
-        rows = self.all_gather(row)
-        start = rows.data_ptr()
-        return [ctypes.string_at(start + rank * longest, count) for rank, count in enumerate(said.lengths)]
+        if self._mailbox is None:
+            return self._by_group(what, payload)
+        fronts = _front.read(self._by_mailbox(self._mailbox, what, payload), self._ranks)
+        self._lines.warn(fronts.apart)
+        return self._rows(payload, max(fronts.lengths)) if fronts.payloads is None else fronts.payloads
 
-    def _by_mailbox(self, box: Mailbox, what: str, site: str, payload: bytes) -> list[bytes]:
-        mine = _front.write(what, site, payload, LONGEST)
+    @property
+    def room(self) -> int:
+        """Bytes of a part that travels with `agree`, at most."""
+        return super().room if self._mailbox is not None else _block.ROOM
+
+    def agree(
+        self, what: str, about: bytes = b"", part: bytes = b"", join: Join = longest_of
+    ) -> Sequence[bytes] | None:
+        """The ranks' parts in rank order, or what `join` made of them; None on all if `about` differs on one.
+
+        Raises: CollectiveMismatch on every rank where `what` is not the same on all.
+        Collective: every rank of the group must call.
+        """
+        if self._mailbox is not None:
+            return super().agree(what, about, part, join)
+        said = self._agreement.of(what, about, part, join)
+        return None if said.verdict else [said.part]
+
+    def _by_mailbox(self, box: Mailbox, what: str, payload: bytes) -> list[bytes]:
+        mine = _front.write(what, self.journal.begin(what), payload, LONGEST)
         try:
             box.post(mine)
             found = [mine if rank == self.rank else box.read(rank) for rank in self._ranks]
@@ -115,30 +129,24 @@ class TorchDist(Transport):
             self.journal.end()
         return found
 
-    def _by_group(self, what: str, site: str, payload: bytes) -> list[bytes]:
-        length = self._front
-        front = _front.write(what, site, payload, length)
-        fronts = bytearray(self.size * length)
-        if self.size == 2:
-            # each fills its half of zeros and they add up: of two that is faster than gathering
-            fronts[self.rank * length : self.rank * length + len(front)] = front
-            whole = self._torch.frombuffer(fronts, dtype=self._torch.int64)
-            self._finish(self._dist.all_reduce, whole)
-        else:
-            mine = self._torch.frombuffer(bytearray(front.ljust(length, b"\0")), dtype=self._torch.uint8)
-            self._finish(self._gathering, self._torch.frombuffer(fronts, dtype=self._torch.uint8), mine)
-        return [bytes(fronts[start : start + length]) for start in range(0, len(fronts), length)]
+    def _by_group(self, what: str, payload: bytes) -> list[bytes]:
+        share = _block.ROOM // self.size - 2
+        part = _block.with_length(payload) if len(payload) <= share else b""
+        said = self._agreement.of(what, part=part, join=b"".join, longest=len(payload))
+        if said.longest <= share:
+            return _block.without_lengths(said.part)
+        return self._rows(payload, said.longest) if said.longest else [b""] * self.size
 
-    def _warn_of_lines(self, calls: str) -> None:
-        """Says once of each that ranks call the same from different lines, which may be two calls that have met."""
-        if calls not in self._told_of:
-            self._told_of.add(calls)
-            if self.rank == 0:
-                logger.warning(
-                    "ranks call the same from different lines; if that is not meant, look for a call inside an `if`, or"
-                    " after a `break`:%s",
-                    calls,
-                )
+    def _rows(self, payload: bytes, longest: int) -> list[bytes]:
+        """The payloads of all ranks, of which the longest has so many bytes."""
+        row = len(payload).to_bytes(8, "little") + payload.ljust(longest, b"\0")
+        if len(row) * self.size <= TOGETHER:
+            rows = self._agreement.all_gather(row)
+        else:
+            whole = self.all_gather(self._torch.frombuffer(bytearray(row), dtype=self._torch.uint8))
+            start, length = whole.data_ptr(), len(row)
+            rows = [ctypes.string_at(start + rank * length, length) for rank in self._ranks]
+        return [one[8 : 8 + int.from_bytes(one[:8], "little")] for one in rows]
 
     def send(self, what: str, payload: bytes, source: int) -> bytes:
         """The payload of rank `source`, which hears nothing back; one message where it is small, two otherwise.
@@ -220,22 +228,29 @@ class TorchDist(Transport):
         return y / self.size if how == "mean" else y
 
     def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
-        """`x` of rank `source`, on every rank.
+        """A new tensor with the numbers of rank `source`, on every rank.
 
         Collective: every rank of the group must call, with equal shapes and dtypes.
         """
-        y = x.detach().contiguous()
-        self.journal.begin(f"broadcast (from rank {source})", _described(y))
-        self._finish(self._dist.broadcast, y, source)
+        x = x.detach().contiguous()
+        self.journal.begin(f"broadcast (from rank {source})", _described(x))
+        y = self._torch.empty_like(x)
+        if self.rank == source:
+            self._finish(self._dist.broadcast, x, source, meanwhile=lambda: y.copy_(x))
+        else:
+            self._finish(self._dist.broadcast, y, source)
         return y
 
-    def _finish(self, begin: Callable[..., Any], received: torch.Tensor, *others: Any) -> None:
+    def _finish(
+        self, begin: Callable[..., Any], received: torch.Tensor, *others: Any, meanwhile: Callable[[], Any] = int
+    ) -> None:
         """Begins the collective, and returns when it is over and nobody else holds what was exchanged."""
         try:
             work = begin(received, *others, async_op=True)
+            meanwhile()
             work.wait()
         except RuntimeError as error:
-            raise self._translated(error) from None  # what gloo says is in the words
+            raise self._lost.translated(error) from None  # what gloo says is in the words
         finally:
             self.journal.end()
         # A thread of gloo reports a collective as done before it lets go of it. If it is the last to hold the tensors
@@ -250,27 +265,6 @@ class TorchDist(Transport):
             held = [one for one in (received, *others) if isinstance(one, self._torch.Tensor)]
             while any(_holders(one) > 1 for one in held) and time.monotonic() < until:
                 time.sleep(0)
-
-    def _translated(self, error: RuntimeError) -> RuntimeError:
-        text = str(error)
-        if not any(word in text for word in ("onnection", "Timed out", "timed out", "Broken pipe", "peer", "remote")):
-            return error
-        # of gloo's words only what has happened
-        return self._lost(text.splitlines()[0].rpartition("] ")[2].partition(". This")[0] or text.splitlines()[0])
-
-    def _lost(self, found: str) -> PeerLost:
-        if self._turns is not None and self._turns.is_judged():
-            time.sleep(ENDING_S)  # the watch ends this process too, and its report has more to say
-        known = self._turns.whereabouts(self._ranks) if self._turns is not None else ""
-        if known:
-            return PeerLost(
-                f"rank {self.rank} waits in {self.journal.newest()}, and not all others are there any more:{known}\n"
-                f"{ADVICE} A process that failed has said why. ({found})"
-            )
-        return PeerLost(
-            f"rank {self.rank} lost another process, or waited too long for it, in {self.journal.newest()}; what that"
-            f" one says, or its log, has the cause ({found})"
-        )
 
 
 #: those of the run of this process, the newest last

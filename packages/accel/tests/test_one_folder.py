@@ -1,0 +1,34 @@
+"""A checkpoint has one folder: ranks that were asked for different ones are told so, and none is written."""
+
+import os
+from pathlib import Path
+
+import pytest
+from accel import Accelerator
+from accel_checkpoint import CheckpointError
+from accel_testing import MakeWorld
+from torch import nn
+
+
+def saved(folders: list[str]) -> str:
+    accelerator = Accelerator(cpu=True)
+    accelerator.prepare(nn.Linear(2, 2))
+    try:
+        return str(accelerator.save_state(folders[accelerator.process_index]))
+    except CheckpointError as error:
+        return str(error)
+
+
+def test_unlike_folders_are_refused_on_all_ranks_with_what_each_asked(world: MakeWorld, tmp_path: Path) -> None:
+    folders = [f"{tmp_path}/a", f"{tmp_path}/b", f"{tmp_path}/a"]
+    rows = "".join(f"\n  rank {rank}: {folder}" for rank, folder in enumerate(folders))
+    text = f"no checkpoint was written: save_state was asked for different folders{rows}\ngive every rank the same"
+    assert world(3).run(saved, folders) == [text] * 3
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("ending", ["", "/"])
+def test_one_folder_may_be_written_in_two_ways(ending: str, world: MakeWorld, tmp_path: Path) -> None:
+    folder = f"{tmp_path}/a"
+    asked = [folder, os.path.relpath(folder) + ending]
+    assert world(2).run(saved, asked) == [folder] * 2
