@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from accel_data.loaders import device_prefetch as feeding
 from accel_data import prepare_data_loader
+from accel_data.loaders import device_prefetch as feeding
 from accel_state import Epoch, StepClock
 from accel_testing import RangeDataset
 from torch.utils.data import DataLoader

@@ -135,10 +135,10 @@ DIFFERENT: dict[str, tuple[Callable[[int], Any], str]] = {
     "files of a stream": (lambda rank: Stream(files=[f"/data/{at}.tar" for at in range(rank, 8, 2)]), "files ("),
     "a stream inside of a stream": (lambda rank: Stream(source=Stream(index=rank)), "source.index (0 on rank 0, 1 on"),
     "far inside of a circle": (lambda rank: circle(rank), "dataset.dataset.dataset.dataset.dataset.dataset.files ("),
-    "a stream split by node": (HuggingFaceStream, "sharded already by split_dataset_by_node"),
+    "a stream split by node": (HuggingFaceStream, "sharded already, by split_dataset_by_node"),
     "a stream split by node inside of another": (
         lambda rank: Stream(source=HuggingFaceStream(0)),
-        "sharded already by split_dataset_by_node",
+        "sharded already, by split_dataset_by_node",
     ),
 }
 

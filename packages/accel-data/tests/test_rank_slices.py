@@ -40,7 +40,9 @@ def test_only_a_part_of_a_filled_round_has_a_tail() -> None:
 
 
 def test_the_tail_says_how_many_samples_of_each_rank_are_real() -> None:
-    tails = [list(slices_of_samples(range(5), DataRank(rank, 4), rows=2, ending=Ending.REPEAT))[-1].tail for rank in (0, 3)]
+    tails = [
+        list(slices_of_samples(range(5), DataRank(rank, 4), rows=2, ending=Ending.REPEAT))[-1].tail for rank in (0, 3)
+    ]
     assert tails == [Tail((2, 2, 1, 0), (2, 2, 2, 2))] * 2
     assert [tail.total for tail in tails if tail is not None] == [5, 5]
 
@@ -77,7 +79,10 @@ def test_a_short_last_batch_of_a_full_round_is_filled_up_too() -> None:
 
 def test_a_short_batch_in_the_middle_is_left_as_it_is() -> None:
     batches = [[0], [1, 2], [3, 4], [5, 6]]
-    assert list(slices_of_batches(batches, DataRank(0, 2), rows=2, ending=Ending.REPEAT)) == [RankSlice([0]), RankSlice([3, 4])]
+    assert list(slices_of_batches(batches, DataRank(0, 2), rows=2, ending=Ending.REPEAT)) == [
+        RankSlice([0]),
+        RankSlice([3, 4]),
+    ]
 
 
 def test_a_batch_that_is_no_sequence_counts_as_one_sample() -> None:

@@ -1,17 +1,17 @@
 """Shards any PyTorch DataLoader for a rank and a world size."""
 
-from accel_data.loaders.dispatcher import DataLoaderDispatcher
 from accel_data.checks.fingerprint import Fingerprint, check_same_dataset, fingerprint
 from accel_data.iterable.every_rank import IterableDatasetShard
-from accel_data.resume.ledger import Ledger, LedgerError, Served, verify
+from accel_data.loaders.dispatcher import DataLoaderDispatcher
 from accel_data.loaders.loader import DataLoaderShard
-from accel_data.sharding.rank_slices import DataRank, Ending
+from accel_data.loaders.skip import skip_first_batches
 from accel_data.prepare import prepare_data_loader
+from accel_data.resume.ledger import Ledger, LedgerError, Served, verify
+from accel_data.resume.loader_state import ResumeError
 from accel_data.rng import RNGType, set_seed, synchronize_rng_state, synchronize_rng_states
 from accel_data.sharding.batch_sampler_shard import BatchSamplerShard
+from accel_data.sharding.rank_slices import DataRank, Ending
 from accel_data.sharding.seedable_sampler import SeedableRandomSampler
-from accel_data.loaders.skip import skip_first_batches
-from accel_data.resume.loader_state import ResumeError
 
 __all__ = [
     "BatchSamplerShard",

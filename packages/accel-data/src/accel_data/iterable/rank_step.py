@@ -31,7 +31,7 @@ def rotated(batches: Iterable[ReadBatch], first: int) -> Iterator[ReadBatch]:
 
 
 class RankStep(NamedTuple):
-    """What a rank serves in one step: a batch, how it was read if it is its own, what is real, and if it is the last."""
+    """What a rank serves in one step: a batch, how it was read if it is its own, what is real, if it is the last."""
 
     batch: Any
     read: ReadBatch | None

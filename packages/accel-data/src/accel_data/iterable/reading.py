@@ -18,7 +18,14 @@ from accel_data.sharding.rank_slices import DataRank
 
 logger = logging.getLogger("accel_data")
 #: names by which code asks for its rank
-RANK_NAMES = {"get_rank", "process_index", "local_process_index", "split_by_node", "split_dataset_by_node", "get_ordinal"}
+RANK_NAMES = {
+    "get_rank",
+    "process_index",
+    "local_process_index",
+    "split_by_node",
+    "split_dataset_by_node",
+    "get_ordinal",
+}
 RANK_NAMES |= {"RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"}
 
 
@@ -74,7 +81,7 @@ def reading_of(
         if shards is not None:
             of = "" if own is None else f" of its {own}"
             return Reading(Way.SOURCE, f"in {shards} logical shards{of}, for {readers} readers", shards)
-        fallback = f"its {own} shards cannot be divided equally among {readers} readers, and "
+        fallback = f"its {own} shards are too few for {readers} readers, and "
         shards = logical_shards(own, max(loader.num_workers, 1), alone=True)
     together = transport is not None and transport.size > 1
     owner = generator_owner(dataset)
@@ -113,8 +120,8 @@ def warn_if_it_reads_its_rank(dataset: object) -> None:
     found = sorted(_names(getattr(method, "__code__", None)) & RANK_NAMES)
     if found:
         logger.warning(
-            "%s.__iter__ reads the rank (%s): if it gives each rank a part, it is sharded a second time now, and samples"
-            " are lost. Then pass DataLoaderConfiguration(already_sharded=True), or let it give all",
+            "%s.__iter__ reads the rank (%s): if it gives each rank a part, it is sharded a second time now, and"
+            " samples are lost. Then pass DataLoaderConfiguration(already_sharded=True), or let it give all",
             type(dataset).__name__,
             ", ".join(found),
         )

@@ -23,17 +23,15 @@ SHARDS = 8
 
 
 def logical_shards(own: int | None, readers: int, *, alone: bool = False) -> int | None:
-    """Into how many logical shards a stream with `own` shards is cut for that many readers; None if it cannot be.
+    """Into how many logical shards a stream with `own` shards is cut for that many readers; None for too few.
 
-    They are at most eight for each reader. Readers get equally many of the stream's own shards, or of at least eight
-    each: what some have more is then an eighth at most. Readers of one process, `alone`, need not have equally many.
+    They are at most eight for each reader, and equally many for each, so that some may read one of the stream's own
+    shards more. In one process, `alone`, some readers may have none.
     """
     if own is None:
         return lcm(SHARDS, readers)
-    if alone and own < readers:
-        return max(own, 1)
-    if not alone and (own < readers or (own % readers and own < SHARDS * readers)):
-        return None
+    if own < readers:
+        return max(own, 1) if alone else None
     if own <= SHARDS and own % readers == 0:
         return own
     wanted = lcm(SHARDS, readers)

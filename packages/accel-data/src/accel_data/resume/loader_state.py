@@ -129,8 +129,8 @@ class LoaderState:
         streams = self.streams != fresh.streams and bool(self.streams and fresh.streams)
         if begun and self.unit == "readers" and (streams or self.unit != fresh.unit):
             wrong.append(
-                f"the stream divides itself, and was read by {self.streams} processes or loader workers in all; now it is"
-                f" by {fresh.streams}, whose parts are others. Continue with as many"
+                f"the stream divides itself, and was read by {self.streams} processes or loader workers in all; now it"
+                f" is by {fresh.streams}, whose parts are others. Continue with as many"
             )
         elif self.consumed and self.unit != fresh.unit:
             wrong.append(

@@ -16,7 +16,14 @@ from accel_state import Tail
 from torch.utils.data import RandomSampler, SequentialSampler
 
 from accel_data.sharding.order_hash import batch_hash, first_numbers, numbers
-from accel_data.sharding.rank_slices import DataRank, Ending, RankSlice, last_slice, slices_of_batches, slices_of_samples
+from accel_data.sharding.rank_slices import (
+    DataRank,
+    Ending,
+    RankSlice,
+    last_slice,
+    slices_of_batches,
+    slices_of_samples,
+)
 from accel_data.sharding.seedable_sampler import SeedableRandomSampler
 
 #: one item in this many enters the digest, of a batch its first sample
