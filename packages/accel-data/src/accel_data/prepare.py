@@ -101,7 +101,7 @@ def prepare_data_loader(
             source,
             dataloader,
             where,
-            transport,
+            together=transport is not None and transport.size > 1,
             dispatch_batches=dispatch_batches,
             equal=equal,
             already_sharded=already_sharded,

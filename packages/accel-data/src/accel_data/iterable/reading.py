@@ -9,7 +9,6 @@ from enum import Enum
 from types import CodeType
 from typing import Any
 
-from accel_state import Transport
 from torch.utils.data import DataLoader
 
 from accel_data.iterable.source_shards import logical_shards
@@ -57,13 +56,16 @@ def reading_of(
     dataset: Any,
     loader: DataLoader[Any],
     where: DataRank,
-    transport: Transport | None,
     *,
+    together: bool,
     dispatch_batches: bool | None,
     equal: bool,
     already_sharded: bool,
 ) -> Reading:
-    """How `dataset`, the stream of `loader`, is read; `equal` says whether all ranks get equally many batches."""
+    """How `dataset`, the stream of `loader`, is read; `equal` says whether all ranks get equally many batches.
+
+    `together` says whether they exchange what they know.
+    """
     readers = where.of * max(loader.num_workers, 1)
     if already_sharded and dispatch_batches:
         raise ValueError(
@@ -77,13 +79,12 @@ def reading_of(
     own = number_of_shards(dataset)
     fallback, shards = "", None
     if can_be_sharded(dataset):
-        shards = logical_shards(own, readers, alone=where.of == 1)
+        shards = logical_shards(own, readers, alone=where.of == 1, even=together)
         if shards is not None:
             of = "" if own is None else f" of its {own}"
             return Reading(Way.SOURCE, f"in {shards} logical shards{of}, for {readers} readers", shards)
-        fallback = f"its {own} shards are too few for {readers} readers, and "
+        fallback = f"its {own} shards cannot be divided equally among {readers} readers, and "
         shards = logical_shards(own, max(loader.num_workers, 1), alone=True)
-    together = transport is not None and transport.size > 1
     owner = generator_owner(dataset)
     if where.of == 1:
         why, way = "there is one process", Way.EVERY

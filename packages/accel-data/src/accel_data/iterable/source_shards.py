@@ -22,16 +22,19 @@ from accel_data.workers.worker_identity import unseen_worker
 SHARDS = 8
 
 
-def logical_shards(own: int | None, readers: int, *, alone: bool = False) -> int | None:
-    """Into how many logical shards a stream with `own` shards is cut for that many readers; None for too few.
+def logical_shards(own: int | None, readers: int, *, alone: bool = False, even: bool = False) -> int | None:
+    """Into how many logical shards a stream with `own` shards is cut for that many readers; None if it cannot be.
 
     They are at most eight for each reader, and equally many for each, so that some may read one of the stream's own
-    shards more. In one process, `alone`, some readers may have none.
+    shards more; if ranks are to be `even`, only if all have eight or more. In one process, `alone`, some readers may
+    have none.
     """
     if own is None:
         return lcm(SHARDS, readers)
     if own < readers:
         return max(own, 1) if alone else None
+    if even and own % readers and own < SHARDS * readers:
+        return None
     if own <= SHARDS and own % readers == 0:
         return own
     wanted = lcm(SHARDS, readers)

@@ -102,11 +102,8 @@ class DataLoaderShard(DataLoader[Batch]):
                     yield batch
                 running.ended = True
                 if resumed and epoch.at is None and self.where.index == 0:
-                    warnings.warn(
-                        f"the rest of epoch {running.number}, which was resumed, has no batch; the next pass is epoch"
-                        f" {running.number + 1}",
-                        stacklevel=2,
-                    )
+                    words = f"the rest of epoch {running.number}, which was resumed, has no batch"
+                    warnings.warn(f"{words}; the next pass is epoch {running.number + 1}", stacklevel=2)
             finally:
                 self._epochs.close(running, self.fresh)
 
@@ -157,10 +154,7 @@ class DataLoaderShard(DataLoader[Batch]):
         return replace(fresh, **LoaderState.merged(self._exchanged(entries)))
 
     def _exchanged(self, mine: Any) -> list[Any]:
-        """What each rank says, if ranks read shards of a stream.
-
-        Collective: if ranks read shards of a stream, every rank must call.
-        """
+        """What each rank says; Collective: if ranks read shards of a stream, every rank must call."""
         alone = self._reader is None or not self._reader.rank_alone
         if alone or self._transport is None or self._transport.size == 1:
             return [mine]
