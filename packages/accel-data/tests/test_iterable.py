@@ -139,7 +139,8 @@ def test_a_collate_function_sees_samples_alone() -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_tails_come_through_loader_workers(workers: int) -> None:
     reader = WholeReader(IterableDatasetShard(Sized(5), 2, False, 2, 0), workers, persistent=False)
-    loader = DataLoader(reader, batch_size=None, num_workers=workers, collate_fn=ReadCollate(default_collate))
+    collate: Any = ReadCollate(default_collate)
+    loader = DataLoader(reader, batch_size=None, num_workers=workers, collate_fn=collate)
     # each worker reads the whole dataset, and ends with a filled-up round of its own
     last = list(loader)[-1]
     assert last.value.tolist() == [4, 0]
