@@ -2,6 +2,7 @@ import os
 import resource
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -113,20 +114,20 @@ def test_a_file_may_be_read_by_whom_the_umask_allows(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
 
 
-@pytest.fixture
+@contextmanager
 def small_files() -> Iterator[None]:
-    """No file may have more than 2,000 bytes."""
+    """In this block no file may have more than 2,000 bytes; pytest writes none, which may be one as well."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("safe", [True, False])
 @pytest.mark.parametrize("what", ["weights", "object"])
-def test_a_file_that_may_not_grow_so_large_is_an_error_of_the_system(
-    what: str, safe: bool, tmp_path: Path, small_files: None
-) -> None:
+def test_a_file_that_may_not_grow_so_large_is_an_error_of_the_system(what: str, safe: bool, tmp_path: Path) -> None:
     """Feature row S88, rule 14: what to do is said, and nothing half-done is left."""
 
     def save(numbers: int) -> None:
@@ -139,7 +140,8 @@ def test_a_file_that_may_not_grow_so_large_is_an_error_of_the_system(
     save(3)
     (file,) = tmp_path.iterdir()
     before = file.read_bytes()
-    with pytest.raises(OSError, match=r"no room: File too large; .* raise it \(ulimit -f\), or .*max_shard") as caught:
+    words = r"no room: File too large; .* raise it \(ulimit -f\), or .*max_shard"
+    with pytest.raises(OSError, match=words) as caught, small_files():
         save(3000)
     assert str(file) in str(caught.value)
     assert [one.read_bytes() for one in tmp_path.iterdir()] == [before]

@@ -10,6 +10,8 @@ from typing import Any
 
 #: what an item is that cannot be looked at without using it up
 OPAQUE = -1
+#: a number of 64 bits
+FULL = 2**64 - 1
 
 
 def numbers(items: Sequence[Any]) -> array[int]:
@@ -29,12 +31,14 @@ def first_numbers(batches: Sequence[Any]) -> array[int]:
 
 
 def batch_hash(batch: Any) -> int:
-    """A number for all items of a batch."""
-    if type(batch) is list:
+    """A number for the items of a batch; of a list of indices, for their sum, their number, and the first and last."""
+    if type(batch) is list and batch:
         try:
-            return zlib.crc32(array("q", batch))
-        except (TypeError, OverflowError):  # not all are indices
-            pass
+            total = sum(batch)
+        except TypeError:  # not all are indices
+            total = None
+        if type(total) is int and type(batch[0]) is int:
+            return hash((total, len(batch), batch[0], batch[-1])) & FULL
     if not _can_be_read(batch):
         return zlib.crc32(type(batch).__name__.encode())
     return zlib.crc32(numbers(batch))
