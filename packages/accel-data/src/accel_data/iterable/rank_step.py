@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-import torch
 from accel_ops import slice_tensors
 from accel_state import Tail, Transport
 
 from accel_data.iterable.batch_size import can_be_cut, filled, samples_in
 from accel_data.iterable.read_batch import ReadBatch
 from accel_data.sharding.rank_slices import Ending
+
+#: what ranks are told to wait in
+STEP = "next batch of a stream"
 
 
 def rotated(batches: Iterable[ReadBatch], first: int) -> Iterator[ReadBatch]:
@@ -51,6 +53,7 @@ def in_step(
     """
     source = iter(batches)
     read, following = next(source, None), next(source, None)
+    least = rows or 0
     start: Any = None
     while True:
         real = _real(read, rows)
@@ -61,18 +64,27 @@ def in_step(
                 batch = filled(batch, start, rows)
         else:
             batch = _again(start, rows, ending)
-        told = transport.all_gather(torch.tensor([[real, _served(batch, real, rows), _real(following, rows)]])).tolist()
-        reals, served, following_reals = zip(*told, strict=True)
-        least = rows or 1
-        if not any(reals) or (ending is Ending.DROP and min(reals) < least):
+        mine = (
+            real,
+            _served(batch, real, rows),
+            _real(following, rows),
+            read is None,
+            batch is None,
+            following is None,
+        )
+        told = transport.all_gather_objects(mine, STEP)
+        reals, served, following_reals, over, empty, followed_by_none = zip(*told, strict=True)
+        if all(over) or (ending is Ending.DROP and (any(over) or min(reals) < least)):
             return
-        if not all(served):  # a rank has nothing of its own to serve again
-            sample = transport.broadcast_object(batch, next(rank for rank, one in enumerate(reals) if one))
+        if any(empty):  # a rank has nothing of its own to serve again
+            sample = transport.broadcast_object(batch, over.index(False))
             start = sample if start is None else start
             batch = _again(start, rows, ending) if read is None else batch
-            served = tuple(transport.all_gather(torch.tensor([_served(batch, real, rows)])).tolist())
+            served = tuple(transport.all_gather_objects(_served(batch, real, rows), STEP))
         tail = None if served == reals and (rows is None or min(reals) == rows) else Tail(reals, served)
-        last = min(following_reals) < least if ending is Ending.DROP else not any(following_reals)
+        last = all(followed_by_none)
+        if ending is Ending.DROP:
+            last = any(followed_by_none) or min(following_reals) < least
         yield RankStep(batch, read, tail, last)
         if last:
             return

@@ -14,12 +14,17 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from accel_data.iterable.read_batch import ReadBatch
 from accel_data.iterable.stateful import is_stateful
-from accel_data.resume.loader_state import StreamPosition
+from accel_data.resume.loader_state import LoaderState, StreamPosition
 from accel_data.sharding.rank_slices import DataRank, Ending
 
 #: the state of a source that has given all it has; its own may be that of its front again
 ENDED = {"ended": "all of it was served"}
 NOTHING = object()
+
+
+def is_ended(state: Any) -> bool:
+    """Whether a state is that of a source that has given all it has."""
+    return isinstance(state, dict) and state.get("ended") == ENDED["ended"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +126,15 @@ class Reader(IterableDataset[ReadBatch], ABC):
         """Whether each reader adds a record at its end."""
 
 
+def cut_alike(dataset: Any, found: LoaderState) -> None:
+    """Cuts a stream into as many logical shards as a state has.
+
+    Raises: ResumeError if the readers of this world cannot share them.
+    """
+    if isinstance(dataset, Reader) and dataset.unit == found.unit:
+        dataset.cut_into(found.streams)
+
+
 def state_of(source: Any) -> Any:
     """A copy of what a source says of its place: it may go on with the very object that it told."""
     return copy.deepcopy(source.state_dict())
@@ -128,7 +142,7 @@ def state_of(source: Any) -> Any:
 
 def opened(source: Any, taken: int, state: Any, *, keep: int = 0) -> tuple[Iterator[Any], list[Any]]:
     """The items of a source from its place on, and the first `keep` of those that had to be read again."""
-    if state == ENDED:
+    if is_ended(state):
         return iter(()), []
     if state is not None and is_stateful(source):
         source.load_state_dict(state)

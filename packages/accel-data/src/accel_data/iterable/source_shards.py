@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
 from math import lcm
 from typing import Any, final
 
@@ -11,7 +12,7 @@ from accel_state import Tail
 from torch.utils.data import get_worker_info
 
 from accel_data.iterable.read_batch import ReadBatch
-from accel_data.iterable.reader import ENDED, Reader, ReaderSettings, opened, state_of
+from accel_data.iterable.reader import ENDED, NOTHING, Reader, ReaderSettings, is_ended, opened, state_of
 from accel_data.iterable.round_robin import RoundRobin, in_turn
 from accel_data.iterable.stateful import is_stateful
 from accel_data.resume.loader_state import ResumeError, StreamPosition
@@ -56,8 +57,9 @@ class ShardReader(Reader):
         self.settings = settings
         self.shared = shared
         self._epoch: int | None = None
-        #: sources that live on from pass to pass, as the stream itself would
+        #: sources that live on from pass to pass, as the stream itself would, and those that were put at a place
         self._kept: dict[int, Any] = {}
+        self._put: set[int] = set()
 
     @property
     def unit(self) -> str:
@@ -99,7 +101,7 @@ class ShardReader(Reader):
     def place_at(self, start: StreamPosition) -> None:
         """As `Reader`; sources are opened anew."""
         super().place_at(start)
-        self._kept = {}
+        self._kept, self._put = {}, set()
 
     def read(self, reader: int, start: StreamPosition) -> Iterator[ReadBatch]:
         """As `Reader`."""
@@ -112,11 +114,38 @@ class ShardReader(Reader):
     def _opened(self, reader: int, start: StreamPosition) -> tuple[dict[int, Any], RoundRobin]:
         items, stateful = {}, {}
         for shard in self.own_shards(reader):
-            source = self._source(shard)
-            items[shard], _ = opened(source, start.taken.get(shard, 0), start.states.get(shard))
+            source, items[shard] = self._open(shard, start.taken.get(shard, 0), start.states.get(shard))
             if is_stateful(source):
                 stateful[shard] = source
         return stateful, RoundRobin(items, start.taken, ahead=not stateful)
+
+    @property
+    def _may_be_left(self) -> bool:
+        """Whether a pass can end before its sources: all ranks end with the first."""
+        return self.settings.ending is Ending.DROP and self.settings.where.of > 1
+
+    def _open(self, shard: int, taken: int, state: Any) -> tuple[Any, Iterator[Any]]:
+        if shard in self._put:  # a source may begin each pass where it was put: a new one goes on from its state
+            self._put.discard(shard)
+            state = state_of(self._kept.pop(shard))
+        source = self._source(shard)
+        if state is None or not is_stateful(source):
+            return source, opened(source, taken, state)[0]
+        if shard in self._kept:
+            self._put.add(shard)
+        if is_ended(state):
+            if "next" in state:
+                source.load_state_dict(state["next"])
+            return source, iter(())
+        source.load_state_dict(state)
+        items = iter(source)
+        first = next(items, NOTHING) if not taken else None
+        if first is not NOTHING:
+            return source, items if taken else chain([first], items)
+        self._put.discard(shard)  # its pass had just ended: the next one is that of a new source
+        self._kept.pop(shard, None)
+        source = self._source(shard)
+        return source, iter(source)
 
     def _source(self, shard: int) -> Any:
         if shard in self._kept:
@@ -124,7 +153,7 @@ class ShardReader(Reader):
         source = self.dataset if not self.shared else self.dataset.shard(num_shards=self.shards, index=shard)
         if self._epoch is not None and hasattr(source, "set_epoch"):
             source.set_epoch(self._epoch)  # a shard may not know the epoch of what it is a shard of
-        elif self._epoch is None:
+        elif self._epoch is None and not self._may_be_left:
             self._kept[shard] = source
         return source
 
@@ -136,7 +165,7 @@ class ShardReader(Reader):
         given = 0
         while samples := take(rows):
             if drop and len(samples) < rows:
-                return
+                break
             given += len(samples)
             count = len(samples)
             batch = ReadBatch(samples if self.settings.rows is not None else samples[0], reader, given, count)
@@ -146,12 +175,12 @@ class ShardReader(Reader):
                 batch.taken = taken = turns.taken
                 for shard, source in stateful.items():
                     if shard in turns.ended:
-                        states[shard] = ENDED
+                        states[shard] = ENDED | {"next": state_of(source)}
                     elif taken[shard] != turns.before.get(shard, 0):  # else it stands where it was put
                         states[shard] = state_of(source)
                 batch.states = dict(states)
             yield batch
-        if self.tells_end and stateful:
+        if self.tells_end and stateful and not self._may_be_left:
             yield ReadBatch(None, reader, states={shard: state_of(one) for shard, one in stateful.items()}, end=True)
 
     def counts(self, reader: int, given: int, before: dict[int, int]) -> dict[int, int]:
@@ -165,6 +194,8 @@ class ShardReader(Reader):
 
     def __len__(self) -> int:
         """Samples of this rank's batches, all of them full, if shards know their lengths."""
+        if not self.shared:
+            return len(self.dataset)
         rows, where, readers = self.settings.rows or 1, self.settings.where, self.settings.readers
         lengths = [len(self.dataset.shard(num_shards=self.shards, index=shard)) for shard in range(self.shards)]
         ending = self.settings.ending

@@ -29,7 +29,10 @@ class UrlShards(IterableDataset[Any]):
         first, *rest = self.dataset.pipeline
         part = copy.copy(self.dataset)
         few = copy.copy(first)
-        few.urls = first.urls[self.num_shards * index // num_shards : self.num_shards * (index + 1) // num_shards]
+        each, more = divmod(self.num_shards, num_shards)
+        # the first ones have one URL more: ranks take every other shard, and so as many URLs as can be
+        begin = each * index + min(index, more)
+        few.urls = first.urls[begin : begin + each + (index < more)]
         part.pipeline = [few, *(stage for stage in rest if getattr(stage, "__name__", None) not in SPLITTERS)]
         return part
 
@@ -41,5 +44,9 @@ def by_urls(dataset: Any) -> Any:
     """A webdataset pipeline that begins with a list of URLs, as a stream that can be sharded; others as they are."""
     stages = getattr(dataset, "pipeline", None)
     if not isinstance(stages, list) or not stages or not isinstance(getattr(stages[0], "urls", None), list):
+        return dataset
+    # what counts the samples of the whole, `slice` and `with_epoch`, would count those of each shard
+    counts = any(getattr(getattr(stage, "f", None), "__name__", "") == "islice" for stage in stages)
+    if counts or dataset.repetitions != 1 or dataset.nsamples > 0:
         return dataset
     return UrlShards(dataset) if type(stages[0]).__module__.startswith("webdataset") else dataset

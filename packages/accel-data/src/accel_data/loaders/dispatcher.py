@@ -13,6 +13,7 @@ from accel_ops import recursively_apply
 from accel_state import Device, Epoch, PeerFailed, StepClock, Transport
 from torch.utils.data import DataLoader
 
+from accel_data.iterable.reader import cut_alike
 from accel_data.loaders.device_prefetch import feed
 from accel_data.loaders.dispatch_message import GlobalBatch, slices_of
 from accel_data.loaders.loader import DataLoaderShard
@@ -109,6 +110,7 @@ class DataLoaderDispatcher(DataLoader[Batch]):
         Collective: every rank must call, with the same state.
         """
         found = LoaderState.of(state, fresh=self.fresh(), strict=strict)
+        cut_alike(self.reader.dataset, found)
         self._epochs.put_at(found)
         if self._transport.rank == 0:
             self.reader.load_state_dict(replace(found, step=self.reader.fresh().step).as_dict(), strict=False)

@@ -14,7 +14,7 @@ from accel_state import Device, Epoch, StepClock, Transport
 from torch.utils.data import DataLoader, IterableDataset
 
 from accel_data.checks.fingerprint import Fingerprint
-from accel_data.iterable.reader import Reader
+from accel_data.iterable.reader import Reader, cut_alike, state_of
 from accel_data.iterable.stateful import is_stateful
 from accel_data.loaders.device_prefetch import feed
 from accel_data.loaders.xla_graphs import graphs_of
@@ -101,7 +101,7 @@ class DataLoaderShard(DataLoader[Batch]):
                     epoch.came += 1
                     yield batch
                 running.ended = True
-                if resumed and epoch.at is None and self.where.index == 0:
+                if resumed and not epoch.last and self.where.index == 0:
                     words = f"the rest of epoch {running.number}, which was resumed, has no batch"
                     warnings.warn(f"{words}; the next pass is epoch {running.number + 1}", stacklevel=2)
             finally:
@@ -134,7 +134,7 @@ class DataLoaderShard(DataLoader[Batch]):
         Collective: if ranks read shards of a stream, every rank must call.
         """
         standing = epochs.standing()
-        if standing is None and (pending := self._epochs.resume or self._epochs.finished) is not None:
+        if standing is None and (pending := epochs.resume or epochs.finished) is not None:
             return replace(pending, step=fresh.step)
         generators, front = self._sampling_rng(), {"seeded": self._iterator is None, "sampler": self._sampler_state()}
         sources = {} if self._reader is None else self._reader.front_states()
@@ -170,9 +170,8 @@ class DataLoaderShard(DataLoader[Batch]):
         Collective: every rank must call, with the same state.
         """
         found = LoaderState.of(state, fresh=self.fresh(), strict=strict)
+        cut_alike(self.dataset, found)
         if self._reader is not None:
-            if found.unit == self._reader.unit:
-                self._reader.cut_into(found.streams)
             self._reader.place_at(found.position())
         self._epochs.put_at(found)
         self._seeds = found.seeded
@@ -229,7 +228,8 @@ class DataLoaderShard(DataLoader[Batch]):
 
     def _sampling_rng(self) -> SamplingRng:
         if isinstance(self.dataset, IterableDataset):
-            return SamplingRng(self, self.dataset if self._reader is None else self._reader.dataset)
+            own = self._reader is not None and self._reader.unit == "readers"  # whose draws are the script's affair
+            return SamplingRng(self, *() if own else (self.dataset if self._reader is None else self._reader.dataset,))
         return SamplingRng(self, self._shard)
 
     def begin_pass(self) -> tuple[EpochRun, Iterator[Any], bool]:
@@ -238,6 +238,8 @@ class DataLoaderShard(DataLoader[Batch]):
         Collective: with a transport, every rank must call.
         """
         state, self._epochs.resume = self._epochs.resume, None
+        if state is not None:
+            self._iterator = None  # workers that live on, of a loader without its first batches, are elsewhere
         if self._transport is not None:
             others = [kind for kind in self.rng_types if kind != RNGType.GENERATOR]
             synchronize_rng_states(others, transport=self._transport, device=self._hardware)
@@ -295,5 +297,4 @@ class DataLoaderShard(DataLoader[Batch]):
 
     def _sampler_state(self) -> dict[str, Any] | None:
         sampler = innermost_sampler(self._shard)
-        state: dict[str, Any] | None = sampler.state_dict() if is_stateful(sampler) else None
-        return state
+        return state_of(sampler) if is_stateful(sampler) else None

@@ -187,7 +187,7 @@ def refuse_unlike(digests: list[str | None], dataset: Any) -> None:
             f"every rank reads all of {type(dataset).__name__} and keeps its part, and the first samples are unlike:"
             f" {told} (digests). If the stream gives each rank a part, pass DataLoaderConfiguration("
             "already_sharded=True); if it shuffles, seed it alike on all ranks, give it a `generator`, or pass"
-            " dispatch_batches=True"
+            " dispatch_batches=True; if samples may differ, as with noise, check_datasets=False"
         )
 
 

@@ -57,6 +57,6 @@ class Agreement:
         try:
             return exchange()
         except RuntimeError as error:
-            raise self._lost.translated(error) from error
+            raise self._lost.translated(error) from None  # what gloo says is in the words
         finally:
             self._journal.end()
