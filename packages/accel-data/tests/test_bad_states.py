@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from accel_data import ResumeError, prepare_data_loader, skip_first_batches
-from accel_data.resume.loader_state import FORMAT
+from accel_data.resume.loader_state import FORMAT, LoaderState
 from accel_testing import RangeDataset, RangeStream
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
@@ -218,3 +218,14 @@ def test_a_pass_that_runs_while_a_state_is_loaded_is_forgotten() -> None:
         break
     assert loader.iteration == 0
     assert [batch.tolist() for batch in loader] == whole[2:]
+
+
+def test_of_what_ranks_tell_of_a_source_the_newest_counts() -> None:
+    """Every rank knows where all sources stood when the job was resumed, and where its own stand now."""
+    resumed = {"0": {"at": 12}, "1": {"at": 12}}
+    zero = {"taken": {"0": 6}, "sources": resumed | {"0": {"at": 6}}}
+    one = {"taken": {"1": 6}, "sources": resumed | {"1": {"at": 6}}}
+    merged = LoaderState.merged([zero, one])
+    assert merged["taken"] == {"0": 6, "1": 6}
+    assert merged["sources"] == {"0": {"at": 6}, "1": {"at": 6}}
+    assert merged["consumed"] == 12

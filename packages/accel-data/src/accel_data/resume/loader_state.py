@@ -62,14 +62,15 @@ class LoaderState:
         if len(entries) == 1:
             return entries[0]
         taken: dict[str, int] = {}
-        sources: dict[str, Any] = {}
+        newest: dict[str, tuple[int, Any]] = {}
         for one in entries:
-            for source, count in one.get("taken", {}).items():
-                if count >= taken.get(source, 0):
-                    taken[source] = count
-                    sources.pop(source, None)
-                    sources |= {source: one["sources"][source]} if source in one["sources"] else {}
-            sources |= {source: state for source, state in one["sources"].items() if source not in one.get("taken", {})}
+            counts = one.get("taken", {})
+            taken |= {source: max(count, taken.get(source, 0)) for source, count in counts.items()}
+            for source, state in one["sources"].items():
+                count = counts.get(source, 0)
+                if source not in newest or count > newest[source][0]:
+                    newest[source] = count, state
+        sources = {source: state for source, (_, state) in newest.items()}
         return entries[0] | {"consumed": sum(taken.values()), "taken": taken, "sources": sources}
 
     def as_dict(self) -> dict[str, Any]:
