@@ -60,6 +60,7 @@ class ShardReader(Reader):
         #: sources that live on from pass to pass, as the stream itself would, and those that were put at a place
         self._kept: dict[int, Any] = {}
         self._put: set[int] = set()
+        self._whole = True
 
     @property
     def unit(self) -> str:
@@ -125,7 +126,9 @@ class ShardReader(Reader):
         return self.settings.ending is Ending.DROP and self.settings.where.of > 1
 
     def _open(self, shard: int, taken: int, state: Any) -> tuple[Any, Iterator[Any]]:
-        if shard in self._put:  # a source may begin each pass where it was put: a new one goes on from its state
+        if (
+            shard in self._put and self._whole
+        ):  # it may begin each pass where it was put: a new one goes on from its state
             self._put.discard(shard)
             state = state_of(self._kept.pop(shard))
         source = self._source(shard)
@@ -162,7 +165,7 @@ class ShardReader(Reader):
     ) -> Iterator[ReadBatch]:
         rows, drop = self.settings.rows or 1, self.settings.ending is Ending.DROP
         states: dict[int, Any] = {}
-        given = 0
+        given, self._whole = 0, False
         while samples := take(rows):
             if drop and len(samples) < rows:
                 break
@@ -180,6 +183,7 @@ class ShardReader(Reader):
                         states[shard] = state_of(source)
                 batch.states = dict(states)
             yield batch
+        self._whole = True
         if self.tells_end and stateful and not self._may_be_left:
             yield ReadBatch(None, reader, states={shard: state_of(one) for shard, one in stateful.items()}, end=True)
 

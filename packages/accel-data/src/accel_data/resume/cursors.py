@@ -104,7 +104,8 @@ class IterableCursor(Cursor):
             warn_of_replay(start, reader.dataset)
         self._taken = start.taken
         self._states = start.states or reader.front_states()
-        reader.told, reader.begun = None, self._states if state is None else None
+        self._front = self._states if state is None else {int(one): said for one, said in state.front.items()}
+        reader.told, reader.begun = None, self._front
 
     def begin(self) -> None:
         """Workers have their copy of where to begin by now."""
@@ -170,6 +171,7 @@ class IterableCursor(Cursor):
             "consumed": sum(taken.values()),
             "taken": {str(source): count for source, count in sorted(taken.items())},
             "sources": {str(source): state for source, state in sorted(states.items()) if state is not None},
+            "front": {str(source): state for source, state in sorted(self._front.items()) if state is not None},
             "next_stream": following,
         }
 

@@ -28,7 +28,8 @@ class LoaderState:
     epoch, and `seeded` whether the next pass draws a seed for its workers. `draws` are the generators at the start of
     the epoch, and `now` the shared ones when the state was taken, or all of them at its end; `consumed`
     counts items of the order that the job was served, samples or whole batches by `unit`; `step` those of an optimizer
-    step. `streams`, `taken` and `sources` are the places of the readers of a stream, or of its logical shards.
+    step. `streams`, `taken` and `sources` are the places of the readers of a stream, or of its logical shards;
+    `front` is what sources said of their places when the epoch began.
     """
 
     format: int = FORMAT
@@ -50,6 +51,7 @@ class LoaderState:
     next_stream: int = 0
     taken: dict[str, int] = field(default_factory=dict)
     sources: dict[str, Any] = field(default_factory=dict)
+    front: dict[str, Any] = field(default_factory=dict)
 
     def position(self) -> StreamPosition:
         """The places of the sources of a stream."""
@@ -71,7 +73,8 @@ class LoaderState:
                 if source not in newest or count > newest[source][0]:
                     newest[source] = count, state
         sources = {source: state for source, (_, state) in newest.items()}
-        return entries[0] | {"consumed": sum(taken.values()), "taken": taken, "sources": sources}
+        front = {source: state for one in entries for source, state in one.get("front", {}).items()}
+        return entries[0] | {"consumed": sum(taken.values()), "taken": taken, "sources": sources, "front": front}
 
     def as_dict(self) -> dict[str, Any]:
         """The state as plain values."""
@@ -100,7 +103,7 @@ class LoaderState:
         if wrong:
             raise ResumeError(f"the state has entries that no loader writes: {', '.join(map(repr, wrong))}")
         sorts = {"epoch": int, "consumed": int, "step": int, "streams": int, "next_stream": int, "begun": bool}
-        sorts |= {"ended": bool}
+        sorts |= {"ended": bool, "front": dict}
         sorts |= {"draws": dict, "now": dict, "taken": dict, "sources": dict, "unit": str, "seeded": bool}
         odd = [
             f"{name} is {state[name]!r}" for name, kind in sorts.items() if type(state.get(name, kind())) is not kind
