@@ -123,6 +123,6 @@ def test_thirteen_files_are_shared_or_the_fallback_is_told(world: MakeWorld, wor
 def test_map_style_data_and_a_process_alone_say_nothing(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "accel_data"):
         for dataset in (range(N), Shardable(range(N))):
-            loader: Any = prepare_data_loader(DataLoader[Any](dataset, 4))  # type: ignore[arg-type]
+            loader: Any = prepare_data_loader(DataLoader[Any](dataset, 4))  # type: ignore[arg-type] # a range is data too
             assert len(list(loader)) == N // 4
     assert [one for one in caplog.records if one.name.startswith("accel_data")] == []

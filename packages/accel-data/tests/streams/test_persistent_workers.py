@@ -49,7 +49,7 @@ class ByEpoch(Numbers):
     def __init__(self, numbers: Sequence[int], epoch: int = 0) -> None:
         super().__init__(numbers)
         self.epoch = torch.tensor(epoch)
-        self.epoch.share_memory_()  # type: ignore[no-untyped-call]
+        self.epoch.share_memory_()  # type: ignore[no-untyped-call] # of torch
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch.fill_(epoch)

@@ -126,9 +126,8 @@ class ShardReader(Reader):
         return self.settings.ending is Ending.DROP and self.settings.where.of > 1
 
     def _open(self, shard: int, taken: int, state: Any) -> tuple[Any, Iterator[Any]]:
-        if (
-            shard in self._put and self._whole
-        ):  # it may begin each pass where it was put: a new one goes on from its state
+        if shard in self._put and self._whole:
+            # it may begin each pass where it was put: a new one goes on from its state
             self._put.discard(shard)
             state = state_of(self._kept.pop(shard))
         source = self._source(shard)
