@@ -15,9 +15,8 @@ from accel_data.checks.fingerprint import check_same_dataset, fingerprint
 from accel_data.iterable.every_rank import IterableDatasetShard, WholeReader
 from accel_data.iterable.read_batch import ReadCollate
 from accel_data.iterable.reader import Reader, ReaderSettings
-from accel_data.iterable.reading import Reading, Way, reading_of, warn_if_it_reads_its_rank
+from accel_data.iterable.reading import Reading, Way, reading_of
 from accel_data.iterable.source_shards import ShardReader
-from accel_data.iterable.webdataset import by_urls
 from accel_data.loaders.dispatcher import DataLoaderDispatcher
 from accel_data.loaders.loader import DataLoaderShard
 from accel_data.loaders.loader_kwargs import settings_of
@@ -82,58 +81,54 @@ def prepare_data_loader(
     end = _ending(ending, dataloader, even_batches)
     _refuse_sharded_already(dataloader, where)
     stream = isinstance(dataloader.dataset, IterableDataset)
-    together = transport is not None and transport.size > 1 and where.of == transport.size
+    ranks = transport if transport is not None and transport.size > 1 else None
+    together = ranks is not None and where.of == ranks.size
     if stream and already_sharded and where.of > 1:
         known = None  # ranks hold unlike streams, and should
-    elif check_datasets and together and transport is not None:
-        known = check_same_dataset(dataloader.dataset, transport)
+    elif check_datasets and together and ranks is not None:
+        known = check_same_dataset(dataloader.dataset, ranks)
     else:
         known = fingerprint(dataloader.dataset)
     equal = even_batches and end is not Ending.UNEVEN
-    common: dict[str, Any] = {"device": device if put_on_device else None, "non_blocking": non_blocking, "clock": clock}
-    common |= {"ending": end, "rng_types": rng_types, "hardware": hardware, "transport": transport, "ledger": ledger}
     if dispatch_batches:
         _refuse_dispatching(where, transport, equal=equal)
+    source: Any = dataloader.dataset
     reading = None
     if stream:
-        source = by_urls(dataloader.dataset)
-        reading = reading_of(
-            source,
+        reading, source = reading_of(
             dataloader,
             where,
-            together=transport is not None and transport.size > 1,
+            together=ranks is not None,
             dispatch_batches=dispatch_batches,
             equal=equal,
             already_sharded=already_sharded,
         )
-        if where.of > 1 and where.index == 0:
-            reading.log(dataloader.dataset)
-            if reading.way is not Way.OWN:
-                warn_if_it_reads_its_rank(dataloader.dataset)
         dispatch_batches = reading.way is Way.MAIN
-        if reading.shards is None or reading.way is Way.OWN:
-            source = dataloader.dataset
-    if dispatch_batches and transport is not None and transport.size > 1:
-        alone, kept = DataRank(0, 1), {"fingerprint": known, "ending": end}
-        if reading is not None:
-            reader = _stream(dataloader, source, alone, False, settings, reading, kept)
-        else:
-            reader = _map_style(dataloader, _sampler(dataloader), alone, False, settings, kept)
-        return DataLoaderDispatcher(reader, split_batches, **common, **_batching_of(dataloader))
-    common |= {"fingerprint": known, "where": where}
-    if reading is not None:
-        if reading.shards is not None and where.index > 0:
-            settings["worker_init_fn"] = WorkerSeed(where.index, settings["worker_init_fn"])
-        common["check_first"] = check_datasets and together and reading.way is Way.EVERY
-        return _stream(dataloader, source, where, split_batches, settings, reading, common)
-    if where.index > 0 and settings["num_workers"] > 0 and RNGType.TORCH not in rng_types:
+    dispatching = ranks if dispatch_batches else None
+    reads, split = (where, split_batches) if dispatching is None else (DataRank(0, 1), False)
+    own_seeds = RNGType.TORCH not in rng_types if reading is None else reading.shards is not None
+    if reads.index > 0 and own_seeds and settings["num_workers"] > 0:
         settings["worker_init_fn"] = WorkerSeed(where.index, settings["worker_init_fn"])
-    sampler = _sampler(dataloader)
-    if use_seedable_sampler:
-        sampler = _seedable(sampler, data_seed, transport)
-    if transport is None and where.of > 1:
-        _warn_of_own_orders(sampler, where)
-    return _map_style(dataloader, sampler, where, split_batches, settings, common, even_batches=even_batches)
+    if reading is not None:
+        source = _reader(dataloader, source, reads, split, end, reading)
+        source.tells_first = check_datasets and together and reading.way is Way.EVERY
+        settings |= {"collate_fn": ReadCollate(settings["collate_fn"]), "batch_size": None}
+    else:
+        sampler = _sampler(dataloader)
+        if use_seedable_sampler:
+            sampler = _seedable(sampler, data_seed, transport)
+        if transport is None and where.of > 1:
+            _warn_of_own_orders(sampler, where)
+        share = BatchSamplerShard(sampler, reads.of, reads.index, split, even_batches, ending=end)
+        shown = share if reads.of > 1 else sampler
+        alone = dataloader.batch_sampler is None
+        settings |= {"sampler": shown, "batch_size": None} if alone else {"batch_sampler": shown}
+        settings["share"] = share
+    settings |= {"device": device if put_on_device else None, "non_blocking": non_blocking, "clock": clock}
+    settings |= {"ending": end, "rng_types": rng_types, "hardware": hardware, "fingerprint": known, "ledger": ledger}
+    if dispatching is not None:
+        return DataLoaderDispatcher(source, split_batches, transport=dispatching, **settings)
+    return DataLoaderShard(source, where=where, transport=transport, **settings)
 
 
 def _refuse_dispatching(where: DataRank, transport: Transport | None, *, equal: bool) -> None:
@@ -160,25 +155,6 @@ def _ending(asked: Ending | str | None, loader: DataLoader[Any], even_batches: b
     return Ending(asked)
 
 
-def _map_style(
-    loader: DataLoader[Any],
-    sampler: Any,
-    where: DataRank,
-    split_batches: bool,
-    settings: dict[str, Any],
-    common: dict[str, Any],
-    *,
-    even_batches: bool = True,
-) -> DataLoaderShard[Any]:
-    ending = common.get("ending", Ending.REPEAT)
-    share = BatchSamplerShard(sampler, where.of, where.index, split_batches, even_batches, ending=ending)
-    shown = share if where.of > 1 else sampler
-    kind: dict[str, Any] = {"batch_sampler": shown}
-    if loader.batch_sampler is None:
-        kind = {"sampler": shown, "batch_size": None}
-    return DataLoaderShard(loader.dataset, share=share, **common, **settings, **kind)
-
-
 def _where(num_processes: int | None, process_index: int | None, transport: Transport | None) -> DataRank:
     if transport is None and (num_processes is None) != (process_index is None) and (num_processes or 2) > 1:
         raise ValueError(
@@ -192,35 +168,17 @@ def _where(num_processes: int | None, process_index: int | None, transport: Tran
     return DataRank(index, of)
 
 
-def _batching_of(loader: DataLoader[Any]) -> dict[str, Any]:
-    if isinstance(loader.dataset, IterableDataset):
-        return {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
-    if loader.batch_sampler is None:
-        return {"sampler": loader.sampler, "batch_size": None}
-    return {"batch_sampler": loader.batch_sampler}
-
-
-def _stream(
-    loader: DataLoader[Any],
-    source: Any,
-    where: DataRank,
-    split_batches: bool,
-    settings: dict[str, Any],
-    reading: Reading,
-    common: dict[str, Any],
-) -> DataLoaderShard[Any]:
-    ending = common.get("ending", Ending.REPEAT)
-    share = IterableDatasetShard(
-        source, loader.batch_size, loader.drop_last, where.of, where.index, split_batches, ending=ending
-    )
+def _reader(
+    loader: DataLoader[Any], source: Any, where: DataRank, split_batches: bool, ending: Ending, reading: Reading
+) -> Reader:
+    size, drop = loader.batch_size, loader.drop_last
+    share = IterableDatasetShard(source, size, drop, where.of, where.index, split_batches, ending=ending)
     # workers are started anew for each epoch of a stream that is told of it
     persistent = loader.persistent_workers and not hasattr(source, "set_epoch")
-    reader: Reader = WholeReader(share, loader.num_workers, persistent=persistent)
-    if reading.shards is not None:
-        facts = ReaderSettings(where, share.rows, ending, loader.num_workers, persistent)
-        reader = ShardReader(source, reading.shards, facts, shared=reading.way is not Way.OWN)
-    settings = settings | {"collate_fn": ReadCollate(settings["collate_fn"]), "batch_size": None}
-    return DataLoaderShard(reader, **common, **settings)
+    if reading.shards is None:
+        return WholeReader(share, loader.num_workers, persistent=persistent)
+    settings = ReaderSettings(where, share.rows, ending, loader.num_workers, persistent)
+    return ShardReader(source, reading.shards, settings, shared=reading.way is not Way.OWN)
 
 
 def _seedable(sampler: Any, data_seed: int | None, transport: Transport | None) -> Any:
@@ -265,5 +223,5 @@ def _refuse_sharded_already(loader: DataLoader[Any], where: DataRank) -> None:
             "the DataLoader has a DistributedSampler, which gives each process its share already; sharding it again"
             " would lose samples. Remove the DistributedSampler (shuffle=True is enough)"
         )
-    if isinstance(loader, DataLoaderShard | DataLoaderDispatcher):
+    if isinstance(loader, DataLoaderShard):
         raise ValueError("this DataLoader is prepared already; prepare it once")

@@ -105,6 +105,11 @@ class Reader(IterableDataset[ReadBatch], ABC):
         return self.read(0 if worker is None else worker.id, start or StreamPosition({}, {}))
 
     @property
+    def rows(self) -> int | None:
+        """Samples of a batch of this rank; None if elements are batches."""
+        return self.settings.rows
+
+    @property
     def round(self) -> int:
         """Samples, or elements that are batches, that all ranks take together."""
         return self.settings.where.of * (self.settings.rows or 1)

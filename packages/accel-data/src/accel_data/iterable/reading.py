@@ -12,6 +12,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from accel_data.iterable.source_shards import logical_shards
+from accel_data.iterable.webdataset import by_urls
 from accel_data.resume.sampling_rng import generator_owner
 from accel_data.sharding.rank_slices import DataRank
 
@@ -53,7 +54,6 @@ class Reading:
 
 
 def reading_of(
-    dataset: Any,
     loader: DataLoader[Any],
     where: DataRank,
     *,
@@ -61,11 +61,32 @@ def reading_of(
     dispatch_batches: bool | None,
     equal: bool,
     already_sharded: bool,
-) -> Reading:
-    """How `dataset`, the stream of `loader`, is read; `equal` says whether all ranks get equally many batches.
+) -> tuple[Reading, Any]:
+    """How the stream of `loader` is read, which the log of rank 0 tells, and what of it is read.
 
-    `together` says whether they exchange what they know.
+    `equal` says whether all ranks get equally many batches, `together` whether they exchange what they know.
+
+    Raises: ValueError for settings that contradict.
     """
+    dataset: Any = loader.dataset
+    source = by_urls(dataset)
+    reading = _chosen(source, loader, where, together, dispatch_batches, equal, already_sharded)
+    if where.of > 1 and where.index == 0:
+        reading.log(dataset)
+        if reading.way is not Way.OWN:
+            _warn_if_it_reads_its_rank(dataset)
+    return reading, dataset if reading.shards is None or reading.way is Way.OWN else source
+
+
+def _chosen(
+    dataset: Any,
+    loader: DataLoader[Any],
+    where: DataRank,
+    together: bool,
+    dispatch_batches: bool | None,
+    equal: bool,
+    already_sharded: bool,
+) -> Reading:
     readers = where.of * max(loader.num_workers, 1)
     if already_sharded and dispatch_batches:
         raise ValueError(
@@ -115,7 +136,7 @@ def number_of_shards(dataset: object) -> int | None:
     return own if isinstance(own, int) and not isinstance(own, bool) else None
 
 
-def warn_if_it_reads_its_rank(dataset: object) -> None:
+def _warn_if_it_reads_its_rank(dataset: object) -> None:
     """Warns if the code that iterates over a stream names a rank: what shards itself must not be sharded again."""
     method = getattr(type(dataset), "__iter__", None)
     found = sorted(_names(getattr(method, "__code__", None)) & RANK_NAMES)

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from accel_ops import recursively_apply
-from accel_state import Device, Epoch, PeerFailed, StepClock, Transport
-from torch.utils.data import DataLoader
+from accel_state import Epoch, PeerFailed, Transport
 
-from accel_data.iterable.reader import cut_alike
-from accel_data.loaders.device_prefetch import feed
 from accel_data.loaders.dispatch_message import GlobalBatch, slices_of
 from accel_data.loaders.loader import DataLoaderShard
-from accel_data.resume.epochs import EpochTracker
-from accel_data.resume.ledger import Ledger
+from accel_data.resume.epochs import EpochRun
 from accel_data.resume.loader_state import LoaderState
 from accel_data.rng import RNGType, synchronize_rng_states
 from accel_data.sharding.rank_slices import DataRank, Ending, refuse_split, slices_in, with_last
@@ -26,122 +22,58 @@ from accel_data.sharding.rank_slices import DataRank, Ending, refuse_split, slic
 Batch = TypeVar("Batch")
 
 
-class DataLoaderDispatcher(DataLoader[Batch]):
-    """A DataLoader that only rank 0 reads; each round travels to the others in one message.
-
-    `reader` is the loader that rank 0 reads, prepared for one process.
+class DataLoaderDispatcher(DataLoaderShard[Batch]):
+    """A DataLoader that only rank 0 reads, as one process would; each round travels to the others in one message.
 
     Collective: every rank must take part in each pass, from its start to its end.
     """
 
-    def __init__(
-        self,
-        reader: DataLoaderShard[Batch],
-        split_batches: bool = False,
-        *,
-        transport: Transport,
-        ending: Ending = Ending.REPEAT,
-        rng_types: Iterable[str | RNGType] | None = None,
-        hardware: Device | None = None,
-        device: torch.device | str | None = None,
-        clock: StepClock | None = None,
-        non_blocking: bool = False,
-        ledger: Ledger | None = None,
-        **loader_settings: Any,
-    ) -> None:
-        super().__init__(reader.dataset, **loader_settings)
-        batches: Any = self.batch_sampler if self.batch_sampler is not None else self.sampler
+    def __init__(self, dataset: Any, split_batches: bool = False, *, transport: Transport, **settings: Any) -> None:
+        super().__init__(dataset, where=DataRank(transport.rank, transport.size), **settings)
         if split_batches:
-            refuse_split(batches, getattr(batches, "batch_size", None), transport.size)
-        self.reader = reader
+            refuse_split(self._source, self._source.rows, transport.size)
         self.split_batches = split_batches
-        self.device = device
-        self.clock = clock or StepClock()
-        self.rng_types = list(rng_types or ())
-        self._ending = ending
-        self._hardware = hardware
-        self._transport = transport
-        self._non_blocking = non_blocking
-        self._skip = 0
-        self._epochs = EpochTracker(self.clock, ledger if transport.rank == 0 else None, transport.size)
-
-    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override] # torch names a private class of its own
-        self.set_epoch(self.iteration)
-        forgotten = self._epochs.forgotten
-        with self.clock.iterating(self, rows=self.rows) as epoch:
-            rounds = self._sent(epoch) if self._transport.rank == 0 else self._received(epoch)
-            try:
-                skip, self._epochs.resume = 0 if self._epochs.resume is not None else self._skip, None
-                wanted = islice(self._synchronized(rounds), skip, None)
-                for batch in feed(wanted, epoch, self.device, non_blocking=self._non_blocking):
-                    epoch.take_over()
-                    epoch.came += 1
-                    yield batch
-            finally:
-                rounds.close()
-                if self._transport.rank > 0 and self._epochs.forgotten == forgotten:
-                    self._epochs.iteration += 1  # rank 0 counts where it reads
+        self._ranks = transport
+        self._together = 1 if split_batches else transport.size
 
     def __len__(self) -> int:
-        batches = len(self.reader)
         if self.split_batches:
-            return batches
+            return super().__len__()
         ending = Ending.DROP if self._ending is Ending.DROP else Ending.REPEAT
-        return slices_in(batches, DataRank(0, self._transport.size), ending=ending)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch of the next pass, for a sampler or dataset that has epochs."""
-        self._epochs.iteration = epoch
-        self.reader.set_epoch(epoch)
+        return slices_in(super().__len__(), DataRank(0, self._ranks.size), ending=ending)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader stands, for the whole job, as `DataLoaderShard.state_dict`.
+        """As `DataLoaderShard.state_dict`, by rank 0.
 
         Collective: every rank must call.
         """
-        state: dict[str, Any] = {}
-        if self._transport.rank == 0:
-            state = self.reader.place(self._epochs, self.fresh()).as_dict()
-        return self._transport.broadcast_object(state, 0)
-
-    def load_state_dict(self, state: dict[str, Any], *, strict: bool = True) -> None:
-        """Lets the next pass continue where `state` was taken, as `DataLoaderShard.load_state_dict`.
-
-        Collective: every rank must call, with the same state.
-        """
-        found = LoaderState.of(state, fresh=self.fresh(), strict=strict)
-        cut_alike(self.reader.dataset, found)
-        self._epochs.put_at(found)
-        if self._transport.rank == 0:
-            self.reader.load_state_dict(replace(found, step=self.reader.fresh().step).as_dict(), strict=False)
-        self.set_epoch(found.epoch + found.ended)
-
-    def without_first(self, batches: int) -> Self:
-        """A loader whose passes are those of this one without its first `batches` batches; passes count for both."""
-        twin = copy.copy(self)
-        twin._skip = batches
-        twin._iterator = None
-        return twin
-
-    @property
-    def iteration(self) -> int:
-        """The number of the next pass, or of the one that runs."""
-        return self._epochs.iteration
+        return self._ranks.broadcast_object(super().state_dict() if self._ranks.rank == 0 else {}, 0)
 
     def fresh(self) -> LoaderState:
         """What a state of this loader holds whatever its place."""
-        fresh = self.reader.fresh()
-        return replace(fresh, step=fresh.step * self._together * self.clock.every)
+        fresh = super().fresh()
+        return replace(fresh, step=fresh.step * self._together)
 
     @property
     def rows(self) -> int | None:
         """Samples of a full batch of this rank; None when batches vary."""
-        rows = self.reader.rows
-        return rows // self._transport.size if rows is not None and self.split_batches else rows
+        rows = super().rows
+        return rows // self._ranks.size if rows is not None and self.split_batches else rows
 
-    @property
-    def _together(self) -> int:
-        return 1 if self.split_batches else self._transport.size
+    def _begin_pass(self) -> tuple[EpochRun, Iterator[Any], bool]:
+        """As `DataLoaderShard._begin_pass`; only rank 0 draws and reads."""
+        if self._ranks.rank == 0:
+            with self._failures_told():
+                return super()._begin_pass()
+        resumed = self._epochs.take_pending() is not None
+        self.set_epoch(self.iteration)
+        cursor: Any = None
+        return EpochRun(self.iteration, cursor, Epoch(self), {}, None), iter(()), resumed
+
+    def _served(self, running: EpochRun, batches: Iterator[Any], skip: int) -> Iterator[Any]:
+        """Collective: every rank of the transport must call, and take each batch."""
+        rounds = self._sent(running, batches) if self._ranks.rank == 0 else self._received(running.epoch)
+        return islice(self._synchronized(rounds), skip if self._reader is not None else 0, None)
 
     def _synchronized(self, rounds: Iterator[Any]) -> Iterator[Any]:
         """Makes generators equal once rank 0 has drawn the order, which the others do not draw.
@@ -151,49 +83,32 @@ class DataLoaderDispatcher(DataLoader[Batch]):
         others = [kind for kind in self.rng_types if kind != RNGType.GENERATOR]
         for number, batch in enumerate(rounds):
             if number == 0:
-                synchronize_rng_states(others, transport=self._transport, device=self._hardware)
+                synchronize_rng_states(others, transport=self._ranks, device=self._hardware)
             yield batch
 
-    def _received(self, epoch: Epoch) -> Generator[Any]:
+    def _received(self, epoch: Epoch) -> Iterator[Any]:
         """Collective: every rank of the transport must call."""
-        while True:
-            message = self._transport.broadcast_object(GlobalBatch(), 0)
+        while not epoch.last:
+            message = self._ranks.broadcast_object(GlobalBatch(), 0)
             if message.failure is not None:
                 raise PeerFailed(f"rank 0 could not read the next batch: {message.failure}")
             if message.parts is None:
                 return
             epoch.last, epoch.tail = message.last, message.tail
-            yield message.parts[self._transport.rank - 1]
-            if message.last:
-                return
+            yield message.parts[self._ranks.rank - 1]
 
-    def _sent(self, epoch: Epoch) -> Generator[Any]:
-        ended, start = False, None
-        try:
-            running, batches, resumed = self.reader.begin_pass()
-            running.epoch = epoch
-            self._epochs.open(running, self.fresh, resumed=resumed)
-            try:
-                place = Epoch(self)
-                rounds = self._rounds(running.cursor.served(batches, place), place)
-                for (taken, at), last in with_last(rounds):
-                    start = start or _copied(taken)
-                    parts, tail = slices_of(taken, start, self._transport.size, self._ending)
-                    self._transport.broadcast_object(GlobalBatch(parts[1:], tail, last), 0)
-                    ended = last
-                    epoch.last, epoch.tail, epoch.at = last, tail, at
-                    yield parts[0]
-                running.ended = True
-            finally:
-                self._epochs.close(running, self.fresh)
-        except GeneratorExit:  # the loop was left with `break`; on every rank alike
-            raise
-        except BaseException as error:
-            if not ended:
-                self._transport.broadcast_object(GlobalBatch(failure=f"{type(error).__name__}: {error}"), 0)
-            raise
-        if not ended:
-            self._transport.broadcast_object(GlobalBatch(last=True), 0)
+    def _sent(self, running: EpochRun, batches: Iterator[Any]) -> Iterator[Any]:
+        epoch, place = running.epoch, Epoch(self)
+        start, last = None, False
+        with self._failures_told():
+            for (taken, at), last in with_last(self._rounds(running.cursor.served(batches, place), place)):
+                start = start or [recursively_apply(torch.clone, batch) for batch in taken]  # a script may change it
+                parts, tail = slices_of(taken, start, self._ranks.size, self._ending)
+                self._ranks.broadcast_object(GlobalBatch(parts[1:], tail, last), 0)
+                epoch.last, epoch.tail, epoch.at = last, tail, at
+                yield parts[0]
+            if not last:
+                self._ranks.broadcast_object(GlobalBatch(last=True), 0)
 
     def _rounds(self, batches: Iterator[Any], place: Epoch) -> Iterator[tuple[list[Any], Any]]:
         while taken := list(islice(batches, self._together)):
@@ -201,7 +116,13 @@ class DataLoaderDispatcher(DataLoader[Batch]):
                 return
             yield taken, place.at
 
-
-def _copied(batches: list[Any]) -> list[Any]:
-    """Copies, as the script may change what it was served."""
-    return [recursively_apply(torch.clone, batch) for batch in batches]
+    @contextmanager
+    def _failures_told(self) -> Iterator[None]:
+        """Tells the others what fails in this block, which they would wait for."""
+        try:
+            yield
+        except GeneratorExit:  # the loop was left with `break`; on every rank alike
+            raise
+        except BaseException as error:
+            self._ranks.broadcast_object(GlobalBatch(failure=f"{type(error).__name__}: {error}"), 0)
+            raise

@@ -11,14 +11,14 @@ from typing import Any, Self, TypeVar
 
 import torch
 from accel_state import Device, Epoch, StepClock, Transport
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from accel_data.checks.fingerprint import Fingerprint
 from accel_data.iterable.reader import Reader, cut_alike, state_of
 from accel_data.iterable.stateful import is_stateful
 from accel_data.loaders.device_prefetch import feed
 from accel_data.loaders.xla_graphs import graphs_of
-from accel_data.resume.cursors import Cursor, IterableCursor, MapCursor
+from accel_data.resume.cursors import IterableCursor, MapCursor
 from accel_data.resume.epochs import EpochRun, EpochTracker
 from accel_data.resume.ledger import Ledger
 from accel_data.resume.loader_state import LoaderState, ResumeError
@@ -40,8 +40,8 @@ class DataLoaderShard(DataLoader[Batch]):
     Collective: with a transport, every rank must start and end each pass.
     """
 
-    #: what draws this rank's batches from the order of a map-style dataset
-    share: BatchSamplerShard | None = None
+    #: batches that are read for one of each rank
+    _together = 1
 
     def __init__(
         self,
@@ -58,15 +58,17 @@ class DataLoaderShard(DataLoader[Batch]):
         non_blocking: bool = False,
         fingerprint: Fingerprint | None = None,
         ledger: Ledger | None = None,
-        check_first: bool = False,
         **loader_settings: Any,
     ) -> None:
         super().__init__(dataset, **loader_settings)
-        self.share = share
         self._reader = dataset if isinstance(dataset, Reader) else None
         if self._reader is not None:  # which makes the batches; for torch, each is a sample of its own
-            self._reader.tells_first = check_first
-            self.__dict__ |= {"batch_size": self._reader.settings.rows, "drop_last": ending is Ending.DROP}
+            self.__dict__ |= {"batch_size": self._reader.rows, "drop_last": ending is Ending.DROP}
+        elif share is None:
+            share = BatchSamplerShard(self.sampler if self.batch_sampler is None else self.batch_sampler)
+        #: what draws this rank's batches from the order of a map-style dataset
+        self.share = share
+        self._source: Any = self._reader if self._reader is not None else self.share
         self.device = device
         self.rng_types = list(rng_types or ())
         self.clock = clock or StepClock()
@@ -83,15 +85,12 @@ class DataLoaderShard(DataLoader[Batch]):
         self._seeds = True
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override] # torch names a private class of its own
-        running, batches, resumed = self.begin_pass()
+        running, batches, resumed = self._begin_pass()
         with self.clock.iterating(self, rows=self.rows) as epoch:
             running.epoch = epoch
             self._epochs.open(running, self.fresh, resumed=resumed)
             try:
-                served = running.cursor.served(batches, epoch)
-                # what a state says was served is passed over already, and so is what a sampler can leave out
-                if self._skip and not resumed and self._reader is not None:
-                    served = islice(served, self._skip, None)
+                served = self._served(running, batches, 0 if resumed else self._skip)
                 if self._graphs is not None:
                     served = self._graphs.fed(served)
                 passes = epoch.passes
@@ -110,7 +109,7 @@ class DataLoaderShard(DataLoader[Batch]):
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch of the next pass, for every sampler and dataset that has epochs."""
         self._epochs.iteration = epoch
-        owner: Any = self._shard
+        owner: Any = self.share
         while owner is not None:
             if hasattr(owner, "set_epoch"):
                 owner.set_epoch(epoch)
@@ -126,37 +125,34 @@ class DataLoaderShard(DataLoader[Batch]):
 
         Collective: if ranks read shards of a stream, every rank must call.
         """
-        return self.place(self._epochs, self.fresh()).as_dict()
-
-    def place(self, epochs: EpochTracker, fresh: LoaderState) -> LoaderState:
-        """The state of this loader, whose passes `epochs` tracks; `fresh` is what it says whatever the place.
-
-        Collective: if ranks read shards of a stream, every rank must call.
-        """
+        epochs, fresh = self._epochs, self.fresh()
         standing = epochs.standing()
-        if standing is None and (pending := epochs.resume or epochs.finished) is not None:
-            return replace(pending, step=fresh.step)
-        generators, front = self._sampling_rng(), {"seeded": self._iterator is None, "sampler": self._sampler_state()}
+        if standing is None and epochs.pending is not None:
+            return replace(epochs.pending, step=fresh.step).as_dict()
+        generators = self._sampling_rng()
+        front: dict[str, Any] = {"seeded": self._iterator is None, "sampler": self._sampler_state()}
         sources = {} if self._reader is None else self._reader.front_states()
-        front["sources"] = {str(one): state for one, state in sources.items() if state is not None}
+        front["sources"] = {str(source): state for source, state in sources.items() if state is not None}
         if standing is None:
-            told = self._exchanged(front)
-            return replace(fresh, epoch=epochs.iteration, draws=generators.capture(), **LoaderState.merged(told))
-        running, at = standing
-        entries = running.entries(at, fresh) | {"begun": True, "epoch": running.number, "draws": running.draws}
-        if all(self._exchanged(running.at_end(at))):
-            with running.cursor.ended():
-                entries |= {"ended": True, "now": generators.capture(), **front}
+            entries = front | {"epoch": epochs.iteration, "draws": generators.capture()}
         else:
-            now = epochs.next_draws() or generators.capture()
-            entries |= {"now": {name: state for name, state in now.items() if name in SHARED}}
-            entries |= {"sampler": running.sampler, "seeded": running.seeded}
-        return replace(fresh, **LoaderState.merged(self._exchanged(entries)))
+            running, at = standing
+            entries = running.entries(at, fresh)
+            if all(self._told(running.at_end(at))):
+                with running.cursor.ended():
+                    entries |= front | {"ended": True, "now": generators.capture()}
+            else:
+                now = epochs.next_draws() or generators.capture()
+                entries["now"] = {name: state for name, state in now.items() if name in SHARED}
+        return replace(fresh, **LoaderState.merged(self._told(entries))).as_dict()
 
-    def _exchanged(self, mine: Any) -> list[Any]:
-        """What each rank says; Collective: if ranks read shards of a stream, every rank must call."""
-        alone = self._reader is None or not self._reader.rank_alone
-        if alone or self._transport is None or self._transport.size == 1:
+    def _told(self, mine: Any) -> list[Any]:
+        """What each rank says that has places of its own; Collective: if ranks read shards, every rank must call."""
+        return self._gathered(mine) if self._reader is not None and self._reader.rank_alone else [mine]
+
+    def _gathered(self, mine: Any) -> list[Any]:
+        """Collective: with a transport, every rank must call."""
+        if self._transport is None or self._transport.size == 1:
             return [mine]
         return self._transport.all_gather_objects(mine)
 
@@ -176,12 +172,12 @@ class DataLoaderShard(DataLoader[Batch]):
         self._epochs.put_at(found)
         self._seeds = found.seeded
         self._iterator = None  # workers that live on would not hear of it
-        sampler = innermost_sampler(self._shard)
+        sampler = innermost_sampler(self.share)
         if found.sampler is not None and is_stateful(sampler):
             sampler.load_state_dict(found.sampler)
         self.set_epoch(found.epoch + found.ended)
         states = found.now if found.begun else found.draws
-        own = {name: one for name, one in states.items() if name not in SHARED}
+        own = {name: state for name, state in states.items() if name not in SHARED}
         self._sampling_rng().put(states if self.where.index == 0 else own)
 
     def without_first(self, batches: int) -> Self:
@@ -211,33 +207,26 @@ class DataLoaderShard(DataLoader[Batch]):
     @property
     def rows(self) -> int | None:
         """Samples of a full batch of this rank; None when batches vary."""
-        if self._reader is not None:
-            return self._reader.settings.rows
-        return self._shard.rows if isinstance(self._shard, BatchSamplerShard) else self.batch_size
+        rows: int | None = self._source.rows
+        return rows
 
     @property
     def _index_sampler(self) -> Any:
         # what torch draws indices from: alone, `batch_sampler` stays the user's own object
-        return self.share if self.share is not None else self._shard
-
-    @property
-    def _shard(self) -> Any:
-        if self.share is not None:
-            return self.share
-        return self.batch_sampler if self.batch_sampler is not None else self.sampler
+        return self.sampler if self.share is None else self.share
 
     def _sampling_rng(self) -> SamplingRng:
-        if isinstance(self.dataset, IterableDataset):
-            own = self._reader is not None and self._reader.unit == "readers"  # whose draws are the script's affair
-            return SamplingRng(self, *() if own else (self.dataset if self._reader is None else self._reader.dataset,))
-        return SamplingRng(self, self._shard)
+        if self._reader is None:
+            return SamplingRng(self, self.share)
+        own = self._reader.unit == "readers"  # whose draws are the script's affair
+        return SamplingRng(self, *() if own else (self._reader.dataset,))
 
-    def begin_pass(self) -> tuple[EpochRun, Iterator[Any], bool]:
+    def _begin_pass(self) -> tuple[EpochRun, Iterator[Any], bool]:
         """A pass whose order is drawn, its batches before they are served, and whether it continues an earlier one.
 
         Collective: with a transport, every rank must call.
         """
-        state, self._epochs.resume = self._epochs.resume, None
+        state = self._epochs.take_pending()
         if state is not None:
             self._iterator = None  # workers that live on, of a loader without its first batches, are elsewhere
         if self._transport is not None:
@@ -258,7 +247,10 @@ class DataLoaderShard(DataLoader[Batch]):
         if self.share is not None:
             # where the epoch drew no seed for workers, as they lived on, the order is drawn as if none were drawn now
             self.share.before_draw = (lambda: generators.put(draws)) if self._iterator is None and not seeded else None
-        cursor, refusal = self._cursor(state), None
+            cursor: MapCursor | IterableCursor = MapCursor(self.share, state, self._skip * self._together)
+        else:
+            cursor = IterableCursor(self._source, self._transport, state, self._ending)
+        refusal = None
         with generators.at(draws if state is not None or follows else None):
             batches = super().__iter__()
             end_at_exit(batches)
@@ -266,35 +258,29 @@ class DataLoaderShard(DataLoader[Batch]):
                 cursor.begin()
             except ResumeError as error:
                 refusal = error
-        self._refuse_together(state, refusal)
-        return EpochRun(self.iteration, cursor, Epoch(self), draws, sampler, seeded), batches, state is not None
-
-    def _refuse_together(self, state: LoaderState | None, refusal: ResumeError | None) -> None:
-        """Collective: with a transport and a state, every rank must call."""
-        refusals = [refusal]
-        if state is not None and self._transport is not None and self._transport.size > 1:
-            refusals = self._transport.all_gather_objects(refusal)
-        for rank, found in enumerate(refusals):
+        for rank, found in enumerate(self._gathered(refusal) if state is not None else ()):
             if found is not None:
                 raise refusal or ResumeError(f"rank {rank} cannot continue: {found}")
+        return EpochRun(self.iteration, cursor, Epoch(self), draws, sampler, seeded), batches, state is not None
 
-    def _cursor(self, state: LoaderState | None) -> Cursor:
-        if self._reader is not None:
-            return IterableCursor(self._reader, self._transport, state, self._ending)
-        return MapCursor(self._shard, state, self._skip if state is None else 0)
+    def _served(self, running: EpochRun, batches: Iterator[Any], skip: int) -> Iterator[Any]:
+        """The batches of this rank, from `batches` as they are read; `skip` of them are left out."""
+        served = running.cursor.served(batches, running.epoch)
+        # what a sampler can leave out is passed over already
+        return islice(served, skip, None) if skip and self._reader is not None else served
 
     def fresh(self) -> LoaderState:
         """What a state of this loader holds whatever its place."""
-        reader, known = self._reader, self._fingerprint
+        source, known = self._source, self._fingerprint
         return LoaderState(
-            unit=self._shard.unit if reader is None else reader.unit,
-            streams=0 if reader is None else reader.streams,
-            step=(self._shard if reader is None else reader).round * self.clock.every,
-            drawn_by=type(innermost_sampler(self._shard)).__name__ if reader is None else None,
+            unit=source.unit,
+            streams=0 if self._reader is None else self._reader.streams,
+            step=source.round * self.clock.every,
+            drawn_by=type(innermost_sampler(self.share)).__name__ if self.share is not None else None,
             length=None if known is None else known.length,
             dataset=None if known is None else known.digest,
         )
 
     def _sampler_state(self) -> dict[str, Any] | None:
-        sampler = innermost_sampler(self._shard)
+        sampler = innermost_sampler(self.share)
         return state_of(sampler) if is_stateful(sampler) else None

@@ -6,7 +6,6 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from accel_data.loaders.dispatcher import DataLoaderDispatcher
 from accel_data.loaders.loader import DataLoaderShard
 
 KEPT = (
@@ -28,8 +27,7 @@ def settings_of(loader: DataLoader[Any]) -> dict[str, Any]:
 
     Raises: TypeError for a loader whose class iterates in a way of its own, which another loader could not repeat.
     """
-    known = (DataLoader.__iter__, DataLoaderShard.__iter__, DataLoaderDispatcher.__iter__)
-    if type(loader).__iter__ not in known:
+    if type(loader).__iter__ not in (DataLoader.__iter__, DataLoaderShard.__iter__):
         raise TypeError(
             f"{type(loader).__name__} iterates in a way of its own (it defines __iter__), which is lost when it is"
             " sharded; prepare a plain DataLoader, and put what it does into the dataset or the collate_fn"

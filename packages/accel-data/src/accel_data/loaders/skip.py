@@ -6,7 +6,6 @@ from typing import TypeVar, cast
 
 from torch.utils.data import DataLoader
 
-from accel_data.loaders.dispatcher import DataLoaderDispatcher
 from accel_data.loaders.loader import DataLoaderShard
 from accel_data.prepare import prepare_data_loader
 
@@ -24,6 +23,6 @@ def skip_first_batches(dataloader: DataLoader[Batch], num_batches: int = 0) -> D
     if isinstance(num_batches, bool) or not isinstance(num_batches, int) or num_batches < 0:
         raise ValueError(f"num_batches={num_batches!r}: expected a whole number of at least 0")
     ready = dataloader
-    if not isinstance(ready, DataLoaderShard | DataLoaderDispatcher):
+    if not isinstance(ready, DataLoaderShard):
         ready = prepare_data_loader(ready, num_processes=1, process_index=0)
     return cast("DataLoaderShard[Batch]", ready).without_first(num_batches)

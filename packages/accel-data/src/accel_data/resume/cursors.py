@@ -45,7 +45,7 @@ class MapCursor(Cursor):
     def __init__(self, shard: BatchSamplerShard, state: LoaderState | None, skip: int) -> None:
         self._shard = shard
         self._state = state
-        shard.start_at((state.consumed if state is not None else 0) + skip * shard.round)
+        shard.start_at(skip * shard.round if state is None else state.consumed)
 
     def begin(self) -> None:
         """Raises: ResumeError if the order is not the recorded one."""

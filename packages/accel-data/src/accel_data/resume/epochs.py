@@ -17,7 +17,7 @@ NOT_IN_LEDGER = ("shards", "readers")
 
 
 @final
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class EpochRun:
     """One pass: its number, its cursor, from what it was drawn, and how far it has come."""
 
@@ -39,7 +39,8 @@ class EpochRun:
         entries = self.cursor.entries(at)
         if fresh.length is not None and fresh.unit == "samples" and fresh.streams:
             entries["consumed"] = min(entries["consumed"], fresh.length)  # the last batch of a stream may be short
-        return entries
+        entries |= {"begun": True, "epoch": self.number, "draws": self.draws}
+        return entries | {"sampler": self.sampler, "seeded": self.seeded}
 
 
 @final
@@ -52,12 +53,8 @@ class EpochTracker:
 
     def __init__(self, clock: StepClock, ledger: Ledger | None, world: int) -> None:
         self.iteration = 0
-        #: how often the loader was put somewhere else
-        self.forgotten = 0
-        #: where the next pass continues
-        self.resume: LoaderState | None = None
-        #: the end of an epoch from which the next pass goes on
-        self.finished: LoaderState | None = None
+        #: where the loader was put, until the next pass begins
+        self.pending: LoaderState | None = None
         self.ledger = ledger
         self._clock = clock
         self._world = world
@@ -67,29 +64,31 @@ class EpochTracker:
     def open(self, running: EpochRun, fresh: Callable[[], LoaderState], *, resumed: bool) -> None:
         """Notes that a pass begins."""
         self._running.append(running)
-        self.finished = None
         self._tell("resume" if resumed else "start", running, fresh)
 
     def close(self, running: EpochRun, fresh: Callable[[], LoaderState]) -> None:
         """Notes that a pass is over, at its end or before; one that was forgotten counts no more."""
-        if not any(one is running for one in self._running):
+        if running not in self._running:
             return
         self.iteration += 1
-        self._running = [one for one in self._running if one is not running]
+        self._running.remove(running)
         running.steps_at_end = self._clock.steps
         running.epoch.loader = None
-        self._ended = None if self._clock.due else running
+        self._ended = running if running.ended and running.epoch.ticked and not self._clock.due else None
         self._tell("end" if running.ended else "left", running, fresh)
 
-    def put_at(self, found: LoaderState) -> None:
+    def put_at(self, state: LoaderState) -> None:
         """Forgets all passes: the loader is put somewhere else."""
         self._running, self._ended = [], None
-        self.forgotten += 1
-        self.resume = found if found.begun and not found.ended else None
-        self.finished = found if found.ended else None
-        if found.ended and self.ledger is not None and found.unit not in NOT_IN_LEDGER:
+        self.pending = state if state.begun else None
+        if state.ended:
             for event in ("resume", "end"):
-                self.ledger.write(event, found, world=self._world, drawn_from=found.draws)
+                self._write(event, state, state.draws)
+
+    def take_pending(self) -> LoaderState | None:
+        """The state from which the pass that begins now continues; None if it begins at its front."""
+        state, self.pending = self.pending, None
+        return None if state is None or state.ended else state
 
     def standing(self) -> tuple[EpochRun, Any] | None:
         """The newest pass, or an ended one whose last window is open, and the place in it; None between passes."""
@@ -107,20 +106,16 @@ class EpochTracker:
     def _unsettled(self) -> EpochRun | None:
         """The pass that ended inside an accumulation window which is still open."""
         ended = self._ended
-        if (
-            ended is None
-            or not (ended.ended and ended.epoch.ticked)
-            or self._clock.due
-            or self._clock.steps != ended.steps_at_end
-        ):
+        if ended is None or self._clock.due or self._clock.steps != ended.steps_at_end:
             return None
         return None if ended.epoch.settled == ended.epoch.at else ended
 
     def _tell(self, event: str, running: EpochRun, fresh: Callable[[], LoaderState]) -> None:
-        if self.ledger is None:
-            return
-        facts = fresh()
-        if facts.unit in NOT_IN_LEDGER:
-            return
-        about = replace(facts, epoch=running.number, **running.entries(running.epoch.at, facts))
-        self.ledger.write(event, about, world=self._world, drawn_from=running.draws)
+        if self.ledger is not None:
+            facts = fresh()
+            about = replace(facts, **running.entries(running.epoch.at, facts))
+            self._write(event, about, running.draws)
+
+    def _write(self, event: str, about: LoaderState, draws: dict[str, Any]) -> None:
+        if self.ledger is not None and about.unit not in NOT_IN_LEDGER:
+            self.ledger.write(event, about, world=self._world, drawn_from=draws)

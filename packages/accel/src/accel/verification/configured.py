@@ -9,7 +9,6 @@ from typing import Any, final
 import torch
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler
 from accel_data import DataLoaderShard
-from accel_data.loaders.dispatcher import DataLoaderDispatcher
 from torch import nn
 from torch.optim import Optimizer
 
@@ -48,7 +47,7 @@ class Recorder:
                 self._watch(one)
             elif isinstance(one, AcceleratedScheduler) and not any(one is known for known in self.schedulers):
                 self.schedulers.append(one)
-            elif isinstance(one, DataLoaderShard | DataLoaderDispatcher):
+            elif isinstance(one, DataLoaderShard):
                 self.loaders += 1
 
     def loss(self, loss: torch.Tensor, weight: torch.Tensor | float | None) -> None:
@@ -177,6 +176,5 @@ def recording(recorder: Recorder) -> Iterator[None]:
         facade |= {"backward": backward, "save_model": _nothing, "save": _nothing}
         stack.enter_context(replaced(Accelerator, facade))
         stack.enter_context(replaced(AcceleratedOptimizer, {"step": step}))
-        for kind in (DataLoaderShard, DataLoaderDispatcher):
-            stack.enter_context(replaced(kind, {"__iter__": stopping(kind.__iter__)}))
+        stack.enter_context(replaced(DataLoaderShard, {"__iter__": stopping(DataLoaderShard.__iter__)}))
         yield
