@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from accel_ops import concatenate, slice_tensors
 from accel_state import Tail
@@ -12,8 +11,7 @@ from accel_data.iterable.batch_size import can_be_cut, samples_in
 from accel_data.sharding.rank_slices import Ending
 
 
-@dataclass(frozen=True, slots=True)
-class GlobalBatch:
+class GlobalBatch(NamedTuple):
     """One batch of the whole job: the parts of ranks 1 and on, the end of the data, or why there is no more."""
 
     parts: list[Any] | None = None

@@ -168,10 +168,15 @@ class TorchDist(Transport):
             front = bytearray(mine.ljust(length, b"\0"))
             self._finish(self._dist.broadcast, self._torch.frombuffer(front, dtype=self._torch.uint8), source)
             theirs = bytes(front)
-        said = _front.read((theirs,), (source,)) if here else _front.read((theirs, mine), (source, self.rank))
-        if said.payloads is not None:
-            return said.payloads[0]
-        rest = self._torch.frombuffer(bytearray(payload.ljust(said.lengths[0], b"\0")), dtype=self._torch.uint8)
+        length = len(payload)
+        if here and len(mine) > length:  # the payload is in it
+            return payload
+        if not here:
+            said = _front.read((theirs, mine), (source, self.rank))
+            if said.payloads is not None:
+                return said.payloads[0]
+            length = said.lengths[0]
+        rest = self._torch.frombuffer(bytearray(payload.ljust(length, b"\0")), dtype=self._torch.uint8)
         rest = self.broadcast(rest, source)
         return ctypes.string_at(rest.data_ptr(), rest.numel())
 
