@@ -102,11 +102,9 @@ class LoaderState:
         wrong = sorted(set(state) - known)
         if wrong:
             raise ResumeError(f"the state has entries that no loader writes: {', '.join(map(repr, wrong))}")
-        sorts = {"epoch": int, "consumed": int, "step": int, "streams": int, "next_stream": int, "begun": bool}
-        sorts |= {"ended": bool, "front": dict}
-        sorts |= {"draws": dict, "now": dict, "taken": dict, "sources": dict, "unit": str, "seeded": bool}
+        sorts = {name: type(value) for name, value in asdict(cls()).items() if value is not None}
         odd = [
-            f"{name} is {state[name]!r}" for name, kind in sorts.items() if type(state.get(name, kind())) is not kind
+            f"{name} is {value!r}" for name, value in state.items() if type(value) is not sorts.get(name, type(value))
         ]
         if odd:
             raise ResumeError(f"the state is damaged: {', '.join(odd)}")

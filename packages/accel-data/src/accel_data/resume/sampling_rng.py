@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -39,44 +39,34 @@ class SamplingRng:
     """The generators from which an epoch of a loader is drawn.
 
     torch's default one is among them: loaders without a generator draw the seed of their workers from it. Python's and
-    NumPy's are where a sampler is not torch's own, or a stream, as nobody knows what it draws from.
+    NumPy's are if a sampler is not torch's own, or a stream, as nobody knows what it draws from.
     """
 
     def __init__(self, loader: DataLoader[Any], *roots: Any) -> None:
         owner = generator_owner(*roots)
-        self._loader = loader
-        self._owner = None if isinstance(owner, SeedableRandomSampler) else owner
-        samplers = [one for one in chain_of(roots) if isinstance(one, Sampler)]
-        streams = [one for one in roots if isinstance(one, IterableDataset)]
-        self._foreign = bool(streams) or any(not _is_known(type(one)) for one in samplers)
+        own = None if isinstance(owner, SeedableRandomSampler | None) else owner.generator
+        #: how to read the state of each generator, and how to put it there
+        self._generators: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {}
+        if loader.generator is not None:
+            self._generators["loader"] = loader.generator.get_state, loader.generator.set_state
+        if own is not None and own is not loader.generator:
+            self._generators["sampler"] = own.get_state, own.set_state
+        self._generators["default"] = torch.default_generator.get_state, torch.default_generator.set_state
+        foreign = [one for one in chain_of(roots) if isinstance(one, Sampler) and not _is_known(type(one))]
+        if foreign or any(isinstance(one, IterableDataset) for one in roots):
+            self._generators["python"] = _python_state, _set_python_state
+            if "numpy" in sys.modules:
+                self._generators["numpy"] = _numpy_state, _set_numpy_state
 
     def capture(self) -> dict[str, Any]:
         """Where the generators stand: tensors, and what JSON can hold."""
-        states: dict[str, Any] = {name: one.get_state() for name, one in self._own().items()}
-        states["default"] = torch.default_generator.get_state()
-        if self._foreign:
-            version, numbers, gauss = random.getstate()
-            states["python"] = [version, list(numbers), gauss]
-            numpy: Any = sys.modules.get("numpy")
-            if numpy is not None:
-                kind, keys, *rest = numpy.random.get_state()
-                states["numpy"] = [kind, keys.tolist(), *rest]
-        return states
+        return {name: state() for name, (state, _) in self._generators.items()}
 
     def put(self, states: dict[str, Any]) -> None:
         """Lets the generators stand there."""
-        for name, generator in self._own().items():
+        for name, (_, set_state) in self._generators.items():
             if name in states:
-                generator.set_state(states[name])
-        if "default" in states:
-            torch.default_generator.set_state(states["default"])
-        if self._foreign and "python" in states:
-            version, numbers, gauss = states["python"]
-            random.setstate((version, tuple(numbers), gauss))
-        numpy: Any = sys.modules.get("numpy")
-        if self._foreign and "numpy" in states and numpy is not None:
-            kind, keys, *rest = states["numpy"]
-            numpy.random.set_state((kind, keys, *rest))
+                set_state(states[name])
 
     @contextmanager
     def at(self, states: dict[str, Any] | None) -> Iterator[None]:
@@ -91,14 +81,24 @@ class SamplingRng:
         finally:
             self.put(before)
 
-    def _own(self) -> dict[str, torch.Generator]:
-        found: dict[str, torch.Generator] = {}
-        if self._loader.generator is not None:
-            found["loader"] = self._loader.generator
-        owned = None if self._owner is None else self._owner.generator
-        if owned is not None and owned is not self._loader.generator:
-            found["sampler"] = owned
-        return found
+
+def _python_state() -> list[Any]:
+    version, numbers, gauss = random.getstate()
+    return [version, list(numbers), gauss]
+
+
+def _set_python_state(state: list[Any]) -> None:
+    version, numbers, gauss = state
+    random.setstate((version, tuple(numbers), gauss))
+
+
+def _numpy_state() -> list[Any]:
+    kind, keys, *rest = sys.modules["numpy"].random.get_state()
+    return [kind, keys.tolist(), *rest]
+
+
+def _set_numpy_state(state: list[Any]) -> None:
+    sys.modules["numpy"].random.set_state(tuple(state))
 
 
 def _is_known(kind: type) -> bool:
