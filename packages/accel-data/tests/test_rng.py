@@ -9,7 +9,7 @@ import pytest
 import torch
 from accel_data import RNGType, prepare_data_loader, set_seed, synchronize_rng_state, synchronize_rng_states
 from accel_data.rng import rng_types_of
-from accel_data.workers.worker_seed import WorkerSeed
+from accel_data.workers.worker_start import seeded
 from accel_state.devices.cpu import Cpu
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
@@ -67,7 +67,7 @@ def test_the_users_own_worker_init_has_the_last_word(world: MakeWorld) -> None:
 
 def test_a_worker_seed_calls_what_comes_after_it() -> None:
     called: list[int] = []
-    WorkerSeed(1, called.append)(5)
+    seeded(1, called.append)(5)
     assert called == [5]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from accel_data import prepare_data_loader
-from accel_data.workers.worker_signals import Shield, shielded
+from accel_data.workers.worker_start import shielded
 from accel_testing import MakeWorld
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -61,8 +61,7 @@ def test_a_handler_of_somebody_else_is_left_to_the_workers() -> None:
 def test_the_shield_ignores_what_is_noted_and_then_calls_the_function_of_the_script(noted: Noting) -> None:
     seen: list[int] = []
     shield: Any = shielded(seen.append)
-    assert isinstance(shield, Shield)
-    assert sorted(shield.signals) == sorted([signal.SIGTERM, signal.SIGUSR1])
+    assert sorted(shield.args[0]) == sorted([signal.SIGTERM, signal.SIGUSR1])
     shield(3)
     assert seen == [3]
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN

@@ -26,8 +26,7 @@ from accel_data.rng import RNGType, rng_types_of
 from accel_data.sharding.batch_sampler_shard import BatchSamplerShard, innermost_sampler
 from accel_data.sharding.rank_slices import DataRank, Ending
 from accel_data.sharding.seedable_sampler import SeedableRandomSampler
-from accel_data.workers.worker_seed import WorkerSeed
-from accel_data.workers.worker_signals import shielded
+from accel_data.workers.worker_start import seeded, shielded
 
 Batch = TypeVar("Batch")
 
@@ -108,7 +107,7 @@ def prepare_data_loader(
     reads, split = (where, split_batches) if dispatching is None else (DataRank(0, 1), False)
     own_seeds = RNGType.TORCH not in rng_types if reading is None else reading.shards is not None
     if reads.index > 0 and own_seeds and settings["num_workers"] > 0:
-        settings["worker_init_fn"] = WorkerSeed(where.index, settings["worker_init_fn"])
+        settings["worker_init_fn"] = seeded(where.index, settings["worker_init_fn"])
     if reading is not None:
         source = _reader(dataloader, source, reads, split, end, reading)
         source.tells_first = check_datasets and together and reading.way is Way.EVERY

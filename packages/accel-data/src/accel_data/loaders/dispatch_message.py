@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from accel_ops import concatenate, slice_tensors
 from accel_state import Tail
 
-from accel_data.iterable.batch_size import can_be_cut, samples_in
+from accel_data.iterable.batch_size import can_be_cut, filled, samples_in
 from accel_data.sharding.rank_slices import Ending
 
 
@@ -41,20 +42,18 @@ def slices_of(batches: list[Any], start: list[Any], world: int, ending: Ending) 
 
 
 def _divided(whole: Any, first: Any, world: int, ending: Ending) -> tuple[list[Any], Tail | None]:
-    real = samples_in(whole)
-    bounds = [rank * real // world for rank in range(world + 1)]
-    rows = -(-real // world)
+    real, rows = samples_in(whole), -(-samples_in(whole) // world)
     if ending is Ending.EXACT and real < rows * world:
-        counts = tuple(bounds[rank + 1] - bounds[rank] for rank in range(world))
+        bounds = [rank * real // world for rank in range(world + 1)]
+        counts = tuple(end - begin for begin, end in pairwise(bounds))
+        # a rank that gets none is served one that does not count
         parts = [
-            slice_tensors(whole, slice(bounds[rank], bounds[rank + 1]) if counts[rank] else slice(0, 1))
-            for rank in range(world)
+            slice_tensors(whole, slice(begin, end) if begin < end else slice(0, 1)) for begin, end in pairwise(bounds)
         ]
         return parts, Tail(counts, tuple(max(count, 1) for count in counts))
     # also if it comes out even: what was repeated for a full batch has more entries
     tail = Tail((rows,) * world, (rows,) * world) if rows < samples_in(first) // world else None
     if real < rows * world:
         tail = Tail(tuple(min(max(real - rank * rows, 0), rows) for rank in range(world)), (rows,) * world)
-        while (have := samples_in(whole)) < rows * world:
-            whole = concatenate([whole, slice_tensors(first, slice(0, rows * world - have))])
+        whole = filled(whole, first, rows * world)
     return [slice_tensors(whole, slice(rank * rows, (rank + 1) * rows)) for rank in range(world)], tail

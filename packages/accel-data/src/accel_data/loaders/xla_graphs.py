@@ -17,7 +17,7 @@ class Graphs:
     def __init__(self, clock: StepClock, cut: Callable[[], None] | None) -> None:
         self._clock = clock
         self._cut = cut
-        self._first: dict[str, tuple[int, ...]] | None = None
+        self._first: dict[str, list[int]] | None = None
         self._said = False
 
     def fed(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -40,13 +40,13 @@ class Graphs:
 
     def _change(self, batch: Any) -> str | None:
         """The first tensor whose shape is another one than before, with both shapes."""
-        found = {path: tuple(leaf.shape) for path, leaf in leaves(batch) if isinstance(leaf, torch.Tensor)}
+        shapes = {path: list(leaf.shape) for path, leaf in leaves(batch) if isinstance(leaf, torch.Tensor)}
         if self._first is None:
-            self._first = found
-        for path in [*self._first, *found]:
-            before, now = self._first.get(path), found.get(path)
+            self._first = shapes
+        for path in self._first | shapes:
+            before, now = self._first.get(path, "not there"), shapes.get(path, "not there")
             if before != now:
-                return f"batch{path} was {_words(before)} and is {_words(now)}"
+                return f"batch{path} was {before} and is {now}"
         return None
 
 
@@ -55,7 +55,3 @@ def graphs_of(device: torch.device | str | None, clock: StepClock, hardware: Dev
     if device is None or torch.device(device).type != "xla":
         return None
     return Graphs(clock, None if hardware is None else hardware.step_boundary)
-
-
-def _words(shape: tuple[int, ...] | None) -> str:
-    return "not there" if shape is None else str(list(shape))
