@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import islice
 from types import FunctionType
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from accel_state import Transport
 from torch.utils.data import Dataset, IterableDataset
 
-from accel_data.checks.content_hash import digest_of, hexadecimal, is_scalar, own_attributes, positions
+from accel_data.checks.content_hash import ROOM, digest_of, hexadecimal, own_attributes
 
 #: what may differ between the ranks of a sane job, by its name
 PRIVATE = re.compile(r"seed|epoch|cache|memo|buffer|timestamp|(^|_)(pid|port|device|gpu)(_|$)", re.IGNORECASE)
@@ -21,10 +22,9 @@ PRIVATE = re.compile(r"seed|epoch|cache|memo|buffer|timestamp|(^|_)(pid|port|dev
 HUGGING_FACE = ("datasets.arrow_dataset", "datasets.iterable_dataset", "datasets.table")
 #: scalars of a tuple that is a setting, such as (rank, world size), and not data
 SETTINGS = 4
-#: entries read of each container; datasets looked at of a list of them; attributes that count in all
-ENTRIES, NESTED, PARTS = 256, 32, 256
-#: rows and differences that an error shows
-ROWS, SHOWN = 16, 5
+#: datasets looked at of a list of them; attributes that count in all; ranks and differences that an error shows
+NESTED, PARTS, RANKS, SHOWN = 32, 256, 16, 5
+SPLIT_BY_NODE = "it is sharded already, by split_dataset_by_node or webdataset.split_by_node"
 
 OTHER_SPLITS = (
     "Each rank would take its share of its own dataset: samples would be lost, and others used twice.\n"
@@ -45,33 +45,46 @@ OFF = (
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What tells datasets apart: their class, their length where they have one, and a digest of what they hold."""
+    """What tells datasets apart: their class, their length where they have one, and a digest of their `parts`."""
 
     kind: str
     length: int | None
     digest: str
+    parts: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __str__(self) -> str:
         length = "no length" if self.length is None else f"{self.length} samples"
         return f"{self.kind}, {length}, {self.digest}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """A fingerprint, and what it was made of: the digest of each attribute that counts."""
-
-    fingerprint: Fingerprint
-    parts: Mapping[str, str]
-    stream: bool
-    by_node: bool
-
-
-def fingerprint(dataset: object) -> Fingerprint:
+def fingerprint(dataset: Any) -> Fingerprint:
     """The same in every process for the same dataset; no sample is read and no random number drawn.
 
     Of what the dataset holds a few hundred entries count: two datasets that differ in a single one may look the same.
     """
-    return _look(dataset).fingerprint
+    parts: dict[str, str] = {}
+    seen: set[int] = set()
+    # breadth first, so that what the dataset holds itself counts even where there is more inside than is looked at
+    waiting = deque([("", dataset, False, ROOM)])
+    while waiting and len(parts) < PARTS:
+        path, value, stream, room = waiting.popleft()
+        if part := _part(value, room, stream=stream):
+            parts[path or "the dataset itself"] = part
+        if _splits_by_node(path, value):
+            parts[SPLIT_BY_NODE] = ""
+        datasets = {id(one): (place, one) for place, one in _datasets(path, value) if id(one) not in seen}
+        seen |= datasets.keys()
+        for place, holder in datasets.values():
+            parts[f"the class of {place}"] = type(holder).__name__
+            flows = stream or issubclass(type(holder), IterableDataset)
+            for name, attribute in own_attributes(holder).items():
+                if not PRIVATE.search(name):
+                    waiting.append((f"{place}.{name}".lstrip("."), attribute, flows, room // len(datasets)))
+    length = None
+    # of a dataset that has no length, or cannot tell it yet, in the many ways in which datasets say so
+    with suppress(TypeError, AttributeError, ValueError, OverflowError, RuntimeError, LookupError, OSError):
+        length = len(dataset)
+    return Fingerprint(type(dataset).__name__, length, hexadecimal(sorted(parts.items())), parts)
 
 
 def check_same_dataset(dataset: object, transport: Transport) -> Fingerprint:
@@ -82,124 +95,60 @@ def check_same_dataset(dataset: object, transport: Transport) -> Fingerprint:
     Raises: ValueError on every rank, with what each holds, when datasets differ or are sharded already.
     Collective: every rank of the transport must call.
     """
-    mine = _look(dataset)
+    mine = fingerprint(dataset)
     if transport.size == 1:
-        return mine.fingerprint
+        return mine
     everyone = transport.all_gather_objects(mine)
-    differences = _differences(everyone)
-    if any(one.by_node for one in everyone):
-        differences.append("it is sharded already, by split_dataset_by_node or webdataset.split_by_node")
+    split = any(SPLIT_BY_NODE in one.parts for one in everyone)
+    differences = [*_differences(everyone), *([SPLIT_BY_NODE] if split else [])]
     if differences:
-        raise ValueError(_refusal(everyone, differences))
-    return mine.fingerprint
+        rows = [f"\n  rank {rank}: {one}" for rank, one in enumerate(everyone)]
+        rows[RANKS:] = [f"\n  and {len(rows) - RANKS} ranks more"] if len(rows) > RANKS else []
+        differences[SHOWN:] = ["more"] if len(differences) > SHOWN else []
+        advice = SHARDED if split or isinstance(dataset, IterableDataset) else OTHER_SPLITS
+        raise ValueError(
+            f"all ranks share one dataset, and hold different ones:{''.join(rows)}\n"
+            f"What differs: {'; '.join(differences)}.\n{advice}{OFF}"
+        )
+    return mine
 
 
-def _look(dataset: object) -> _Look:
-    stream = isinstance(dataset, IterableDataset)
-    parts: dict[str, str] = {}
-    by_node = False
-    seen: set[int] = set()
-    # breadth first, so that what the dataset holds itself counts even where there is more inside than is looked at
-    waiting = deque([("", dataset, stream, ENTRIES)])
-    while waiting and len(parts) < PARTS:
-        path, holder, flows, room = waiting.popleft()
-        if id(holder) in seen:
-            continue
-        seen.add(id(holder))
-        parts |= _part(path or "the dataset itself", holder, room, stream=False)
-        for name, value in _attributes(holder):
-            inside = f"{path}.{name}" if path else name
-            by_node = by_node or _splits_by_node(name, value)
-            parts |= _part(inside, value, room, stream=flows)
-            datasets = list(_datasets(inside, name, value))
-            for nested, one in datasets:
-                parts[f"the class of {nested}"] = type(one).__name__
-                flows_too = flows or issubclass(type(one), IterableDataset)
-                waiting.append((nested, one, flows_too, max(room // len(datasets), 4)))
-    kind, length = type(dataset).__name__, _length(dataset)
-    digest = hexadecimal([kind, str(length), *(text for part in sorted(parts.items()) for text in part)])
-    return _Look(Fingerprint(kind, length, digest), parts, stream, by_node)
-
-
-def _splits_by_node(name: str, value: Any) -> bool:
-    """Whether an attribute shows that split_dataset_by_node, or a stage of webdataset, gives each node its part."""
-    if name == "_distributed":
-        return {"rank", "world_size"} <= own_attributes(value).keys()
-    stages = value if name == "pipeline" and type(value) is list else ()
-    return any(type(one) is FunctionType and one.__name__ == "split_by_node" for one in stages)
-
-
-def _length(dataset: Any) -> int | None:
-    try:
-        return len(dataset)
-    # of a dataset that has no length, or cannot tell it yet, in the many ways in which datasets say so
-    except (
-        TypeError,
-        NotImplementedError,
-        AttributeError,
-        ValueError,
-        OverflowError,
-        RuntimeError,
-        LookupError,
-        OSError,
-    ):
-        return None
-
-
-def _attributes(holder: object) -> list[tuple[str, Any]]:
-    found = own_attributes(holder)
-    names = sorted(name for name in found if type(name) is str and not PRIVATE.search(name))
-    return [(name, found[name]) for name in names]
-
-
-def _part(path: str, value: Any, room: int, *, stream: bool) -> dict[str, str]:
+def _part(value: Any, room: int, *, stream: bool) -> str | None:
     """What counts of one attribute. A scalar may be the rank, the device or a path; a stream's may be its bounds."""
-    if stream and type(value) is int:
-        return {path: str(value) if abs(value) < 2**64 else hex(value)}
-    if stream and type(value) is range and abs(value.start) < 2**64 > abs(value.stop):
-        return {path: repr(value)}
-    settings = not stream and type(value) is tuple and len(value) <= SETTINGS and all(map(is_scalar, value))
-    digest = None if settings else digest_of(value, room)
-    return {} if digest is None else {path: digest}
+    if stream and type(value) in (int, range):
+        with suppress(ValueError):  # Python writes no number of thousands of digits
+            return repr(value)
+    settings = not stream and type(value) is tuple and len(value) <= SETTINGS and not any(map(digest_of, value))
+    return None if settings else digest_of(value, room)
 
 
-def _datasets(path: str, name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The datasets inside of one attribute, with their paths."""
-    entries = [(path, value)]
-    if type(value) in (list, tuple):
-        entries = [(f"{path}[{position}]", value[position]) for position in positions(len(value), NESTED)]
-    elif type(value) is dict:
-        entries = [(f"{path}[{key!r}]", one) for key, one in islice(value.items(), NESTED) if type(key) in (int, str)]
-    named = name.strip("_") in ("dataset", "datasets")
-    for place, one in entries:
-        kind = type(one)
-        if issubclass(kind, Dataset) or kind.__module__ in HUGGING_FACE or (named and own_attributes(one)):
+def _splits_by_node(path: str, value: Any) -> bool:
+    """Whether an attribute shows that split_dataset_by_node, or a stage of webdataset, gives each node its part."""
+    if path.endswith("pipeline") and type(value) is list:
+        return any(type(stage) is FunctionType and stage.__name__ == "split_by_node" for stage in value)
+    return f".{path}".endswith("._distributed") and {"rank", "world_size"} <= own_attributes(value).keys()
+
+
+def _datasets(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The datasets in one attribute, with their paths; the dataset itself has none."""
+    inside: Any = enumerate(value) if type(value) in (list, tuple) else value.items() if type(value) is dict else ()
+    named = path.rpartition(".")[2].strip("_") in ("dataset", "datasets")
+    entries = [(f"{path}[{key!r}]", entry) for key, entry in islice(inside, NESTED) if type(key) in (int, str)]
+    for place, one in [(path, value), *entries]:
+        known = issubclass(type(one), Dataset) or type(one).__module__ in HUGGING_FACE
+        if known or ((named or not place) and own_attributes(one)):
             yield place, one
 
 
-def _differences(everyone: Sequence[_Look]) -> list[str]:
+def _differences(everyone: Sequence[Fingerprint]) -> Iterator[str]:
     """In words, what differs between two ranks that both have it."""
-    kinds = {one.fingerprint.kind for one in everyone}
-    if len(kinds) > 1:
-        return ["the class"]
-    found = []
-    if len({one.fingerprint.length for one in everyone} - {None}) > 1:
-        found.append("the length")
+    if len({one.kind for one in everyone}) > 1:
+        yield "the class"
+        return
+    if len({one.length for one in everyone} - {None}) > 1:
+        yield "the length"
     for path in sorted(set.intersection(*(set(one.parts) for one in everyone))):
         values = [one.parts[path] for one in everyone]
         other = next((rank for rank, value in enumerate(values) if value != values[0]), 0)
         if other:
-            found.append(f"{path} ({values[0]} on rank 0, {values[other]} on rank {other})")
-    return found
-
-
-def _refusal(everyone: Sequence[_Look], differences: Sequence[str]) -> str:
-    rows = [f"\n  rank {rank}: {one.fingerprint}" for rank, one in enumerate(everyone)]
-    if len(rows) > ROWS:
-        rows[ROWS:] = [f"\n  and {len(rows) - ROWS} ranks more"]
-    shown = [*differences[:SHOWN], *(["more"] if len(differences) > SHOWN else [])]
-    return (
-        f"all ranks share one dataset, and hold different ones:{''.join(rows)}\nWhat differs: {'; '.join(shown)}.\n"
-        + (SHARDED if any(one.stream or one.by_node for one in everyone) else OTHER_SPLITS)
-        + OFF
-    )
+            yield f"{path} ({values[0]} on rank 0, {values[other]} on rank {other})"
