@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from accel_data import DataLoaderDispatcher, DataLoaderShard, Ending, prepare_data_loader
+from accel_data import DataLoaderDispatcher, Ending, prepare_data_loader
 from accel_data.loaders.dispatch_message import slices_of
 from accel_state import PeerFailed, StepClock, Tail
 from accel_state.transports.single import Single
@@ -277,8 +277,9 @@ class Epochs(RandomSampler):
 
 def test_the_epoch_is_told_to_a_sampler_that_takes_it() -> None:
     sampler = Epochs(range(4))
-    reader: DataLoaderShard[Tensor] = DataLoaderShard(RangeDataset(4), sampler=sampler, batch_size=2)
-    loader = DataLoaderDispatcher(reader, transport=Single(), clock=StepClock(), sampler=sampler, batch_size=2)
+    loader: DataLoaderDispatcher[Tensor] = DataLoaderDispatcher(
+        RangeDataset(4), transport=Single(), clock=StepClock(), sampler=sampler, batch_size=2
+    )
     loader.set_epoch(5)
     assert sampler.epoch == 5
     assert loader.iteration == 5

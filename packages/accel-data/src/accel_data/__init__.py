@@ -8,7 +8,6 @@ from accel_data.loaders.skip import skip_first_batches
 from accel_data.prepare import prepare_data_loader
 from accel_data.resume.ledger import Ledger, LedgerError, Served, verify
 from accel_data.resume.loader_state import ResumeError
-from accel_data.rng import RNGType, set_seed, synchronize_rng_state, synchronize_rng_states
 from accel_data.sharding.batch_sampler_shard import BatchSamplerShard
 from accel_data.sharding.rank_slices import DataRank, Ending
 from accel_data.sharding.seedable_sampler import SeedableRandomSampler
@@ -23,16 +22,12 @@ __all__ = [
     "IterableDatasetShard",
     "Ledger",
     "LedgerError",
-    "RNGType",
     "ResumeError",
     "SeedableRandomSampler",
     "Served",
     "check_same_dataset",
     "fingerprint",
     "prepare_data_loader",
-    "set_seed",
     "skip_first_batches",
-    "synchronize_rng_state",
-    "synchronize_rng_states",
     "verify",
 ]

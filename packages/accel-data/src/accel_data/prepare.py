@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import torch
+from accel_ops.rng import RNGType, rng_types_of
 from accel_state import Device, StepClock, Transport
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 from torch.utils.data.distributed import DistributedSampler
@@ -22,7 +23,6 @@ from accel_data.loaders.loader import DataLoaderShard
 from accel_data.loaders.loader_kwargs import settings_of
 from accel_data.resume.ledger import Ledger
 from accel_data.resume.sampling_rng import generator_owner
-from accel_data.rng import RNGType, rng_types_of
 from accel_data.sharding.batch_sampler_shard import BatchSamplerShard, innermost_sampler
 from accel_data.sharding.rank_slices import DataRank, Ending
 from accel_data.sharding.seedable_sampler import SeedableRandomSampler

@@ -1,4 +1,4 @@
-"""Gather, reduce, broadcast, pad and move nested tensors between processes."""
+"""Gather, reduce, broadcast, pad and move nested tensors between processes, and make their generators equal."""
 
 from accel_ops.agree import ShapeMismatch
 from accel_ops.broadcast import broadcast, broadcast_object_list
@@ -7,6 +7,7 @@ from accel_ops.metrics import gather_for_metrics
 from accel_ops.move import send_to_device
 from accel_ops.pad import pad_across_processes, pad_input_tensors
 from accel_ops.reduce import reduce
+from accel_ops.rng import RNGType, set_seed, synchronize_rng_state, synchronize_rng_states
 from accel_ops.tree import (
     concatenate,
     convert_to_fp32,
@@ -23,6 +24,7 @@ from accel_ops.tree import (
 )
 
 __all__ = [
+    "RNGType",
     "ShapeMismatch",
     "broadcast",
     "broadcast_object_list",
@@ -44,5 +46,8 @@ __all__ = [
     "reduce",
     "same_mapping",
     "send_to_device",
+    "set_seed",
     "slice_tensors",
+    "synchronize_rng_state",
+    "synchronize_rng_states",
 ]

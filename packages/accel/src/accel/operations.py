@@ -1,11 +1,10 @@
-"""The functions of accel-ops and accel-data, bound to the run of this process."""
+"""The functions of accel-ops, bound to the run of this process."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-import accel_data
 import accel_ops
 import torch
 from accel_state import PartialState, Reduction, Transport
@@ -64,16 +63,16 @@ def pad_across_processes(tensor: Any, dim: int = 0, pad_index: float = 0, pad_fi
 def synchronize_rng_state(rng_type: str | None = None, generator: torch.Generator | None = None) -> None:
     """Puts one random generator where that of the main process stands. Collective."""
     run = PartialState().run
-    accel_data.synchronize_rng_state(rng_type, generator, transport=run.transport, device=run.device)
+    accel_ops.synchronize_rng_state(rng_type, generator, transport=run.transport, device=run.device)
 
 
 def synchronize_rng_states(rng_types: Iterable[str], generator: torch.Generator | None = None) -> None:
     """Puts random generators where those of the main process stand. Collective."""
     run = PartialState().run
-    accel_data.synchronize_rng_states(rng_types, generator, transport=run.transport, device=run.device)
+    accel_ops.synchronize_rng_states(rng_types, generator, transport=run.transport, device=run.device)
 
 
 def set_seed(seed: int, device_specific: bool = False, deterministic: bool = False) -> None:
     """Seeds Python, NumPy and torch; one seed a process when device-specific."""
     rank = PartialState().process_index if device_specific else 0
-    accel_data.set_seed(seed, device_specific, deterministic, rank=rank)
+    accel_ops.set_seed(seed, device_specific, deterministic, rank=rank)

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from accel_amp import PRECISIONS
-from accel_data import RNGType
-from accel_data.rng import rng_types_of
+from accel_ops.rng import RNGType, rng_types_of
 from accel_parallel import STRATEGIES, Strategy
 from accel_state.environ import settings as environ_settings
 

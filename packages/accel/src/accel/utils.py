@@ -1,8 +1,8 @@
 """Names that scripts import from `utils`; nothing is defined here."""
 
 from accel_checkpoint import load_checkpoint_in_model
-from accel_data import RNGType
 from accel_ops import (
+    RNGType,
     concatenate,
     convert_to_fp32,
     find_batch_size,

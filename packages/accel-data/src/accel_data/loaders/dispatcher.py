@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 
 import torch
 from accel_ops import recursively_apply
+from accel_ops.rng import RNGType, synchronize_rng_states
 from accel_state import Epoch, PeerFailed, Transport
 
 from accel_data.loaders.dispatch_message import GlobalBatch, slices_of
 from accel_data.loaders.loader import DataLoaderShard
 from accel_data.resume.epochs import EpochRun
 from accel_data.resume.loader_state import LoaderState
-from accel_data.rng import RNGType, synchronize_rng_states
 from accel_data.sharding.rank_slices import DataRank, Ending, refuse_split, slices_in, with_last
 
 Batch = TypeVar("Batch")

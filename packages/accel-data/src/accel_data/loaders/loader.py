@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any, Self, TypeVar
 
 import torch
+from accel_ops.rng import RNGType, synchronize_rng_states
 from accel_state import Device, Epoch, StepClock, Transport
 from torch.utils.data import DataLoader
 
@@ -23,7 +24,6 @@ from accel_data.resume.epochs import EpochRun, EpochTracker
 from accel_data.resume.ledger import Ledger
 from accel_data.resume.loader_state import LoaderState, ResumeError
 from accel_data.resume.sampling_rng import SHARED, SamplingRng
-from accel_data.rng import RNGType, synchronize_rng_states
 from accel_data.sharding.batch_sampler_shard import BatchSamplerShard, inner_sampler, innermost_sampler
 from accel_data.sharding.rank_slices import DataRank, Ending
 from accel_data.workers.worker_shutdown import end_at_exit

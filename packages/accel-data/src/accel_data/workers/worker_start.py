@@ -7,8 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-
-from accel_data.rng import seed_everything
+from accel_ops.rng import seed_everything
 
 Start = Callable[[int], None]
 
