@@ -74,6 +74,19 @@ def test_a_skip_after_a_load_leaves_nothing_out_twice() -> None:
     assert len(ids(again)) == 20
 
 
+def test_a_skip_of_a_loader_that_is_not_prepared_begins_at_the_epoch_of_its_sampler() -> None:
+    sampler = SeedableRandomSampler(range(20), data_seed=5)
+    plain = DataLoader(RangeDataset(20), 2, sampler=sampler)
+    zero, one, two = (ids(plain) for _ in range(3))
+    sampler.set_epoch(1)
+    rest = skip_first_batches(plain, 3)
+    assert ids(rest) == one[6:]
+    assert ids(rest) == two[6:]
+    sampler.set_epoch(0)
+    assert ids(skip_first_batches(plain, 0)) == zero
+    assert ids(plain) == one
+
+
 def dispatched_after(state: State | None, skip: int) -> tuple[list[int], State]:
     plain: Any = DataLoader(RangeDataset(24), 2)
     one: Any = prepare_data_loader(plain, transport=TorchDist(), dispatch_batches=True)

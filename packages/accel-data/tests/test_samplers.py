@@ -295,6 +295,19 @@ def test_a_seedable_sampler_of_a_plain_loader_draws_a_new_order_each_epoch(worke
     assert len(set(map(tuple, found))) == 3
 
 
+@pytest.mark.parametrize("kind", [BatchSampler, LongestFirst])
+def test_a_seedable_sampler_of_a_shard_draws_a_new_order_each_pass(kind: type[BatchSampler]) -> None:
+    """A BatchSamplerShard may be used without `prepare`; then nobody calls `set_epoch`."""
+    sampler = SeedableRandomSampler(range(20), data_seed=5)
+    batches = kind(sampler, 2, False)
+    shard = BatchSamplerShard(batches, 1, 0)
+    found = [list(shard) for _ in range(3)]
+    for epoch, order in enumerate(found):
+        sampler.set_epoch(epoch)
+        assert list(batches) == order, epoch
+    assert len({str(order) for order in found}) == 3
+
+
 def test_a_seedable_sampler_without_a_seed_takes_that_of_torch() -> None:
     torch.manual_seed(11)
     assert SeedableRandomSampler(range(9)).initial_seed == 11

@@ -8,6 +8,8 @@ from torch.utils.data import DataLoader
 
 from accel_data.loaders.loader import DataLoaderShard
 from accel_data.prepare import prepare_data_loader
+from accel_data.sharding.batch_sampler_shard import innermost_sampler
+from accel_data.sharding.seedable_sampler import SeedableRandomSampler
 
 Batch = TypeVar("Batch")
 
@@ -22,7 +24,10 @@ def skip_first_batches(dataloader: DataLoader[Batch], num_batches: int = 0) -> D
     """
     if isinstance(num_batches, bool) or not isinstance(num_batches, int) or num_batches < 0:
         raise ValueError(f"num_batches={num_batches!r}: expected a whole number of at least 0")
-    ready = dataloader
-    if not isinstance(ready, DataLoaderShard):
-        ready = prepare_data_loader(ready, num_processes=1, process_index=0)
-    return cast("DataLoaderShard[Batch]", ready).without_first(num_batches)
+    if isinstance(dataloader, DataLoaderShard):
+        return dataloader.without_first(num_batches)
+    ready = cast("DataLoaderShard[Batch]", prepare_data_loader(dataloader, num_processes=1, process_index=0))
+    sampler = innermost_sampler(dataloader)
+    if isinstance(sampler, SeedableRandomSampler):
+        ready.set_epoch(sampler.epoch)
+    return ready.without_first(num_batches)

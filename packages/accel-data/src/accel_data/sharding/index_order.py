@@ -256,7 +256,7 @@ def draw(sampler: Any) -> IndexOrder:
         return KnownOrder(range(len(sampler.data_source)))
     if isinstance(sampler, RandomSampler) and _permutes(sampler):
         if isinstance(sampler, SeedableRandomSampler):
-            sampler.seed_epoch()
+            sampler.begin_epoch()
         # as RandomSampler does, less its list of Python numbers, of which a rank needs only its share
         generator = sampler.generator
         if generator is None:

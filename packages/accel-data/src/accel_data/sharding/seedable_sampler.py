@@ -18,15 +18,14 @@ class SeedableRandomSampler(RandomSampler):
         self.epoch = 0
 
     def __iter__(self) -> Iterator[int]:
-        self.seed_epoch()
-        self.epoch += 1  # the next pass has it where nobody calls `set_epoch`, as prepared loaders do
+        self.begin_epoch()
         yield from super().__iter__()
 
-    def seed_epoch(self) -> None:
-        """Gives the sampler the generator of its epoch."""
-        generator = torch.Generator()
-        generator.manual_seed((self.initial_seed + self.epoch) % 2**63)
-        self.generator = generator
+    def begin_epoch(self) -> None:
+        """Gives the sampler the generator of its epoch, and moves on to the next."""
+        self.generator = torch.Generator()
+        self.generator.manual_seed((self.initial_seed + self.epoch) % 2**63)
+        self.epoch += 1  # the next pass has it where nobody calls `set_epoch`, as prepared loaders do
 
     def state_dict(self) -> dict[str, int]:
         """The seed; the epoch is its loader's to tell."""
