@@ -1,9 +1,11 @@
 """Index arithmetic: which samples a rank gets, and what is real in the last round."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
+from accel_data.sharding.index_order import LazyOrder
 from accel_data.sharding.rank_slices import (
     DataRank,
     Ending,
@@ -59,7 +61,7 @@ def test_nothing_that_is_dropped_or_uneven_has_a_tail(ending: Ending) -> None:
         for rank in range(3)
         for part in [
             *slices_of_samples(range(10), DataRank(rank, 3), rows=2, ending=ending),
-            *slices_of_batches([[0], [1], [2], [3]], DataRank(rank, 3), rows=None, ending=ending),
+            *slices_of_batches([[0], [1], [2], [3]], DataRank(rank, 3), ending=ending),
         ]
     ]
     assert [part.tail for part in parts] == [None] * len(parts)
@@ -67,34 +69,85 @@ def test_nothing_that_is_dropped_or_uneven_has_a_tail(ending: Ending) -> None:
 
 def test_whole_batches_that_vary_are_repeated_whole() -> None:
     batches = [[0, 1, 2], [3], [4, 5]]
-    parts = list(slices_of_batches(batches, DataRank(1, 2), rows=None, ending=Ending.REPEAT))
+    parts = list(slices_of_batches(batches, DataRank(1, 2), ending=Ending.REPEAT))
     assert parts == [RankSlice([3], None), RankSlice([0, 1, 2], Tail((2, 0), (2, 3)))]
 
 
+def dealt_batches(
+    batches: Iterable[Any], where: DataRank, rows: int, ending: Ending
+) -> tuple[Iterator[Any], LazyOrder]:
+    """The batches of a rank, of a batch sampler that says how many samples its batches have; and their order."""
+    order = LazyOrder(iter(batches), 0, where.of, whole=True)
+    return itertools.chain.from_iterable(order.deal(where, rows=rows, ending=ending)), order
+
+
 def test_a_short_last_batch_of_a_full_round_is_filled_up_too() -> None:
+    for rank, last in enumerate(([4, 5], [6, 0])):
+        found, order = dealt_batches([[0, 1], [2, 3], [4, 5], [6]], DataRank(rank, 2), 2, Ending.REPEAT)
+        assert list(found)[-1] == last
+        assert (order.last, order.tail) == (2, Tail((2, 1), (2, 2)))
+
+
+def test_a_short_last_batch_of_a_full_round_stays_as_it_is_if_parts_may_differ() -> None:
+    found, order = dealt_batches([[0, 1], [2, 3], [4, 5], [6]], DataRank(1, 2), 2, Ending.EXACT)
+    assert list(found) == [[2, 3], [6]]
+    assert (order.last, order.tail) == (2, Tail((2, 1), (2, 1)))
+
+
+def test_a_round_is_the_last_that_counts_if_the_next_is_dropped() -> None:
     batches = [[0, 1], [2, 3], [4, 5], [6]]
-    parts = [list(slices_of_batches(batches, DataRank(rank, 2), rows=2, ending=Ending.REPEAT))[-1] for rank in range(2)]
-    assert parts == [RankSlice([4, 5], Tail((2, 1), (2, 2))), RankSlice([6, 0], Tail((2, 1), (2, 2)))]
+    found, order = dealt_batches(batches, DataRank(0, 2), 2, Ending.DROP)
+    assert next(found) == [0, 1]
+    assert order.last == 1
+    assert list(found) == []
+    more, _ = dealt_batches([*batches, [7, 8]], DataRank(0, 2), 2, Ending.DROP)
+    assert list(more) == [[0, 1], [4, 5]]
 
 
 def test_a_short_batch_in_the_middle_is_left_as_it_is() -> None:
-    batches = [[0], [1, 2], [3, 4], [5, 6]]
-    assert list(slices_of_batches(batches, DataRank(0, 2), rows=2, ending=Ending.REPEAT)) == [
-        RankSlice([0]),
-        RankSlice([3, 4]),
-    ]
+    found, _ = dealt_batches([[0], [1, 2], [3, 4], [5, 6]], DataRank(0, 2), 2, Ending.REPEAT)
+    assert list(found) == [[0], [3, 4]]
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_a_short_batch_in_the_middle_of_the_last_round_is_filled_up_and_counted(rank: int) -> None:
+    found, order = dealt_batches([[0, 1], [2], [3], [4]], DataRank(rank, 3), 2, Ending.REPEAT)
+    assert list(found)[-1] == [[4, 0], [1, 2], [3, 0]][rank]
+    assert order.tail == Tail((1, 0, 0), (2, 2, 2))
 
 
 def test_a_batch_that_is_no_sequence_counts_as_one_sample() -> None:
-    parts = list(slices_of_batches([10, 11, 12], DataRank(1, 2), rows=None, ending=Ending.REPEAT))
+    parts = list(slices_of_batches([10, 11, 12], DataRank(1, 2), ending=Ending.REPEAT))
     assert parts == [RankSlice(11), RankSlice(10, Tail((1, 0), (1, 1)))]
 
 
 def test_an_endless_stream_is_dealt_as_it_comes() -> None:
     samples = slices_of_samples(endless(), DataRank(1, 2), rows=2, ending=Ending.REPEAT)
     assert [part.items for part in itertools.islice(samples, 2)] == [[2, 3], [6, 7]]
-    batches = slices_of_batches(([i] for i in endless()), DataRank(1, 2), rows=1, ending=Ending.REPEAT)
+    batches = slices_of_batches(([i] for i in endless()), DataRank(1, 2), ending=Ending.REPEAT)
     assert [part.items for part in itertools.islice(batches, 2)] == [[1], [3]]
+    found, _ = dealt_batches(([i] for i in endless()), DataRank(1, 2), 1, Ending.REPEAT)
+    assert list(itertools.islice(found, 2)) == [[1], [3]]
+
+
+def test_samples_of_other_ranks_are_let_go() -> None:
+    """Of a round that is 512 batches long, a rank holds its own samples."""
+    held, most = 0, 0
+
+    class Sample:
+        def __init__(self) -> None:
+            nonlocal held, most
+            held += 1
+            most = max(most, held)
+
+        def __del__(self) -> None:
+            nonlocal held
+            held -= 1
+
+    samples = (Sample() for _ in range(3 * 512 * 2))
+    for part in slices_of_samples(samples, DataRank(7, 512), rows=2, ending=Ending.UNEVEN):
+        assert len(part.items) == 2
+    assert most < 8
 
 
 @pytest.mark.parametrize("ending", Ending)

@@ -250,7 +250,7 @@ def test_the_samples_of_a_part_are_known_unless_batches_vary() -> None:
 def test_the_last_batch_is_known_before_it_is_yielded_and_forgotten_in_the_next_epoch() -> None:
     shard = BatchSamplerShard(cut(5, 2), 2, 1)
     for _ in range(2):
-        known = [(shard.newest.last.number, shard.newest.last.tail) for _ in shard]
+        known = [(shard.newest().last, shard.newest().tail) for _ in shard]
         assert known[-1] == (2, Tail((1, 0), (2, 2)))
 
 

@@ -71,7 +71,7 @@ class IterableDatasetShard(IterableDataset[Any]):
         """This rank's slices of what the source gives from some place on; `first` are the first items of the epoch."""
         start = first or []
         if self.rows is None:
-            return slices_of_batches(source, self.where, rows=None, ending=self.ending, start=start, length=samples_in)
+            return slices_of_batches(source, self.where, ending=self.ending, start=start, length=samples_in)
         return slices_of_samples(source, self.where, rows=self.rows, ending=self.ending, start=start)
 
     def __len__(self) -> int:

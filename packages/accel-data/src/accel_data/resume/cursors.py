@@ -45,15 +45,15 @@ class MapCursor(Cursor):
     def __init__(self, shard: BatchSamplerShard, state: LoaderState | None, skip: int) -> None:
         self._shard = shard
         self._state = state
-        shard.start_at(skip * shard.round if state is None else state.consumed)
+        self._begun = skip * shard.round if state is None else state.consumed
+        shard.start_at(self._begun)
 
     def begin(self) -> None:
         """Raises: ResumeError if the order is not the recorded one."""
-        self._pass = self._shard.newest
-        order, state = self._pass.order(), self._state
+        self._order, state = self._shard.newest(), self._state
         if state is None or state.digest is None:
             return
-        if order.digest(state.consumed) != state.digest:
+        if self._order.digest(state.consumed) != state.digest:
             raise ResumeError(
                 f"the sampler does not repeat its order: the first {state.consumed} {state.unit} of epoch {state.epoch}"
                 " are not those that were served. An order must follow from a `generator` attribute, from a global"
@@ -63,21 +63,21 @@ class MapCursor(Cursor):
 
     def served(self, batches: Iterator[Any], epoch: Epoch) -> Iterator[Any]:
         """As `Cursor`."""
-        last = self._pass.last
+        order = self._order
         for at, batch in enumerate(batches, start=1):
             epoch.at = at
-            if at == last.number:
-                epoch.last, epoch.tail = True, last.tail
+            if at == order.last:
+                epoch.last, epoch.tail = True, order.tail
             yield batch
 
     def entries(self, at: Any) -> dict[str, Any]:
         """As `Cursor`."""
-        consumed = self._pass.consumed(at or 0)
-        return {"consumed": consumed, "digest": self._pass.order().digest(consumed)}
+        consumed = min(self._begun + (at or 0) * self._shard.round, self._order.end)
+        return {"consumed": consumed, "digest": self._order.digest(consumed)}
 
     def ended(self) -> AbstractContextManager[None]:
         """As `Cursor`."""
-        return self._pass.order().ended()
+        return self._order.ended()
 
 
 @final

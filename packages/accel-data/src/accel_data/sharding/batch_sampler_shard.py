@@ -2,48 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
 from itertools import chain
 from typing import Any
 
 from torch.utils.data import BatchSampler, Sampler
 
-from accel_data.sharding.index_order import IndexOrder, LastBatch, LazyOrder, draw
+from accel_data.sharding.index_order import IndexOrder, LazyOrder, draw
 from accel_data.sharding.rank_slices import DataRank, Ending, refuse_split, slices_in
 
 
 def follows_torch(batch_sampler: object) -> bool:
     """Whether the object cuts the order of its sampler into batches just as torch's own BatchSampler does."""
     return isinstance(batch_sampler, BatchSampler) and type(batch_sampler).__iter__ is BatchSampler.__iter__
-
-
-class ShardIterator:
-    """One pass over a shard: its order, where it began, and which batch is its last."""
-
-    def __init__(self, shard: BatchSamplerShard, skip: int) -> None:
-        self.shard = shard
-        self.skip = skip
-        self.last = LastBatch()
-        self._order: IndexOrder | None = None
-
-    def order(self) -> IndexOrder:
-        """The order of the epoch, drawn with the first call, at the item where the pass begins."""
-        if self._order is None:
-            self._order = self.shard.draw()
-            self._order.seek(self.skip, self.shard.round)
-        return self._order
-
-    def batches(self) -> Iterator[Any]:
-        """This rank's batches of indices; the order is drawn with the first, as torch's samplers do."""
-        return chain.from_iterable(self._dealt())
-
-    def _dealt(self) -> Iterator[Iterator[Any]]:
-        shard = self.shard
-        yield self.order().deal(shard.where, rows=shard.rows, ending=shard.ending, last=self.last)
-
-    def consumed(self, handed: int) -> int:
-        """Items of the order that the whole job has been served when this rank had `handed` batches."""
-        return min(self.skip + handed * self.shard.round, self.order().end)
 
 
 class BatchSamplerShard(BatchSampler):
@@ -62,13 +34,12 @@ class BatchSamplerShard(BatchSampler):
         *,
         ending: Ending | None = None,
     ) -> None:
-        where = DataRank(process_index, num_processes)
         size: Any = getattr(batch_sampler, "batch_size", None)
         if split_batches:
             refuse_split(batch_sampler, size, num_processes)
         self.batch_sampler = batch_sampler
         self.sampler = getattr(batch_sampler, "sampler", batch_sampler)
-        self.where = where
+        self.where = DataRank(process_index, num_processes)
         self.split_batches = split_batches
         self.even_batches = even_batches
         self.batch_size: Any = size
@@ -76,8 +47,8 @@ class BatchSamplerShard(BatchSampler):
         self.ending = ending or Ending.of(drop_last=self.drop_last, even_batches=even_batches)
         if num_processes == 1:  # alone, batches are what the batch sampler says
             self.ending = Ending.DROP if self.ending is Ending.DROP and follows_torch(batch_sampler) else Ending.UNEVEN
-        #: the newest pass
-        self.newest = ShardIterator(self, 0)
+        #: the order of the newest pass, drawn with the first call
+        self.newest: Callable[[], IndexOrder] = partial(self.draw, 0)
         #: called before each order is drawn
         self.before_draw: Callable[[], None] | None = None
         self._skip = 0
@@ -106,8 +77,13 @@ class BatchSamplerShard(BatchSampler):
         return len(self.batch_sampler)
 
     def __iter__(self) -> Iterator[Any]:
-        self.newest = ShardIterator(self, self._skip)
-        return self.newest.batches()
+        self.newest = order = cache(partial(self.draw, self._skip))
+        # one loop in C: a chain of generators would cost each batch a frame for every link
+        return chain.from_iterable(self._dealt(order))
+
+    def _dealt(self, order: Callable[[], IndexOrder]) -> Iterator[Iterable[Any]]:
+        # the order is drawn with the first batch, as torch's samplers do
+        yield from order().deal(self.where, rows=self.rows, ending=self.ending)
 
     def __len__(self) -> int:
         if follows_torch(self.batch_sampler) and self.rows is not None:
@@ -119,15 +95,15 @@ class BatchSamplerShard(BatchSampler):
         """Lets passes begin at that item of the order."""
         self._skip = item
 
-    def draw(self) -> IndexOrder:
-        """Draws the order of the next epoch."""
+    def draw(self, skip: int) -> IndexOrder:
+        """Draws the order of the next epoch, from item `skip` on."""
         if self.before_draw is not None:
             self.before_draw()
         if self.rows is not None and follows_torch(self.batch_sampler):
-            return draw(self.batch_sampler.sampler)
+            return draw(self.batch_sampler.sampler, skip, self.round)
         if self.unit == "samples":
-            return LazyOrder(chain.from_iterable(self.batch_sampler))
-        return LazyOrder(iter(self.batch_sampler), whole=True)
+            return LazyOrder(chain.from_iterable(self.batch_sampler), skip, self.round)
+        return LazyOrder(iter(self.batch_sampler), skip, self.round, whole=True)
 
 
 def inner_sampler(sampler: Any) -> Any:

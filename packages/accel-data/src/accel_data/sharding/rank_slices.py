@@ -1,22 +1,22 @@
 """Which samples a rank gets: index arithmetic over any order, without a process group.
 
 A *round* is what all ranks take together; a *slice* is one rank's piece of it; `rows` counts the samples of a slice.
+Full rounds are cut as they come. What is left at the end makes one short round, of which the ending says what happens.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import chain, cycle, islice
+from itertools import chain, cycle, islice, pairwise, repeat
+from operator import length_hint
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from accel_state import Tail
 
 T = TypeVar("T")
-#: called with the items of each round
-Note = Callable[[list[Any]], object]
-
-#: samples of other ranks that are held at a time
-PIECE = 256
+#: counts the samples of a batch
+Length = Callable[[Any], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,11 @@ class Ending(Enum):
         return cls.REPEAT if even_batches else cls.UNEVEN
 
 
+def samples_of(batch: Any) -> int:
+    """The length of a batch; one for what has none."""
+    return length_hint(batch, 1)
+
+
 class RankSlice(NamedTuple, Generic[T]):
     """One rank's piece of a round; `tail` says what is real in it, None if everything is."""
 
@@ -55,151 +60,111 @@ class RankSlice(NamedTuple, Generic[T]):
 
 
 def slices_of_samples(
-    stream: Iterable[T],
-    where: DataRank,
-    *,
-    rows: int,
-    ending: Ending,
-    start: Sequence[T] = (),
-    note: Note | None = None,
+    stream: Iterable[T], where: DataRank, *, rows: int, ending: Ending, start: Sequence[T] = ()
 ) -> Iterator[RankSlice[list[T]]]:
     """The slices of one rank, when each round is `where.of` slices of `rows` consecutive samples of the stream.
 
-    `start` is the first round of the epoch, if the stream begins later. `note` is called with the samples of each
-    round; without it the samples of other ranks are let go at once.
+    `start` is the first round of the epoch, if the stream begins later. Samples of other ranks are let go at once,
+    where the ending does not need them.
     """
+    size, first = rows * where.of, where.index * rows
+    low, high = (0, size) if ending is Ending.EXACT else (first, first + rows)
     source = iter(stream)
-    size = rows * where.of
-    mine = slice(where.index * rows, (where.index + 1) * rows)
-    taken = list(islice(source, size))
-    start = start or taken
-    if note is not None:
-        note(taken)
-    elif ending is not Ending.EXACT and len(taken) == size:
-        yield RankSlice(taken[mine])
-        yield from _own_samples(source, start if ending is Ending.REPEAT else (), where, rows=rows, ending=ending)
-        return
-    while len(taken) == size:
-        yield RankSlice(taken[mine])
-        taken = list(islice(source, size))
-        if note is not None:
-            note(taken)
-    last = last_slice(taken, start, where, rows=rows, ending=ending)
-    if last is not None:
-        yield last
-
-
-def _own_samples(
-    source: Iterator[T], start: Sequence[T], where: DataRank, *, rows: int, ending: Ending
-) -> Iterator[RankSlice[list[T]]]:
-    """As `slices_of_samples`, without holding the samples of other ranks."""
-    before, after = where.index * rows, (where.of - where.index - 1) * rows
+    if ending is Ending.REPEAT and not start:
+        start = list(islice(source, size))
+        source = chain(start, source)
+    # blanks fill up the last round: how many are left says how many samples it had, and counting them costs nothing
+    blanks: Any = repeat(None, size)
+    source = chain(source, blanks)
     while True:
-        taken = _pass_over(source, before) if before else 0
-        mine = list(islice(source, rows))
-        taken += len(mine)
-        if after and len(mine) == rows:
-            taken += _pass_over(source, after)
-        if taken < before + rows + after:
-            last = _short_slice(mine, taken, start, where, rows=rows, ending=ending)
-            if last is not None:
-                yield last
-            return
-        yield RankSlice(mine)
-
-
-def _pass_over(source: Iterator[Any], items: int) -> int:
-    """Reads that many items in small pieces, each of which is let go before the next; how many there were."""
-    passed = 0
-    while passed < items:
-        piece = len(list(islice(source, min(PIECE, items - passed))))
-        passed += piece
-        if not piece:
+        if low:
+            deque(islice(source, low), maxlen=0)
+        kept = list(islice(source, high - low))
+        if high < size:
+            deque(islice(source, size - high), maxlen=0)
+        taken = length_hint(blanks)
+        if taken < size:
             break
-    return passed
+        yield RankSlice(kept[first - low : first - low + rows])
+    kept = kept[: max(taken - low, 0)]
+    yield from last_of_samples(kept, start, where, rows=rows, ending=ending, taken=taken)
 
 
-def last_slice(
-    taken: Sequence[T], start: Sequence[T], where: DataRank, *, rows: int, ending: Ending
-) -> RankSlice[list[T]] | None:
-    """One rank's slice of a round that is not full; None if it gets none."""
-    if ending is not Ending.EXACT or not taken:
-        mine = list(taken[where.index * rows : (where.index + 1) * rows])
-        return _short_slice(mine, len(taken), start, where, rows=rows, ending=ending)
-    bounds = [rank * len(taken) // where.of for rank in range(where.of + 1)]
-    real = tuple(bounds[rank + 1] - bounds[rank] for rank in range(where.of))
-    mine = list(taken[bounds[where.index] : bounds[where.index + 1]]) or [taken[0]]
-    return RankSlice(mine, Tail(real, tuple(max(one, 1) for one in real)))
+def last_of_samples(
+    kept: list[T], start: Sequence[T], where: DataRank, *, rows: int, ending: Ending, taken: int | None = None
+) -> Iterator[RankSlice[list[T]]]:
+    """One rank's slice of a round that is not full, if it gets one.
 
-
-def _short_slice(
-    mine: list[T], taken: int, start: Sequence[T], where: DataRank, *, rows: int, ending: Ending
-) -> RankSlice[list[T]] | None:
-    if not taken or ending is Ending.DROP:
-        return None
+    `kept` are all samples of the round, or those of the rank alone if `taken` says how many there were.
+    """
+    own = kept[where.index * rows : (where.index + 1) * rows] if taken is None else kept
+    taken = len(kept) if taken is None else taken
+    if not taken or ending is Ending.DROP or (ending is Ending.UNEVEN and not own):
+        return
     if ending is Ending.UNEVEN:
-        if where.of == 1:  # with nobody else what is short is known to be the end of the job's data
-            return RankSlice(mine, Tail((taken,), (taken,)))
-        return RankSlice(mine) if mine else None
-    # The stream continues from its start; a stream that is shorter than a round goes round and round.
-    real = tuple(min(max(taken - rank * rows, 0), rows) for rank in range(where.of))
-    first = max(where.index * rows - taken, 0) % len(start)
-    mine = [*mine, *islice(cycle(start), first, first + rows - len(mine))]
-    return RankSlice(mine, Tail(real, (rows,) * where.of))
+        # with nobody else, what is short is known to be the end of the job's data
+        yield RankSlice(own, Tail((taken,), (taken,)) if where.of == 1 else None)
+    elif ending is Ending.REPEAT:
+        real = [min(max(taken - rank * rows, 0), rows) for rank in range(where.of)]
+        yield _filled(own, real, start, where, rows)
+    else:
+        bounds = [rank * taken // where.of for rank in range(where.of + 1)]
+        counts = tuple(end - begin for begin, end in pairwise(bounds))
+        own = kept[bounds[where.index] : bounds[where.index + 1]] or kept[:1]
+        yield RankSlice(own, Tail(counts, tuple(max(one, 1) for one in counts)))
 
 
 def slices_of_batches(
-    stream: Iterable[T],
+    stream: Iterable[T], where: DataRank, *, ending: Ending, start: Sequence[T] = (), length: Length = samples_of
+) -> Iterator[RankSlice[Any]]:
+    """The slices of one rank, when each round is `where.of` whole batches of the stream, which vary.
+
+    `start` is as for `slices_of_samples`, and `length` counts the samples of a batch.
+    """
+    source = iter(stream)
+    taken = list(islice(source, where.of))
+    start = start or taken
+    while len(taken) == where.of:
+        yield RankSlice(taken[where.index])
+        taken = list(islice(source, where.of))
+    yield from last_of_batches(taken, start, where, rows=None, ending=ending, length=length)
+
+
+def last_of_batches(
+    taken: list[Any],
+    start: Sequence[Any],
     where: DataRank,
     *,
     rows: int | None,
     ending: Ending,
-    start: Sequence[T] = (),
-    length: Callable[[Any], int] | None = None,
-    note: Note | None = None,
-) -> Iterator[RankSlice[T | list[Any]]]:
-    """The slices of one rank, when each round is `where.of` whole batches of the stream.
+    length: Length = samples_of,
+) -> Iterator[RankSlice[Any]]:
+    """One rank's batch of a round with fewer batches than ranks, or with a short last one, if it gets one.
 
-    With `rows`, a short batch at the very end is filled up to that many samples; without, batches vary and whole ones
-    are repeated. `start` and `note` are as for `slices_of_samples`, and `length` counts the samples of a batch.
+    With `rows`, batches are filled up to that many samples; without, whole ones are repeated.
     """
-    length = length or _length
-    source = iter(stream)
-
-    def following_round() -> list[Any]:
-        batches = list(islice(source, where.of))
-        if note is not None:
-            note(batches)
-        return batches
-
-    taken = following_round()
-    start = start or taken
-    while len(taken) == where.of:
-        if rows is None:  # nothing is filled up, so nothing is read ahead
-            yield RankSlice(taken[where.index])
-        following = following_round()
-        if rows is not None:
-            if not following and ending in (Ending.REPEAT, Ending.DROP) and length(taken[-1]) < rows:
-                break
-            yield RankSlice(taken[where.index])
-        taken = following
-    if not taken or ending is Ending.DROP:
+    mine, missing = taken[where.index : where.index + 1], where.of - len(taken)
+    if not taken or ending is Ending.DROP or (ending is Ending.UNEVEN and not mine):
         return
+    real = [*map(length, taken), *[0] * missing]
     if ending is Ending.UNEVEN:
-        if where.index < len(taken):
-            yield RankSlice(taken[where.index])
-        return
-    real = [length(batch) for batch in taken] + [0] * (where.of - len(taken))
-    filled: list[Any]
-    if ending is Ending.EXACT:
-        filled = [*taken, *[_one_of(taken[0])] * (where.of - len(taken))]
-    elif rows is None:
-        filled = taken + list(islice(cycle(start), where.of - len(taken)))
+        yield RankSlice(mine[0], Tail(tuple(real), tuple(real)) if where.of == 1 else None)
+    elif ending is Ending.REPEAT and rows is not None:
+        yield _filled(list(chain(*mine)), real, list(chain(*start)), where, rows)
     else:
-        again: Iterator[Any] = cycle(chain.from_iterable(map(_as_list, start)))
-        filled = [*taken[:-1], _as_list(taken[-1]) + list(islice(again, rows - length(taken[-1])))]
-        filled += [list(islice(again, rows)) for _ in range(where.of - len(taken))]
-    yield RankSlice(filled[where.index], Tail(tuple(real), tuple(length(batch) for batch in filled)))
+        first = taken[0][:1] if isinstance(taken[0], Sequence) else taken[0]
+        filled = [*taken, *islice(cycle(start if ending is Ending.REPEAT else [first]), missing)]
+        yield RankSlice(filled[where.index], Tail(tuple(real), tuple(map(length, filled))))
+
+
+def _filled(own: list[T], real: list[int], start: Sequence[T], where: DataRank, rows: int) -> RankSlice[list[T]]:
+    """A rank's `own` samples of a last round, in which all have `real` ones, filled up from the start of the epoch.
+
+    What lies behind the end is the start again; what is shorter than a round goes round and round.
+    """
+    again = sum(max(rows - one, 0) for one in real[: where.index]) % max(len(start), 1)
+    own = [*own, *islice(cycle(start), again, again + max(rows - len(own), 0))]
+    return RankSlice(own, Tail(tuple(real), tuple(max(rows, one) for one in real)))
 
 
 def slices_in(items: int, where: DataRank, *, ending: Ending, rows: int = 1) -> int:
@@ -237,15 +202,3 @@ def with_last(stream: Iterable[T]) -> Iterator[tuple[T, bool]]:
             yield held, False
             held = following
         yield held, True
-
-
-def _length(batch: object) -> int:
-    return len(batch) if isinstance(batch, Sequence) else 1
-
-
-def _one_of(batch: Any) -> Any:
-    return list(batch)[:1] if isinstance(batch, Sequence) else batch
-
-
-def _as_list(batch: Any) -> list[Any]:
-    return list(batch)
