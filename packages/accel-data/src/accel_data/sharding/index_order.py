@@ -100,10 +100,12 @@ class LazyOrder:
         self._numbers = batch_numbers if whole else numbers
         self._window = NEWEST_BATCHES if whole else NEWEST
         self._noted, self._newest = array("Q"), array("Q")
+        #: a digest of the newest items, where the order begins and after each round
+        self._tails = array("I", [0])
         self._start = self._take(min(round_size, skip))
         while self._take(min(CHUNK, skip - self.end)):
             pass
-        self._before = len(self._newest)
+        self._before = len(self._tails) - 1
         # most samplers draw with the first item
         self._items = chain(list(islice(items, 1)), items)
 
@@ -140,11 +142,8 @@ class LazyOrder:
 
     def digest(self, count: int) -> int:
         """As of a `KnownOrder`; `count` lies at the end of a round."""
-        newest = self._newest
-        if count < self.end:
-            rounds = (count - self._skip) // self._round
-            newest = newest[: self._before + rounds * min(self._window, self._round)]
-        return zlib.crc32(newest[-self._window :], zlib.crc32(self._noted[: -(-count // EVERY)]))
+        place = -1 if count == self.end else self._before + (count - self._skip) // self._round
+        return zlib.crc32(self._noted[: -(-count // EVERY)], self._tails[place])
 
     def ended(self) -> AbstractContextManager[None]:
         """As of a `KnownOrder`: at its last batch it was read to its end."""
@@ -155,7 +154,8 @@ class LazyOrder:
         items = list(islice(self._items, count))
         if some := items[-self.end % EVERY :: EVERY]:
             self._noted.extend(self._numbers(some))
-        self._newest.extend(self._numbers(items[-self._window :]))
+        self._newest = (self._newest + self._numbers(items[-self._window :]))[-self._window :]
+        self._tails.append(zlib.crc32(self._newest))
         self.end += len(items)
         return items
 
