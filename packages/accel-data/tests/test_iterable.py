@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 from accel_data import IterableDatasetShard
-from accel_data.iterable.every_rank import WholeReader
 from accel_data.iterable.read_batch import ReadBatch, ReadCollate
+from accel_data.iterable.reader import Reader
 from accel_state import Tail
 from accel_testing import RangeStream
 from torch.utils.data import DataLoader, IterableDataset, default_collate
@@ -116,7 +116,7 @@ def test_the_epoch_is_passed_on_to_a_dataset_that_takes_it() -> None:
 def read(n: int, batch_size: int | None, rank: int, *, drop_last: bool = False) -> list[tuple[Any, Tail | None]]:
     """The samples of each batch of one of two ranks, and what is real in it."""
     share = IterableDatasetShard(Sized(n), batch_size, drop_last, 2, rank)
-    return [(batch.value, batch.tail) for batch in WholeReader(share, 0, persistent=False)]
+    return [(batch.value, batch.tail) for batch in Reader(share)]
 
 
 def test_only_a_filled_round_has_a_tail() -> None:
@@ -138,7 +138,7 @@ def test_a_collate_function_sees_samples_alone() -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_tails_come_through_loader_workers(workers: int) -> None:
-    reader = WholeReader(IterableDatasetShard(Sized(5), 2, False, 2, 0), workers, persistent=False)
+    reader = Reader(IterableDatasetShard(Sized(5), 2, False, 2, 0), readers=max(workers, 1))
     collate: Any = ReadCollate(default_collate)
     loader = DataLoader(reader, batch_size=None, num_workers=workers, collate_fn=collate)
     # each worker reads the whole dataset, and ends with a filled-up round of its own
@@ -151,3 +151,19 @@ def test_a_batch_of_a_stream_can_be_pinned_like_any_other(monkeypatch: pytest.Mo
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor + 100)  # pinning needs a GPU
     pinned = ReadBatch({"x": torch.tensor([1]), "name": "a"}, 0, tail=Tail((1, 0), (1, 1))).pin_memory()
     assert (pinned.value["x"].tolist(), pinned.value["name"], pinned.tail) == ([101], "a", Tail((1, 0), (1, 1)))
+
+
+class Pinnable:
+    """A batch of a class of the user's."""
+
+    pinned = False
+
+    def pin_memory(self) -> "Pinnable":
+        self.pinned = True
+        return self
+
+
+def test_a_batch_of_a_class_of_its_own_pins_itself() -> None:
+    """As plain torch asks it to."""
+    pinned = ReadBatch({"graph": Pinnable()}, 0).pin_memory()
+    assert pinned.value["graph"].pinned

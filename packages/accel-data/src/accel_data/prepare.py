@@ -13,11 +13,10 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from torch.utils.data.distributed import DistributedSampler
 
 from accel_data.checks.fingerprint import check_same_dataset, fingerprint
-from accel_data.iterable.every_rank import IterableDatasetShard, WholeReader
+from accel_data.iterable.every_rank import IterableDatasetShard
 from accel_data.iterable.read_batch import ReadCollate
-from accel_data.iterable.reader import Reader, ReaderSettings
+from accel_data.iterable.reader import Reader
 from accel_data.iterable.reading import Reading, Way, reading_of
-from accel_data.iterable.source_shards import ShardReader
 from accel_data.loaders.dispatcher import DataLoaderDispatcher
 from accel_data.loaders.loader import DataLoaderShard
 from accel_data.loaders.loader_kwargs import settings_of
@@ -94,7 +93,7 @@ def prepare_data_loader(
     source: Any = dataloader.dataset
     reading = None
     if stream:
-        reading, source = reading_of(
+        reading = reading_of(
             dataloader,
             where,
             together=ranks is not None,
@@ -102,6 +101,8 @@ def prepare_data_loader(
             equal=equal,
             already_sharded=already_sharded,
         )
+        if where.of > 1 and where.index == 0:
+            reading.log(dataloader.dataset)
         dispatch_batches = reading.way is Way.MAIN
     dispatching = ranks if dispatch_batches else None
     reads, split = (where, split_batches) if dispatching is None else (DataRank(0, 1), False)
@@ -109,7 +110,7 @@ def prepare_data_loader(
     if reads.index > 0 and own_seeds and settings["num_workers"] > 0:
         settings["worker_init_fn"] = seeded(where.index, settings["worker_init_fn"])
     if reading is not None:
-        source = _reader(dataloader, source, reads, split, end, reading)
+        source = _reader(dataloader, reads, split, end, reading, together=ranks is not None and dispatching is None)
         source.tells_first = check_datasets and together and reading.way is Way.EVERY
         settings |= {"collate_fn": ReadCollate(settings["collate_fn"]), "batch_size": None}
     else:
@@ -168,16 +169,19 @@ def _where(num_processes: int | None, process_index: int | None, transport: Tran
 
 
 def _reader(
-    loader: DataLoader[Any], source: Any, where: DataRank, split_batches: bool, ending: Ending, reading: Reading
+    loader: DataLoader[Any], where: DataRank, split_batches: bool, ending: Ending, reading: Reading, *, together: bool
 ) -> Reader:
     size, drop = loader.batch_size, loader.drop_last
-    share = IterableDatasetShard(source, size, drop, where.of, where.index, split_batches, ending=ending)
-    # workers are started anew for each epoch of a stream that is told of it
-    persistent = loader.persistent_workers and not hasattr(source, "set_epoch")
-    if reading.shards is None:
-        return WholeReader(share, loader.num_workers, persistent=persistent)
-    settings = ReaderSettings(where, share.rows, ending, loader.num_workers, persistent)
-    return ShardReader(source, reading.shards, settings, shared=reading.way is not Way.OWN)
+    share = IterableDatasetShard(loader.dataset, size, drop, where.of, where.index, split_batches, ending=ending)
+    return Reader(
+        share,
+        reading.shards,
+        reading.shard,
+        readers=max(loader.num_workers, 1),
+        # workers are started anew for each epoch of a stream that is told of it
+        persistent=loader.persistent_workers and not hasattr(loader.dataset, "set_epoch"),
+        together=together,
+    )
 
 
 def _seedable(sampler: Any, data_seed: int | None, transport: Transport | None) -> Any:

@@ -207,5 +207,7 @@ def test_a_world_that_cannot_share_them_is_told_which_could(world: MakeWorld, tm
     _, state = world(2).run(begun, str(first), 4, 0, 3)[0]
     ((shards, _), *_) = calls_in(first)
     for text in world(3).run(refusal, str(second), 4, state):
-        assert re.search(rf"\b{shards}\b", text)
+        assert f"cut into {shards} logical shards" in text
         assert re.search(r"\b3\b", text)
+        (fitting,) = re.findall(r"divides \d+: ([\d, ]+)$", text)
+        assert [int(one) for one in fitting.split(", ")] == [one for one in range(1, shards + 1) if not shards % one]

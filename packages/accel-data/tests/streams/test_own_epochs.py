@@ -3,7 +3,7 @@
 import copy
 import random
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -14,7 +14,7 @@ from accel_state import StepClock
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakeWorld
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 N = 20
 EPOCHS = 3
@@ -74,6 +74,34 @@ class OneState(Reshuffled):
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.place = copy.copy(state)
+
+
+class InShards(Reshuffled):
+    """Has shards, each of which shuffles by its own passes."""
+
+    def shard(self, num_shards: int, index: int) -> "Part":
+        return Part(range(index, self.n, num_shards))
+
+
+class Part(Reshuffled):
+    """Some of the numbers."""
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        super().__init__(len(numbers))
+        self.numbers = numbers
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (torch.tensor(self.numbers[int(one)]) for one in super().__iter__())
+
+
+class Unequal(Reshuffled):
+    """Gives the first loader worker three of the numbers, and the second one the others."""
+
+    def __iter__(self) -> Iterator[Tensor]:
+        worker = get_worker_info()
+        assert worker is not None
+        self.n, first = (3, 0) if worker.id == 0 else (N - 3, 3)
+        return (one + first for one in super().__iter__())
 
 
 KINDS = {"at its end": Reshuffled, "at its start": AtItsStart, "with one state": OneState}
@@ -147,6 +175,42 @@ def test_a_state_that_was_loaded_is_told_again(kind: str) -> None:
         second = alone(kind, 1)
         second.load_state_dict(first.state)
         then = Life(alone(kind, 1), 1, None, second.state_dict()).run()
+        assert first.steps + then.steps == whole, stop
+
+
+@pytest.mark.parametrize("passes", [0, 1])
+@pytest.mark.parametrize("kind", [*KINDS, "in shards"])
+def test_a_loop_that_was_left_begins_its_order_again_live_and_resumed(kind: str, passes: int) -> None:
+    """A job that goes on without a stop is served what one is that is stopped after the loop."""
+
+    def fresh() -> Any:
+        return prepare_data_loader(DataLoader((KINDS | {"in shards": InShards})[kind](), 2))
+
+    loader, seen = fresh(), list[int]()
+    for _ in range(passes):
+        list(loader)
+    for batch in loader:
+        seen += batch.tolist()
+        if len(seen) == 6:
+            break
+    again = fresh()
+    again.load_state_dict(loader.state_dict())
+    live, resumed = ([[batch.tolist() for batch in one] for _ in range(2)] for one in (loader, again))
+    assert list(chain.from_iterable(live[0]))[:6] == seen
+    assert [sorted(chain.from_iterable(one)) for one in live] == [[*range(N)]] * 2
+    assert live == resumed
+
+
+def test_a_loader_worker_that_has_ended_keeps_its_epoch() -> None:
+    """The first of two workers that live on has ended where the job is stopped, and both go on in order."""
+
+    def fresh() -> Any:
+        return prepare_data_loader(DataLoader(Unequal(), 2, num_workers=2, persistent_workers=True), clock=StepClock())
+
+    whole = Life(fresh(), 1, None).run().steps
+    for stop in [(0, 8), (1, 8)]:
+        first = Life(fresh(), 1, stop).run()
+        then = Life(fresh(), 1, None, first.state).run()
         assert first.steps + then.steps == whole, stop
 
 

@@ -1,5 +1,6 @@
 """Streams of `webdataset`: a list of tars is shared out among ranks and workers, and gone on with."""
 
+import warnings
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -120,3 +121,20 @@ def test_the_stream_that_was_given_is_not_changed(world: MakeWorld, tars: str) -
     assert 0 < share < N
     assert same
     assert whole == [*range(N)]
+
+
+def told_when_resumed(folder: str) -> list[str]:
+    """What is warned of when a pipeline of one process goes on."""
+    first, again = (prepared("plain", folder, 4, 0) for _ in range(2))
+    for _ in first:
+        again.load_state_dict(first.state_dict())
+        break
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        next(iter(again))
+    return [text for one in told if " are read again " in (text := str(one.message))]
+
+
+def test_a_warning_names_the_class_of_the_user(world: MakeWorld, tars: str) -> None:
+    (told,) = world(1).run(told_when_resumed, tars)
+    assert [text.partition(" cannot be put at a place")[0] for text in told] == ["WebDataset"]

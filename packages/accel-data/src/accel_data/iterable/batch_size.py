@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from accel_ops import concatenate, slice_tensors
 from accel_ops.tree import leaves
 
 
@@ -34,17 +33,3 @@ def can_be_cut(batch: Any) -> bool:
     count = samples_in(batch)
     found = [leaf for _, leaf in leaves(batch)]
     return bool(found) and all(isinstance(one, torch.Tensor) and one.ndim and len(one) == count for one in found)
-
-
-def filled(batch: Any, start: Any, rows: int) -> Any:
-    """`batch` with samples of `start` up to `rows`; as it is where it cannot be cut or the two do not fit together."""
-    if not can_be_cut(batch) or not can_be_cut(start) or not samples_in(start):
-        return batch
-    whole = batch
-    while samples_in(whole) < rows:
-        more = slice_tensors(start, slice(0, rows - samples_in(whole)))
-        try:
-            whole = concatenate([whole, more])
-        except (RuntimeError, TypeError):  # of other shapes
-            return batch
-    return whole

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from accel_ops import slice_tensors
 from accel_state import Tail, Transport
 
-from accel_data.iterable.batch_size import can_be_cut, filled, samples_in
+from accel_data.iterable.batch_size import can_be_cut, samples_in
 from accel_data.iterable.read_batch import ReadBatch
 from accel_data.sharding.rank_slices import Ending
 
 #: what ranks are told to wait in
 STEP = "next batch of a stream"
+#: what a rank says in the ordinary case: this batch and the next one are there, and full; and in every other
+FULL, OTHER = b"1", b"0"
 
 
 def rotated(batches: Iterable[ReadBatch], first: int) -> Iterator[ReadBatch]:
@@ -21,30 +23,22 @@ def rotated(batches: Iterable[ReadBatch], first: int) -> Iterator[ReadBatch]:
     held: list[ReadBatch] = []
     previous = -1
     for batch in batches:
-        if batch.reader <= previous:
+        reader = batch.reader or 0
+        if reader <= previous:
             yield from held
             held = []
-        previous = batch.reader
-        if batch.reader < first:
+        previous = reader
+        if reader < first:
             held.append(batch)
         else:
             yield batch
     yield from held
 
 
-class RankStep(NamedTuple):
-    """What a rank serves in one step: a batch, how it was read if it is its own, what is real, if it is the last."""
-
-    batch: Any
-    read: ReadBatch | None
-    tail: Tail | None
-    last: bool
-
-
 def in_step(
     batches: Iterable[ReadBatch], transport: Transport, *, rows: int | None, ending: Ending
-) -> Iterator[RankStep]:
-    """The batches of this rank; all ranks get equally many.
+) -> Iterator[tuple[ReadBatch, bool]]:
+    """The batches of this rank, each with its tail, and whether it is the last; all ranks get equally many.
 
     A rank that has run out is served samples again, which do not count; with DROP all end with the first. Without
     `rows` batches are what the stream gave, and stay whole.
@@ -53,60 +47,55 @@ def in_step(
     """
     source = iter(batches)
     read, following = next(source, None), next(source, None)
-    least = rows or 0
     start: Any = None
+    # what makes the end: that the rank with least, or with most, has less than that; -1 stands for no batch
+    decisive, least = (min, rows or 0) if ending is Ending.DROP else (max, 0)
     while True:
-        real = _real(read, rows)
-        if read is not None:
-            batch, read.value = read.value, None
-            start = batch if start is None else start
-            if ending is Ending.REPEAT and rows is not None and real < rows:
-                batch = filled(batch, start, rows)
-        else:
-            batch = _again(start, rows, ending)
-        mine = (
-            real,
-            _served(batch, real, rows),
-            _real(following, rows),
-            read is None,
-            batch is None,
-            following is None,
-        )
-        told = transport.all_gather_objects(mine, STEP)
-        reals, served, following_reals, over, empty, followed_by_none = zip(*told, strict=True)
-        if all(over) or (ending is Ending.DROP and (any(over) or min(reals) < least)):
-            return
-        if any(empty):  # a rank has nothing of its own to serve again
-            sample = transport.broadcast_object(batch, over.index(False))
-            start = sample if start is None else start
-            batch = _again(start, rows, ending) if read is None else batch
-            served = tuple(transport.all_gather_objects(_served(batch, real, rows), STEP))
-        tail = None if served == reals and (rows is None or min(reals) == rows) else Tail(reals, served)
-        last = all(followed_by_none)
-        if ending is Ending.DROP:
-            last = any(followed_by_none) or min(following_reals) < least
-        yield RankStep(batch, read, tail, last)
+        step, last = read or ReadBatch(_again(start, rows, ending), None), False
+        if start is None:
+            start = step.value
+        full = _is_full(read, rows) and _is_full(following, rows)
+        if transport.agree(STEP, FULL if full else OTHER) is None or not full:
+            mine = _real(read, rows), _served(step, rows, ending), _real(following, rows)
+            reals, served, following_reals = zip(*transport.all_gather_objects(mine, STEP), strict=True)
+            if decisive(reals) < least:
+                return
+            if min(served) < 0:  # a rank has nothing of its own to serve again
+                sample = transport.broadcast_object(start, served.index(max(served)))
+                again = ReadBatch(_again(sample, rows, ending), None)
+                served = tuple(_served(again, rows, ending) if count < 0 else count for count in served)
+                if step.value is None:
+                    start, step = sample, again
+            if served != reals or (rows is not None and min(reals) < rows):
+                step.tail = Tail(tuple(max(count, 0) for count in reals), served)
+            last = decisive(following_reals) < least
+        yield step, last
         if last:
             return
         read, following = following, next(source, None)
 
 
+def _is_full(read: ReadBatch | None, rows: int | None) -> bool:
+    return read is not None and (rows is None or read.samples == rows)
+
+
 def _again(start: Any, rows: int | None, ending: Ending) -> Any:
     """What a rank that has run out is served; None if it has nothing."""
-    if start is None or rows is None or not can_be_cut(start):
-        return start
-    return slice_tensors(start, slice(0, 1)) if ending is Ending.EXACT else filled(start, start, rows)
+    cut = ending is Ending.EXACT and rows is not None and start is not None and can_be_cut(start)
+    return slice_tensors(start, slice(0, 1)) if cut else start
 
 
 def _real(read: ReadBatch | None, rows: int | None) -> int:
-    """Samples of a batch that are no repetitions."""
+    """Samples of a batch that are no repetitions; -1 without one."""
     if read is None:
-        return 0
+        return -1
     return samples_in(read.value) if rows is None else read.samples
 
 
-def _served(batch: Any, real: int, rows: int | None) -> int:
-    """All samples of a batch; 0 if there is none."""
-    if batch is None:
-        return 0
-    return samples_in(batch) if rows is None or can_be_cut(batch) or not real else real
+def _served(step: ReadBatch, rows: int | None, ending: Ending) -> int:
+    """All samples of a batch; -1 without one."""
+    if step.value is None:
+        return -1
+    if rows is None or step.reader is None:
+        return samples_in(step.value)
+    return rows if ending is Ending.REPEAT else step.samples

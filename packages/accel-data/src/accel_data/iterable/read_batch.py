@@ -6,8 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
-from accel_ops import recursively_apply
 from accel_state import Tail
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from accel_data.iterable.turns import Ring
+
+#: what a batch says that takes nothing of any source
+NOTHING = Ring((), {})
 
 
 @final
@@ -15,24 +20,29 @@ from accel_state import Tail
 class ReadBatch:
     """A batch of a stream: its samples, once collated the batch itself, and where its reader stands after it.
 
-    `given` counts the items of the order that the reader has given in this pass, and `taken` those of each of its
-    shards since the front, if these do not follow from `given`. `states` are what sources say of their places. The
-    record that a reader adds at its `end` has no samples. `first` is a digest of the first sample of a stream.
+    The sources of the `ring` have `given` so many items when it was read, and `states` are what they say of their
+    places. `samples` counts those of a batch that its rank reads alone. The record that a reader adds at its `end` has
+    no samples. `first` is a digest of the first sample of a stream. What is served again has no `reader`.
     """
 
     value: Any
-    reader: int
+    reader: int | None
+    ring: Ring = NOTHING
     given: int = 0
     samples: int = 0
     tail: Tail | None = None
-    taken: dict[int, int] | None = None
     states: dict[int, Any] | None = None
     end: bool = False
     first: str | None = None
 
+    @property
+    def taken(self) -> dict[int, int]:
+        """Items taken of each source of the reader."""
+        return self.ring.after(self.given)
+
     def pin_memory(self) -> ReadBatch:
         """The same batch in pinned memory; torch calls this for types that it does not know."""
-        self.value = recursively_apply(lambda tensor: tensor.pin_memory(), self.value)
+        self.value = pin_memory(self.value)  # type: ignore[no-untyped-call] # of torch
         return self
 
 

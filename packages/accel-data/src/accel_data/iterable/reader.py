@@ -2,133 +2,187 @@
 
 from __future__ import annotations
 
-import copy
-from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import chain, islice
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain, cycle, islice, product
+from typing import Any, final
 
+from accel_state import Tail
 from torch.utils.data import IterableDataset, get_worker_info
 
+from accel_data.checks.content_hash import digest_of
+from accel_data.iterable.every_rank import IterableDatasetShard
 from accel_data.iterable.read_batch import ReadBatch
-from accel_data.iterable.stateful import is_stateful
-from accel_data.resume.loader_state import LoaderState, StreamPosition
-from accel_data.sharding.rank_slices import DataRank, Ending
+from accel_data.iterable.source import Source
+from accel_data.iterable.turns import Ring, Turns
+from accel_data.resume.loader_state import LoaderState, ResumeError, StreamPosition
+from accel_data.sharding.rank_slices import Ending
+from accel_data.workers.worker_identity import unseen_worker
 
-#: the state of a source that has given all it has; its own may be that of its front again
-ENDED = {"ended": "all of it was served"}
-NOTHING = object()
-
-
-def is_ended(state: Any) -> bool:
-    """Whether a state is that of a source that has given all it has."""
-    return isinstance(state, dict) and state.get("ended") == ENDED["ended"]
+#: what makes a shard; called with `num_shards` and `index`
+Shard = Callable[..., Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ReaderSettings:
-    """What readers need to know of their rank and loader.
+@final
+class Reader(IterableDataset[ReadBatch]):
+    """Reads a stream for one rank: what a DataLoader that does not batch itself iterates over.
 
-    `rows` counts the samples of a batch of this rank, None if elements are batches. `persistent` says whether workers
-    live on from pass to pass.
+    Without `shards` it reads the whole stream, and keeps this rank's slice of each round. With them it reads this
+    rank's ones of so many logical shards in turn, one sample of each: they and their turns do not depend on the number
+    of ranks, so that as long as no shard has ended, samples n*k to n*(k+1) of the turns are the k-th batch of n of the
+    job, at any world. Without `shard` the one shard of each reader is the whole stream, which divides itself.
+
+    `readers` are the processes that read for this rank; if `persistent` they live on as loader workers. `together` says
+    whether ranks exchange what they know. `unit` says what is counted: "samples", "batches", or samples of "shards" or
+    of "readers" of their own.
     """
 
-    where: DataRank
-    rows: int | None
-    ending: Ending
-    workers: int = 0
-    persistent: bool = False
-    readers: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "readers", max(self.workers, 1))
-
-
-class Reader(IterableDataset[ReadBatch], ABC):
-    """Reads a stream for one rank: what a DataLoader that does not batch itself iterates over."""
-
-    dataset: Any
-    settings: ReaderSettings
-    #: where the next pass begins; None at the front
-    start: StreamPosition | None = None
-    #: whether the first batch of the next pass comes with a digest of the first sample
-    tells_first = False
-    #: what sources said of their places at the end of the newest pass, if they live in workers
-    told: dict[int, Any] | None = None
-    #: what they said at the beginning of the newest pass, until that pass comes to its end
-    begun: dict[int, Any] | None = None
-
-    @abstractmethod
-    def read(self, reader: int, start: StreamPosition) -> Iterator[ReadBatch]:
-        """The batches of reader number `reader` of this rank; sources are opened in the call."""
-
-    @abstractmethod
-    def counts(self, reader: int, given: int, before: dict[int, int]) -> dict[int, int]:
-        """Samples taken of each source of that reader, when it has `given` so many after `before`."""
-
-    @abstractmethod
-    def current_states(self) -> dict[int, Any]:
-        """What the sources of this process say of their places."""
-
-    def front_states(self) -> dict[int, Any]:
-        """What the sources say of the front of the next pass, as far as they do.
-
-        A source whose pass was left may go on or begin anew: it is taken back to where that pass began.
-        """
-        if self.start is not None:
-            return self.start.states
-        for known in (self.begun, self.told):
-            if known is not None:
-                return known
-        return self.current_states()
-
-    @property
-    @abstractmethod
-    def unit(self) -> str:
-        """What is counted: "samples", "batches", or samples of "shards" or of "readers" of their own."""
-
-    @property
-    @abstractmethod
-    def streams(self) -> int:
-        """How many places a state has."""
-
-    @property
-    @abstractmethod
-    def rank_alone(self) -> bool:
-        """Whether other ranks read other samples, so that only all of them know the place and the end."""
+    def __init__(
+        self,
+        share: IterableDatasetShard,
+        shards: int | None = None,
+        shard: Shard | None = None,
+        *,
+        readers: int = 1,
+        persistent: bool = False,
+        together: bool = False,
+    ) -> None:
+        self.share, self.shard = share, shard
+        self.dataset, self.where, self.rows, self.ending = share.dataset, share.where, share.rows, share.ending
+        self.readers, self.persistent = readers, persistent
+        #: whether other ranks read other samples, so that only all of them know the place and the end
+        self.rank_alone = shards is not None
+        #: whether ranks agree on each batch, as they run out apart and are to get equally many
+        self.in_step = together and self.rank_alone and self.ending is not Ending.UNEVEN
+        self.unit = "batches" if self.rows is None else "samples"
+        if self.rank_alone:
+            self.unit = "readers" if shard is None else "shards"
+        #: how many places a state has
+        self.streams = shards or readers
+        #: where the next pass begins; None where sources go on by themselves
+        self.start: StreamPosition | None = None
+        #: whether the first batch of the next pass comes with a digest of the first sample
+        self.tells_first = False
+        self._epoch: int | None = None
+        self._sources = {} if self.rank_alone else {one: self._source(one) for one in range(readers)}
+        # ranks that end with the first leave what they have not read: their next pass has shards of its own
+        left = self.ending is Ending.DROP and self.where.of > 1
+        self._lives_on = not self.rank_alone or not (left or hasattr(self.dataset, "set_epoch"))
 
     def __iter__(self) -> Iterator[ReadBatch]:
-        start, self.start = self.start, None  # a worker that lives on must not start there again
         worker = get_worker_info()
-        return self.read(0 if worker is None else worker.id, start or StreamPosition({}, {}))
+        reader = 0 if worker is None else worker.id
+        # a worker that lives on must not start there again
+        start, self.start = self.start or StreamPosition({}, {}), None
+        # a source that divides itself among the workers that it sees would divide its shard again
+        return unseen_worker(self._begun, reader, start) if self.shard is not None else self._begun(reader, start)
 
-    @property
-    def rows(self) -> int | None:
-        """Samples of a batch of this rank; None if elements are batches."""
-        return self.settings.rows
+    def _begun(self, reader: int, start: StreamPosition) -> Iterator[ReadBatch]:
+        own = self._own(self.where.index, reader) if self.rank_alone else [reader]
+        sources = {one: self._sources.get(one) or self._source(one) for one in own}
+        self._sources = sources if self._lives_on else {}
+        taken = {one: start.taken.get(one, 0) for one in own}
+        keep = 0 if self.rank_alone else self.round
+        begun = {one: source.begin(taken[one], start.states.get(one), keep) for one, source in sources.items()}
+        if self.rank_alone:
+            batches = self._in_turn(reader, {one: items for one, (items, _) in begun.items()}, taken)
+        else:
+            batches = self._slices(reader, *begun[reader], taken)
+        stateful = {one: source for one, source in sources.items() if source.stateful}
+        return self._with_states(batches, reader, stateful, taken) if stateful else batches
+
+    def _own(self, rank: int, reader: int) -> list[int]:
+        return list(range(reader, self.streams, self.readers)[rank :: self.where.of])
+
+    def _source(self, number: int) -> Source:
+        return Source(partial(self._made, number))
+
+    def _made(self, number: int) -> Any:
+        if self.shard is None:
+            return self.dataset
+        shard = self.shard(num_shards=self.streams, index=number)
+        if self._epoch is not None and hasattr(shard, "set_epoch"):
+            shard.set_epoch(self._epoch)  # it may not know the epoch of what it is a shard of
+        return shard
+
+    def _slices(
+        self, reader: int, items: Iterator[Any], again: list[Any], taken: dict[int, int]
+    ) -> Iterator[ReadBatch]:
+        """Batches of a stream that every rank reads."""
+        ring, given, digest = Ring((reader,), taken), 0, None
+        if self.tells_first:
+            first = list(islice(items, 1))
+            digest, items = digest_of(first), chain(first, items)
+            self.tells_first = False
+        for batch, tail in self.share.slices(items, again):
+            given += self.round if tail is None else sum(map(bool, tail.real)) if self.rows is None else tail.total
+            yield ReadBatch(batch, reader, ring, given, tail=tail, first=digest)
+
+    def _in_turn(self, reader: int, sources: dict[int, Iterator[Any]], taken: dict[int, int]) -> Iterator[ReadBatch]:
+        """Batches of this rank's shards; the last one is filled up with samples from where the pass began."""
+        rows, alone, first = self.rows or 1, self.where.of == 1, list[Any]()
+        turns = Turns(sources, taken)
+        hidden = self.shard is not None and get_worker_info() is not None
+        take = partial(unseen_worker, turns.take) if hidden else turns.take
+        while samples := take(rows):
+            tail, count, first = None, len(samples), first or samples
+            if count < rows and self.ending is Ending.DROP:
+                return
+            if count < rows and alone:
+                tail = Tail((count,), (count,))
+            elif count < rows and self.in_step and self.ending is Ending.REPEAT:
+                samples = [*samples, *islice(cycle(first), rows - count)]
+            yield ReadBatch(samples if self.rows else samples[0], reader, turns.ring, turns.given, count, tail)
+
+    def _with_states(
+        self, batches: Iterator[ReadBatch], reader: int, sources: dict[int, Source], before: dict[int, int]
+    ) -> Iterator[ReadBatch]:
+        for batch in batches:
+            taken = batch.taken
+            moved = (one for one, source in sources.items() if source.ended or taken[one] != before[one])
+            batch.states = {one: sources[one].place for one in moved}  # others stand where they were put
+            yield batch
+        if self.persistent and self._lives_on:
+            yield ReadBatch(None, reader, states={one: source.front for one, source in sources.items()}, end=True)
+
+    def front_states(self) -> dict[int, Any]:
+        """What the sources say of the front of the next pass, as far as they do and this process knows."""
+        if self.start is not None:
+            return self.start.states
+        return {one: source.front for one, source in self._sources.items() if source.stateful}
 
     @property
     def round(self) -> int:
         """Samples, or elements that are batches, that all ranks take together."""
-        return self.settings.where.of * (self.settings.rows or 1)
+        return self.where.of * (self.rows or 1)
 
     def place_at(self, start: StreamPosition) -> None:
-        """Lets the next pass begin there."""
-        self.start, self.told, self.begun = start, None, None
+        """Lets the next pass begin there, with shards that are made anew."""
+        self.start = start
+        if self.rank_alone:
+            self._sources = {}
 
-    @abstractmethod
-    def cut_into(self, streams: int) -> None:
-        """Takes over as many places as a state has.
+    def set_epoch(self, epoch: int) -> None:
+        """Passes the epoch on to a dataset that takes it."""
+        if hasattr(self.dataset, "set_epoch"):
+            self._epoch = epoch
+            self.dataset.set_epoch(epoch)
 
-        Raises: ResumeError if the readers of this world cannot share them.
-        """
-
-    @property
-    @abstractmethod
-    def tells_end(self) -> bool:
-        """Whether each reader adds a record at its end."""
+    def __len__(self) -> int:
+        """Samples of this rank, or those of its batches if all were full, as far as streams know their lengths."""
+        if not self.rank_alone:
+            return len(self.share)
+        if self.shard is None:
+            return len(self.dataset)
+        lengths = [len(self.shard(num_shards=self.streams, index=source)) for source in range(self.streams)]
+        rows, drop = self.rows or 1, self.ending is Ending.DROP
+        batches = [0] * self.where.of
+        for rank, reader in product(range(self.where.of), range(self.readers)):
+            samples = sum(lengths[source] for source in self._own(rank, reader))
+            batches[rank] += samples // rows if drop else -(-samples // rows)
+        if self.ending is Ending.UNEVEN:
+            return batches[self.where.index] * rows
+        return (min(batches) if drop else max(batches)) * rows
 
 
 def cut_alike(dataset: Any, found: LoaderState) -> None:
@@ -136,33 +190,14 @@ def cut_alike(dataset: Any, found: LoaderState) -> None:
 
     Raises: ResumeError if the readers of this world cannot share them.
     """
-    if isinstance(dataset, Reader) and dataset.unit == found.unit:
-        dataset.cut_into(found.streams)
-
-
-def state_of(source: Any) -> Any:
-    """A copy of what a source says of its place: it may go on with the very object that it told."""
-    return copy.deepcopy(source.state_dict())
-
-
-def opened(source: Any, taken: int, state: Any, *, keep: int = 0) -> tuple[Iterator[Any], list[Any]]:
-    """The items of a source from its place on, and the first `keep` of those that had to be read again."""
-    if is_ended(state):
-        return iter(()), []
-    if state is not None and is_stateful(source):
-        source.load_state_dict(state)
-        items = iter(source)
-        return items if taken else _at_front(source, items), []
-    items = iter(source)
-    if not taken:
-        return items, []
-    again = list(islice(items, min(taken, keep)))
-    deque(islice(items, taken - len(again)), maxlen=0)
-    # one item more, here and now: with it a stream draws its order, if it draws from a global generator
-    return chain(list(islice(items, 1)), items), again
-
-
-def _at_front(source: Any, items: Iterator[Any]) -> Iterator[Any]:
-    """The next pass of a source that was put where one of its passes begins, or has just ended."""
-    first = next(items, NOTHING)
-    return iter(source) if first is NOTHING else chain([first], items)
+    if not isinstance(dataset, Reader) or not dataset.unit == found.unit == "shards":
+        return
+    streams, ranks, readers = found.streams, dataset.where.of, dataset.readers
+    if streams < 1 or streams % (ranks * readers):
+        fitting = [str(number) for number in range(1, streams + 1) if streams % number == 0]
+        raise ResumeError(
+            f"the stream was cut into {streams} logical shards, which {ranks} processes with {readers} readers each"
+            f" cannot share equally; continue with processes and loader workers whose product divides {streams}:"
+            f" {', '.join(fitting)}"
+        )
+    dataset.streams = streams

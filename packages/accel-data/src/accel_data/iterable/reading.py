@@ -1,4 +1,4 @@
-"""Who reads a stream: each rank its shards of the source, each rank all of it, or rank 0 for all."""
+"""Who reads a stream: each rank its shards of the source, and of how many; each rank all of it; or rank 0 for all."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import inspect
 import logging
 from dataclasses import dataclass
 from enum import Enum
+from math import lcm
 from types import CodeType
 from typing import Any
 
 from torch.utils.data import DataLoader
 
-from accel_data.iterable.source_shards import logical_shards
-from accel_data.iterable.webdataset import by_urls
+from accel_data.iterable.reader import Shard
+from accel_data.iterable.webdataset import url_shards
 from accel_data.resume.sampling_rng import generator_owner
 from accel_data.sharding.rank_slices import DataRank
 
@@ -27,6 +28,9 @@ RANK_NAMES = {
     "get_ordinal",
 }
 RANK_NAMES |= {"RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"}
+
+#: logical shards of a stream: numbers of readers that divide this one see the same order
+SHARDS = 8
 
 
 class Way(Enum):
@@ -45,12 +49,15 @@ class Reading:
     way: Way
     why: str
     shards: int | None = None
+    shard: Shard | None = None
     fallback: bool = False
 
     def log(self, dataset: object) -> None:
-        """Says it in one line."""
+        """Says it in one line, and warns of what may be sharded twice."""
         level = logging.WARNING if self.fallback else logging.INFO
         logger.log(level, "%s is read %s: %s", type(dataset).__name__, self.way.value, self.why)
+        if self.way is not Way.OWN:
+            _warn_if_it_reads_its_rank(dataset)
 
 
 def reading_of(
@@ -61,33 +68,15 @@ def reading_of(
     dispatch_batches: bool | None,
     equal: bool,
     already_sharded: bool,
-) -> tuple[Reading, Any]:
-    """How the stream of `loader` is read, which the log of rank 0 tells, and what of it is read.
+) -> Reading:
+    """How the stream of `loader` is read.
 
     `equal` says whether all ranks get equally many batches, `together` whether they exchange what they know.
 
     Raises: ValueError for settings that contradict.
     """
-    dataset: Any = loader.dataset
-    source = by_urls(dataset)
-    reading = _chosen(source, loader, where, together, dispatch_batches, equal, already_sharded)
-    if where.of > 1 and where.index == 0:
-        reading.log(dataset)
-        if reading.way is not Way.OWN:
-            _warn_if_it_reads_its_rank(dataset)
-    return reading, dataset if reading.shards is None or reading.way is Way.OWN else source
-
-
-def _chosen(
-    dataset: Any,
-    loader: DataLoader[Any],
-    where: DataRank,
-    together: bool,
-    dispatch_batches: bool | None,
-    equal: bool,
-    already_sharded: bool,
-) -> Reading:
-    readers = where.of * max(loader.num_workers, 1)
+    workers = max(loader.num_workers, 1)
+    readers = where.of * workers
     if already_sharded and dispatch_batches:
         raise ValueError(
             "already_sharded=True says that each rank reads its own part of the stream, and dispatch_batches=True that"
@@ -97,43 +86,66 @@ def _chosen(
         return Reading(Way.OWN, "already_sharded=True says that it gives each rank its part", readers)
     if dispatch_batches:
         return Reading(Way.MAIN, "dispatch_batches=True asks for it")
-    own = number_of_shards(dataset)
-    fallback, shards = "", None
-    if can_be_sharded(dataset):
+    own, shard = shards_of(loader.dataset)
+    if shard is not None:
         shards = logical_shards(own, readers, alone=where.of == 1, even=together)
         if shards is not None:
             of = "" if own is None else f" of its {own}"
-            return Reading(Way.SOURCE, f"in {shards} logical shards{of}, for {readers} readers", shards)
-        fallback = f"its {own} shards cannot be divided equally among {readers} readers, and "
-        shards = logical_shards(own, max(loader.num_workers, 1), alone=True)
-    owner = generator_owner(dataset)
-    if where.of == 1:
-        why, way = "there is one process", Way.EVERY
-    elif dispatch_batches is False:
-        why, way = "dispatch_batches=False promises that it comes in one order on all ranks", Way.EVERY
-    elif owner is not None and owner.generator is not None:
-        why, way = "its generator, from which its order follows, is made equal on all ranks", Way.EVERY
-    elif loader.batch_size is None:
-        why, way = "its elements are batches, of which ranks take turns", Way.EVERY
-    elif not equal or not together:
-        why, way = 'ending="join" lets ranks end apart' if not equal else "ranks exchange nothing", Way.EVERY
-    else:
-        why, way = "nothing says that it comes in one order on all ranks", Way.MAIN
-    return Reading(way, fallback + why, shards if way is Way.MAIN else None, fallback=bool(fallback))
+            return Reading(Way.SOURCE, f"in {shards} logical shards{of}, for {readers} readers", shards, shard)
+    way, why = _without_shards(loader, where, dispatch_batches, equal=equal, together=together)
+    if shard is None:
+        return Reading(way, why)
+    why = f"its {own} shards cannot be divided equally among {readers} readers, and {why}"
+    if way is Way.EVERY:
+        return Reading(way, why, fallback=True)
+    return Reading(way, why, logical_shards(own, workers, alone=True), shard, fallback=True)
 
 
-def can_be_sharded(dataset: object) -> bool:
-    """Whether a stream has `shard(num_shards, index)`."""
+def _without_shards(
+    loader: DataLoader[Any], where: DataRank, dispatch_batches: bool | None, *, equal: bool, together: bool
+) -> tuple[Way, str]:
+    owner = generator_owner(loader.dataset)
+    reasons = {
+        "there is one process": where.of == 1,
+        "dispatch_batches=False promises that it comes in one order on all ranks": dispatch_batches is False,
+        "its generator, from which its order follows, is made equal on all ranks": owner and owner.generator,
+        "its elements are batches, of which ranks take turns": loader.batch_size is None,
+        'ending="join" lets ranks end apart': not equal,
+        "ranks exchange nothing": not together,
+    }
+    why = next((reason for reason, holds in reasons.items() if holds), None)
+    return (Way.EVERY, why) if why else (Way.MAIN, "nothing says that it comes in one order on all ranks")
+
+
+def shards_of(dataset: Any) -> tuple[int | None, Shard | None]:
+    """How many shards a stream has of its own, if it says so, and what makes them; None if it cannot be sharded."""
+    by_urls = url_shards(dataset)
+    if by_urls is not None:
+        return by_urls
     shard = getattr(dataset, "shard", None)
-    if not callable(shard):
-        return False
-    return {"num_shards", "index"} <= set(inspect.signature(shard).parameters)
-
-
-def number_of_shards(dataset: object) -> int | None:
-    """How many shards a stream has of its own, if it says so."""
+    if not callable(shard) or not {"num_shards", "index"} <= set(inspect.signature(shard).parameters):
+        return None, None
     own = getattr(dataset, "num_shards", getattr(dataset, "n_shards", None))
-    return own if isinstance(own, int) and not isinstance(own, bool) else None
+    return own if isinstance(own, int) and not isinstance(own, bool) else None, shard
+
+
+def logical_shards(own: int | None, readers: int, *, alone: bool = False, even: bool = False) -> int | None:
+    """Into how many logical shards a stream with `own` shards is cut for that many readers; None if it cannot be.
+
+    They are at most eight for each reader, and equally many for each, so that some may read one of the stream's own
+    shards more; if ranks are to be `even`, only if all have eight or more. In one process, `alone`, some readers may
+    have none.
+    """
+    if own is None:
+        return lcm(SHARDS, readers)
+    if own < readers:
+        return max(own, 1) if alone else None
+    if even and own % readers and own < SHARDS * readers:
+        return None
+    if own <= SHARDS and own % readers == 0:
+        return own
+    wanted = lcm(SHARDS, readers)
+    return wanted if wanted <= own else own // readers * readers
 
 
 def _warn_if_it_reads_its_rank(dataset: object) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from accel_ops import concatenate, slice_tensors
 from accel_state import Tail
 
-from accel_data.iterable.batch_size import can_be_cut, filled, samples_in
+from accel_data.iterable.batch_size import can_be_cut, samples_in
 from accel_data.sharding.rank_slices import Ending
 
 
@@ -55,5 +55,6 @@ def _divided(whole: Any, first: Any, world: int, ending: Ending) -> tuple[list[A
     tail = Tail((rows,) * world, (rows,) * world) if rows < samples_in(first) // world else None
     if real < rows * world:
         tail = Tail(tuple(min(max(real - rank * rows, 0), rows) for rank in range(world)), (rows,) * world)
-        whole = filled(whole, first, rows * world)
+        while (have := samples_in(whole)) < rows * world:
+            whole = concatenate([whole, slice_tensors(first, slice(0, rows * world - have))])
     return [slice_tensors(whole, slice(rank * rows, (rank + 1) * rows)) for rank in range(world)], tail

@@ -28,11 +28,20 @@ class DataLoaderDispatcher(DataLoaderShard[Batch]):
     Collective: every rank must take part in each pass, from its start to its end.
     """
 
-    def __init__(self, dataset: Any, split_batches: bool = False, *, transport: Transport, **settings: Any) -> None:
-        super().__init__(dataset, where=DataRank(transport.rank, transport.size), **settings)
+    def __init__(
+        self,
+        dataset: Any,
+        split_batches: bool = False,
+        *,
+        transport: Transport,
+        ending: Ending = Ending.REPEAT,
+        **settings: Any,
+    ) -> None:
+        super().__init__(dataset, where=DataRank(transport.rank, transport.size), ending=ending, **settings)
         if split_batches:
             refuse_split(self._source, self._source.rows, transport.size)
         self.split_batches = split_batches
+        self._ending = ending
         self._ranks = transport
         self._together = 1 if split_batches else transport.size
 

@@ -15,12 +15,13 @@ from accel_state import Device, Epoch, StepClock, Transport
 from torch.utils.data import DataLoader
 
 from accel_data.checks.fingerprint import Fingerprint
-from accel_data.iterable.reader import Reader, cut_alike, state_of
-from accel_data.iterable.stateful import is_stateful
+from accel_data.iterable.reader import Reader, cut_alike
+from accel_data.iterable.source import is_stateful, state_of
 from accel_data.loaders.device_prefetch import feed
 from accel_data.loaders.xla_graphs import graphs_of
-from accel_data.resume.cursors import IterableCursor, MapCursor
+from accel_data.resume.cursors import MapCursor
 from accel_data.resume.epochs import EpochRun, EpochTracker
+from accel_data.resume.iterable_cursor import IterableCursor
 from accel_data.resume.ledger import Ledger
 from accel_data.resume.loader_state import LoaderState, ResumeError
 from accel_data.resume.sampling_rng import SHARED, SamplingRng
@@ -75,7 +76,6 @@ class DataLoaderShard(DataLoader[Batch]):
         self.where = where or DataRank(0, 1)
         # one line for the job, not one a rank
         self._epochs = EpochTracker(self.clock, ledger if self.where.index == 0 else None, self.where.of)
-        self._ending = ending
         self._transport = transport
         self._hardware = hardware
         self._non_blocking = non_blocking
@@ -249,7 +249,7 @@ class DataLoaderShard(DataLoader[Batch]):
             self.share.before_draw = (lambda: generators.put(draws)) if self._iterator is None and not seeded else None
             cursor: MapCursor | IterableCursor = MapCursor(self.share, state, self._skip * self._together)
         else:
-            cursor = IterableCursor(self._source, self._transport, state, self._ending)
+            cursor = IterableCursor(self._source, self._transport, state)
         refusal = None
         with generators.at(draws if state is not None or follows else None):
             batches = super().__iter__()
