@@ -120,19 +120,20 @@ class Reader(IterableDataset[ReadBatch]):
 
     def _in_turn(self, reader: int, sources: dict[int, Iterator[Any]], taken: dict[int, int]) -> Iterator[ReadBatch]:
         """Batches of this rank's shards; the last one is filled up with samples from where the pass began."""
-        rows, alone, first = self.rows or 1, self.where.of == 1, list[Any]()
+        rows, elements, first = self.rows or 1, self.rows is None, list[Any]()
         turns = Turns(sources, taken)
         hidden = self.shard is not None and get_worker_info() is not None
         take = partial(unseen_worker, turns.take) if hidden else turns.take
         while samples := take(rows):
             tail, count, first = None, len(samples), first or samples
-            if count < rows and self.ending is Ending.DROP:
-                return
-            if count < rows and alone:
-                tail = Tail((count,), (count,))
-            elif count < rows and self.in_step and self.ending is Ending.REPEAT:
-                samples = [*samples, *islice(cycle(first), rows - count)]
-            yield ReadBatch(samples if self.rows else samples[0], reader, turns.ring, turns.given, count, tail)
+            if count < rows:
+                if self.ending is Ending.DROP:
+                    return
+                if self.where.of == 1:
+                    tail = Tail((count,), (count,))
+                elif self.in_step and self.ending is Ending.REPEAT:
+                    samples = [*samples, *islice(cycle(first), rows - count)]
+            yield ReadBatch(samples[0] if elements else samples, reader, turns.ring, turns.given, count, tail)
 
     def _with_states(
         self, batches: Iterator[ReadBatch], reader: int, sources: dict[int, Source], before: dict[int, int]

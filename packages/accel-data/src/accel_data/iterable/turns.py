@@ -40,12 +40,12 @@ class Turns:
 
     def take(self, count: int) -> list[Any]:
         """The next `count` items, fewer at the end."""
-        found: list[Any] = []
+        found = list(islice(self._items, count))
+        self.given += len(found)
         while len(found) < count and self.ring.order:
+            ended, order = self.given % len(self.ring.order), self.ring.order
+            self._go_on(Ring(order[ended + 1 :] + order[:ended], self.ring.after(self.given)))
             before = len(found)
             found += islice(self._items, count - before)
-            self.given += len(found) - before
-            if len(found) < count:
-                ended, order = self.given % len(self.ring.order), self.ring.order
-                self._go_on(Ring(order[ended + 1 :] + order[:ended], self.ring.after(self.given)))
+            self.given = len(found) - before
         return found

@@ -26,10 +26,9 @@ class IterableCursor(Cursor):
         self._reader = reader
         self._same = transport if reader.tells_first else None
         self._transport = transport if reader.in_step else None
-        self._newest: list[ReadBatch | None] = [None] * reader.readers
         self._first = 0
         if state is not None:
-            self._first = state.next_stream % len(self._newest)
+            self._first = state.next_stream % reader.readers
             reader.place_at(state.position())
             _warn_of_replay(state.position(), reader.dataset)
         self._taken = {} if reader.start is None else reader.start.taken
@@ -50,10 +49,12 @@ class IterableCursor(Cursor):
         steps = with_last(source)
         if self._transport is not None:
             steps = in_step(source, self._transport, rows=self._reader.rows, ending=self._reader.ending)
+        readers = self._reader.readers
+        newest: list[ReadBatch | None] = [None] * readers
         for read, epoch.last in steps:
             if read.reader is not None:
-                self._newest[read.reader] = read
-                epoch.at = tuple(self._newest), (read.reader + 1) % len(self._newest)
+                newest[read.reader] = read
+                epoch.at = tuple(newest), (read.reader + 1) % readers
             epoch.tail = read.tail
             batch, read.value = read.value, None
             if epoch.last:
