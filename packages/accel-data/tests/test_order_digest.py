@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -12,7 +13,7 @@ import pytest
 import torch
 from accel_data import DataRank, Ending
 from accel_data.sharding.index_order import KnownOrder, LazyOrder
-from accel_data.sharding.order_digest import batch_numbers, numbers
+from accel_data.sharding.order_digest import note_batches, note_samples
 
 N = 96
 
@@ -39,6 +40,18 @@ def digests(items: list[Any], world: int, *, whole: bool, skip: int = 0) -> dict
         found[place] = order.digest(place)
     assert found == {place: order.digest(place) for place in found}
     return found
+
+
+def numbers(items: list[Any]) -> list[int]:
+    found = array("Q")
+    note_samples(found, items)
+    return list(found)
+
+
+def batch_numbers(batches: list[Any]) -> list[int]:
+    found = array("Q")
+    note_batches(found, batches)
+    return list(found)
 
 
 KINDS: dict[str, list[Any]] = {
@@ -106,14 +119,16 @@ def test_what_can_be_iterated_once_is_not_used_up() -> None:
 
 
 IN_A_PROCESS = """
-import sys
-from accel_data.sharding.order_digest import batch_numbers, numbers
+from array import array
+from accel_data.sharding.order_digest import note_batches, note_samples
 
 class Plain:
     pass
 
-print(list(numbers(["b", ("a", 1), b"c", 2.5, None, 3, Plain(), (Plain(),), iter([1])])))
-print(list(batch_numbers([["b", "a"], [1, 2], [], "words", (x for x in "ab"), lambda: 0])))
+found = array("Q")
+note_samples(found, ["b", ("a", 1), b"c", 2.5, None, 3, Plain(), (Plain(),), iter([1])])
+note_batches(found, [["b", "a"], [1, 2], [], "words", (x for x in "ab"), lambda: 0])
+print(found)
 """
 
 

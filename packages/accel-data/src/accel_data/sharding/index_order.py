@@ -13,7 +13,7 @@ import torch
 from accel_state import Tail
 from torch.utils.data import RandomSampler, SequentialSampler
 
-from accel_data.sharding.order_digest import EVERY, NEWEST, NEWEST_BATCHES, batch_numbers, numbers
+from accel_data.sharding.order_digest import EVERY, NEWEST, NEWEST_BATCHES, note_batches, note_samples
 from accel_data.sharding.rank_slices import DataRank, Ending, last_of_batches, last_of_samples, samples_of
 from accel_data.sharding.seedable_sampler import SeedableRandomSampler
 
@@ -57,7 +57,7 @@ class KnownOrder:
     def digest(self, count: int) -> int:
         """A number that tells the first `count` items from those of most other orders."""
         newest = self._numbers(max(count - NEWEST, 0), count)
-        return zlib.crc32(numbers(self._numbers(0, count, EVERY) + newest))
+        return zlib.crc32(array("Q", self._numbers(0, count, EVERY) + newest))
 
     @contextmanager
     def ended(self) -> Iterator[None]:
@@ -97,7 +97,7 @@ class LazyOrder:
         #: as of a `KnownOrder`, once that batch is dealt
         self.last: int | None = None
         self.tail: Tail | None = None
-        self._numbers = batch_numbers if whole else numbers
+        self._note = note_batches if whole else note_samples
         self._window = NEWEST_BATCHES if whole else NEWEST
         self._noted, self._newest = array("Q"), array("Q")
         #: a digest of the newest items, where the order begins and after each round
@@ -116,17 +116,17 @@ class LazyOrder:
         """
         each = rows or 1
         mine: Any = where.index if self._whole else slice(where.index * each, (where.index + 1) * each)
-        held: list[Any] = []
-        number, short = 0, list[Any]()
+        least = rows or 0 if self._whole else 0
+        held, number, short = list[Any](), 0, list[Any]()
         while len(taken := self._take(self._round)) == self._round:
             self._start = self._start or taken
             # a round whose last batch is short ends in another way if it is the last of all
-            short = taken if self._whole and rows is not None and samples_of(taken[-1]) < rows else []
-            if held and not (short and ending is Ending.DROP):
+            short = taken if least and samples_of(taken[-1]) < least else []
+            if not (short and ending is Ending.DROP):
                 number += len(held)
                 yield held
                 held = []
-            held = [*held, taken[mine]]
+            held.append(taken[mine])
             taken = []  # batches of other ranks are let go before the next ones come
         if short and not taken:
             taken = short
@@ -152,9 +152,11 @@ class LazyOrder:
     def _take(self, count: int) -> list[Any]:
         """The next items; what tells them from others is noted."""
         items = list(islice(self._items, count))
-        if some := items[-self.end % EVERY :: EVERY]:
-            self._noted.extend(self._numbers(some))
-        self._newest = (self._newest + self._numbers(items[-self._window :]))[-self._window :]
+        following = -self.end % EVERY
+        if following < len(items):
+            self._note(self._noted, items[following::EVERY])
+        self._note(self._newest, items[-self._window :])
+        del self._newest[: -self._window]
         self._tails.append(zlib.crc32(self._newest))
         self.end += len(items)
         return items

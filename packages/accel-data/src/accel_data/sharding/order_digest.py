@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 import zlib
 from array import array
-from collections.abc import Sequence
 from typing import Any
 
 #: one item in this many is noted; it is prime, so that no sampler of a regular pattern hides from it
@@ -15,20 +14,20 @@ NEWEST = 16
 NEWEST_BATCHES = 4
 
 
-def numbers(items: Sequence[Any]) -> array[int]:
-    """One number for each item: an index itself, anything else by its content; the same in every process."""
+def note_samples(noted: array[int], items: list[Any]) -> None:
+    """Adds a number for each item: an index itself, anything else by its content; the same in every process."""
     try:
-        return array("Q", items)
+        noted.fromlist(items)
     except (TypeError, OverflowError):  # not all are indices
-        return array("Q", map(_number, items))
+        noted.extend(map(_number, items))
 
 
-def batch_numbers(batches: Sequence[Any]) -> array[int]:
-    """One number for each batch, made of its ends."""
+def note_batches(noted: array[int], batches: list[Any]) -> None:
+    """Adds a number for each batch, made of its ends."""
     try:
-        return array("Q", [31 * batch[0] + batch[-1] for batch in batches])
+        noted.fromlist([31 * batch[0] + batch[-1] for batch in batches])
     except (TypeError, LookupError, OverflowError):  # not all are lists of indices
-        return array("Q", map(_batch_number, batches))
+        noted.extend(map(_batch_number, batches))
 
 
 def _batch_number(batch: Any) -> int:
@@ -40,7 +39,9 @@ def _batch_number(batch: Any) -> int:
 
 def _number(item: Any) -> int:
     if isinstance(item, list | tuple):
-        return zlib.crc32(numbers(item))
+        noted = array("Q")
+        note_samples(noted, list(item))
+        return zlib.crc32(noted)
     try:
         return operator.index(item) % 2**64
     except TypeError:

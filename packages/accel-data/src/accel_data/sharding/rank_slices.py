@@ -70,12 +70,11 @@ def slices_of_samples(
     size, first = rows * where.of, where.index * rows
     low, high = (0, size) if ending is Ending.EXACT else (first, first + rows)
     source = iter(stream)
-    if ending is Ending.REPEAT and not start:
-        start = list(islice(source, size))
-        source = chain(start, source)
+    first_round = list(islice(source, size)) if ending is Ending.REPEAT and not start else []
+    start = start or first_round
     # blanks fill up the last round: how many are left says how many samples it had, and counting them costs nothing
     blanks: Any = repeat(None, size)
-    source = chain(source, blanks)
+    source = chain(first_round, source, blanks)
     while True:
         if low:
             deque(islice(source, low), maxlen=0)
