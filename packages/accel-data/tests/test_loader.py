@@ -15,7 +15,7 @@ from accel_state import Epoch, StepClock, Tail
 from accel_state.transports.single import Single
 from accel_testing import RangeDataset, RangeStream
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, Sampler, SubsetRandomSampler
 
 Flags = list[tuple[list[int], bool, int]]
 
@@ -269,6 +269,14 @@ def test_a_shuffled_prepared_loader_survives_pickling() -> None:
     loader = prepared(DataLoader(RangeDataset(8), batch_size=2, shuffle=True, generator=generator))
     twin = pickle.loads(pickle.dumps(loader))  # its own bytes, as a spawned process gets a loader
     assert [batch.tolist() for batch in twin] == [batch.tolist() for batch in loader]
+
+
+def test_a_prepared_loader_survives_pickling_in_a_pass_over_a_sampler_that_is_read() -> None:
+    sampler = SubsetRandomSampler(range(8), generator=torch.Generator().manual_seed(3))
+    loader = prepared(DataLoader(RangeDataset(8), batch_size=2, sampler=sampler), 1, 0, StepClock())
+    for _ in loader:
+        twin = pickle.loads(pickle.dumps(loader.share))  # its own bytes
+    assert sorted(number for batch in twin for number in batch) == list(range(8))
 
 
 def test_the_epoch_is_told_to_samplers_and_datasets_and_counts_passes() -> None:

@@ -81,6 +81,9 @@ class BatchSamplerShard(BatchSampler):
         # one loop in C: a chain of generators would cost each batch a frame for every link
         return chain.from_iterable(self._dealt(order))
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"newest": partial(self.draw, 0)}  # an order that is dealt stays with its pass
+
     def _dealt(self, order: Callable[[], IndexOrder]) -> Iterator[Iterable[Any]]:
         # the order is drawn with the first batch, as torch's samplers do
         yield from order().deal(self.where, rows=self.rows, ending=self.ending)

@@ -39,9 +39,7 @@ def _batch_number(batch: Any) -> int:
 
 def _number(item: Any) -> int:
     if isinstance(item, list | tuple):
-        noted = array("Q")
-        note_samples(noted, list(item))
-        return zlib.crc32(noted)
+        return zlib.crc32(repr(list(map(_number, item))).encode())
     try:
         return operator.index(item) % 2**64
     except TypeError:
