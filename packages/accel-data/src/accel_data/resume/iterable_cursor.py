@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, islice
 from typing import Any, final
 
@@ -109,10 +108,6 @@ class IterableCursor(Cursor):
             "front": {str(source): state for source, state in sorted(self._front.items()) if state is not None},
             "next_stream": following,
         }
-
-    def ended(self) -> AbstractContextManager[None]:
-        """As `Cursor`: at its last batch a stream was read to its end."""
-        return nullcontext()
 
 
 def _warn_of_replay(start: StreamPosition, dataset: Any) -> None:

@@ -54,9 +54,10 @@ class SamplingRng:
         self._generators["default"] = torch.default_generator.get_state, torch.default_generator.set_state
         foreign = [one for one in chain_of(roots) if isinstance(one, Sampler) and not _is_known(type(one))]
         if foreign or any(isinstance(one, IterableDataset) for one in roots):
-            self._generators["python"] = _python_state, _set_python_state
-            if "numpy" in sys.modules:
-                self._generators["numpy"] = _numpy_state, _set_numpy_state
+            self._generators["python"] = (lambda: _listed(random.getstate())), _set_python_state
+            if (numpy := sys.modules.get("numpy")) is not None:
+                numbers: Any = numpy.random
+                self._generators["numpy"] = (lambda: _listed(numbers.get_state())), numbers.set_state
 
     def capture(self) -> dict[str, Any]:
         """Where the generators stand: tensors, and what JSON can hold."""
@@ -82,23 +83,14 @@ class SamplingRng:
             self.put(before)
 
 
-def _python_state() -> list[Any]:
-    version, numbers, gauss = random.getstate()
-    return [version, list(numbers), gauss]
-
-
 def _set_python_state(state: list[Any]) -> None:
-    version, numbers, gauss = state
-    random.setstate((version, tuple(numbers), gauss))
+    random.setstate((state[0], tuple(state[1]), state[2]))
 
 
-def _numpy_state() -> list[Any]:
-    kind, keys, *rest = sys.modules["numpy"].random.get_state()
-    return [kind, keys.tolist(), *rest]
-
-
-def _set_numpy_state(state: list[Any]) -> None:
-    sys.modules["numpy"].random.set_state(tuple(state))
+def _listed(state: tuple[Any, ...]) -> list[Any]:
+    """A state as JSON can hold it."""
+    lists = [part.tolist() if hasattr(part, "tolist") else part for part in state]
+    return [list(part) if isinstance(part, tuple) else part for part in lists]
 
 
 def _is_known(kind: type) -> bool:
