@@ -32,12 +32,14 @@ class IterableCursor(Cursor):
             _warn_of_replay(state.position(), reader.dataset)
         self._taken = {} if reader.start is None else reader.start.taken
         self._states = reader.front_states()
-        self._front = self._states if state is None else {int(one): said for one, said in state.front.items()}
+        self._front = None if state is None else {int(one): said for one, said in state.front.items()}
         #: what readers have said at their ends
         self._ends: dict[int, Any] = {}
 
     def begin(self) -> None:
         """Workers have their copy of where to begin by now; a pass that is left is begun again at its front."""
+        if self._front is None:
+            self._front = self._reader.front_states()  # of shards too, which are made by now
         self._reader.start = StreamPosition({}, self._front) if self._front else None
 
     def served(self, batches: Iterator[Any], epoch: Epoch) -> Iterator[Any]:
@@ -105,7 +107,7 @@ class IterableCursor(Cursor):
             "consumed": sum(taken.values()),
             "taken": {str(source): count for source, count in sorted(taken.items())},
             "sources": {str(source): state for source, state in sorted(states.items()) if state is not None},
-            "front": {str(source): state for source, state in sorted(self._front.items()) if state is not None},
+            "front": {str(source): state for source, state in sorted((self._front or {}).items()) if state is not None},
             "next_stream": following,
         }
 
