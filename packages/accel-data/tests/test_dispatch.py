@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from accel_data import DataLoaderDispatcher, Ending, prepare_data_loader
+from accel_data import DataLoaderDispatcher, Ending, prepare_data_loader, skip_first_batches
 from accel_data.loaders.dispatch_message import slices_of
 from accel_state import PeerFailed, StepClock, Tail
 from accel_state.transports.single import Single
@@ -347,3 +347,30 @@ def changed_in_place() -> list[list[float]]:
 def test_what_fills_up_is_not_what_the_script_made_of_it(world: MakeWorld) -> None:
     first, second = world(2).run(changed_in_place)
     assert (first[-1], second[-1]) == ([8, 9], [10, 0])
+
+
+class Counted(Dataset[Tensor]):
+    """Notes which samples were read."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.read: list[int] = []
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Tensor:
+        self.read.append(index)
+        return torch.tensor(index)
+
+
+def without_two() -> tuple[list[list[int]], list[int]]:
+    transport, dataset = TorchDist(), Counted(12)
+    loader = prepare_data_loader(DataLoader(dataset, 2), transport=transport, dispatch_batches=True)
+    return [batch.tolist() for batch in skip_first_batches(loader, 2)], dataset.read
+
+
+def test_skipped_samples_are_not_read(world: MakeWorld) -> None:
+    (first, read), (second, nothing) = world(2).run(without_two)
+    assert (first, second) == ([[8, 9]], [[10, 11]])
+    assert (read, nothing) == ([8, 9, 10, 11], [])
