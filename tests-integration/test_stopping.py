@@ -117,7 +117,7 @@ def twice(job: Job) -> None:
 
 def test_a_second_signal_ends_the_job_at_once(tmp_path: Path) -> None:
     """T9: one that does not get to its next step is not waited for."""
-    done = stopped(Plan(str(tmp_path), workers=0, asks=True, pause_s=3, signals=("SIGTERM",)), twice)
+    done = stopped(Plan(str(tmp_path), workers=0, asks=True, pause_s=30, signals=("SIGTERM",)), twice)
     assert done.code == 128 + signal.SIGTERM, done.err
     assert done.left() == []
     assert not (tmp_path / "stopped-0").exists()

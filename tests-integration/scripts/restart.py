@@ -127,7 +127,6 @@ def train(plan: Plan) -> Result:
             optimizer.zero_grad()
             count.steps += 1
             losses.append(loss.item())
-            time.sleep(plan.pause_s)
             dies = plan.killed is not None and plan.killed[:2] == (rank, count.steps)
             if dies and plan.killed is not None and not plan.killed[2]:
                 die()
@@ -136,6 +135,7 @@ def train(plan: Plan) -> Result:
             if dies:
                 die()
             (folder / f"at-{rank}").write_text(str(count.steps))
+            time.sleep(plan.pause_s)
             if plan.asks and accelerator.stop_requested():
                 (folder / f"stopped-{rank}").write_text(str(count.steps))
                 accelerator.save_and_stop()
