@@ -59,7 +59,18 @@ def install(session: nox.Session, *names: str, extra: tuple[str, ...] = (), torc
 
 def bare(session: nox.Session) -> dict[str, str]:
     """An environment in which the tests, and what they start, find the packages of this tree without an install."""
-    return {"PYTHONPATH": os.pathsep.join(str(ROOT / "packages" / name / "src") for name in PACKAGES)}
+    points = Path(session.create_tmp()).resolve() / "entry-points"
+    for name, project in PACKAGES.items():
+        info = points / f"{name.replace('-', '_')}-{project['version']}.dist-info"
+        info.mkdir(parents=True, exist_ok=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {project['version']}\n")
+        groups = project.get("entry-points", {}).items()
+        text = "".join(
+            f"[{group}]\n" + "".join(f"{one} = {of}\n" for one, of in all_.items()) for group, all_ in groups
+        )
+        (info / "entry_points.txt").write_text(text)
+    folders = [points, *(ROOT / "packages" / name / "src" for name in PACKAGES)]
+    return {"PYTHONPATH": os.pathsep.join(map(str, folders))}
 
 
 @nox.session

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from accel_launch.command_plugins import EXTRAS
 from accel_launch.options import OPTIONS
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -60,6 +61,20 @@ def test_an_unknown_command_names_the_nearest(accel: Run) -> None:
     done = accel("lunch")
     assert done.returncode == 2
     assert done.stderr.startswith("accel: error: there is no command 'lunch'; did you mean 'launch'?")
+
+
+@pytest.mark.parametrize(("command", "extra"), EXTRAS.items())
+def test_a_command_of_a_package_that_is_not_installed_says_which(
+    silent_environ: Mapping[str, str], command: str, extra: str
+) -> None:
+    code = (
+        "import importlib.metadata as m; m.entry_points = lambda **_: []\n"
+        f"from accel_launch.cli import main; raise SystemExit(main([{command!r}, 'x']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=silent_environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    missing = f"accel {command} comes with package accel-{extra}, which is not installed for {sys.executable}"
+    assert done.stderr == f"accel: error: {missing}: pip install 'accel[{extra}]'\n"
 
 
 def test_s106_one_process_has_its_arguments_and_no_rank(accel: Run, show: str) -> None:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from accel_launch.command_plugins import EXTRAS, load_command
 from accel_launch.nearest import did_you_mean
 
 COMMANDS = {
@@ -34,10 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name == "--version":
         print(f"accel-launch {_version()}")
         return 0
-    if name not in COMMANDS:
-        meant = did_you_mean(name, COMMANDS)
-        return _refuse([f"there is no command {name!r}{meant}; the commands are: {', '.join(COMMANDS)}"])
-    command = import_module(f"accel_launch.commands.{name.replace('-', '_')}")
+    own = name in COMMANDS and name not in EXTRAS
+    command = import_module(f"accel_launch.commands.{name}") if own else load_command(name)
+    if command is None:
+        return _refuse([_no_command(name)])
     try:
         code = command.run(rest)
     except KeyboardInterrupt:
@@ -55,6 +56,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _refuse([str(error)])
         raise
     return int(code)
+
+
+def _no_command(name: str) -> str:
+    extra = EXTRAS.get(name)
+    if extra is None:
+        return f"there is no command {name!r}{did_you_mean(name, COMMANDS)}; the commands are: {', '.join(COMMANDS)}"
+    return (
+        f"accel {name} comes with package accel-{extra}, which is not installed for {sys.executable}:"
+        f" pip install 'accel[{extra}]'"
+    )
 
 
 def _refuse(reasons: Sequence[str]) -> int:

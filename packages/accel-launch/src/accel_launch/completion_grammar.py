@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from accel_launch.command_plugins import EXTRAS, load_command
 from accel_launch.kinds import FOLDER, PATH
 from accel_launch.options import OPTIONS, Option
 
@@ -47,7 +48,7 @@ def grammar() -> tuple[Command, ...]:
 
 
 def _command(name: str, about: str) -> Command:
-    from accel_launch.commands import checkpoint, config, estimate_memory, verify
+    from accel_launch.commands import checkpoint, config, verify
 
     launch = tuple(_flag(option) for option in OPTIONS)
     unscripted = tuple(_flag(option) for option in OPTIONS if option.name not in ("module", "no_python"))
@@ -65,19 +66,18 @@ def _command(name: str, about: str) -> Command:
             False,
         ),
         "checkpoint": (tuple(checkpoint.PATHS), (), False),
-        "estimate-memory": (
-            (),
-            tuple(
-                Flag((flag,), (), flag in estimate_memory.VALUES, estimate_memory.VALUES.get(flag, ()))
-                for flag in estimate_memory.OPTIONS
-                if flag != "--help"
-            ),
-            False,
-        ),
         "completion": (SHELL_NAMES, (), False),
+        **{name: ((), _brought(name), False) for name in EXTRAS},
     }
     words, flags, script = parts.get(name, ((), (), False))
     return Command(name, about, words, (HELP_FLAG, *flags), script)
+
+
+def _brought(name: str) -> tuple[Flag, ...]:
+    """The options of a command that another package brings; none if that is not installed."""
+    module = load_command(name)
+    options = {} if module is None else module.FLAGS
+    return tuple(Flag((flag,), (), values is not None, values or ()) for flag, values in options.items())
 
 
 def _plain(flags: list[str] | tuple[str, ...], *, takes_value: bool) -> tuple[Flag, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from accel.estimation import report
+from accel_big.estimate_report import report
 from accel_state import is_initialized
 from accel_state.errors import CannotRun
 
@@ -61,6 +61,7 @@ def test_a_constructor_that_looks_at_numbers_is_run_on_the_cpu_with_a_note(modul
 def test_what_the_code_prints_is_apart_and_its_run_ends(
     module: Callable[[str, str], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    pytest.importorskip("accel", reason="the code that is named uses it")
     code = "from accel import Accelerator\nfrom torch import nn\nprint('hello')\n"
     code += "Accelerator(cpu=True)\none = nn.Linear(1, 1)"
     module(code, "one")

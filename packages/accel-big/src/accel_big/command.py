@@ -1,30 +1,20 @@
-"""`accel estimate-memory`: how much memory a model takes, counted by package accel."""
+"""`accel estimate-memory`: reads the command line, and prints what package accel-big counts."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
+from difflib import get_close_matches
 from importlib.util import find_spec
 
-from accel_launch.nearest import nearest
+from accel_big.estimate_options import DEFAULT_DTYPES, DEFAULT_OPTIMIZER, DTYPES, STATES
 
-COUNTS = "accel.estimation"
-OPTIONS = ("--dtypes", "--optimizer", "--json", "--help")
-#: what package accel knows, in its own order; it imports torch, for which a shell's completion cannot wait
-DTYPES = ("float64", "float32", "bfloat16", "float16", "float8", "int8", "int4")
-OPTIMIZERS = (
-    "adam",
-    "adamw",
-    "adamax",
-    "nadam",
-    "radam",
-    "adadelta",
-    "rmsprop",
-    "adagrad",
-    "sgd_momentum",
-    "sgd",
-)
-VALUES = {"--dtypes": DTYPES, "--optimizer": OPTIMIZERS}
+#: each option, with the words that it takes; for completion in a shell
+FLAGS: Mapping[str, Sequence[str] | None] = {
+    "--dtypes": tuple(DTYPES),
+    "--optimizer": tuple(STATES),
+    "--json": None,
+}
+#: options of accelerate estimate-memory, and why they are none here
 FOREIGN = {
     "--library_name": "config.json says which library it is of",
     "--trust_remote_code": "no code out of a folder is run; name what makes the model as MODULE:NAME",
@@ -35,7 +25,7 @@ HELP = """\
 usage: accel estimate-memory MODEL [--dtypes DTYPE ...] [--optimizer OPTIMIZER] [--json]
 
 Prints what a model takes in several dtypes: its largest layer, all of it, gradients, state of the optimizer, and the
-sum of what training needs. Nothing is downloaded, no weights are read. Needs package accel.
+sum of what training needs. Nothing is downloaded, no weights are read.
 
 MODEL is one of
   MODULE:NAME        a torch.nn.Module, or what makes one when called without arguments; found as by python in this
@@ -67,12 +57,12 @@ exit codes: 0; 2 if there is nothing to count.
 
 
 @dataclass(slots=True)
-class Asked:
+class CommandLine:
     """What a command line asks for, and what is wrong with it."""
 
     models: list[str] = field(default_factory=list)
     dtypes: list[str] = field(default_factory=list)
-    optimizer: str = "adamw"
+    optimizer: str = DEFAULT_OPTIMIZER
     json: bool = False
     problems: list[str] = field(default_factory=list)
 
@@ -87,70 +77,67 @@ def run(tokens: Sequence[str]) -> int:
         return 0
     from accel_state.errors import CannotRun
 
-    asked = read(tokens)
-    missing = [name for name in ("accel", "torch") if find_spec(name) is None]
-    if missing:
-        asked.problems.append(
-            f"what counts is module {COUNTS} of package accel, and {' and '.join(missing)} is not installed for"
-            f" {sys.executable}; install package accel next to accel-launch"
-        )
-        raise CannotRun("accel estimate-memory", asked.problems)
-    estimation = import_module(COUNTS)
-    text = estimation.report(
-        asked.models[0] if len(asked.models) == 1 else None,
-        dtypes=asked.dtypes or estimation.USUAL,
-        optimizer=asked.optimizer,
-        form="json" if asked.json else "table",
-        problems=asked.problems,
+    line = read(tokens)
+    if find_spec("torch") is None:
+        line.problems.append(f"torch is not installed for {sys.executable}: pip install torch")
+        raise CannotRun("accel estimate-memory", line.problems)
+    from accel_big.estimate_report import report
+
+    text = report(
+        line.models[0] if len(line.models) == 1 else None,
+        dtypes=line.dtypes or DEFAULT_DTYPES,
+        optimizer=line.optimizer,
+        form="json" if line.json else "table",
+        problems=line.problems,
     )
     print(text, flush=True)
     return 0
 
 
-def read(tokens: Sequence[str]) -> Asked:
+def read(tokens: Sequence[str]) -> CommandLine:
     """What the tokens ask for; after --dtypes all up to the next option are dtypes.
 
     If MODEL is missing then, it is the last of these that can be no dtype.
     """
-    asked = Asked()
+    line = CommandLine()
     position = 0
     while position < len(tokens):
         flag, attached, value = tokens[position].partition("=")
         position += 1
         if not flag.startswith("-"):
-            asked.models.append(tokens[position - 1])
+            line.models.append(tokens[position - 1])
         elif flag == "--json" and not attached:
-            asked.json = True
+            line.json = True
         elif flag in ("--dtypes", "--optimizer"):
             values = [value] if attached else []
             most = 0 if attached else len(tokens) if flag == "--dtypes" else 1
             while len(values) < most and position < len(tokens) and not tokens[position].startswith("-"):
                 values.append(tokens[position])
                 position += 1
-            _follow(asked, flag, values)
+            _follow(line, flag, values)
         else:
-            asked.problems.append(_unknown(tokens[position - 1], flag))
-            return asked  # nobody knows whether it takes a value: what follows cannot be told apart
-    if not asked.models and asked.dtypes and not asked.dtypes[-1].isidentifier():
-        asked.models.append(asked.dtypes.pop())
-    if len(asked.models) != 1:
-        found = "none" if not asked.models else f"{len(asked.models)}: {', '.join(asked.models)}"
-        asked.problems.append(f"expected one MODEL, found {found} (see accel estimate-memory --help)")
-    return asked
+            line.problems.append(_unknown(tokens[position - 1], flag))
+            return line  # nobody knows whether it takes a value: what follows cannot be told apart
+    if not line.models and line.dtypes and not line.dtypes[-1].isidentifier():
+        line.models.append(line.dtypes.pop())
+    if len(line.models) != 1:
+        found = "none" if not line.models else f"{len(line.models)}: {', '.join(line.models)}"
+        line.problems.append(f"expected one MODEL, found {found} (see accel estimate-memory --help)")
+    return line
 
 
-def _follow(asked: Asked, flag: str, values: Sequence[str]) -> None:
+def _follow(line: CommandLine, flag: str, values: Sequence[str]) -> None:
     if not any(values):
-        asked.problems.append(f"{flag} needs a value, found none")
+        line.problems.append(f"{flag} needs a value, found none")
     elif flag == "--dtypes":
-        asked.dtypes += [one for value in values for one in value.split(",") if one]
+        line.dtypes += [one for value in values for one in value.split(",") if one]
     else:
-        asked.optimizer = values[0]
+        line.optimizer = values[0]
 
 
 def _unknown(token: str, flag: str) -> str:
     if flag in FOREIGN:
         return f"{flag} is not an option here: {FOREIGN[flag]}"
-    near = nearest(flag, OPTIONS)
-    meant = f"; did you mean {near}?" if near is not None else ""
+    near = get_close_matches(flag, [*FLAGS, "--help"], n=1)
+    meant = f"; did you mean {near[0]}?" if near else ""
     return f"{token} is not an option of accel estimate-memory{meant} (see accel estimate-memory --help)"

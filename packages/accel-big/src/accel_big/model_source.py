@@ -21,14 +21,14 @@ from accel_state.errors import CannotRun
 from torch import nn
 
 CONFIG = "config.json"
-WHAT = "accel estimate-memory"
+COMMAND = "accel estimate-memory"
 FORMS = (
     "MODULE:NAME or FILE.py:NAME of a model or of what makes one, a folder with config.json or weights, or a"
     " .safetensors file or its .index.json"
 )
 
 
-class Place(NamedTuple):
+class ModelSource(NamedTuple):
     """Where a model is: in code, in a config of transformers, or in weights."""
 
     kind: Literal["code", "config", "weights"]
@@ -38,7 +38,7 @@ class Place(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-class Found(NamedTuple):
+class LoadedModel(NamedTuple):
     """A model, what made it in words, and what the user ought to know of how."""
 
     model: nn.Module
@@ -46,7 +46,7 @@ class Found(NamedTuple):
     notes: tuple[str, ...]
 
 
-def locate(text: str) -> Place:
+def locate(text: str) -> ModelSource:
     """Where the model is; nothing of it is imported or read, apart from names.
 
     Raises: CannotRun where nothing is found.
@@ -55,7 +55,7 @@ def locate(text: str) -> Place:
     if path.is_dir():
         return _in_folder(path)
     if path.exists():
-        return _in_folder(path.parent) if path.name == CONFIG else Place("weights", path=path)
+        return _in_folder(path.parent) if path.name == CONFIG else ModelSource("weights", path=path)
     module, colon, name = text.partition(":")
     if not colon:
         near = " Models of the hub are not downloaded: give the folder they are in." if "." not in path.name else ""
@@ -72,22 +72,22 @@ def locate(text: str) -> Place:
             there = False
         if not there:
             raise _no_module(module, first)
-    return Place("code", module=module, name=name)
+    return ModelSource("code", module=module, name=name)
 
 
-def _in_file(text: str, file: str, name: str) -> Place:
+def _in_file(text: str, file: str, name: str) -> ModelSource:
     path = Path(file).expanduser()
     if not path.is_file():
         raise _refused(f"{text!r}: there is no file {file} in {Path.cwd()}")
     if not all(part.isidentifier() for part in name.split(".")):
         raise _refused(f"{text!r}: expected the name of a model or of what makes one after the colon: {file}:make")
-    return Place("code", module=file, name=name, path=path)
+    return ModelSource("code", module=file, name=name, path=path)
 
 
-def _in_folder(folder: Path) -> Place:
+def _in_folder(folder: Path) -> ModelSource:
     config = folder / CONFIG
     if not config.is_file():
-        return Place("weights", path=folder)
+        return ModelSource("weights", path=folder)
     try:
         names = json.loads(config.read_text(encoding="utf-8"))
         why = None if "model_type" in names else "it names no model_type, so it is no config of transformers"
@@ -95,10 +95,10 @@ def _in_folder(folder: Path) -> Place:
         why = f"it cannot be read: {error}"
     if why is None and find_spec("transformers") is None:
         why = f"package transformers is not installed for {sys.executable}: pip install transformers"
-    return Place("config", path=folder) if why is None else weights_instead(folder, why)
+    return ModelSource("config", path=folder) if why is None else weights_instead(folder, why)
 
 
-def weights_instead(folder: Path, why: str) -> Place:
+def weights_instead(folder: Path, why: str) -> ModelSource:
     """The weights in a folder whose config is of no use.
 
     Raises: CannotRun if there are none either.
@@ -108,52 +108,52 @@ def weights_instead(folder: Path, why: str) -> Place:
     except CheckpointError as error:
         raise _refused(f"no model can be built from {folder / CONFIG}: {why}; and {error}") from None
     note = f"counted from the names in the weights, not from {folder / CONFIG}: {why}"
-    return Place("weights", path=folder, notes=(note,))
+    return ModelSource("weights", path=folder, notes=(note,))
 
 
-def build(place: Place) -> Found | Place:
-    """The model, on the meta device where its constructor allows it; or the place of weights, which are no model.
+def load(source: ModelSource) -> LoadedModel | ModelSource:
+    """The model, on the meta device if its constructor allows it; the source itself if that is weights.
 
     What the code prints goes to stderr.
 
     Raises: CannotRun for what cannot be imported or made, and with what the user's code raises.
     """
-    if place.kind == "weights":
-        return place
+    if source.kind == "weights":
+        return source
     with contextlib.redirect_stdout(sys.stderr), _no_run_left():
-        if place.kind == "code":
-            return _from_code(place)
+        if source.kind == "code":
+            return _from_code(source)
         try:
-            return _from_config(place.path)
+            return _from_config(source.path)
         except CannotRun as error:
-            return weights_instead(place.path, error.reasons[0].splitlines()[0])
+            return weights_instead(source.path, error.reasons[0].splitlines()[0])
 
 
-def _from_code(place: Place) -> Found:
-    module, text = place.module, f"{place.module}:{place.name}"
-    of_a_file = place.path != Path()
-    with _own_modules_first(place.path.resolve().parent if of_a_file else None):
-        found: Any = _run(f"importing {module}", lambda: _executed(place.path) if of_a_file else _imported(module))
-        for part in place.name.split("."):
+def _from_code(source: ModelSource) -> LoadedModel:
+    module, text = source.module, f"{source.module}:{source.name}"
+    of_a_file = source.path != Path()
+    with _own_modules_first(source.path.resolve().parent if of_a_file else None):
+        named: Any = _run(f"importing {module}", lambda: _executed(source.path) if of_a_file else _imported(module))
+        for part in source.name.split("."):
             try:
-                found = getattr(found, part)
+                named = getattr(named, part)
             except AttributeError:
-                known = ", ".join(one for one in dir(found) if not one.startswith("_")) or "nothing"
+                known = ", ".join(one for one in dir(named) if not one.startswith("_")) or "nothing"
                 raise _refused(f"{text}: there is no {part!r}; there is {known}") from None
-        if isinstance(found, nn.Module):
-            return Found(found, f"{text}, a {type(found).__name__}", ())
-        if not callable(found):
-            raise _refused(f"{text} is a {type(found).__name__}: expected a torch.nn.Module, or what makes one")
-        missing = _without_default(found)
+        if isinstance(named, nn.Module):
+            return LoadedModel(named, f"{text}, a {type(named).__name__}", ())
+        if not callable(named):
+            raise _refused(f"{text} is a {type(named).__name__}: expected a torch.nn.Module, or what makes one")
+        missing = _without_default(named)
         if missing:
             raise _refused(
                 f"{text} needs arguments ({', '.join(missing)}), and is called without any; write a function without"
-                f" arguments, such as def make(): return {found.__name__}(...), and name that"
+                f" arguments, such as def make(): return {named.__name__}(...), and name that"
             )
-        model, notes = _on_meta(text, found)
+        model, notes = _on_meta(text, named)
     if not isinstance(model, nn.Module):
         raise _refused(f"{text} gives a {type(model).__name__}: expected a torch.nn.Module")
-    return Found(model, f"{text}, a {type(model).__name__}", notes)
+    return LoadedModel(model, f"{text}, a {type(model).__name__}", notes)
 
 
 def _imported(module: str) -> Any:
@@ -237,7 +237,7 @@ def _short(file: str) -> str:
     return os.path.relpath(file) if Path(file).is_relative_to(Path.cwd()) else file
 
 
-def _from_config(folder: Path) -> Found:
+def _from_config(folder: Path) -> LoadedModel:
     # not a dependency, and its types are not checked: only who has such a folder has it
     transformers: Any = _run("importing transformers", lambda: import_module("transformers"))
     config = _run(
@@ -256,7 +256,7 @@ def _from_config(folder: Path) -> Found:
         return classes[0](config) if classes else transformers.AutoModel.from_config(config, trust_remote_code=False)
 
     model, more = _on_meta(str(folder / CONFIG), make)
-    return Found(model, f"{folder / CONFIG}, a {type(model).__name__}", (*notes, *more))
+    return LoadedModel(model, f"{folder / CONFIG}, a {type(model).__name__}", (*notes, *more))
 
 
 @contextlib.contextmanager
@@ -289,4 +289,4 @@ def _no_run_left() -> Iterator[None]:
 
 
 def _refused(reason: str) -> CannotRun:
-    return CannotRun(WHAT, [reason])
+    return CannotRun(COMMAND, [reason])

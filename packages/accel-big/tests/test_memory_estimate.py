@@ -11,7 +11,9 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from accel.estimation import DTYPES, STATES, Estimate, estimate, human, measured_model, measured_weights, report
+from accel_big.estimate_options import DTYPES, STATES
+from accel_big.estimate_report import human, report
+from accel_big.memory_estimate import Estimate, estimate, measure_model, measure_weights
 from accel_checkpoint import save_weights
 from accel_state.errors import CannotRun
 from torch import nn
@@ -21,7 +23,7 @@ Build = Callable[[], nn.Module]
 
 
 def taken(model: nn.Module, dtype: str = "float32", optimizer: str = "adamw") -> Estimate:
-    return estimate(measured_model(model, "it"), dtype, optimizer)
+    return estimate(measure_model(model, "it"), dtype, optimizer)
 
 
 def told(model: object, form: Literal["table", "json"] = "table") -> str:
@@ -183,7 +185,7 @@ def test_a_model_of_no_size_at_all_is_built_without_memory() -> None:
 
 def test_layers_without_a_size_are_refused() -> None:
     with pytest.raises(CannotRun, match=r"0\.weight, 0\.bias have no shape before the first batch"):
-        measured_model(nn.Sequential(nn.LazyLinear(3)), "it")
+        measure_model(nn.Sequential(nn.LazyLinear(3)), "it")
 
 
 @pytest.mark.parametrize(
@@ -200,7 +202,7 @@ def test_weights_are_counted_from_their_shards(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
     for path in (tmp_path, tmp_path / "model.safetensors.index.json"):
         expected = Estimate("float32", 2000, "a", 2024, 2000, 4000, 8024)
-        assert estimate(measured_weights(path), "float32", "adam") == expected
+        assert estimate(measure_weights(path), "float32", "adam") == expected
 
 
 def with_head(path: Path, head: Any, content: int) -> None:
@@ -215,12 +217,12 @@ def test_only_the_head_of_weights_is_read(tmp_path: Path) -> None:
     """The file is larger than memory."""
     size = 2**40
     with_head(tmp_path / "w.safetensors", {"w": {"dtype": "F32", "shape": [2, 2**37], "data_offsets": [0, size]}}, size)
-    assert estimate(measured_weights(tmp_path / "w.safetensors"), "bfloat16", "sgd").total == size // 2
+    assert estimate(measure_weights(tmp_path / "w.safetensors"), "bfloat16", "sgd").total == size // 2
 
 
 def test_weights_of_a_dtype_that_torch_lacks_are_counted(tmp_path: Path) -> None:
     with_head(tmp_path / "w.safetensors", {"w": {"dtype": "F4", "shape": [128], "data_offsets": [0, 64]}}, 64)
-    measured = measured_weights(tmp_path / "w.safetensors")
+    measured = measure_weights(tmp_path / "w.safetensors")
     assert [(one.count, one.size) for one in measured.parameters] == [(128, 64)]
     assert estimate(measured, "float32", "adam").total == 512
 
@@ -240,7 +242,7 @@ def test_weights_of_a_dtype_that_torch_lacks_are_counted(tmp_path: Path) -> None
 def test_damaged_weights_are_refused(tmp_path: Path, entry: Any, content: int) -> None:
     with_head(tmp_path / "w.safetensors", {"w": entry}, content)
     with pytest.raises(CannotRun, match=r"w\.safetensors is damaged"):
-        measured_weights(tmp_path / "w.safetensors")
+        measure_weights(tmp_path / "w.safetensors")
 
 
 class Runs:

@@ -1,0 +1,35 @@
+"""The real command line in a process of its own, with an environment that says nothing."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+SILENT = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH")
+
+
+@pytest.fixture
+def silent_environ() -> dict[str, str]:
+    """An environment without settings, in which the launcher and this source tree are importable."""
+    pytest.importorskip("accel_launch", reason="the command is one of package accel-launch")
+    environ = {name: os.environ[name] for name in SILENT if name in os.environ}
+    return {**environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)}
+
+
+@pytest.fixture
+def accel(tmp_path: Path, silent_environ: Mapping[str, str]) -> Run:
+    """Runs `accel` with some arguments in the temporary folder."""
+
+    def run(*arguments: str, environ: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "accel_launch", *arguments]
+        everything = {**silent_environ, **(environ or {})}
+        return subprocess.run(
+            command, cwd=tmp_path, env=everything, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    return run
