@@ -42,6 +42,7 @@ MAY_IMPORT = {
         "accel-parallel",
         "accel-launch",
     },
+    "accel-verify": {"accel-state", "accel-checkpoint", "accel-launch", "accel"},
 }
 # Import names of third parties that differ from the names of their distributions.
 DISTRIBUTION_OF = {"yaml": "pyyaml"}
@@ -134,7 +135,8 @@ def test_torch_free_packages_leave_torch_alone() -> None:
         for path in sources(name)
         if path.name != "__main__.py"
     ]
-    code = f"import sys, importlib\nfor m in {['accel', 'accel_testing', 'accel_big.command', *modules]!r}:\n"
+    modules += ["accel", "accel_testing", "accel_big.command", "accel_verify.command", "accel_verify.ledger"]
+    code = f"import sys, importlib\nfor m in {modules!r}:\n"
     code += "    importlib.import_module(m)\n    assert 'torch' not in sys.modules, m\n"
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import serve
 import torch.distributed as dist
-from accel_data import verify
 from accel_state import Transport
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import Cases, MakeWorld, RankFailure
+from accel_verify.ledger import verify
 
 SCRIPT = Path(serve.__file__)
 Served = list[list[int]]

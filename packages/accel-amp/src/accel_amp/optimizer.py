@@ -42,6 +42,8 @@ class AcceleratedOptimizer(Optimizer):
         self.step_was_skipped = False
         #: steps that were taken
         self.steps = 0
+        #: who is told when a step that was due is over, made or skipped
+        self.on_step: Callable[[AcceleratedOptimizer], None] | None = None
         # whether the gradients have had their step; and whether they were to be cleared without one
         self._spent, self._given_up = False, False
         self._dropped = self.clock.dropped
@@ -121,6 +123,8 @@ class AcceleratedOptimizer(Optimizer):
         self._spent, self._given_up = True, False
         if self._boundary is not None:
             self._boundary()
+        if self.on_step is not None:
+            self.on_step(self)
         return loss
 
     def _warn_of_no_loss(self) -> None:

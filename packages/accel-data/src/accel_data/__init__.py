@@ -6,7 +6,7 @@ from accel_data.loaders.dispatcher import DataLoaderDispatcher
 from accel_data.loaders.loader import DataLoaderShard
 from accel_data.loaders.skip import skip_first_batches
 from accel_data.prepare import prepare_data_loader
-from accel_data.resume.ledger import Ledger, LedgerError, Served, verify
+from accel_data.resume.ledger import Ledger
 from accel_data.resume.loader_state import ResumeError
 from accel_data.sharding.batch_sampler_shard import BatchSamplerShard
 from accel_data.sharding.rank_slices import DataRank, Ending
@@ -21,13 +21,10 @@ __all__ = [
     "Fingerprint",
     "IterableDatasetShard",
     "Ledger",
-    "LedgerError",
     "ResumeError",
     "SeedableRandomSampler",
-    "Served",
     "check_same_dataset",
     "fingerprint",
     "prepare_data_loader",
     "skip_first_batches",
-    "verify",
 ]

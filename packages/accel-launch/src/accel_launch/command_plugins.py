@@ -8,7 +8,7 @@ from types import ModuleType
 
 GROUP = "accel.commands"
 #: the commands of other packages of this project, and the extra of package accel that brings each
-EXTRAS = {"estimate-memory": "big"}
+EXTRAS = {"verify": "verify", "estimate-memory": "big"}
 
 
 def load_command(name: str) -> ModuleType | None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from accel_launch.command_plugins import EXTRAS, load_command
+from accel_launch.command_plugins import load_command
 from accel_launch.kinds import FOLDER, PATH
 from accel_launch.options import OPTIONS, Option
 
@@ -48,13 +48,13 @@ def grammar() -> tuple[Command, ...]:
 
 
 def _command(name: str, about: str) -> Command:
-    from accel_launch.commands import checkpoint, config, verify
+    from accel_launch.commands import checkpoint, config
 
     launch = tuple(_flag(option) for option in OPTIONS)
     unscripted = tuple(_flag(option) for option in OPTIONS if option.name not in ("module", "no_python"))
     parts: dict[str, tuple[tuple[str, ...], tuple[Flag, ...], bool]] = {
         "launch": ((), launch, True),
-        "verify": ((), (*_plain(verify.OWN, takes_value=True), *launch), True),
+        "verify": ((), (*_brought("verify"), *launch), True),
         "test": ((), unscripted, False),
         "env": ((), unscripted, False),
         "config": (
@@ -67,7 +67,7 @@ def _command(name: str, about: str) -> Command:
         ),
         "checkpoint": (tuple(checkpoint.PATHS), (), False),
         "completion": (SHELL_NAMES, (), False),
-        **{name: ((), _brought(name), False) for name in EXTRAS},
+        "estimate-memory": ((), _brought("estimate-memory"), False),
     }
     words, flags, script = parts.get(name, ((), (), False))
     return Command(name, about, words, (HELP_FLAG, *flags), script)
@@ -78,10 +78,6 @@ def _brought(name: str) -> tuple[Flag, ...]:
     module = load_command(name)
     options = {} if module is None else module.FLAGS
     return tuple(Flag((flag,), (), values is not None, values or ()) for flag, values in options.items())
-
-
-def _plain(flags: list[str] | tuple[str, ...], *, takes_value: bool) -> tuple[Flag, ...]:
-    return tuple(Flag((flag,), (), takes_value) for flag in flags)
 
 
 def _flag(option: Option) -> Flag:

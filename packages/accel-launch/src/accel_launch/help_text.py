@@ -53,31 +53,6 @@ options:
 {options}
 """
 
-VERIFY = """\
-usage: accel verify [--steps STEPS] [--tolerance TOLERANCE] [options] SCRIPT [arguments of the script]
-
-Runs SCRIPT, unchanged, as accel launch would with these options, and then as plain PyTorch: one process on the CPU, in
-float32, with the batches of all processes and no step code of accel. Stops both after some optimizer steps, and names
-the first thing that differs: micro-batches, learning rates, parameters that the optimizer lacks, dtypes, losses,
-gradients, parameters after a step, what a save and load round trip changes. SCRIPT has to use accel's Accelerator.
-
-options:
-  --steps STEPS
-      How many optimizer steps to compare. Default: 5.
-  --tolerance TOLERANCE
-      By how much gradients may differ, as a part of the largest of each parameter. Default: 1e-4 on the CPU, 5e-3
-      on an accelerator, 0.2 in bf16 and fp16.
-{options}
-
-examples:
-  accel verify train.py                             what accel launch train.py would start
-  accel verify -n 2 --cpu train.py --lr 0.1         on two processes on the CPU
-  accel verify --mixed_precision bf16 --steps 20 train.py
-
-exit codes: 0 if nothing differs; 1 if something does, if nothing can be compared, or if SCRIPT fails; 2 if nothing
-could be started.
-"""
-
 CHECKPOINT = """\
 usage: accel checkpoint ls PATH
        accel checkpoint verify PATH
@@ -128,11 +103,6 @@ def test_help() -> str:
 def checkpoint_help() -> str:
     """The help of `accel checkpoint`."""
     return CHECKPOINT
-
-
-def verify_help() -> str:
-    """The help of `accel verify`."""
-    return VERIFY.format(options=list_options(option for option in OPTIONS if option.name != "no_python"))
 
 
 def env_help() -> str:

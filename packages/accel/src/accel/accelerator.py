@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple, final, overload
 
@@ -85,6 +86,7 @@ class Accelerator(Checkpoints):
             device_placement=device_placement,
             step_scheduler_with_optimizer=step_scheduler_with_optimizer,
             scheduler_once_per_step=scheduler_once_per_step,
+            on_ready=None if self.observer is None else partial(self.observer.prepared, self),
         )
         self._gradients = Gradients(self.parts, self._preparer)
         self._prepare_checkpoints(project_config or ProjectConfiguration(), project_dir)

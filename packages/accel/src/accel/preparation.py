@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, unwrap_forward, wrap_forward
 from accel_data import DataLoaderShard, Ending, Ledger, prepare_data_loader
@@ -20,6 +20,8 @@ from torch.utils.data import DataLoader
 from accel.assembly import Parts
 from accel.compilation import compiled, uncompiled
 from accel.settings import Settings
+
+Ready = TypeVar("Ready")
 
 logger = logging.getLogger("accel")
 
@@ -35,12 +37,14 @@ class Preparer:
         device_placement: bool,
         step_scheduler_with_optimizer: bool,
         scheduler_once_per_step: bool,
+        on_ready: Callable[[object], None] | None = None,
     ) -> None:
         self.parts = parts
         self.settings = settings
         self.device_placement = device_placement
         self.step_scheduler_with_optimizer = step_scheduler_with_optimizer
         self.scheduler_once_per_step = scheduler_once_per_step
+        self._on_ready = on_ready
         self.models: list[nn.Module] = []
         self.optimizers: list[AcceleratedOptimizer] = []
         self.schedulers: list[AcceleratedScheduler] = []
@@ -101,8 +105,7 @@ class Preparer:
         # One that is in its container already (of another Accelerator, or the user's own) would exchange twice.
         ready = model if evaluation or strategy.unwrap(model) is not model else strategy.setup(model, run)
         self.parts.guard.watch(ready.parameters())
-        self.models.append(ready)
-        return ready
+        return self._remember(self.models, ready)
 
     def _move(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
         """Moves the model; where that makes new parameters, ties and optimizers follow."""
@@ -129,8 +132,7 @@ class Preparer:
             clock=self.parts.clock,
             step_boundary=self.parts.run.device.step_boundary,
         )
-        self.optimizers.append(ready)
-        return ready
+        return self._remember(self.optimizers, ready)
 
     def loader(
         self, loader: DataLoader[Any], *, place: bool | None = None, ending: Ending | str | None = None
@@ -158,8 +160,7 @@ class Preparer:
             hardware=run.device,
             clock=self.parts.clock,
         )
-        self.loaders.append(ready)
-        return ready
+        return self._remember(self.loaders, ready)
 
     def container(self, model: nn.Module, asked_by: str) -> nn.Module:
         """The model as `prepare` returned it, for that one, what torch.compile made of it, or the model inside of it.
@@ -230,9 +231,8 @@ class Preparer:
             num_processes=advance,
             clock=self.parts.clock,
         )
-        self.schedulers.append(ready)
         self._say_how_schedulers_step(advance)
-        return ready
+        return self._remember(self.schedulers, ready)
 
     def _say_how_schedulers_step(self, advance: int) -> None:
         stays = self.settings.data.split_batches or not self.step_scheduler_with_optimizer
@@ -273,6 +273,12 @@ class Preparer:
         self.parts.guard.release()
         if self.parts.scaler is not None:
             self.parts.scaler.release()
+
+    def _remember(self, known: list[Ready], ready: Ready) -> Ready:
+        known.append(ready)
+        if self._on_ready is not None:
+            self._on_ready(ready)
+        return ready
 
     def _is_ready(self, candidate: object) -> bool:
         known: tuple[Sequence[object], ...] = (self.models, self.optimizers, self.schedulers, self.loaders)

@@ -19,6 +19,7 @@ from accel.handlers import AutocastKwargs
 from accel.micro_batch import MicroBatch
 from accel.preparation import Preparer
 from accel.settings import Settings
+from accel.step_observer import StepObserver
 
 
 class TrainingStep(Exchanges):
@@ -27,6 +28,8 @@ class TrainingStep(Exchanges):
     settings: Settings
     _preparer: Preparer
     _gradients: Gradients
+    #: who is told of each step; set on the class, before an Accelerator is made
+    observer: StepObserver | None = None
     #: whether gradients stay in this process, whatever is due
     at_home = False
 
@@ -120,6 +123,8 @@ class TrainingStep(Exchanges):
         Raises: ValueError for a weight that cannot be, or that some losses of a window lack.
         Collective: where the gradients travel every process must call, with a weight on all or on none.
         """
+        if self.observer is not None:
+            self.observer.loss(loss, weight)
         if weight is None and not kwargs and self._gradients.plain and self.parts.clock.alone:
             loss.backward()  # type: ignore[no-untyped-call]
             return

@@ -14,13 +14,13 @@ from accel import Accelerator, GradientAccumulationPlugin
 from accel.gradients import Gradients
 from accel.preparation import Preparer
 from accel.training import TrainingStep
-from accel.verification.verdict import Verdict
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, GradientWindow, LossScaler
 from accel_data import DataLoaderShard
 from accel_parallel.strategies._replicated import Replicated
 from accel_parallel.strategies.ddp import Ddp
 from accel_state import StepClock
 from accel_state.transports.single import Single
+from accel_verify.runner import Verdict
 from torch import nn
 from torch._C._distributed_c10d import GradBucket  # torch.distributed has it too, but its type hints do not
 

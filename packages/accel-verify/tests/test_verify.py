@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 from accel.gradients import Gradients
-from accel.verification.verdict import Verdict
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, GradientWindow
 from accel_data import DataLoaderShard
 from accel_parallel.strategies._replicated import Replicated
 from accel_state import StepClock
+from accel_verify.runner import Verdict
 
 DIGITS = Path(__file__).parents[3] / "docs" / "examples" / "digits.py"
 
@@ -123,3 +123,10 @@ def test_the_command_refuses_what_it_cannot_start(tmp_path: Path) -> None:
     assert done.returncode == 2
     for problem in ("--steps 'none'", "--tolerance '-1'", "script 'missing.py' does not exist"):
         assert problem in done.stderr
+
+
+def test_help_names_the_options_of_this_command_and_starts_nothing(tmp_path: Path) -> None:
+    done = verify("-n", "2", "--help", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    for words in ("--steps STEPS", "--tolerance TOLERANCE", "--ledger FILE", "exit codes:"):
+        assert words in done.stdout

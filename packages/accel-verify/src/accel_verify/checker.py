@@ -1,0 +1,119 @@
+"""Follows a run of plain PyTorch and holds each of its steps against the recording of the run as configured.
+
+Each step is judged by itself: once its gradient was compared, plain PyTorch goes on with the gradient and the
+parameters of the recording, so that rounding does not add up, and a difference is found where it arises.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import final
+
+import torch
+from torch.optim import Optimizer
+
+from accel_verify import comparison
+from accel_verify.comparison import Mismatch
+from accel_verify.reference_loader import CannotVerify
+from accel_verify.step_record import AFTER, BEFORE, GRADIENT, StepRecord, read_ends, read_step
+from accel_verify.step_watcher import StepWatcher
+
+#: tolerances: what comes near a kink in float32, such as zero before a ReLU, may lie beyond it in half precision, and
+#: matrix units of accelerators may round float32
+HALF, ACCELERATOR, CPU = 0.2, 5e-3, 1e-4
+#: a gradient that is this much smaller than the largest of all is noise: that of a bias before a normalisation
+NOISE_OF_HALF, NOISE = 0.1, 0.01
+
+
+@final
+class Checker(StepWatcher):
+    """Raises Mismatch at the first thing that differs."""
+
+    def __init__(self, folder: Path, steps: int, tolerance: float | None = None) -> None:
+        super().__init__(steps)
+        self._ends = read_ends(folder)
+        self.ranks = len(self._ends)
+        self._folder = folder
+        half, on_cpu = self._ends[0].precision != "no", self._ends[0].device == "cpu"
+        self.tolerance = tolerance if tolerance is not None else HALF if half else CPU if on_cpu else ACCELERATOR
+        self._noise = NOISE_OF_HALF if half else NOISE
+        #: the largest differences so far, and what one that is found now belongs to
+        self.loss_difference = self.gradient_difference = self.update_difference = 0.0
+        self.place = ""
+        # the recorded step that is due, and then that of plain PyTorch
+        self._due: list[StepRecord] = []
+
+    def require_steps(self) -> None:
+        """Raises: CannotVerify for a script that has left out what is compared."""
+        end = self._ends[0]
+        if not end.steps:
+            missing = "made no step with what accelerator.prepare(model, optimizer, loader) returned"
+        elif self.ranks > 1 and not end.loaders:
+            missing = "prepared no DataLoader: the data of all processes cannot be served in one"
+        elif not any(read_step(self._folder, 0, number + 1).losses for number in range(end.steps)):
+            missing = "never called accelerator.backward(loss), which is what shares gradients out"
+        else:
+            return
+        raise CannotVerify(f"the script {missing}")
+
+    def skips(self, optimizer: Optimizer) -> bool:
+        """Whether the step that is due was skipped as configured, and rightly so."""
+        self.place = f"step {self.made + 1}: "
+        if self.made >= self._ends[0].steps:
+            raise Mismatch("it is made in plain PyTorch, and not as configured")
+        recorded = comparison.agreed([read_step(self._folder, rank, self.made + 1) for rank in range(self.ranks)])
+        self._due = [recorded]
+        if recorded.skipped:
+            plain = self.begin_record(optimizer)
+            comparison.same_window(recorded, plain)
+            self.made += 1
+            self.skipped.append(self.made)
+        return recorded.skipped
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        """Compares what the optimizer is given, and gives it what it was given as configured."""
+        parameters = self.parameters(optimizer)
+        self._due.append(self.begin_record(optimizer))
+        recorded, plain = self._due
+        comparison.same_window(recorded, plain)
+        comparison.same_starts(recorded, plain, parameters)
+        off = comparison.loss_difference(recorded, plain, self.tolerance)
+        self.loss_difference = max(self.loss_difference, off)
+        off = comparison.gradient_difference(recorded, plain, parameters, self.tolerance, self._noise)
+        self.gradient_difference = max(self.gradient_difference, off)
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                gradient = recorded.tensors.get(GRADIENT.format(name))
+                if parameter.grad is None or not parameter.grad.is_sparse:
+                    parameter.grad = None if gradient is None else gradient.to(parameter.dtype)
+                parameter.copy_(recorded.tensors[BEFORE.format(name)])
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """Compares what the optimizer made of it, and goes on from what it made as configured."""
+        (recorded, plain), parameters = self._due, self.parameters(optimizer)
+        self.end_record(plain, optimizer)
+        comparison.same_settings(recorded.settings, plain.settings)
+        off = comparison.update_difference(recorded, plain, parameters)
+        self.update_difference = max(self.update_difference, off)
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                parameter.copy_(recorded.tensors[AFTER.format(name)])
+
+    def finish(self) -> None:
+        """Compares how the two runs ended.
+
+        Raises: Mismatch; CannotVerify if all steps were skipped.
+        """
+        first, self.place = self._ends[0], ""
+        steps = [end.steps for end in self._ends]
+        if set(steps) != {self.made}:
+            made = ", ".join(map(str, steps))
+            raise Mismatch(f"optimizer steps: {made} on the ranks as configured, {self.made} in plain PyTorch")
+        self.place = f"after step {self.made}: "
+        for recorded, optimizer in zip(first.settings, self.optimizers, strict=True):
+            comparison.same_settings(recorded, self.settings(optimizer))
+        self.place = ""
+        if first.changed:
+            raise Mismatch(f"a save and load round trip changes {', '.join(first.changed)}")
+        if self.made == len(self.skipped):
+            raise CannotVerify(f"fp16 skipped all {self.made} steps of the script")

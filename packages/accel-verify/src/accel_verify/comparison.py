@@ -1,0 +1,156 @@
+"""Compares one step as configured with the same step of plain PyTorch, thing by thing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import torch
+
+from accel_verify.step_record import AFTER, BEFORE, GRADIENT, Settings, StepRecord
+
+#: a small cross entropy is off by as much as logits are in half precision, which is less than gradients are
+LOSS = 0.1
+#: of a step of the optimizer that is given the same gradient on both sides, and of a parameter
+SAME_STEP, ROUNDING = 1e-4, 2e-6
+
+
+class Mismatch(BaseException):
+    """The first thing that differs, in words; no handler of the script's own should catch it."""
+
+
+def agreed(ranks: Sequence[StepRecord]) -> StepRecord:
+    """One record of all ranks: the losses of all, and what rank 0 was given.
+
+    Raises: Mismatch if the ranks disagree.
+    """
+    first = ranks[0]
+    for rank, record in enumerate(ranks):
+        for name in ("optimizer", "micro_batches", "skipped"):
+            if getattr(record, name) != getattr(first, name):
+                raise Mismatch(f"{name}: {getattr(first, name)} on rank 0, {getattr(record, name)} on rank {rank}")
+        for name, digest in first.digests.items():
+            if record.digests.get(name) != digest:
+                raise Mismatch(f"{name} is not the same on rank 0 and on rank {rank}")
+    losses = [loss for record in ranks for loss in record.losses]
+    weights = [weight for record in ranks for weight in record.weights]
+    return replace(first, losses=losses, weights=weights, overflowed=any(record.overflowed for record in ranks))
+
+
+def same_window(recorded: StepRecord, plain: StepRecord) -> None:
+    """Raises: Mismatch for another optimizer, number of losses or setting, or a step skipped without a cause."""
+    if recorded.optimizer != plain.optimizer:
+        raise Mismatch(f"optimizer {recorded.optimizer} stepped as configured, {plain.optimizer} in plain PyTorch")
+    if recorded.micro_batches != plain.micro_batches:
+        counts = f"{recorded.micro_batches} as configured, {plain.micro_batches} in plain PyTorch"
+        raise Mismatch(f"micro-batches before the step: {counts}")
+    if recorded.skipped and not recorded.overflowed:
+        raise Mismatch("skipped: the step was skipped as configured, and no gradient has an inf or nan")
+    same_settings(recorded.settings, plain.settings, plain.settings)
+
+
+def same_settings(recorded: Settings, plain: Settings, names: Iterable[str] | None = None) -> None:
+    """Raises: Mismatch for another learning rate or dtype, or a parameter that only one side has."""
+    for name in dict.fromkeys([*plain, *recorded]) if names is None else names:
+        if name not in recorded or name not in plain:
+            side = "in plain PyTorch" if name in recorded else "as configured"
+            raise Mismatch(f"parameters: the optimizer does not have {name.removeprefix('dtype of ')} {side}")
+        theirs, own = recorded[name], plain[name]
+        if isinstance(theirs, float) and isinstance(own, float):
+            if not math.isclose(theirs, own, rel_tol=1e-6):
+                raise Mismatch(f"{name}: {theirs:g} as configured, {own:g} in plain PyTorch")
+        elif theirs != own:
+            raise Mismatch(f"{name}: {theirs} as configured, {own} in plain PyTorch")
+
+
+def same_starts(recorded: StepRecord, plain: StepRecord, names: Iterable[str]) -> None:
+    """Raises: Mismatch for a parameter that is another one before the step."""
+    for before in map(BEFORE.format, names):
+        own = plain.tensors[before]
+        if _distance(recorded.tensors[before], own) > ROUNDING * _largest(own):
+            raise Mismatch(f"{before} is not what it is in plain PyTorch")
+
+
+def loss_difference(recorded: StepRecord, plain: StepRecord, tolerance: float) -> float:
+    """By how much the loss of the window is off: its mean, or all losses over all weights.
+
+    Raises: Mismatch for more than is tolerated.
+    """
+    tolerance = min(tolerance, LOSS)
+    theirs, own = _window_loss(recorded, recorded.losses), _window_loss(plain, plain.losses)
+    off = abs(theirs - own) / max(_window_loss(plain, map(abs, plain.losses)), 1e-8)
+    if not off <= tolerance:
+        raise Mismatch(f"loss: {theirs:.6g} as configured, {own:.6g} in plain PyTorch; {_percent(off, tolerance)}")
+    return off
+
+
+def gradient_difference(
+    recorded: StepRecord, plain: StepRecord, names: Iterable[str], tolerance: float, noise: float
+) -> float:
+    """By how much the gradient is off that is furthest off; a missing one counts as zero.
+
+    One that is smaller than `noise` of the largest is compared with that. Raises: Mismatch for more than is tolerated.
+    """
+    gradients = [GRADIENT.format(name) for name in names]
+    smallest = noise * max((_largest(plain.tensors.get(name)) for name in gradients), default=0.0)
+    worst = (0.0, "")
+    for name in gradients:
+        theirs, own = recorded.tensors.get(name), plain.tensors.get(name)
+        worst = max(worst, (_distance(theirs, own) / max(_largest(own), smallest, 1e-30), name))
+    off, name = worst
+    if not off <= tolerance:
+        raise Mismatch(_described(name, recorded.tensors.get(name), plain.tensors.get(name), off, tolerance))
+    return off
+
+
+def update_difference(recorded: StepRecord, plain: StepRecord, names: Iterable[str]) -> float:
+    """By how much of the step the parameters are off; both began with the same ones and had the same gradient.
+
+    Raises: Mismatch for more than rounding.
+    """
+    worst = 0.0
+    for name in names:
+        before, after = recorded.tensors[BEFORE.format(name)], recorded.tensors[AFTER.format(name)]
+        own = plain.tensors[AFTER.format(name)]
+        moved, off = _distance(own, before), _distance(after, own)
+        allowed = SAME_STEP * moved + ROUNDING * _largest(own)
+        worst = max(worst, off / max(moved, allowed, 1e-30))
+        if not off <= allowed:
+            raise Mismatch(
+                f"{AFTER.format(name)}: the same gradient has moved it by up to {_distance(after, before):.4g} as"
+                f" configured, by up to {moved:.4g} in plain PyTorch"
+            )
+    return worst
+
+
+def _window_loss(record: StepRecord, losses: Iterable[float]) -> float:
+    return sum(losses) / (sum(record.weights) if record.weights else max(len(record.losses), 1))
+
+
+def _described(name: str, recorded: torch.Tensor | None, plain: torch.Tensor | None, off: float, most: float) -> str:
+    if recorded is None or plain is None:
+        return f"{name}: there is one only {'in plain PyTorch' if recorded is None else 'as configured'}"
+    theirs, own = recorded.double().flatten(), plain.double().flatten()
+    text = f"{name}: norm {float(theirs.norm()):.6g} as configured, {float(own.norm()):.6g} in plain PyTorch"
+    factor = float(theirs @ own) / max(float(own @ own), 1e-300)
+    if abs(factor - 1) > most and float((theirs - factor * own).norm()) <= most * float(theirs.norm()):
+        return f"{text}; it is {factor:.4g} times that of plain PyTorch"
+    return f"{text}; {_percent(off, most)}"
+
+
+def _percent(off: float, tolerance: float) -> str:
+    return f"off by {off:.3%}, {tolerance:.3%} is tolerated"
+
+
+def _distance(one: torch.Tensor | None, other: torch.Tensor | None) -> float:
+    """The largest difference of two numbers; a tensor that is missing counts as zero."""
+    if one is None or other is None:
+        return _largest(other if one is None else one)
+    if one.shape != other.shape:
+        return float("inf")
+    return _largest((one.double() - other.double()).nan_to_num(nan=torch.inf))
+
+
+def _largest(tensor: torch.Tensor | None) -> float:
+    return float(tensor.abs().max()) if tensor is not None and tensor.numel() else 0.0

@@ -1,0 +1,116 @@
+"""Proves from a ledger, which loaders write (`accel_data.Ledger`), that no sample was lost or repeated."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+class LedgerError(ValueError):
+    """A ledger shows samples that were lost or repeated, or cannot prove that none were."""
+
+
+@dataclass(slots=True)
+class ServedRange:
+    """What one loader served in one epoch: items `first` to `upto` of its order, once each, in `pieces` runs.
+
+    `complete` says whether the pass came to its end; otherwise the script left it, or it still runs.
+    """
+
+    loader: str
+    epoch: int
+    upto: int
+    unit: str
+    complete: bool
+    pieces: int
+    first: int = 0
+    #: the line at which it began, whether it has ended, and the digests at the places that lines name
+    _start: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    _ended: bool = field(default=False, repr=False, compare=False)
+    _digests: dict[int, Any] = field(default_factory=dict, repr=False, compare=False)
+
+
+def verify(path: str | Path) -> list[ServedRange]:
+    """Proves from a ledger that each epoch served each item once, however often the job crashed and was resized.
+
+    What came after the state from which a later line resumes is undone work, and does not count.
+
+    Raises: LedgerError that lists every line that breaks the proof; FileNotFoundError if there is no ledger.
+    """
+    if not Path(path).exists():
+        raise FileNotFoundError(
+            f"there is no ledger {path}: none was asked for (ledger=...), no pass has begun, or all loaders read"
+            " streams that are sharded at their source, which write none"
+        )
+    problems: list[str] = []
+    loaders: dict[str, list[ServedRange]] = {}
+    events = {"start": _start, "resume": _resume}
+    for number, text in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            line = json.loads(text)
+            problem = events.get(line["event"], _end)(line, loaders.setdefault(line["loader"], []))
+        except (ValueError, KeyError, TypeError) as error:
+            problem = f"this is no line of a ledger ({type(error).__name__}: {error})"
+        if problem:
+            problems.append(f"line {number}: {problem}")
+    if not loaders and not problems:
+        problems.append("it is empty")
+    if problems:
+        raise LedgerError(f"{path} does not prove that each sample was served once:\n" + "\n".join(problems))
+    return [epoch for epochs in loaders.values() for epoch in epochs]
+
+
+def _start(line: dict[str, Any], epochs: list[ServedRange]) -> str | None:
+    number = line["epoch"]
+    if number == 0:
+        epochs.clear()  # a run from the very beginning
+    expected = epochs[-1].epoch + 1 if epochs else number
+    while epochs and epochs[-1].epoch >= number:
+        epochs.pop()  # a state from between two epochs was loaded
+    unfinished = bool(epochs) and not epochs[-1]._ended
+    epochs.append(ServedRange(line["loader"], number, line["at"], line["unit"], False, 1, line["at"], _start=line))
+    if number > expected:
+        return f"epoch {number} begins, and epoch {expected} was never served"
+    return f"epoch {number} begins, and epoch {number - 1} has no end" if unfinished else None
+
+
+def _resume(line: dict[str, Any], epochs: list[ServedRange]) -> str | None:
+    number, at = line["epoch"], line["at"]
+    while epochs and epochs[-1].epoch > number:
+        epochs.pop()
+    if not epochs or epochs[-1].epoch != number:
+        return f"epoch {number} is resumed at {at}, and was never begun"
+    last = epochs[-1]
+    for name, what in (("order", "order"), ("dataset", "dataset"), ("of", "length"), ("unit", "unit")):
+        if line[name] != last._start[name]:
+            return f"epoch {number} is resumed with another {what}: {last._start[name]} became {line[name]}"
+    if last._digests.setdefault(at, line["digest"]) != line["digest"]:
+        return f"epoch {number} is resumed at {at} with another digest than before: another order was served"
+    if last._ended and at > last.upto:
+        return f"epoch {number} is resumed at {at}, and only {last.upto} were served: {at - last.upto} are lost"
+    last.upto, last.complete, last._ended = at, False, False
+    last.pieces += 1
+    return None
+
+
+def _end(line: dict[str, Any], epochs: list[ServedRange]) -> str | None:
+    number, at = line["epoch"], line["at"]
+    if not epochs or epochs[-1].epoch != number:
+        return f"epoch {number} ends, and was not begun"
+    last = epochs[-1]
+    if last._digests.setdefault(at, line["digest"]) != line["digest"]:
+        return f"epoch {number} ends at {at} with another digest than before: another order was served"
+    if last._ended:
+        return f"epoch {number} ends twice, at {last.upto} and at {at}"
+    if at < last.upto:
+        return f"epoch {number} ends at {at}, before {last.upto}, where it was resumed"
+    last.upto, last.complete, last._ended = at, line["event"] == "end", True
+    if not last.complete or line["unit"] != "samples" or line["of"] is None:
+        return None
+    if at > line["of"]:
+        return f"epoch {number} served {at} samples of {line['of']}"
+    if line["of"] - at >= line["step"]:  # less may be dropped
+        return f"epoch {number} ends at {at} of {line['of']} samples, and a step takes {line['step']}"
+    return None

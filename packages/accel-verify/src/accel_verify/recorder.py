@@ -1,0 +1,106 @@
+"""Runs a script with the real Accelerator, and records what its optimizers are given."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, final
+from unittest.mock import Mock, patch
+
+from accel.accelerator import Accelerator
+from accel.data_loader import DataLoaderShard
+from accel.optimizer import AcceleratedOptimizer
+from accel.scheduler import AcceleratedScheduler
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from accel_verify.round_trip import model_changes, state_changes
+from accel_verify.step_record import GRADIENT, RunEnd, StepRecord, write_end, write_step
+from accel_verify.step_watcher import StepWatcher
+
+
+@final
+class Recorder(StepWatcher):
+    """The observer of every Accelerator of a script (`accel.step_observer`)."""
+
+    def __init__(self, folder: Path, rank: int, steps: int) -> None:
+        super().__init__(steps)
+        self._folder, self._rank = folder, rank
+        (folder / f"rank-{rank}").mkdir(parents=True)
+        self._end = RunEnd()
+        self._containers: list[tuple[Accelerator, nn.Module]] = []
+        self._prepared: list[tuple[AcceleratedOptimizer | AcceleratedScheduler, dict[str, Any]]] = []
+        # the record that is not written yet, and whether the optimizer was called for it
+        self._open: list[StepRecord] = []
+        self._stepped = False
+
+    def prepared(self, accelerator: Accelerator, ready: object) -> None:
+        """Takes note of what an Accelerator has made ready."""
+        self._end.precision, self._end.device = accelerator.mixed_precision, accelerator.device.type
+        if isinstance(ready, nn.Module):
+            self._containers.append((accelerator, ready))
+            self.models.append(accelerator.unwrap_model(ready))
+        elif isinstance(ready, DataLoader):
+            self._end.loaders += 1
+        elif isinstance(ready, AcceleratedOptimizer | AcceleratedScheduler):
+            self._prepared.append((ready, copy.deepcopy(ready.state_dict())))
+        if isinstance(ready, AcceleratedOptimizer):
+            self.add_optimizer(ready.optimizer)
+            ready.on_step = self.on_step
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        """Begins a record."""
+        self._write()
+        self._open.append(self.begin_record(optimizer))
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """Ends the record."""
+        self.end_record(self._open[-1], optimizer)
+        self._stepped = True
+
+    def on_step(self, optimizer: AcceleratedOptimizer) -> None:
+        """Marks a step that was due and skipped; a fused optimizer was called all the same."""
+        if optimizer.step_was_skipped:
+            if not self._stepped:
+                self.before_step(optimizer.optimizer)
+                self.made += 1
+            self.skipped.append(self.made)
+            record, kind = self._open[-1], GRADIENT.format("")
+            gradients = [tensor for name, tensor in record.tensors.items() if name.startswith(kind)]
+            record.skipped, record.overflowed = True, not all(bool(one.isfinite().all()) for one in gradients)
+        self._stepped = False
+
+    def finish(self) -> None:
+        """Writes how the run ended, and on rank 0 what a round trip changes. Nobody waits for anybody."""
+        self._write()
+        self._end.settings = [self.settings(optimizer) for optimizer in self.optimizers]
+        if self._rank == 0 and self._end.steps:
+            changes = [model_changes(accelerator, model) for accelerator, model in self._containers]
+            changes += [state_changes(ready, initial) for ready, initial in self._prepared]
+            self._end.changed = [change for some in changes for change in some]
+        write_end(self._folder, self._rank, self._end)
+
+    def _write(self) -> None:
+        for record in self._open:
+            self._end.steps += 1
+            write_step(self._folder, self._rank, self._end.steps, record)
+        self._open.clear()
+
+
+@contextmanager
+def recording(recorder: Recorder) -> Iterator[None]:
+    """In this block every Accelerator tells the recorder what it does, and writes no weights over the user's."""
+    iterate_whole = DataLoaderShard.__iter__
+
+    def iterate(self: Any) -> Iterator[Any]:
+        for batch in iterate_whole(self):
+            recorder.stop_if_done()
+            yield batch
+
+    nothing = Mock(return_value=None)
+    changed = patch.multiple(Accelerator, observer=recorder, save_model=nothing, save=nothing)
+    with changed, patch.object(DataLoaderShard, "__iter__", iterate):
+        yield

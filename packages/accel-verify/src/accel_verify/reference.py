@@ -1,0 +1,209 @@
+"""The accelerator of plain PyTorch: one process, float32, the batches of the whole job, no step code of accel."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from inspect import signature
+from types import MethodType
+from typing import Any, ClassVar
+from unittest.mock import patch
+
+import accel.accelerator
+import torch
+from accel.accelerator import Accelerator
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.utils.data import DataLoader
+
+from accel_verify.checker import Checker
+from accel_verify.reference_loader import CannotVerify, GlobalBatches, GlobalLoader
+
+
+class ReferenceAccelerator:
+    """Stands in for Accelerator, and pretends to be rank 0 of all; what is no part of the step is a real one's."""
+
+    checker: ClassVar[Checker]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        bound = signature(Accelerator).bind(*args, **kwargs)
+        bound.apply_defaults()
+        self._asked = bound.arguments
+        self._real = Accelerator(
+            **{**self._asked, "mixed_precision": "no", "fp16": False, "cpu": True, "strategy": "auto"}
+        )
+        self.gradient_accumulation_steps = self._real.gradient_accumulation_steps
+        self.num_processes = self.checker.ranks
+        self.last_loss: float | None = None
+        self.optimizer_step_was_skipped = False
+        #: whether the current micro-batch ends with an optimizer step
+        self.sync_gradients = True
+        # of the window: its micro-batches so far and in all, whether it is over, whether all gradients are there, and
+        # the sums of losses that have weights and of these
+        self._number, self._planned, self._ended, self._whole = 0, 1, True, False
+        self._loss = self._weight = 0.0
+        self._ready: list[object] = []
+        self._optimizers: list[Optimizer] = []
+        self._passes: list[GlobalLoader] = []
+        # optimizers that have stepped since their gradients were cleared, and that skipped their newest step
+        self._spent: set[int] = set()
+        self._skipped: set[int] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["_real"], name)
+
+    def prepare(self, *objects: Any, device_placement: object = None) -> Any:
+        """The objects, watched; what is none of torch's classes comes back as it is."""
+        ready = tuple(self.prepare_one(one) for one in objects)
+        return ready[0] if len(ready) == 1 else ready
+
+    def prepare_one(self, one: Any, *_: Any, ending: Any = None, **__: Any) -> Any:
+        """The object, watched."""
+        if any(one is known for known in self._ready):
+            return one
+        if isinstance(one, nn.Module):
+            self.checker.models.append(one)
+        elif isinstance(one, Optimizer):
+            self._guard_optimizer(one)
+        elif isinstance(one, LRScheduler):
+            self._guard_scheduler(one)
+        elif isinstance(one, DataLoader):
+            one = self._loader(one, getattr(ending, "value", ending))
+        self._ready.append(one)
+        return one
+
+    prepare_model = prepare_optimizer = prepare_data_loader = prepare_scheduler = prepare_one
+
+    @contextmanager
+    def accumulate(self, *_: nn.Module) -> Iterator[None]:
+        """Begins a micro-batch; the gradients of a window that ended without a step are thrown away."""
+        end, every = self._real.settings.accumulation.end, self.gradient_accumulation_steps
+        left = self._passes[-1].left if self._passes else None
+        if self._ended:
+            for parameter in self._parameters() if not self.sync_gradients else ():
+                parameter.grad = None
+            self._loss = self._weight = 0.0
+            self._number, self._whole = 0, False
+            self._planned = left + 1 if end == "flush" and left is not None and left + 1 < every else every
+        self._number += 1
+        last = left == 0 and self._number < every
+        self.sync_gradients = self._number >= every or (last and end == "flush")
+        self._ended = self.sync_gradients or (last and end == "drop")
+        yield
+
+    def backward(self, loss: torch.Tensor, *, weight: Any = None, **kwargs: Any) -> None:
+        """Adds up gradients: of the mean of the window, or of all its losses over all its weights."""
+        self.checker.loss(loss, weight)
+        if weight is None:
+            loss = loss / (self._planned if self._number > 0 else self.gradient_accumulation_steps)
+        else:
+            self._loss, self._weight = self._loss + float(loss.detach()), self._weight + float(weight)
+        loss.backward(**kwargs)  # type: ignore[no-untyped-call]
+        self._whole = self.sync_gradients
+        if weight is not None and self._whole:
+            for parameter in self._parameters():
+                if parameter.grad is not None:
+                    parameter.grad /= self._weight
+            self.last_loss = self._loss / self._weight
+            self._loss = self._weight = 0.0
+
+    def clip_grad_norm_(
+        self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float = 2.0
+    ) -> torch.Tensor:
+        """torch's own at the end of a window; within one nothing is clipped."""
+        return nn.utils.clip_grad_norm_(parameters, max_norm if self.sync_gradients else math.inf, norm_type)
+
+    def clip_grad_value_(self, parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float) -> None:
+        """torch's own at the end of a window; within one nothing is clipped."""
+        nn.utils.clip_grad_value_(parameters, clip_value if self.sync_gradients else math.inf)
+
+    def skip_first_batches(self, dataloader: GlobalLoader, num_batches: int = 0) -> GlobalLoader:
+        """A loader whose passes lack their first batches."""
+        twin = copy.copy(dataloader)
+        twin.skipped, twin._iterator = num_batches, None
+        return twin
+
+    def no_context(self, *_: Any, **__: Any) -> nullcontext[None]:
+        """The context of what plain PyTorch has no need of."""
+        return nullcontext()
+
+    no_sync = trigger_sync_in_backward = join_uneven_inputs = autocast = no_context
+
+    def nothing(self, *_: Any, **__: Any) -> None:
+        """Does nothing: gradients are not scaled, and files of the user's are not for a trial to write over."""
+
+    unscale_gradients = save_model = save = nothing
+
+    def _parameters(self) -> list[torch.Tensor]:
+        parameters = [one for model in self._ready if isinstance(model, nn.Module) for one in model.parameters()]
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        parameters += [one for group in groups for one in group["params"]]
+        return list({id(one): one for one in parameters}.values())
+
+    def _guard_optimizer(self, optimizer: Optimizer) -> None:
+        """The optimizer steps, and forgets its gradients, at the ends of windows only."""
+        self._optimizers.append(optimizer)
+        self.checker.add_optimizer(optimizer)
+        raw_step, raw_zero_grad = optimizer.step, optimizer.zero_grad
+
+        def step(raw: Optimizer, closure: Callable[[], float] | None = None) -> Any:
+            if not self.sync_gradients:
+                return None
+            self._spent.add(id(raw))
+            skipped = self.checker.skips(raw)
+            (self._skipped.add if skipped else self._skipped.discard)(id(raw))
+            self.optimizer_step_was_skipped = bool(self._skipped)
+            if skipped:
+                return None
+            return raw_step() if closure is None else raw_step(closure)
+
+        def zero_grad(raw: Optimizer, set_to_none: bool = True) -> None:
+            alone = self._whole and len(self._optimizers) == 1
+            if id(raw) in self._spent or alone or self.gradient_accumulation_steps == 1:
+                self._spent.discard(id(raw))
+                raw_zero_grad(set_to_none=set_to_none)
+
+        # bound like torch's own: a scheduler looks for the function behind the method
+        optimizer.step = MethodType(step, optimizer)  # type: ignore[method-assign]
+        optimizer.zero_grad = MethodType(zero_grad, optimizer)  # type: ignore[method-assign]
+
+    def _guard_scheduler(self, scheduler: LRScheduler) -> None:
+        """The scheduler advances with its optimizer, once for each process of the job."""
+        always = not self._asked["step_scheduler_with_optimizer"] or isinstance(scheduler, ReduceLROnPlateau)
+        raw_step, optimizer = scheduler.step, scheduler.optimizer
+        once = self._asked["scheduler_once_per_step"] or self._real.split_batches
+
+        def step(raw: LRScheduler, *args: Any, **kwargs: Any) -> None:
+            if always:
+                raw_step(*args, **kwargs)
+            elif self.sync_gradients and id(optimizer) not in self._skipped:
+                for _ in range(1 if once else self.num_processes):
+                    total = vars(scheduler).get("total_steps")
+                    if total is None or scheduler.last_epoch < total:
+                        raw_step(*args, **kwargs)
+
+        # of a class of its own: what stands in the instance is part of its state dict
+        kind = type(scheduler)
+        scheduler.__class__ = type(kind.__name__, (kind,), {"step": step})
+
+    def _loader(self, loader: DataLoader[Any], ending: str | None) -> GlobalLoader:
+        data = self._real.settings.data
+        drop = bool(getattr(loader.batch_sampler, "drop_last", loader.drop_last))
+        ending = ending or data.ending or ("drop" if drop else "pad" if data.even_batches else "join")
+        batches = None
+        if loader.batch_sampler is not None:
+            batches = GlobalBatches(loader.batch_sampler, self.num_processes, split=data.split_batches, ending=ending)
+        elif self.num_processes > 1:
+            raise CannotVerify("a DataLoader with batch_size=None: its items cannot be put together into one batch")
+        return GlobalLoader(loader, batches, self._passes, self.checker.stop_if_done)
+
+
+@contextmanager
+def plain_pytorch(checker: Checker) -> Iterator[None]:
+    """In this block a script that imports Accelerator gets one that leaves the step to plain PyTorch."""
+    reference = type("Accelerator", (ReferenceAccelerator,), {"checker": checker})
+    with patch.object(accel, "Accelerator", reference), patch.object(accel.accelerator, "Accelerator", reference):
+        yield

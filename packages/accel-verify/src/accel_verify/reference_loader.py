@@ -1,0 +1,97 @@
+"""Serves in one process the batches of the whole job, by torch's own DataLoader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from inspect import signature
+from itertools import chain, cycle, islice
+from typing import Any, final
+
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
+
+
+class CannotVerify(BaseException):
+    """The script does what plain PyTorch in one process has no equal for; no handler of its own should catch it."""
+
+
+@final
+class GlobalBatches(Sampler[list[int]]):
+    """The indices that all ranks take in one round, as one batch; a short last one is filled up as `ending` says."""
+
+    def __init__(self, batches: Any, ranks: int, *, split: bool, ending: str) -> None:
+        self.batches = batches
+        self._ending = ending if ranks > 1 else "join"
+        # of torch's own batches the samples are dealt out, of others whole batches
+        self._by_sample = type(batches).__iter__ is BatchSampler.__iter__
+        self._taken = (1 if split else ranks) * (batches.batch_size if self._by_sample else 1)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        parts: Iterable[list[int]] = self.batches
+        if self._by_sample:
+            parts = ([index] for batch in self.batches for index in batch)
+        source, start = iter(parts), list[list[int]]()
+        while taken := list(islice(source, self._taken)):
+            start = start or taken
+            if len(taken) < self._taken and self._ending == "drop":
+                return
+            if len(taken) < self._taken and self._ending == "pad":
+                taken += islice(cycle(start), self._taken - len(taken))
+            yield list(chain.from_iterable(taken))
+
+    def __len__(self) -> int:
+        parts = len(self.batches.sampler if self._by_sample else self.batches)
+        if self._by_sample and self.batches.drop_last:
+            parts -= parts % self.batches.batch_size
+        return parts // self._taken if self._ending == "drop" else -(-parts // self._taken)
+
+
+@final
+class GlobalLoader(DataLoader[Any]):
+    """A DataLoader whose batches are those of all ranks together; knows how many are left.
+
+    `passes` are those that run, the one in hand last. `on_batch` is called before each batch.
+    """
+
+    def __init__(
+        self,
+        loader: DataLoader[Any],
+        batches: GlobalBatches | None,
+        passes: list[GlobalLoader],
+        on_batch: Callable[[], None],
+    ) -> None:
+        if isinstance(loader.dataset, IterableDataset):
+            raise CannotVerify("a loader of an IterableDataset: only map-style data is served as plain PyTorch would")
+        settings = {name: getattr(loader, name) for name in signature(DataLoader).parameters if hasattr(loader, name)}
+        settings |= {"batch_sampler": batches, "batch_size": 1, "sampler": None, "drop_last": False}
+        if batches is None:
+            settings |= {"batch_size": None, "sampler": loader.sampler}
+        super().__init__(**settings)
+        self.left: int | None = None
+        self._passes = passes
+        self._on_batch = on_batch
+        self._begun = 0
+        #: how many batches each pass leaves out at its beginning
+        self.skipped = 0
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        self.set_epoch(self._begun)
+        self._begun += 1
+        self._passes.append(self)
+        try:
+            for number, batch in enumerate(super().__iter__(), start=1):
+                if number > self.skipped:
+                    self._on_batch()
+                    self.left = len(self) - number
+                    self._passes.sort(key=lambda one: one is self)
+                    yield batch
+        finally:
+            self._passes.remove(self)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the epoch of the next pass, for samplers and datasets that have epochs."""
+        batches = getattr(self.batch_sampler, "batches", None)
+        owners: list[Any] = [self.dataset, self.sampler, batches, getattr(batches, "sampler", None)]
+        for owner in owners:
+            if hasattr(owner, "set_epoch"):
+                owner.set_epoch(epoch)
+        self._begun = epoch

@@ -1,0 +1,104 @@
+"""`python -m accel_verify.runner`: one of the two runs that `accel verify` starts."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from accel.utils import set_seed
+from accel_state.environ import process_environ
+from accel_state.environments import detect
+
+from accel_verify.checker import Checker
+from accel_verify.comparison import Mismatch
+from accel_verify.determinism import deterministic
+from accel_verify.recorder import Recorder, recording
+from accel_verify.reference import plain_pytorch
+from accel_verify.reference_loader import CannotVerify
+from accel_verify.step_watcher import StepLimitReached
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether nothing differs, and the lines that say so."""
+
+    same: bool
+    lines: tuple[str, ...]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs ROLE FOLDER STEPS TOLERANCE KIND SCRIPT [ARGUMENTS]; exit code 1 if something differs."""
+    role, folder, steps, tolerance, kind, name, *rest = arguments
+
+    def script() -> None:
+        run_script(name, rest, module=kind == "module")
+
+    if role == "configured":
+        record(script, Path(folder), detect(process_environ()).rank, int(steps))
+        return 0
+    verdict = compare(script, Path(folder), int(steps), float(tolerance) if tolerance else None)
+    print("\n".join(verdict.lines), flush=True)
+    (Path(folder) / "verdict").touch()
+    return 0 if verdict.same else 1
+
+
+def run_script(script: str, arguments: Sequence[str], *, module: bool) -> None:
+    """Runs the script as `python script arguments` would; what it raises goes on, but for an exit with code 0."""
+    sys.argv = [script, *arguments]
+    set_seed(0)  # a script that sets none would start from other weights each time
+    try:
+        if module:
+            runpy.run_module(script, run_name="__main__", alter_sys=True)
+        else:
+            sys.path[0] = str(Path(script).resolve().parent)
+            runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
+
+
+def record(script: Callable[[], None], folder: Path, rank: int, steps: int) -> None:
+    """Runs the script as configured, and records its steps."""
+    recorder = Recorder(folder, rank, steps)
+    with deterministic():
+        with recording(recorder), suppress(StepLimitReached):
+            script()
+        recorder.finish()
+
+
+def compare(script: Callable[[], None], folder: Path, steps: int, tolerance: float | None = None) -> Verdict:
+    """Runs the script as plain PyTorch, and compares its steps with the records of all processes."""
+    checker = Checker(folder, steps, tolerance)
+    try:
+        checker.require_steps()
+        with deterministic(), plain_pytorch(checker), suppress(StepLimitReached):
+            script()
+        checker.finish()
+        same, first = True, f"nothing differs in {checker.made - len(checker.skipped)} optimizer steps"
+        first += "" if checker.is_done else f" (the script ended before the {steps} that were asked for)"
+    except Mismatch as difference:
+        same, first = False, f"{checker.place}{difference}"
+    except CannotVerify as reason:
+        same, first = False, f"cannot compare: {reason}"
+    lines = [f"accel verify: {first}"]
+    if same:
+        alike = f", and the same on {checker.ranks} ranks" if checker.ranks > 1 else ""
+        lines += [
+            f"  losses: off by {checker.loss_difference:.1e} at most",
+            f"  gradients: off by {checker.gradient_difference:.1e} of each parameter's largest at most"
+            f" ({checker.tolerance:.0e} is tolerated){alike}",
+            f"  parameters after each step: off by {checker.update_difference:.1e} of the step at most{alike}",
+            "  learning rates and dtypes: equal; a save and load round trip changes nothing",
+        ]
+    if checker.skipped:
+        skipped = ", ".join(map(str, checker.skipped))
+        lines.append(f"  of steps that were due both runs skipped number {skipped}: fp16 overflowed")
+    return Verdict(same, tuple(lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,102 @@
+"""Watches optimizers from inside, by torch's own hooks, which run when and only when they step."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from accel_verify.step_record import AFTER, BEFORE, GRADIENT, Settings, StepRecord
+
+
+class StepLimitReached(BaseException):
+    """The script has made all steps that were asked for; no handler of the script's own should catch it."""
+
+
+class StepWatcher(ABC):
+    """Makes a record of each step, and ends the script after the last one."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        #: how many steps were asked of optimizers when they were due, and the numbers of those that were skipped
+        self.made = 0
+        self.skipped: list[int] = []
+        self.models: list[nn.Module] = []
+        self.optimizers: list[Optimizer] = []
+        self._losses: list[torch.Tensor] = []
+        self._weights: list[float] = []
+
+    @abstractmethod
+    def before_step(self, optimizer: Optimizer) -> None:
+        """Is called when the optimizer is about to step."""
+
+    @abstractmethod
+    def after_step(self, optimizer: Optimizer) -> None:
+        """Is called when the optimizer has stepped."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all optimizers together have made `steps` steps each, on average; skipped ones do not count."""
+        return self.made - len(self.skipped) >= self.steps * max(len(self.optimizers), 1)
+
+    def stop_if_done(self) -> None:
+        """Raises: StepLimitReached if there are no more steps to make."""
+        if self.is_done:
+            raise StepLimitReached
+
+    def add_optimizer(self, optimizer: Optimizer) -> None:
+        """Looks on when the optimizer steps."""
+        self.optimizers.append(optimizer)
+        optimizer.register_step_pre_hook(lambda raw, *_: self.before_step(raw))
+        optimizer.register_step_post_hook(lambda raw, *_: self.after_step(raw))
+
+    def loss(self, loss: torch.Tensor, weight: torch.Tensor | float | None) -> None:
+        """Takes note of the loss of a micro-batch."""
+        self.stop_if_done()
+        self._losses.append(loss.detach())
+        if weight is not None:
+            self._weights.append(float(weight))
+
+    def parameters(self, optimizer: Optimizer) -> Mapping[str, nn.Parameter]:
+        """The optimizer's parameters, by the names that models give them; with the number of one of several models."""
+        names: dict[int, str] = {}
+        for number, model in enumerate(self.models):
+            prefix = f"model{number}." if len(self.models) > 1 else ""
+            for name, parameter in model.named_parameters():
+                names.setdefault(id(parameter), prefix + name)
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        return {names.get(id(one), f"parameter {number}"): one for number, one in enumerate(parameters)}
+
+    def settings(self, optimizer: Optimizer) -> Settings:
+        """The learning rate of each group, the dtype of each parameter, and of what the optimizer keeps for it."""
+        settings: Settings = {}
+        for number, group in enumerate(optimizer.param_groups):
+            settings[f"learning rate of group {number}"] = float(group["lr"])
+        for name, parameter in self.parameters(optimizer).items():
+            settings[f"dtype of {name}"] = str(parameter.dtype)
+            for key, value in optimizer.state.get(parameter, {}).items():
+                # a count of steps may be in another format
+                if isinstance(value, torch.Tensor) and value.is_floating_point() and value.shape == parameter.shape:
+                    settings[f"dtype of {key} of {name}"] = str(value.dtype)
+        return settings
+
+    def begin_record(self, optimizer: Optimizer) -> StepRecord:
+        """What the optimizer is given, and the losses since the record before."""
+        number, losses = self.optimizers.index(optimizer), [float(loss) for loss in self._losses]
+        record = StepRecord(number, len(losses), losses, self._weights, self.settings(optimizer))
+        for name, parameter in self.parameters(optimizer).items():
+            record.tensors[BEFORE.format(name)] = parameter.detach().clone()
+            if parameter.grad is not None:
+                record.tensors[GRADIENT.format(name)] = parameter.grad.detach().to_dense().clone()
+        self._losses, self._weights = [], []
+        return record
+
+    def end_record(self, record: StepRecord, optimizer: Optimizer) -> None:
+        """Adds what the optimizer has made of it."""
+        record.settings |= self.settings(optimizer)
+        for name, parameter in self.parameters(optimizer).items():
+            record.tensors[AFTER.format(name)] = parameter.detach().clone()
+        self.made += 1
