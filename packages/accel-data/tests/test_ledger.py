@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import accel_data
-import pytest
 from accel_data import Ledger, prepare_data_loader
 from accel_testing import RangeDataset
 from torch.utils.data import DataLoader
@@ -16,11 +14,3 @@ def test_a_line_is_compact_and_whole(tmp_path: Path) -> None:
     lines = path.read_text().splitlines()
     assert [json.loads(line)["event"] for line in lines] == ["start", "end"]
     assert max(map(len, lines)) < 300
-
-
-@pytest.mark.parametrize("name", ["verify", "Served", "LedgerError"])
-def test_names_that_moved_say_where_they_are(name: str) -> None:
-    with pytest.raises(
-        ImportError, match=rf"accel_data.{name} is accel_verify.ledger.\w+ now: pip install 'accel\[ver"
-    ):
-        getattr(accel_data, name)
