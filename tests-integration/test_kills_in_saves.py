@@ -134,9 +134,10 @@ def test_a_save_behind_is_on_the_disk_when_its_process_has_ended(tmp_path: Path)
     """T22: of a script that does not wait for it, on a disk that takes its time; on each of two ranks."""
     file = tmp_path / "script.py"
     file.write_text(
-        "import sys, time\nimport torch\nfrom accel import Accelerator\nfrom accel_checkpoint.medium import Medium\n"
-        "write = Medium.write\n"
-        "Medium.write = lambda *each: time.sleep(0.5) or write(*each)\n"
+        "import sys, time\nimport torch\nfrom accel import Accelerator\n"
+        "from accel_checkpoint.filesystem import Filesystem\n"
+        "write = Filesystem.write\n"
+        "Filesystem.write = lambda *each: time.sleep(0.5) or write(*each)\n"
         "accelerator = Accelerator(cpu=True)\nmodel = torch.nn.Linear(500, 500)\n"
         "model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))\n"
         "accelerator.save_state(sys.argv[1], asynchronous=True)\nprint('went on', flush=True)\n"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from accel_checkpoint import Manifest, Stage
+from accel_checkpoint import Manifest, StagedCheckpoint
 from accel_testing import Mlp
 
 
@@ -54,7 +54,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     try:
         trained()[0].save_state(folder)
     except pytest.skip.Exception:  # package accel is not there, as in the session `unit`
-        stage = Stage(folder)
+        stage = StagedCheckpoint(folder)
         for number, name in enumerate(("model.safetensors", "optimizer.safetensors", "state.safetensors")):
             stage.write_tensors(name, {"x": torch.full((64,), float(number))})
         stage.seal(Manifest({}, stage.files))

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 import torch
-from accel_checkpoint import Manifest, Stage, TensorFile, collect, damage, is_whole, read_manifest, recover
-from accel_checkpoint import series as names
-from accel_checkpoint.medium import Medium, Written
+from accel_checkpoint import Manifest, StagedCheckpoint, TensorFile, collect, is_whole, read_manifest, recover, verify
+from accel_checkpoint import retention as names
+from accel_checkpoint.filesystem import FileDigest, Filesystem
 
 ROOT = 0
 #: parts of what is not durable that are tried at one moment
@@ -63,8 +63,8 @@ class Disk:
         }
 
 
-class Recorder(Medium):
-    """The real medium, on a folder; what it does is in `log`, with flushes as os.fsync sees them."""
+class Recorder(Filesystem):
+    """The real filesystem, on a folder; what it does is in `log`, with flushes as os.fsync sees them."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root, self.log, self.disk = root, list[Event](), Disk()
@@ -115,7 +115,7 @@ class Recorder(Medium):
             self._note(Effect(names=((*self._place(one), inode),)))
         super().make_folder(path)
 
-    def write(self, path: Path, content: Iterable[memoryview | bytes]) -> Written:
+    def write(self, path: Path, content: Iterable[memoryview | bytes]) -> FileDigest:
         written = super().write(path, content)
         if path.name not in self.disk.folders[self._place(path)[0]]:
             self._made(path)
@@ -142,19 +142,19 @@ def tensor(number: int) -> dict[str, torch.Tensor]:
     return {"x": torch.full((5,), float(number))}
 
 
-def saves(medium: Recorder, target: Callable[[int], Path], limit: int | None, left_out: int) -> Iterator[None]:
+def saves(filesystem: Recorder, target: Callable[[int], Path], limit: int | None, left_out: int) -> Iterator[None]:
     """Three saves, one by one; the second file is that of the checkpoint before, as frozen weights are."""
     before: tuple[Path, Manifest] | None = None
     for number in range(3):
-        medium.flushes, medium.left_out = [], left_out if number else -1
+        filesystem.flushes, filesystem.left_out = [], left_out if number else -1
         folder = target(number)
-        collect(folder.parent, medium)
-        stage = Stage(folder, medium)
+        collect(folder.parent, filesystem)
+        stage = StagedCheckpoint(folder, filesystem)
         stage.write_tensors("moving.safetensors", tensor(number))
         if before is None or not stage.link("fixed", before[0] / "fixed", before[1].files["fixed"]):
             stage.write("fixed", [b"frozen"])
-        medium.make_folder(stage.path / "hook")
-        medium.by_hook(stage.path / "hook" / "own.json", b'{"number": %d}' % number)
+        filesystem.make_folder(stage.path / "hook")
+        filesystem.by_hook(stage.path / "hook" / "own.json", b'{"number": %d}' % number)
         stage.adopt()
         manifest = Manifest({"number": number}, stage.files)
         stage.seal(manifest)
@@ -162,7 +162,7 @@ def saves(medium: Recorder, target: Callable[[int], Path], limit: int | None, le
         before = folder, manifest
         yield
         if limit is not None:
-            names.retain(folder.parent, limit, medium)
+            names.retain(folder.parent, limit, filesystem)
 
 
 def kept(events: list[Event]) -> tuple[list[Effect], list[int]]:
@@ -213,11 +213,11 @@ def build(tree: dict[str, Any], folder: Path) -> None:
 def found(folder: Path, single: bool) -> int | str:
     """The number of the newest checkpoint after the real recovery, -1 without one, or what is wrong with it."""
     recover(folder / "last") if single else collect(folder)
-    chosen = [folder / "last"] if single else [path for _, path in names.numbered(folder)]
+    chosen = [folder / "last"] if single else [path for _, path in names.list_checkpoints(folder)]
     number = -1
     for path in filter(is_whole, chosen):
         manifest = read_manifest(path)
-        if lines := damage(path, manifest):
+        if lines := verify(path, manifest).problems:
             return "; ".join(lines)
         number = manifest.about["number"]
         own = json.loads((path / "hook/own.json").read_bytes())["number"]
@@ -231,9 +231,12 @@ def recorded(
 ) -> tuple[list[Event], list[int], list[str]]:
     """The events, how many there were at the end of each save, and the flushes of the last."""
     with monkeypatch.context() as patched:
-        medium = Recorder(where, patched)
-        ends = [len(medium.log) for _ in saves(medium, lambda number: where / target.format(number), limit, left_out)]
-    return medium.log, ends, medium.flushes
+        filesystem = Recorder(where, patched)
+        ends = [
+            len(filesystem.log)
+            for _ in saves(filesystem, lambda number: where / target.format(number), limit, left_out)
+        ]
+    return filesystem.log, ends, filesystem.flushes
 
 
 def verdicts(where: Path, log: list[Event], ends: list[int], folder: str, single: bool) -> Iterator[tuple[int, str]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from accel_checkpoint import CheckpointError, TensorFile, damage, decode, encode, read_manifest
+from accel_checkpoint import CheckpointError, TensorFile, decode, encode, read_manifest, verify
 from xxhash import xxh3_128
 
 MODEL, OPTIMIZER, STATE, MANIFEST = "model.safetensors", "optimizer.safetensors", "state.safetensors", "manifest.json"
@@ -220,7 +220,7 @@ def refuse(folder: Path, work: Callable[[], Any], name: str) -> None:
 
 def read(folder: Path) -> None:
     manifest = read_manifest(folder)
-    if lines := damage(folder, manifest):
+    if lines := verify(folder, manifest).problems:
         raise CheckpointError("\n".join(lines))
     for name in manifest.files:
         file = TensorFile(folder / name)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accel_checkpoint import CheckpointError, Manifest, damage, is_whole, read_manifest, require_whole
+from accel_checkpoint import CheckpointError, Manifest, is_whole, read_manifest, require_whole, verify
+from accel_checkpoint.filesystem import FileDigest
 from accel_checkpoint.manifest import LONGEST, MANIFEST, VERSION, is_inside, read_regular
-from accel_checkpoint.medium import Written
 from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_128
@@ -17,8 +17,8 @@ from xxhash import xxh3_128
 FILES = {"a.safetensors": b"first" * 100, "b.safetensors": b"second", "sub/c.txt": b"", "name with space. ": b"x"}
 
 
-def described(files: dict[str, bytes]) -> dict[str, Written]:
-    return {name: Written(len(content), xxh3_128(content).hexdigest()) for name, content in files.items()}
+def described(files: dict[str, bytes]) -> dict[str, FileDigest]:
+    return {name: FileDigest(len(content), xxh3_128(content).hexdigest()) for name, content in files.items()}
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_what_was_written_is_read(checkpoint: Path) -> None:
     found = read_manifest(checkpoint)
     assert found == Manifest({"steps": 3}, described(FILES), {"model": {"kind": "model"}}, [{"generators": {}}])
     assert found.size == sum(len(content) for content in FILES.values())
-    assert damage(checkpoint, found) == []
+    assert verify(checkpoint, found).problems == []
     assert is_whole(checkpoint)
     require_whole(checkpoint, found)
 
@@ -180,10 +180,10 @@ def test_every_damage_of_every_file_is_found_and_named(checkpoint: Path, kind: s
     manifest = read_manifest(checkpoint)
     change, shows = DAMAGES[kind]
     change(checkpoint / name)
-    (line,) = damage(checkpoint, manifest)
+    (line,) = verify(checkpoint, manifest).problems
     assert str(checkpoint / name) in line
-    assert damage(checkpoint, manifest, [one for one in FILES if one != name]) == []
-    assert damage(checkpoint, manifest, [name]) == [line]
+    assert verify(checkpoint, manifest, [one for one in FILES if one != name]).problems == []
+    assert verify(checkpoint, manifest, [name]).problems == [line]
     assert is_whole(checkpoint) is not shows
 
 
@@ -214,13 +214,13 @@ def test_a_folder_on_the_way_that_is_a_link_is_not_followed(checkpoint: Path, tm
     manifest = read_manifest(checkpoint)
     (checkpoint / "sub").rename(tmp_path / "elsewhere")
     (checkpoint / "sub").symlink_to(tmp_path / "elsewhere")
-    assert damage(checkpoint, manifest) == [f"{checkpoint / 'sub'} is a link"]
+    assert verify(checkpoint, manifest).problems == [f"{checkpoint / 'sub'} is a link"]
 
 
 def test_progress_hears_of_every_byte(checkpoint: Path) -> None:
     heard: list[int] = []
     manifest = read_manifest(checkpoint)
-    damage(checkpoint, manifest, progress=heard.append)
+    verify(checkpoint, manifest, progress=heard.append)
     assert sum(heard) == manifest.size
 
 
@@ -228,7 +228,7 @@ def test_other_files_do_not_matter(checkpoint: Path) -> None:
     (checkpoint / "notes.txt").write_text("mine")
     (checkpoint / "custom_checkpoint_0.pkl").write_bytes(b"cos\nsystem\n")
     assert is_whole(checkpoint)
-    assert damage(checkpoint, read_manifest(checkpoint)) == []
+    assert verify(checkpoint, read_manifest(checkpoint)).problems == []
 
 
 @given(st.lists(st.sampled_from(["..", ".", "", "a", "b.c", "...", "a..", " ", "\\", "..\\x", "~", "\0", MANIFEST])))

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from accel_checkpoint import Manifest, TensorFile, check, copy_all, pieces
-from accel_checkpoint.medium import Medium
-from accel_checkpoint.pages import PAGE, in_large_pages
+from accel_checkpoint import Manifest, TensorFile, parallel_copy, serialize, verify
+from accel_checkpoint.filesystem import Filesystem
+from accel_checkpoint.huge_pages import PAGE, advise_huge_pages
 from accel_checkpoint.verify import PIECE
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,9 +16,9 @@ DTYPES = (torch.float32, torch.bfloat16, torch.bool, torch.int64, torch.complex6
 
 def checkpoint(folder: Path, tensors: dict[str, torch.Tensor]) -> Manifest:
     (folder / "notes").write_bytes(b"no tensors")
-    written = {"state.safetensors": Medium().write(folder / "state.safetensors", pieces(tensors))}
+    written = {"state.safetensors": Filesystem().write(folder / "state.safetensors", serialize(tensors))}
     (folder / "notes").unlink()
-    return Manifest({}, written | {"notes": Medium().write(folder / "notes", [b"no tensors"])})
+    return Manifest({}, written | {"notes": Filesystem().write(folder / "notes", [b"no tensors"])})
 
 
 def random(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -35,9 +35,9 @@ def test_tensors_that_are_kept_are_those_of_the_file(
 ) -> None:
     folder = tmp_path_factory.mktemp("checkpoint")
     tensors = {name: random(tuple(shape), dtype) for name, (shape, dtype) in about.items() if name != "__metadata__"}
-    checked = check(folder, checkpoint(folder, tensors), keep=["state.safetensors"])
-    assert checked.problems == []
-    (kept,) = checked.tensors.values()
+    result = verify(folder, checkpoint(folder, tensors), keep=["state.safetensors"])
+    assert result.problems == []
+    (kept,) = result.tensors.values()
     assert kept.keys() == tensors.keys()
     for name, one in tensors.items():
         assert kept[name].dtype == one.dtype
@@ -49,20 +49,20 @@ def test_tensors_longer_than_what_is_read_at_a_time(tmp_path: Path, more: int) -
     tensors = {"long": torch.randint(256, (2 * PIECE + more,)).to(torch.uint8), "short": torch.ones(3)}
     heard: list[int] = []
     manifest = checkpoint(tmp_path, tensors)
-    kept = check(tmp_path, manifest, keep=["state.safetensors"], progress=heard.append).tensors["state.safetensors"]
+    kept = verify(tmp_path, manifest, keep=["state.safetensors"], progress=heard.append).tensors["state.safetensors"]
     assert all(torch.equal(kept[name], one) for name, one in tensors.items())
     assert sum(heard) == manifest.size
 
 
 def test_only_what_is_asked_for_is_kept(tmp_path: Path) -> None:
     manifest = checkpoint(tmp_path, {"x": torch.ones(3)})
-    assert check(tmp_path, manifest).tensors == {}
-    assert check(tmp_path, manifest, ["notes"], keep=["state.safetensors", "notes"]).tensors == {}
+    assert verify(tmp_path, manifest).tensors == {}
+    assert verify(tmp_path, manifest, ["notes"], keep=["state.safetensors", "notes"]).tensors == {}
 
 
 def test_what_becomes_of_the_file_does_not_touch_what_was_kept(tmp_path: Path) -> None:
     manifest = checkpoint(tmp_path, {"x": torch.ones(3)})
-    kept = check(tmp_path, manifest, keep=["state.safetensors"]).tensors["state.safetensors"]
+    kept = verify(tmp_path, manifest, keep=["state.safetensors"]).tensors["state.safetensors"]
     with (tmp_path / "state.safetensors").open("r+b") as file:
         file.seek(-12, 2)
         file.write(bytes(12))
@@ -77,24 +77,24 @@ def test_a_file_that_is_damaged_is_not_kept(tmp_path: Path, at: int) -> None:
     content = bytearray((tmp_path / "state.safetensors").read_bytes())
     content[at] ^= 1
     (tmp_path / "state.safetensors").write_bytes(content)
-    checked = check(tmp_path, manifest, keep=["state.safetensors"])
+    result = verify(tmp_path, manifest, keep=["state.safetensors"])
     path = tmp_path / "state.safetensors"
-    assert checked.problems == [f"{path} is damaged: its content is not what was written"]
-    assert checked.tensors == {}
+    assert result.problems == [f"{path} is damaged: its content is not what was written"]
+    assert result.tensors == {}
 
 
 def test_large_pages_change_nothing_of_a_tensor() -> None:
     for count in (0, 1, PAGE - 1, 3 * PAGE + 5):
         tensor = torch.empty(count, dtype=torch.uint8)
-        assert in_large_pages(tensor) is tensor
+        assert advise_huge_pages(tensor) is tensor
         tensor.fill_(7)
         assert tensor.numel() == 0 or set(tensor.tolist()) == {7}
 
 
 def test_many_tensors_are_copied_at_once_and_no_gradient_goes_through() -> None:
     own = [torch.nn.Parameter(torch.zeros(3)) for _ in range(50)]
-    copy_all((one, torch.full((3,), float(number))) for number, one in enumerate(own))
+    parallel_copy((one, torch.full((3,), float(number))) for number, one in enumerate(own))
     assert [one.tolist() for one in own] == [[float(number)] * 3 for number in range(50)]
     assert all(one.is_leaf for one in own)
     with pytest.raises(RuntimeError, match="size"):
-        copy_all([(torch.zeros(2), torch.zeros(3))])
+        parallel_copy([(torch.zeros(2), torch.zeros(3))])

@@ -42,10 +42,10 @@ def within(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pyte
 def written(folder: Path, value: float = 1.0, steps: int = 3, extra: bool = False) -> Path:
     """A checkpoint of a model and of something registered."""
     import torch
-    from accel_checkpoint import Manifest, Stage
+    from accel_checkpoint import Manifest, StagedCheckpoint
 
     folder.parent.mkdir(parents=True, exist_ok=True)
-    stage = Stage(folder)
+    stage = StagedCheckpoint(folder)
     weights = {"weight": torch.full((2, 3), value), "bias": torch.zeros(2)}
     stage.write_tensors("model.safetensors", weights | ({"more": torch.ones(1)} if extra else {}))
     items = {

@@ -10,7 +10,7 @@ import torch
 from accel import Accelerator
 from accel.utils import ProjectConfiguration
 from accel_checkpoint import CheckpointError, is_whole
-from accel_checkpoint.medium import Medium
+from accel_checkpoint.filesystem import Filesystem
 from accel_state import release
 from accel_testing import MakeWorld, RankFailure
 from torch import nn
@@ -56,13 +56,13 @@ def test_an_old_checkpoint_goes_only_when_the_new_one_has_its_name(
     """T28."""
     accelerator, _ = naming(tmp_path, 1)
     seen = []
-    remove = Medium.remove
+    remove = Filesystem.remove
 
-    def watched(self: Medium, path: Path) -> None:
+    def watched(self: Filesystem, path: Path) -> None:
         seen.append([one.name for one in (tmp_path / "checkpoints").iterdir() if is_whole(one) and one.name[0] != "."])
         remove(self, path)
 
-    monkeypatch.setattr(Medium, "remove", watched)
+    monkeypatch.setattr(Filesystem, "remove", watched)
     for _ in range(3):
         accelerator.save_state()
     assert seen == [["checkpoint_1"], ["checkpoint_2"]]
@@ -234,16 +234,16 @@ def test_a_name_that_cannot_be_given_leaves_what_was_there(
     folder = accelerator.save_state(tmp_path / "latest")
     before = model.weight.detach().clone()
     fill(model, 5.0)
-    rename, calls = Medium.rename, 0
+    rename, calls = Filesystem.rename, 0
 
-    def fails(self: Medium, path: Path, to: Path) -> None:
+    def fails(self: Filesystem, path: Path, to: Path) -> None:
         nonlocal calls
         calls += 1
         if calls == which:
             raise OSError(5, "Input/output error")
         rename(self, path, to)
 
-    monkeypatch.setattr(Medium, "rename", fails)
+    monkeypatch.setattr(Filesystem, "rename", fails)
     if behind:
         accelerator.save_state(folder, asynchronous=True)
     with pytest.raises(CheckpointError, match="Input/output error"):

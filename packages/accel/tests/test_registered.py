@@ -10,7 +10,7 @@ import numpy
 import pytest
 import torch
 from accel import Accelerator
-from accel_checkpoint import CheckpointError, damage, read_manifest
+from accel_checkpoint import CheckpointError, read_manifest, verify
 from accel_testing import MakeWorld, RankFailure
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -202,9 +202,9 @@ def test_hooks_that_save_and_load_models_by_themselves(world: MakeWorld, tmp_pat
     manifest = read_manifest(folder)
     assert {"part0/diffusion.safetensors", "part1/config.json"} <= set(manifest.files)
     assert not [name for name in manifest.files if name.startswith("model")]
-    assert damage(folder, manifest) == []
+    assert verify(folder, manifest).problems == []
     (folder / "part1" / "config.json").write_text('{"number": 2}')
-    assert ["part1/config.json" in one for one in damage(folder, manifest)] == [True]
+    assert ["part1/config.json" in one for one in verify(folder, manifest).problems] == [True]
 
 
 def test_a_hook_that_is_removed_is_not_called(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_a_hook_that_fails_on_one_rank_is_an_error_on_all(
     errors = [str(error) for error in failure.value.errors.values()]
     assert ["the hook's own" in error for error in errors] == [True, True], errors
     assert [one.name for one in tmp_path.iterdir()] == ["saved"], "a stage is left"
-    assert damage(folder, read_manifest(folder)) == []
+    assert verify(folder, read_manifest(folder)).problems == []
 
 
 @pytest.mark.parametrize(("what", "said"), [("link", "linked"), ("same name", "model.safetensors")])

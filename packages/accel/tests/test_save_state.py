@@ -11,7 +11,7 @@ import pytest
 import torch
 from accel import Accelerator
 from accel_checkpoint import CheckpointError, encode, read_manifest
-from accel_checkpoint.medium import Medium
+from accel_checkpoint.filesystem import Filesystem
 from accel_testing import MakeWorld, RankFailure
 from safetensors.torch import load_file
 from torch import nn
@@ -215,13 +215,13 @@ def test_pickles_are_refused(tmp_path: Path) -> None:
 def slow_disk(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A disk that takes as long for each file as it is told."""
     seconds = [0.1]
-    write = Medium.write
+    write = Filesystem.write
 
-    def slow(self: Medium, path: Path, content: Any) -> Any:
+    def slow(self: Filesystem, path: Path, content: Any) -> Any:
         time.sleep(seconds[0])
         return write(self, path, content)
 
-    monkeypatch.setattr(Medium, "write", slow)
+    monkeypatch.setattr(Filesystem, "write", slow)
     return seconds
 
 
@@ -252,13 +252,13 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_the_next_save_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """T22: back-pressure, one save at a time."""
-    accelerator, written, write = Accelerator(cpu=True), threading.Event(), Medium.write
+    accelerator, written, write = Accelerator(cpu=True), threading.Event(), Filesystem.write
 
-    def held(self: Medium, path: Path, content: Any) -> Any:
+    def held(self: Filesystem, path: Path, content: Any) -> Any:
         assert written.wait(60)
         return write(self, path, content)
 
-    monkeypatch.setattr(Medium, "write", held)
+    monkeypatch.setattr(Filesystem, "write", held)
     trained(accelerator, nn.Linear(10, 10))
     accelerator.save_state(tmp_path / "0", asynchronous=True)
     assert not (tmp_path / "0").exists()

@@ -1,43 +1,43 @@
 """Checkpoints on disk that are there whole or not at all, and run no code when they are read."""
 
-from accel_checkpoint.background import Background, Snapshot
-from accel_checkpoint.copies import copy_all
+from accel_checkpoint.async_writer import AsyncWriter, Snapshot
 from accel_checkpoint.errors import CheckpointError
-from accel_checkpoint.folder import Stage, collect, described, recover, require_replaceable, require_whole
+from accel_checkpoint.filesystem import FileDigest
+from accel_checkpoint.json_state import decode, encode
 from accel_checkpoint.load import load_checkpoint_in_model, weight_files
 from accel_checkpoint.manifest import Manifest, read_manifest
-from accel_checkpoint.objects import save_object
+from accel_checkpoint.parallel_copy import parallel_copy
 from accel_checkpoint.save import save_weights
-from accel_checkpoint.shards import plan
+from accel_checkpoint.save_object import save_object
+from accel_checkpoint.shard_plan import plan_shards
 from accel_checkpoint.sizes import size_in_bytes
-from accel_checkpoint.tensorfile import TensorFile, pieces
-from accel_checkpoint.tree import decode, encode
-from accel_checkpoint.verify import check, damage, is_whole
+from accel_checkpoint.staging import StagedCheckpoint, collect, recover, require_replaceable, require_whole
+from accel_checkpoint.tensor_file import TensorFile, serialize
+from accel_checkpoint.verify import is_whole, verify
 
 __all__ = [
-    "Background",
+    "AsyncWriter",
     "CheckpointError",
+    "FileDigest",
     "Manifest",
     "Snapshot",
-    "Stage",
+    "StagedCheckpoint",
     "TensorFile",
-    "check",
     "collect",
-    "copy_all",
-    "damage",
     "decode",
-    "described",
     "encode",
     "is_whole",
     "load_checkpoint_in_model",
-    "pieces",
-    "plan",
+    "parallel_copy",
+    "plan_shards",
     "read_manifest",
     "recover",
     "require_replaceable",
     "require_whole",
     "save_object",
     "save_weights",
+    "serialize",
     "size_in_bytes",
+    "verify",
     "weight_files",
 ]

@@ -2,4 +2,4 @@
 
 
 class CheckpointError(RuntimeError):
-    """Weights on disk are missing, damaged or do not fit; the message names the file and what to do."""
+    """Weights or a checkpoint are missing, damaged or do not fit. The message names the file and what to do."""

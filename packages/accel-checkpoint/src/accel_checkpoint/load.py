@@ -1,4 +1,4 @@
-"""Reads a model's weights from a file, an index or a folder, without running code from it."""
+"""Loads the weights of a model from a file, an index or a folder, without running code from them."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from accel_checkpoint.save import ALIASES, INDEX, PICKLED, SAFETENSORS, shards_i
 
 
 def weight_files(checkpoint: str | Path) -> list[Path]:
-    """The files that hold the weights at `checkpoint`: a file, an index, or a folder with either.
+    """The files that hold the weights at `checkpoint`, which is a file, an index, or a folder with one of them.
 
-    Raises: CheckpointError when there are none, a save of them was not finished, or the index names files that are
-    missing or elsewhere.
+    Raises: CheckpointError if there are no weights, if a save was not finished, or if the index names files that are
+    missing or in another folder.
     """
     path = Path(checkpoint)
     if path.is_dir():
         path = _opening(path)[0]
     if not path.is_file():
-        why = "it is neither a file nor a folder" if path.exists() else "no such file or folder"
-        raise CheckpointError(f"no weights at {path}: {why}")
+        reason = "it is neither a file nor a folder" if path.exists() else "no such file or folder"
+        raise CheckpointError(f"no weights at {path}: {reason}")
     return _files_of_index(path) if path.name.endswith(".json") else [path]
 
 
 def _opening(folder: Path) -> list[Path]:
-    """What opens the weights in a folder: a file or an index for each format that is there, the one to read first."""
+    """The file or index that opens the weights of each format in a folder. The first one is read."""
     opening: list[Path] = []
     for stem, suffix in (SAFETENSORS, PICKLED):
         single, index = folder / f"{stem}{suffix}", folder / f"{stem}{suffix}{INDEX}"
         opening += [path for path in (single, index) if path.is_file()][:1]
         shards = shards_in(folder, stem, suffix)
-        # Weights of the other format may be older: they are not what was saved last.
+        # Weights of the other format may be older than these shards.
         if shards and not opening:
             raise CheckpointError(
                 f"no weights in {folder}: {shards[0].name} is there, but neither {single.name} nor {index.name} that"
@@ -62,16 +62,16 @@ def load_checkpoint_in_model(
     dtype: torch.dtype | str | None = None,
     strict: bool = False,
 ) -> None:
-    """Loads weights into `model`, one file at a time; everything is checked before anything is changed.
+    """Loads weights into `model`, one file at a time. Nothing changes before all files are checked.
 
-    `device_map={"": device}` moves the model there first, or gives it memory there where it is on the meta device;
-    `dtype` converts floating-point weights. What is missing from the files or not in the model is a warning, and an
-    error with `strict`; what is missing for a model on the meta device is always an error. Of a folder with both
-    formats safetensors is read, with a warning.
+    `device_map={"": device}` moves the model to a device first; a model on the meta device gets its memory there.
+    `dtype` converts floating-point weights. Names that are only in the files or only in the model are a warning, and
+    an error with `strict`. If the model is on the meta device, missing weights are always an error. If a folder has
+    both formats, safetensors is read, with a warning.
 
-    Raises: CheckpointError for weights of another shape, for files that cannot be read, for a model on the meta device
-    without a device map, and with `strict` for names that do not match; ValueError for a device map of more than one
-    device or to the meta device, or a dtype that is not floating-point.
+    Raises: CheckpointError if shapes differ, if a file cannot be read, if the model is on the meta device and there is
+    no device map, or if names differ with `strict`; ValueError if the device map has several devices or the meta
+    device, or if the dtype is not floating-point.
     """
     device = None if device_map is None else _one_device(device_map)
     as_dtype = _floating(dtype)
@@ -127,21 +127,21 @@ def _warn_of_two_formats(checkpoint: Path) -> None:
 def _check(
     files: list[Path], wanted: Mapping[str, torch.Tensor], empty: Mapping[str, torch.Tensor], *, strict: bool
 ) -> None:
-    """Compares the files with the tensors of the model's state; `empty` has all of the model that are on meta."""
-    found: dict[str, tuple[int, ...]] = {}
+    """Compares the files with the tensors of the model's state. `empty` has the tensors of the model on meta."""
+    stored: dict[str, tuple[int, ...]] = {}
     for file in files:
-        found |= read_shapes(file)
+        stored |= read_shapes(file)
     shared = {name: _memory(tensor) for name, tensor in wanted.items() if tensor.numel()}
-    given = {shared[name] for name in found if name in shared}
-    missing = [name for name in wanted if name not in found and shared.get(name) not in given]
+    given = {shared[name] for name in stored if name in shared}
+    missing = [name for name in wanted if name not in stored and shared.get(name) not in given]
     never_saved = {id(tensor) for tensor in empty.values()} - {id(tensor) for tensor in wanted.values()}
     unfilled = [name for name in missing if wanted[name].is_meta]
     unfilled += [name for name, tensor in empty.items() if id(tensor) in never_saved]
-    unexpected = [name for name in found if name not in wanted]
+    unexpected = [name for name in stored if name not in wanted]
     wrong = [
-        f"{name}: {list(found[name])} in the file, {list(wanted[name].shape)} in the model"
-        for name in found
-        if name in wanted and found[name] != tuple(wanted[name].shape)
+        f"{name}: {list(stored[name])} in the file, {list(wanted[name].shape)} in the model"
+        for name in stored
+        if name in wanted and stored[name] != tuple(wanted[name].shape)
     ]
     names = [f"missing from the files: {', '.join(missing)}"] if missing else []
     names += [f"not in the model: {', '.join(unexpected)}"] if unexpected else []
@@ -165,10 +165,10 @@ def _memory(tensor: torch.Tensor) -> tuple[str, int]:
 
 
 def read_shapes(file: Path) -> dict[str, tuple[int, ...]]:
-    """The name and shape of every tensor in a weights file."""
+    """The shape of each tensor in a weights file, by its name."""
     if file.suffix != ".safetensors":
         return {name: tuple(tensor.shape) for name, tensor in _read_pickled(file).items()}
-    with _opened(file) as reader:
+    with _open_safetensors(file) as reader:
         shapes = {name: tuple(reader.get_slice(name).get_shape()) for name in reader.keys()}  # noqa: SIM118 - no mapping
         for alias, name in _aliases(file, reader).items():
             shapes[alias] = shapes[name]
@@ -176,11 +176,11 @@ def read_shapes(file: Path) -> dict[str, tuple[int, ...]]:
 
 
 def read_tensors(file: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor of a weights file, with its name; one at a time from a safetensors file."""
+    """The name and tensor of each weight in a file. Tensors of a safetensors file are read one at a time."""
     if file.suffix != ".safetensors":
         yield from _read_pickled(file).items()
         return
-    with _opened(file) as reader:
+    with _open_safetensors(file) as reader:
         for name in reader.keys():  # noqa: SIM118 - no mapping
             yield name, reader.get_tensor(name)
         for alias, name in _aliases(file, reader).items():
@@ -192,13 +192,15 @@ def _aliases(file: Path, reader: Any) -> dict[str, str]:
         aliases: dict[str, str] = json.loads((reader.metadata() or {}).get(ALIASES, "{}"))
         if set(aliases.values()) <= set(reader.keys()):
             return aliases
-        why = f"some of {sorted(aliases.values())} are not in the file"
+        reason = f"some of {sorted(aliases.values())} are not in the file"
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
-        why = str(error)
-    raise CheckpointError(f"{file} is damaged: its metadata {ALIASES!r} is no mapping of names to names in it: {why}")
+        reason = str(error)
+    raise CheckpointError(
+        f"{file} is damaged: its metadata {ALIASES!r} is no mapping of names to names in it: {reason}"
+    )
 
 
-def _opened(file: Path) -> Any:
+def _open_safetensors(file: Path) -> Any:
     try:
         return safe_open(file, framework="pt", device="cpu")
     except SafetensorError as error:
@@ -206,12 +208,12 @@ def _opened(file: Path) -> Any:
 
 
 def read_plain(file: Path) -> Any:
-    """What torch.save wrote of tensors, numbers, text and their containers.
+    """Reads tensors, numbers, text and their containers from a file that torch.save wrote.
 
-    Raises: CheckpointError for a file that cannot be read without running code from it.
+    Raises: CheckpointError if the file cannot be read without running code from it.
     """
     try:
-        # torch maps only its own zip format into memory; before torch 1.6 it wrote another one.
+        # torch maps only its own zip format into memory; before 1.6 torch wrote another format.
         return torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
     except Exception as error:
         raise CheckpointError(f"{file} cannot be read as plain weights: {error}") from error

@@ -1,4 +1,4 @@
-"""What is in a checkpoint, as its manifest says: files with sizes and hashes, and all state that is no tensor."""
+"""The manifest of a checkpoint: the size and hash of each file, and all state that is no tensor."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from accel_checkpoint.errors import CheckpointError
-from accel_checkpoint.medium import Written
+from accel_checkpoint.filesystem import FileDigest
 
 MANIFEST = "manifest.json"
 FORMAT, VERSION = "accel checkpoint", 1
-#: characters of the name of a file at most
+#: the most characters in the name of a file
 LONGEST_NAME = 1024
-#: bytes of a manifest at most
+#: the most bytes of a manifest
 LONGEST = 1 << 28
 
 
@@ -26,22 +26,22 @@ LONGEST = 1 << 28
 class Manifest:
     """The content of a checkpoint.
 
-    `about` says what wrote it, `files` what each file has to be, `items` has the state of each object under its name,
-    and `ranks` that of each process.
+    `about` describes the job that wrote it, `files` has the digest of each file, `items` the state of each object by
+    its name, and `ranks` the state of each process.
     """
 
     about: dict[str, Any] = field(default_factory=dict)
-    files: dict[str, Written] = field(default_factory=dict)
+    files: dict[str, FileDigest] = field(default_factory=dict)
     items: dict[str, Any] = field(default_factory=dict)
     ranks: list[Any] = field(default_factory=list)
 
     def as_bytes(self) -> bytes:
-        """The file: JSON in one line, and its hash in the next."""
+        """The content of the file: one line of JSON, and one line with its hash."""
         body = {
             "format": FORMAT,
             "version": VERSION,
             "about": self.about,
-            "files": {name: {"size": one.size, "xxh3": one.xxh3} for name, one in sorted(self.files.items())},
+            "files": {name: {"size": file.size, "xxh3": file.xxh3} for name, file in sorted(self.files.items())},
             "items": self.items,
             "ranks": self.ranks,
         }
@@ -50,23 +50,23 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
-        return sum(one.size for one in self.files.values())
+        """The bytes of all files."""
+        return sum(file.size for file in self.files.values())
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a checkpoint.
+    """Reads the manifest of a checkpoint.
 
-    Raises: CheckpointError that names the file, where it is missing, damaged, of a newer version, or names what is
+    Raises: CheckpointError that names the file, if it is missing, damaged or of a newer version, or if it names files
     outside of the folder.
     """
     path = folder / MANIFEST
     content = read_regular(path, LONGEST)
-    text, _, rest = content.rpartition(b"\n")[0].rpartition(b"\n")
-    if hashlib.sha256(text).hexdigest().encode() != rest or not content.endswith(b"\n"):
+    text, _, digest = content.rpartition(b"\n")[0].rpartition(b"\n")
+    if hashlib.sha256(text).hexdigest().encode() != digest or not content.endswith(b"\n"):
         raise CheckpointError(f"{path} is damaged: its content does not have the hash that it ends with")
     try:
-        body = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+        body = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
         if body["format"] != FORMAT:
             raise CheckpointError(f"{path} is of the format {body['format']!r}: expected {FORMAT!r}")
         if type(body["version"]) is not int or body["version"] > VERSION:
@@ -74,41 +74,47 @@ def read_manifest(folder: Path) -> Manifest:
                 f"{path} is of version {body['version']}, and this accel-checkpoint reads up to {VERSION}; use a newer"
                 " one"
             )
-        files = {name: _written(path, name, one) for name, one in body["files"].items()}
-        found = Manifest(body["about"], files, body["items"], body["ranks"])
+        files = {name: _digest(path, name, entry) for name, entry in body["files"].items()}
+        manifest = Manifest(body["about"], files, body["items"], body["ranks"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path} is no manifest: {type(error).__name__}: {error}") from error
-    if not (isinstance(found.about, dict) and isinstance(found.items, dict) and isinstance(found.ranks, list)):
+    if not (isinstance(manifest.about, dict) and isinstance(manifest.items, dict) and isinstance(manifest.ranks, list)):
         raise CheckpointError(f"{path} is no manifest: about and items are mappings, and ranks a list")
-    odd = [name for name, one in found.items.items() if not isinstance(one, dict)]
-    if odd:
-        raise CheckpointError(f"{path} is no manifest: {', '.join(map(repr, odd))} of its items are no mappings")
-    return found
+    wrong = [name for name, item in manifest.items.items() if not isinstance(item, dict)]
+    if wrong:
+        raise CheckpointError(f"{path} is no manifest: {', '.join(map(repr, wrong))} of its items are no mappings")
+    return manifest
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Whether a folder has a manifest of accel's, damaged or not."""
-    begins = json.dumps({"format": FORMAT}, separators=(",", ":")).encode()[:-1]
+    """Whether a folder has a manifest that accel wrote, damaged or not."""
+    beginning = json.dumps({"format": FORMAT}, separators=(",", ":")).encode()[:-1]
     try:
         descriptor = open_regular(folder / MANIFEST)
     except CheckpointError:
         return False
     with os.fdopen(descriptor, "rb") as file:
-        return file.read(len(begins)) == begins
+        return file.read(len(beginning)) == beginning
 
 
-def read_regular(path: Path, most: int) -> bytes:
-    """The content of a file that is no link, no pipe and no folder, and not larger than that."""
+def read_regular(path: Path, limit: int) -> bytes:
+    """Reads a regular file of at most `limit` bytes.
+
+    Raises: CheckpointError if it is missing, larger, a link, a pipe or a folder. Units: bytes.
+    """
     descriptor = open_regular(path)
     with os.fdopen(descriptor, "rb") as file:
         size = os.fstat(descriptor).st_size
-        if size > most:
-            raise CheckpointError(f"{path} has {size:,} bytes: more than {most:,} are not read")
-        return file.read(most + 1)
+        if size > limit:
+            raise CheckpointError(f"{path} has {size:,} bytes: more than {limit:,} are not read")
+        return file.read(limit + 1)
 
 
 def open_regular(path: Path) -> int:
-    """A descriptor of a file that is no link, no pipe and no folder."""
+    """Opens a regular file and returns its descriptor.
+
+    Raises: CheckpointError if it is missing, a link, a pipe or a folder.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError as error:
@@ -123,7 +129,7 @@ def open_regular(path: Path) -> int:
 
 
 def is_inside(name: str) -> bool:
-    """Whether a name stays in the folder that it is meant in."""
+    """Whether the name of a file is relative, plain, and leads to no other folder."""
     parts = PurePosixPath(name).parts
     return (
         bool(parts)
@@ -137,20 +143,20 @@ def is_inside(name: str) -> bool:
     )
 
 
-def _written(path: Path, name: str, about: Any) -> Written:
+def _digest(path: Path, name: str, entry: Any) -> FileDigest:
     if not is_inside(name):
         raise CheckpointError(f"{path} names a file outside of its folder: {name!r}")
-    if type(about["size"]) is not int or about["size"] < 0 or type(about["xxh3"]) is not str:
-        raise CheckpointError(f"{path} is no manifest: size and xxh3 of {name} are {about!r}")
-    return Written(about["size"], about["xxh3"])
+    if type(entry["size"]) is not int or entry["size"] < 0 or type(entry["xxh3"]) is not str:
+        raise CheckpointError(f"{path} is no manifest: size and xxh3 of {name} are {entry!r}")
+    return FileDigest(entry["size"], entry["xxh3"])
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"it has {next(one for one in names if names.count(one) > 1)!r} twice")
-    return found
+        raise ValueError(f"it has {next(name for name in names if names.count(name) > 1)!r} twice")
+    return mapping
 
 
 def _no_constant(name: str) -> Any:

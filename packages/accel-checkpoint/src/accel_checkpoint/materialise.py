@@ -1,4 +1,4 @@
-"""Gives a model that was made on the meta device memory on a real one."""
+"""Gives a model on the meta device memory on a real device."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from torch import nn
 
 
 def on_meta(model: nn.Module) -> dict[str, torch.Tensor]:
-    """All parameters and buffers that hold no numbers, by name; also buffers that are never saved."""
+    """All parameters and buffers on the meta device, by name. Buffers that are never saved are included."""
     named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     return {name: tensor for name, tensor in named if tensor.is_meta}
 
 
 def materialise(model: nn.Module, device: torch.device) -> None:
-    """Replaces what is on the meta device by uninitialised memory on `device`; the rest stays as it is.
+    """Gives the tensors on the meta device uninitialised memory on `device`. Other tensors stay as they are.
 
-    Tied weights stay tied, which `nn.Module.to_empty` would undo.
+    Tied weights stay tied; `nn.Module.to_empty` would separate them.
     """
-    made: dict[int, torch.Tensor] = {}
+    by_id: dict[int, torch.Tensor] = {}
     for module in model.modules():
         for name, tensor in list(_own(module)):
             if tensor.is_meta:
-                if id(tensor) not in made:
-                    made[id(tensor)] = _empty(tensor, device)
-                setattr(module, name, made[id(tensor)])
+                if id(tensor) not in by_id:
+                    by_id[id(tensor)] = _empty(tensor, device)
+                setattr(module, name, by_id[id(tensor)])
 
 
 def move(model: nn.Module, device: torch.device) -> None:
-    """Moves the model, and ties again what a move that makes new parameters (to XLA) parts."""
-    names = [(name, id(one)) for name, one in model.named_parameters(remove_duplicate=False)]
+    """Moves the model. Tied weights stay tied; a move to XLA makes new parameters and would separate them."""
+    names = [(name, id(parameter)) for name, parameter in model.named_parameters(remove_duplicate=False)]
     model.to(device)
     moved = dict(model.named_parameters(remove_duplicate=False))
     first: dict[int, nn.Parameter] = {}
     for name, before in names:
-        one = first.setdefault(before, moved[name])
-        if moved[name] is not one:
+        shared = first.setdefault(before, moved[name])
+        if moved[name] is not shared:
             owner, _, leaf = name.rpartition(".")
-            setattr(model.get_submodule(owner), leaf, one)
+            setattr(model.get_submodule(owner), leaf, shared)
 
 
 def _own(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

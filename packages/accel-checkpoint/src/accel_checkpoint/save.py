@@ -10,11 +10,11 @@ from pathlib import Path
 
 import torch
 
-from accel_checkpoint.disk import write_whole
+from accel_checkpoint.atomic_write import atomic_write
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.pickle_file import write_pickle
 from accel_checkpoint.safetensors_file import write_safetensors
-from accel_checkpoint.shards import plan
+from accel_checkpoint.shard_plan import plan_shards
 from accel_checkpoint.sizes import size_in_bytes
 
 SAFETENSORS = ("model", ".safetensors")
@@ -46,12 +46,12 @@ def save_weights(
     if wrong:
         raise CheckpointError(f"only tensors are weights, found others under: {', '.join(wrong)}")
     stem, suffix = SAFETENSORS if safe_serialization else PICKLED
-    layout = plan(state, stem=stem, suffix=suffix, max_bytes=size_in_bytes(max_shard_size))
+    plan = plan_shards(state, stem=stem, suffix=suffix, max_bytes=size_in_bytes(max_shard_size))
     folder.mkdir(parents=True, exist_ok=True)
     weight_map: dict[str, str] = {}
     writers: dict[Path, Callable[[Path], None]] = {}
-    for file, tensors in layout.files.items():
-        aliases = layout.aliases_in(file)
+    for file, tensors in plan.files.items():
+        aliases = plan.aliases_in(file)
         if safe_serialization:
             metadata = {ALIASES: json.dumps(aliases)} if aliases else {}
             writers[folder / file] = partial(write_safetensors, tensors, metadata=metadata)
@@ -59,15 +59,15 @@ def save_weights(
             tensors = tensors | {alias: tensors[name] for alias, name in aliases.items()}
             writers[folder / file] = partial(write_pickle, tensors)
         weight_map |= dict.fromkeys(tensors, file)
-    opens = next(iter(layout.files))
-    if len(layout.files) > 1:
+    opens = next(iter(plan.files))
+    if len(plan.files) > 1:
         opens = f"{stem}{suffix}{INDEX}"
-        index = {"metadata": {"total_size": layout.total_bytes}, "weight_map": weight_map}
+        index = {"metadata": {"total_size": plan.total_bytes}, "weight_map": weight_map}
         text = json.dumps(index, indent=2, sort_keys=True) + "\n"
         writers[folder / opens] = partial(_write_text, text)
     # An index of the same shards would open a mixture if only some of them could be replaced.
-    replaced = len(layout.files) > 1 and any((folder / file).exists() for file in layout.files)
-    write_whole(writers, remove_first=[folder / opens] if replaced else [])
+    replaced = len(plan.files) > 1 and any((folder / file).exists() for file in plan.files)
+    atomic_write(writers, remove_first=[folder / opens] if replaced else [])
     _remove_stale(folder, stem, suffix, {path.name for path in writers})
     return folder / opens
 

@@ -1,4 +1,4 @@
-"""Whether a checkpoint is whole: every file that its manifest names, by size and by hash."""
+"""Compares the files of a checkpoint with the sizes and hashes in its manifest."""
 
 from __future__ import annotations
 
@@ -12,67 +12,53 @@ from pathlib import Path
 import torch
 
 from accel_checkpoint.errors import CheckpointError
+from accel_checkpoint.filesystem import Hasher
 from accel_checkpoint.manifest import Manifest, open_regular, read_manifest
-from accel_checkpoint.medium import Tally
-from accel_checkpoint.tensorfile import TensorFile, content
+from accel_checkpoint.tensor_file import TensorFile, view_bytes
 
 Tensors = dict[str, torch.Tensor]
 
-#: bytes that are read and hashed at a time: they stay in the cache of a processor in between
+#: bytes that are read and hashed at a time: few enough to stay in the cache of a processor
 PIECE = 1 << 19
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """Files that were read: what is wrong with them, and the tensors of those that were to be kept."""
+class VerifyResult:
+    """The problems of the files that were read, and the tensors of the files in `keep`, by the name of the file."""
 
     problems: list[str]
     tensors: dict[str, Tensors]
 
 
-def check(
+def verify(
     folder: Path,
     manifest: Manifest,
     names: Iterable[str] | None = None,
     *,
     keep: Collection[str] = (),
     progress: Callable[[int], None] | None = None,
-) -> Checked:
-    """Reads the files of a checkpoint, or those named, and finds each that is not what was written.
+) -> VerifyResult:
+    """Reads the files of a checkpoint, all or only `names`, and lists the files that differ from the manifest.
 
-    The tensors of the files in `keep` are those that the hash was taken of, in memory of their own: what becomes of
-    the file does not touch them. `progress` hears how many bytes were read. Units: bytes.
+    The tensors of the files in `keep` come from the read that was hashed, and stay as they are if the file changes
+    later. `progress` is called with the number of bytes of each read. Units: bytes.
     """
     chosen = sorted(manifest.files if names is None else names, key=lambda name: -manifest.files[name].size)
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        read = pool.map(lambda name: _read(folder, manifest, name, name in keep, progress), chosen)
-        found = dict(zip(chosen, read, strict=True))
-    problems = sorted(one for one in found.values() if isinstance(one, str))
-    return Checked(problems, {name: one for name, one in found.items() if isinstance(one, dict)})
-
-
-def damage(
-    folder: Path,
-    manifest: Manifest,
-    names: Iterable[str] | None = None,
-    *,
-    progress: Callable[[int], None] | None = None,
-) -> list[str]:
-    """What is wrong with the files of a checkpoint, or with those named; nothing if each is what was written.
-
-    `progress` hears how many bytes were read. Units: bytes.
-    """
-    return check(folder, manifest, names, progress=progress).problems
+        results = pool.map(lambda name: _read(folder, manifest, name, name in keep, progress), chosen)
+        by_name = dict(zip(chosen, results, strict=True))
+    problems = sorted(result for result in by_name.values() if isinstance(result, str))
+    return VerifyResult(problems, {name: result for name, result in by_name.items() if isinstance(result, dict)})
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether a folder is a committed checkpoint: its manifest is right, and each file as long as it says."""
+    """Whether a folder is a committed checkpoint: its manifest is valid, and each file has the size in it."""
     try:
         manifest = read_manifest(folder)
-        for name, one in manifest.files.items():
+        for name, expected in manifest.files.items():
             descriptor = open_regular(folder / name)
             try:
-                if os.fstat(descriptor).st_size != one.size:
+                if os.fstat(descriptor).st_size != expected.size:
                     return False
             finally:
                 os.close(descriptor)
@@ -84,49 +70,49 @@ def is_whole(folder: Path) -> bool:
 def _read(
     folder: Path, manifest: Manifest, name: str, keep: bool, progress: Callable[[int], None] | None
 ) -> str | Tensors | None:
-    """What is wrong with a file; or its tensors, where they are to be kept and it has some."""
+    """The problem of a file; or its tensors if `keep` is set and the file has some."""
     path, expected = folder / name, manifest.files[name]
-    for above in path.relative_to(folder).parents:
-        if (folder / above).is_symlink() and above != Path():
-            return f"{folder / above} is a link"
+    for parent in path.relative_to(folder).parents:
+        if (folder / parent).is_symlink() and parent != Path():
+            return f"{folder / parent} is a link"
     try:
         descriptor = open_regular(path)
     except CheckpointError as error:
         return str(error)
-    tally = Tally()
+    hasher = Hasher()
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         size = os.fstat(descriptor).st_size
         if size != expected.size:
             return f"{path} has {size:,} bytes: {expected.size:,} were written"
-        kept = _allocated(path) if keep else None
+        kept = _allocate(path) if keep else None
         try:
-            for place in chain(_places(size, kept or {}), repeat(memoryview(bytearray(PIECE)))):
+            for buffer in chain(_buffers(size, kept or {}), repeat(memoryview(bytearray(PIECE)))):
                 count = 0
-                while count < len(place) and (more := file.readinto(place[count:])):
+                while count < len(buffer) and (more := file.readinto(buffer[count:])):
                     count += more
-                tally.add(place[:count])
+                hasher.add(buffer[:count])
                 if progress is not None:
                     progress(count)
-                if count < len(place):
+                if count < len(buffer):
                     break
         except OSError as error:
             return f"{path} cannot be read: {error}"
-    return kept if tally.sum() == expected else f"{path} is damaged: its content is not what was written"
+    return kept if hasher.digest() == expected else f"{path} is damaged: its content is not what was written"
 
 
-def _allocated(path: Path) -> Tensors | None:
+def _allocate(path: Path) -> Tensors | None:
     try:
         return TensorFile(path).allocate()
-    except CheckpointError:  # the hash tells whether it is damaged
+    except CheckpointError:  # the hash tells if the file is damaged
         return None
 
 
-def _places(size: int, kept: Tensors) -> Iterator[memoryview]:
-    """Where each part of a file of tensors goes, in the order of the file."""
+def _buffers(size: int, kept: Tensors) -> Iterator[memoryview]:
+    """The memory into which each part of a file is read, in the order of the file: its header, then its tensors."""
     if kept:
-        yield memoryview(bytearray(size - sum(one.nbytes for one in kept.values())))
+        yield memoryview(bytearray(size - sum(tensor.nbytes for tensor in kept.values())))
     for tensor in kept.values():
         if tensor.numel():
-            whole = content(tensor)
-            for start in range(0, len(whole), PIECE):
-                yield whole[start : start + PIECE]
+            memory = view_bytes(tensor)
+            for start in range(0, len(memory), PIECE):
+                yield memory[start : start + PIECE]

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from accel_checkpoint import (
-    Background,
+    AsyncWriter,
     CheckpointError,
     Snapshot,
-    Stage,
+    StagedCheckpoint,
     collect,
     encode,
     read_manifest,
     require_replaceable,
     size_in_bytes,
 )
-from accel_checkpoint.series import next_number, path_of, retain
+from accel_checkpoint.retention import checkpoint_path, next_number, retain
 from accel_state.exits import STOPPED
 from torch import nn
 
@@ -41,7 +41,7 @@ class Checkpoints(Resuming):
 
     def _prepare_checkpoints(self, project: ProjectConfiguration, project_dir: str | Path | None) -> None:
         super()._prepare_checkpoints(project, project_dir)
-        self._background, self._snapshot = Background(), Snapshot()
+        self._async_writer, self._snapshot = AsyncWriter(), Snapshot()
         self._signals = StopSignals()
         self._signals.install(project.stop_signals)
         #: whether a checkpoint is, or was, written in the background, by whomever
@@ -93,8 +93,8 @@ class Checkpoints(Resuming):
         self._agree("save_state: what there is", FAILED, contents.problems, _leaving(stage))
         about = about_this_run(self.num_processes, max((one.steps for one in self._preparer.optimizers), default=0))
 
-        def put() -> Stage:
-            here = stage or Stage(target)
+        def put() -> StagedCheckpoint:
+            here = stage or StagedCheckpoint(target)
             try:
                 write(here, contents, about, ranks, self._newest)
             except BaseException:
@@ -103,9 +103,9 @@ class Checkpoints(Resuming):
             return here
 
         if asynchronous:
-            self._behind(contents, target, put, _leaving(stage))
+            self._behind(contents, put, _leaving(stage))
         else:
-            self._at_once(target, put)
+            self._at_once(put)
         return target
 
     def wait_for_checkpoint(self) -> None:
@@ -116,7 +116,7 @@ class Checkpoints(Resuming):
         """
         if self._behind_us:
             self._behind_us = False
-            self._in_turn("save_state: behind", self._background.wait)
+            self._in_turn("save_state: behind", self._async_writer.wait)
 
     def stop_requested(self) -> bool:
         """Whether a signal has asked any process of the job to stop: SIGTERM or SIGUSR1, or the `stop_signals`.
@@ -160,7 +160,7 @@ class Checkpoints(Resuming):
     def _writes(self) -> bool:
         return self.process_index == self._writer
 
-    def _begun(self, output_dir: str | Path | None) -> tuple[Path, Stage | None]:
+    def _begun(self, output_dir: str | Path | None) -> tuple[Path, StagedCheckpoint | None]:
         """Where the checkpoint will be, as the one says that writes it, and, with hooks, the stage of it.
 
         Collective: every process must call.
@@ -180,7 +180,7 @@ class Checkpoints(Resuming):
                 target = self._target(output_dir, number)
                 require_replaceable(target)
                 collect(target.parent)
-                stage = Stage(target) if self._save_hooks else None
+                stage = StagedCheckpoint(target) if self._save_hooks else None
             except (CheckpointError, ValueError, OSError) as error:
                 problems.append(str(error))
         self._agree("save_state: where", FAILED, problems, _leaving(stage))
@@ -188,10 +188,12 @@ class Checkpoints(Resuming):
 
     def _target(self, output_dir: str | Path | None, number: int) -> Path:
         if output_dir is None:
-            return path_of(self.project_configuration.checkpoints, number).absolute()
+            return checkpoint_path(self.project_configuration.checkpoints, number).absolute()
         return Path(output_dir).absolute()
 
-    def _hooked(self, stage: Stage | None, models: dict[str, nn.Module], weights: dict[str, dict[str, Any]]) -> None:
+    def _hooked(
+        self, stage: StagedCheckpoint | None, models: dict[str, nn.Module], weights: dict[str, dict[str, Any]]
+    ) -> None:
         """Lets the hooks write into the stage, and takes out of `weights` what they have taken out.
 
         Collective: every process must call.
@@ -224,25 +226,25 @@ class Checkpoints(Resuming):
                 found.add(item)
         return found
 
-    def _at_once(self, target: Path, put: Callable[[], Stage]) -> None:
+    def _at_once(self, put: Callable[[], StagedCheckpoint]) -> None:
         """Collective: every process must call."""
-        staged: list[Stage] = []
+        staged: list[StagedCheckpoint] = []
         try:
             self._in_turn("save_state: written", lambda: staged.append(put()))
         except CheckpointError:
             for one in staged:
                 one.abandon()
             raise
-        self._in_turn("save_state: named", lambda: self._committed(staged[0], target))
+        self._in_turn("save_state: named", lambda: self._committed(staged[0]))
 
-    def _behind(self, contents: Contents, target: Path, put: Callable[[], Stage], leave: Callable[[], None]) -> None:
+    def _behind(self, contents: Contents, put: Callable[[], StagedCheckpoint], leave: Callable[[], None]) -> None:
         """Collective: every process must call."""
         problems = list[str]()
         self._behind_us = True  # also where one fails: another may have begun
         if self._writes:
             try:
                 contents.files = self._snapshot.take(contents.files)
-                self._background.begin(lambda: self._committed(put(), target))
+                self._async_writer.begin(lambda: self._committed(put()))
             except Exception as error:  # noqa: BLE001 - all processes are to hear of it, and none to wait
                 problems.append(_in_words(error))
                 leave()
@@ -262,14 +264,14 @@ class Checkpoints(Resuming):
                     problems.append(_in_words(error))
         self._agree(what, FAILED, problems)
 
-    def _committed(self, stage: Stage, target: Path) -> None:
+    def _committed(self, stage: StagedCheckpoint) -> None:
         project = self.project_configuration
         try:
             stage.commit()
         except CheckpointError:
             stage.abandon()
             raise
-        self._newest = target, read_manifest(target)
+        self._newest = stage.target, read_manifest(stage.target)
         note_progress()
         if project.automatic_checkpoint_naming and project.total_limit is not None:
             try:
@@ -294,5 +296,5 @@ def _in_words(error: Exception) -> str:
     return str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
 
 
-def _leaving(stage: Stage | None) -> Callable[[], None]:
+def _leaving(stage: StagedCheckpoint | None) -> Callable[[], None]:
     return stage.abandon if stage is not None else lambda: None

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accel_checkpoint import CheckpointError, check, decode, read_manifest, recover
+from accel_checkpoint import CheckpointError, decode, read_manifest, recover, verify
 from accel_checkpoint.manifest import MANIFEST
-from accel_checkpoint.series import numbered
+from accel_checkpoint.retention import list_checkpoints
 from torch import nn
 
 from accel import generators
@@ -107,7 +107,7 @@ class Resuming(Inventory):
                 chosen = [str(folder)]
             else:
                 folder = self.project_configuration.checkpoints
-                chosen = [str(one.absolute()) for _, one in reversed(numbered(folder))]
+                chosen = [str(one.absolute()) for _, one in reversed(list_checkpoints(folder))]
         except (ValueError, OSError) as error:
             problems.append(str(error))
         told = self._tell("load_state: where", {"chosen": chosen, "problems": problems})
@@ -140,15 +140,15 @@ class Resuming(Inventory):
         try:
             if not folder.is_dir():
                 raise CheckpointError(f"{folder} is no folder")
-            inside = [*numbered(folder), *numbered(folder / "checkpoints")]
+            inside = [*list_checkpoints(folder), *list_checkpoints(folder / "checkpoints")]
             if inside and not (folder / MANIFEST).exists():
                 raise CheckpointError(f"{folder} is no checkpoint, but has some in it: give one, {inside[-1][1]}")
             manifest = read_manifest(folder)
             names = sorted(manifest.files, key=lambda name: -manifest.files[name].size if manifest else 0)
             local = self.run.topology
             states = {one["file"] for one in manifest.items.values() if isinstance(one.get("file"), str)}
-            checked = check(folder, manifest, names[local.local_rank :: local.local_world_size], keep=states)
-            problems, read = checked.problems, checked.tensors
+            result = verify(folder, manifest, names[local.local_rank :: local.local_world_size], keep=states)
+            problems, read = result.problems, result.tensors
             digest = hashlib.sha256(manifest.as_bytes()).hexdigest()
         except (CheckpointError, OSError) as error:
             problems = [str(error)]

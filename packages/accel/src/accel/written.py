@@ -15,20 +15,20 @@ from typing import Any
 import torch
 from accel_checkpoint import (
     CheckpointError,
+    FileDigest,
     Manifest,
-    Stage,
+    StagedCheckpoint,
     TensorFile,
-    check,
-    copy_all,
     decode,
-    described,
     encode,
-    pieces,
-    plan,
+    parallel_copy,
+    plan_shards,
+    serialize,
     size_in_bytes,
+    verify,
 )
 from accel_checkpoint.save import ALIASES, INDEX
-from accel_checkpoint.tensorfile import refused
+from accel_checkpoint.tensor_file import find_unsupported
 from torch import nn
 
 from accel.registered import Item
@@ -52,7 +52,7 @@ class Contents:
     def add_model(self, key: str, model: nn.Module, state: Mapping[str, Any], max_shard_size: int | str) -> None:
         """The weights under their own names, in a file or in shards with an index."""
         tensors = {name: one for name, one in state.items() if isinstance(one, torch.Tensor)}
-        wrong = refused(tensors)
+        wrong = find_unsupported(tensors)
         if wrong:
             self.problems.append(f"{key}: safetensors cannot hold {'; '.join(wrong)}")
             return
@@ -60,19 +60,21 @@ class Contents:
         fixed = {name for name, one in model.named_parameters(remove_duplicate=False) if not one.requires_grad}
         size = sum(tensors[name].nbytes for name in fixed if name in tensors)
         apart = fixed if size >= APART and not fixed.issuperset(tensors) else set[str]()
-        layout = plan(tensors, stem=key, suffix=".safetensors", max_bytes=size_in_bytes(max_shard_size), apart=apart)
+        plan = plan_shards(
+            tensors, stem=key, suffix=".safetensors", max_bytes=size_in_bytes(max_shard_size), apart=apart
+        )
         weight_map: dict[str, str] = {}
-        for file, some in layout.files.items():
-            aliases = layout.aliases_in(file)
+        for file, some in plan.files.items():
+            aliases = plan.aliases_in(file)
             self.files[file] = some
             self.metadata[file] = {"format": "pt"} | ({ALIASES: json.dumps(aliases)} if aliases else {})
             weight_map |= dict.fromkeys([*some, *aliases], file)
             if some and set(some) <= fixed:
                 self.fixed.add(file)
-        if len(layout.files) > 1:
-            index = {"metadata": {"total_size": layout.total_bytes}, "weight_map": weight_map}
+        if len(plan.files) > 1:
+            index = {"metadata": {"total_size": plan.total_bytes}, "weight_map": weight_map}
             self.texts[f"{key}.safetensors{INDEX}"] = json.dumps(index, indent=2, sort_keys=True) + "\n"
-        self.items[key] = {"kind": "model", "files": list(layout.files), "state": extra}
+        self.items[key] = {"kind": "model", "files": list(plan.files), "state": extra}
 
     def add(self, item: Item) -> None:
         """The state of one thing."""
@@ -103,13 +105,16 @@ class Contents:
 
 
 def write(
-    stage: Stage, contents: Contents, about: dict[str, Any], ranks: list[Any], before: tuple[Path, Manifest] | None
+    stage: StagedCheckpoint,
+    contents: Contents,
+    about: dict[str, Any],
+    ranks: list[Any],
+    before: tuple[Path, Manifest] | None,
 ) -> Manifest:
     """Writes everything into the stage, and the manifest last."""
     for name, tensors in contents.files.items():
-        metadata = contents.metadata.get(name)
-        if name not in contents.fixed or before is None or not _taken_over(stage, name, tensors, metadata, *before):
-            stage.write_tensors(name, tensors, metadata)
+        if name not in contents.fixed or before is None or not _linked(stage, name, contents, before):
+            stage.write_tensors(name, tensors, contents.metadata.get(name))
     for name, text in contents.texts.items():
         stage.write(name, [text.encode()])
     stage.adopt()
@@ -118,18 +123,12 @@ def write(
     return manifest
 
 
-def _taken_over(
-    stage: Stage,
-    name: str,
-    tensors: Mapping[str, torch.Tensor],
-    metadata: Mapping[str, str] | None,
-    folder: Path,
-    before: Manifest,
-) -> bool:
-    known = before.files.get(name)
-    if known is None:
-        return False
-    return described(pieces(tensors, metadata)) == known and stage.link(name, folder / name, known)
+def _linked(stage: StagedCheckpoint, name: str, contents: Contents, before: tuple[Path, Manifest]) -> bool:
+    """Whether the checkpoint before has the same file, and the file could be linked."""
+    folder, manifest = before
+    known = manifest.files.get(name)
+    content = serialize(contents.files[name], contents.metadata.get(name))
+    return known is not None and FileDigest.of(content) == known and stage.link(name, folder / name, known)
 
 
 def about_this_run(world: int, steps: int) -> dict[str, Any]:
@@ -170,17 +169,17 @@ class Found:
         return decode(entry["state"], self._read[file].__getitem__)
 
     def _again(self, file: str) -> dict[str, torch.Tensor]:
-        checked = check(self.folder, self.manifest, [file], keep=[file])
-        if checked.problems:
-            raise CheckpointError("; ".join(checked.problems))
-        return checked.tensors.get(file, {})
+        result = verify(self.folder, self.manifest, [file], keep=[file])
+        if result.problems:
+            raise CheckpointError("; ".join(result.problems))
+        return result.tensors.get(file, {})
 
     def outline(self, name: str) -> Any:
         """The state of one thing, with tensors of which only shape and dtype are known."""
         entry = self.manifest.items[name]
 
         def empty(path: str) -> torch.Tensor:
-            shape, dtype = self._file(entry["file"]).about(path)
+            shape, dtype = self._file(entry["file"]).shape_and_dtype(path)
             return torch.empty(shape, dtype=dtype, device="meta")
 
         return decode(entry["state"], empty)
@@ -194,7 +193,7 @@ class Found:
         state = model.state_dict(keep_vars=True)
         mine = {name: (tuple(one.shape), one.dtype) for name, one in state.items() if _is_weight(name, one)}
         weights = self._weights(key)
-        theirs = {name: file.about(stored) for name, (file, stored) in weights.items() if not _is_extra(name)}
+        theirs = {name: file.shape_and_dtype(stored) for name, (file, stored) in weights.items() if not _is_extra(name)}
         here, there = list(state), [*weights, *decode(self.manifest.items[key]["state"])]
         lines = [f"{name} is not in the checkpoint" for name in here if name not in there]
         lines += [f"{name} is in the checkpoint, and not in the model" for name in there if name not in here]
@@ -213,7 +212,7 @@ class Found:
         if extra or not _is_plain(model) or {one.device.type for one in state.values()} - {"cpu"}:
             model.load_state_dict({**weights, **extra})
         else:  # what that does, with several cores
-            copy_all({_place(one): (one, weights[name]) for name, one in state.items()}.values())
+            parallel_copy({_place(one): (one, weights[name]) for name, one in state.items()}.values())
 
     def _weights(self, key: str) -> dict[str, tuple[TensorFile, str]]:
         """The file of each weight, and its name there; one that shares another's memory is stored under that name."""

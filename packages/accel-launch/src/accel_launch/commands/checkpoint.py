@@ -30,9 +30,9 @@ def run(tokens: Sequence[str]) -> int:
     if problems:
         raise CannotRun("accel checkpoint", problems)
     from accel_checkpoint import CheckpointError
-    from accel_checkpoint.report import run as report
+    from accel_checkpoint.inspect import run as inspect
 
     try:
-        return report(name, paths)
+        return inspect(name, paths)
     except CheckpointError as error:
         raise CannotRun("accel checkpoint", [str(error)]) from None

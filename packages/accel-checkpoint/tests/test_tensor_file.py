@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from accel_checkpoint import CheckpointError, TensorFile, decode, encode, pieces, tensorfile
-from accel_checkpoint.medium import Medium
-from accel_checkpoint.tensorfile import NAMES, refused
+from accel_checkpoint import CheckpointError, TensorFile, decode, encode, serialize, tensor_file
+from accel_checkpoint.filesystem import Filesystem
+from accel_checkpoint.tensor_file import NAMES, find_unsupported
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import nn
@@ -20,7 +20,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 def written(path: Path, tensors: Tensors, metadata: dict[str, str] | None = None) -> bytes:
-    told = Medium().write(path, pieces(tensors, metadata))
+    told = Filesystem().write(path, serialize(tensors, metadata))
     content = path.read_bytes()
     assert (told.size, told.xxh3) == (len(content), xxh3_128(content).hexdigest())
     return content
@@ -49,7 +49,7 @@ def test_safetensors_alone_reads_what_was_written(tmp_path: Path, dtype: torch.d
     for read in (load_file(tmp_path / "f")["x"], TensorFile(tmp_path / "f")["x"]):
         assert (read.dtype, read.shape) == (dtype, shape)
         assert bits(read) == bits(tensor)
-    assert TensorFile(tmp_path / "f").about("x") == (shape, dtype)
+    assert TensorFile(tmp_path / "f").shape_and_dtype("x") == (shape, dtype)
 
 
 def test_all_dtypes_fit_into_one_file_and_each_begins_where_its_width_asks(tmp_path: Path) -> None:
@@ -93,16 +93,16 @@ def test_views_are_written_as_the_numbers_that_they_show(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 128, 1000])
 def test_the_pieces_of_a_tensor_are_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    monkeypatch.setattr(tensorfile, "PIECE", 64)
+    monkeypatch.setattr(tensor_file, "PIECE", 64)
     tensors = {"x": of(torch.uint8, size), "y": of(torch.bfloat16, size)}
-    assert all(len(one) <= 64 for one in list(pieces(tensors))[1:])
+    assert all(len(one) <= 64 for one in list(serialize(tensors))[1:])
     written(tmp_path / "f", tensors)
     assert all(bits(one) == bits(tensors[name]) for name, one in load_file(tmp_path / "f").items())
 
 
 def test_a_tensor_larger_than_one_piece_is_whole_and_was_not_copied(tmp_path: Path) -> None:
-    large = torch.arange(tensorfile.PIECE // 4 + 3, dtype=torch.int32)
-    content = list(pieces({"x": large}))
+    large = torch.arange(tensor_file.PIECE // 4 + 3, dtype=torch.int32)
+    content = list(serialize({"x": large}))
     assert len(content) == 3
     assert ctypes.addressof(ctypes.c_char.from_buffer(content[1])) == large.data_ptr()
     written(tmp_path / "f", {"x": large})
@@ -123,7 +123,7 @@ def test_what_is_said_about_the_file_is_in_it(tmp_path: Path) -> None:
 def test_a_file_that_is_there_already_is_not_written_into(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"old")
     with pytest.raises(FileExistsError):
-        Medium().write(tmp_path / "f", [b"new"])
+        Filesystem().write(tmp_path / "f", [b"new"])
     assert (tmp_path / "f").read_bytes() == b"old"
 
 
@@ -135,11 +135,11 @@ def test_what_the_format_has_no_name_for_is_told_with_its_reason() -> None:
         "sparse": torch.eye(2).to_sparse(),
         "nowhere": torch.ones(1, device="meta"),
     }
-    told = refused(tensors)
+    told = find_unsupported(tensors)
     assert [line.partition(":")[0] for line in told] == ["double", "odd", "sparse", "nowhere"]
 
 
-@pytest.mark.parametrize("look", [lambda file: file["nothing"], lambda file: file.about("nothing")])
+@pytest.mark.parametrize("look", [lambda file: file["nothing"], lambda file: file.shape_and_dtype("nothing")])
 def test_a_tensor_that_is_not_there_is_named(tmp_path: Path, look: Callable[[TensorFile], Any]) -> None:
     written(tmp_path / "f", {"x": torch.ones(1)})
     with pytest.raises(CheckpointError, match=r"f.*nothing"):
@@ -209,7 +209,7 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
 def back(state: Any, path: Path) -> Any:
     tensors: Tensors = {}
     text = json.dumps(encode(state, tensors), allow_nan=False)
-    Medium().write(path, pieces(tensors))
+    Filesystem().write(path, serialize(tensors))
     return decode(json.loads(text), TensorFile(path).__getitem__)
 
 

@@ -7,10 +7,10 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from accel_checkpoint.medium import not_written
+from accel_checkpoint.filesystem import not_written
 
 
-def write_whole(files: Mapping[Path, Callable[[Path], None]], *, remove_first: Iterable[Path] = ()) -> None:
+def atomic_write(files: Mapping[Path, Callable[[Path], None]], *, remove_first: Iterable[Path] = ()) -> None:
     """Fills every file aside, flushes all of them to the disk, and only then gives them their names, in order.
 
     `remove_first` goes just before the first name is given: what opens files of which some are now replaced. The last

@@ -1,4 +1,4 @@
-"""Has the system give large tensors few large pages instead of many small ones, which takes it a third of the time."""
+"""Asks the system for huge pages, in which it allocates large tensors in a third of the time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 # <linux/mman.h>
 _MADV_HUGEPAGE = 14
-#: bytes of a large page
+#: bytes of a huge page
 PAGE = 1 << 21
 
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -17,10 +17,13 @@ if _LIBC is not None:
     _LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
-def in_large_pages(tensor: torch.Tensor) -> torch.Tensor:
-    """The same tensor of the CPU, nothing of which was written yet; where there are no large pages, as it is."""
+def advise_huge_pages(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the same tensor, whose memory the system will allocate in huge pages if it has some.
+
+    The tensor is on the CPU, and nothing was written into it yet.
+    """
     begin = -(-tensor.data_ptr() // PAGE) * PAGE
     size = (tensor.data_ptr() + tensor.nbytes - begin) // PAGE * PAGE
     if _LIBC is not None and size > 0:
-        _LIBC.madvise(begin, size, _MADV_HUGEPAGE)  # an advice: whether it is followed does not matter
+        _LIBC.madvise(begin, size, _MADV_HUGEPAGE)  # an advice: its result does not matter
     return tensor

@@ -1,4 +1,4 @@
-"""Tensors in a safetensors file, written in one pass that also hashes, and read after they were checked."""
+"""Safetensors files: serializes tensors in one pass, and reads them one by one."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from safetensors import SafetensorError, safe_open
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from accel_checkpoint.errors import CheckpointError
-from accel_checkpoint.pages import in_large_pages
+from accel_checkpoint.huge_pages import advise_huge_pages
 
-#: bytes that are written and hashed at a time
+#: bytes of a piece, which are written and hashed at a time
 PIECE = 1 << 24
 
-#: the names that the format has for dtypes
+#: the names of dtypes in the format
 NAMES: dict[torch.dtype, str] = {
     torch.bool: "BOOL",
     torch.uint8: "U8",
@@ -40,53 +40,55 @@ NAMES: dict[torch.dtype, str] = {
 }
 
 
-def refused(tensors: Mapping[str, torch.Tensor]) -> list[str]:
-    """The tensors that cannot be in such a file, each with its reason."""
-    return [f"{name}: {why}" for name, tensor in tensors.items() if (why := _why_refused(name, tensor)) is not None]
+def find_unsupported(tensors: Mapping[str, torch.Tensor]) -> list[str]:
+    """The name of each tensor that a safetensors file cannot hold, with the reason."""
+    reasons = {name: _unsupported(name, tensor) for name, tensor in tensors.items()}
+    return [f"{name}: {reason}" for name, reason in reasons.items() if reason is not None]
 
 
-def _why_refused(name: str, tensor: torch.Tensor) -> str | None:
+def _unsupported(name: str, tensor: torch.Tensor) -> str | None:
     if tensor.is_nested or tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
         return f"a tensor that is not plain ({tensor.layout}, {tensor.device})"
     if is_traceable_wrapper_subclass(tensor):
         return f"a tensor of the class {type(tensor).__name__}"
     if tensor.dtype not in NAMES:
         return f"the dtype {tensor.dtype}"
-    if name == "__metadata__" or any("\ud800" <= one <= "\udfff" for one in name):
+    if name == "__metadata__" or any("\ud800" <= character <= "\udfff" for character in name):
         return "a name that the format cannot have"
     return None
 
 
-def pieces(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> Iterator[memoryview]:
-    """The content of the file, piece by piece; tensors on the CPU are not copied.
+def serialize(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> Iterator[memoryview]:
+    """The content of a safetensors file, piece by piece.
 
-    The header is filled up so that numbers begin at a multiple of 8 bytes.
+    Contiguous tensors on the CPU are not copied. Others are copied to the CPU one at a time. Spaces fill the header, so
+    that the numbers begin at a multiple of 8 bytes.
     """
-    # wide numbers first, so that each begins where a processor wants it
+    # wide numbers first: each begins at a multiple of its width
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    head: dict[str, Any] = {"__metadata__": dict(metadata or {"format": "pt"})}
+    header: dict[str, Any] = {"__metadata__": dict(metadata or {"format": "pt"})}
     end = 0
     for name in order:
         begin, end = end, end + tensors[name].numel() * tensors[name].element_size()
-        head[name] = {
+        header[name] = {
             "dtype": NAMES[tensors[name].dtype],
             "shape": list(tensors[name].shape),
             "data_offsets": [begin, end],
         }
-    text = json.dumps(head, separators=(",", ":")).encode()
+    text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     yield memoryview(len(text).to_bytes(8, "little") + text)
     for name in order:
         if tensors[name].numel():
-            whole = tensors[name].detach().to("cpu").resolve_conj().resolve_neg().contiguous()
-            numbers = content(whole)
+            tensor = tensors[name].detach().to("cpu").resolve_conj().resolve_neg().contiguous()
+            numbers = view_bytes(tensor)
             for start in range(0, len(numbers), PIECE):
                 yield numbers[start : start + PIECE]
-            del numbers
+            del numbers, tensor  # before the next is made
 
 
-def content(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a contiguous tensor of the CPU, which must outlive them; what is written there is in the tensor."""
+def view_bytes(tensor: torch.Tensor) -> memoryview:
+    """The memory of a contiguous tensor on the CPU. The caller keeps the tensor alive as long as the view."""
     return memoryview((ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())).cast("B")
 
 
@@ -94,7 +96,7 @@ _open: Any = partial(safe_open, framework="pt", device="cpu")  # its methods hav
 
 
 class TensorFile:
-    """The tensors of a safetensors file, read one by one."""
+    """A safetensors file, whose tensors are read one by one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -108,26 +110,26 @@ class TensorFile:
 
     def __getitem__(self, name: str) -> torch.Tensor:
         try:
-            found: torch.Tensor = self._reader.get_tensor(name)
+            tensor: torch.Tensor = self._reader.get_tensor(name)
         except SafetensorError as error:
             raise CheckpointError(f"{self._path} has no tensor {name}: {error}") from error
-        return found
+        return tensor
 
     def allocate(self) -> dict[str, torch.Tensor]:
-        """A tensor without content for each one of the file, in the order in which they are stored."""
-        about = ((name, self.about(name)) for name in self._reader.offset_keys())
-        return {name: in_large_pages(torch.empty(shape, dtype=dtype)) for name, (shape, dtype) in about}
+        """An empty tensor for each tensor of the file, in the order of the file."""
+        specs = ((name, self.shape_and_dtype(name)) for name in self._reader.offset_keys())
+        return {name: advise_huge_pages(torch.empty(shape, dtype=dtype)) for name, (shape, dtype) in specs}
 
-    def about(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
-        """The shape and dtype of a tensor, which is not read for it."""
+    def shape_and_dtype(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
+        """The shape and dtype of a tensor, whose numbers are not read."""
         try:
-            found = self._reader.get_slice(name)
+            stored = self._reader.get_slice(name)
         except SafetensorError as error:
             raise CheckpointError(f"{self._path} has no tensor {name}: {error}") from error
-        kind = found.get_dtype()
-        if kind not in _DTYPES:
-            raise CheckpointError(f"{self._path}: {name} has the dtype {kind}, which is not known here")
-        return tuple(found.get_shape()), _DTYPES[kind]
+        dtype = stored.get_dtype()
+        if dtype not in _DTYPES:
+            raise CheckpointError(f"{self._path}: {name} has the dtype {dtype}, which is not known here")
+        return tuple(stored.get_shape()), _DTYPES[dtype]
 
 
 _DTYPES = {name: dtype for dtype, name in NAMES.items()}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from accel_checkpoint import Background, Manifest, Snapshot, Stage, TensorFile, is_whole
+from accel_checkpoint import AsyncWriter, Manifest, Snapshot, StagedCheckpoint, TensorFile, is_whole
 from accel_testing import Mlp
 from torch import nn
 
@@ -123,26 +123,26 @@ def test_a_snapshot_can_be_taken_in_a_forked_process(tmp_path: Path) -> None:
 
 
 def test_work_goes_on_while_training_does_and_is_over_after_wait() -> None:
-    background, free, done = Background(), threading.Event(), list[int]()
-    assert not background.busy
+    writer, free, done = AsyncWriter(), threading.Event(), list[int]()
+    assert not writer.busy
 
     def work() -> None:
         free.wait(10)
         done.append(1)
 
-    background.begin(work)
-    assert background.busy
+    writer.begin(work)
+    assert writer.busy
     assert done == []
     free.set()
-    background.wait()
+    writer.wait()
     assert done == [1]
-    assert not background.busy
-    background.wait()
+    assert not writer.busy
+    writer.wait()
 
 
 def test_the_next_work_waits_for_the_one_before() -> None:
     """Back-pressure: never two at a time, whose memory would be the same."""
-    background, at_once, most, ended = Background(), list[int](), list[int](), list[int]()
+    writer, at_once, most, ended = AsyncWriter(), list[int](), list[int](), list[int]()
 
     def work() -> None:
         at_once.append(1)
@@ -151,37 +151,37 @@ def test_the_next_work_waits_for_the_one_before() -> None:
         ended.append(at_once.pop())
 
     for begun in range(4):
-        background.begin(work)
+        writer.begin(work)
         assert len(ended) >= begun
-    background.wait()
+    writer.wait()
     assert most == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("then", [lambda one: one.wait(), lambda one: one.begin(nothing)], ids=["wait", "begin"])
-def test_an_error_is_raised_once_and_by_what_comes_next(then: Callable[[Background], None]) -> None:
+def test_an_error_is_raised_once_and_by_what_comes_next(then: Callable[[AsyncWriter], None]) -> None:
     """Fault 18."""
-    background = Background()
-    background.begin(fails)
+    writer = AsyncWriter()
+    writer.begin(fails)
     with pytest.raises(Full, match="no room"):
-        then(background)
-    assert not background.busy
-    background.wait()
-    then(background)
-    background.wait()
+        then(writer)
+    assert not writer.busy
+    writer.wait()
+    then(writer)
+    writer.wait()
 
 
 def test_nothing_is_begun_after_an_error() -> None:
-    background, done = Background(), list[int]()
-    background.begin(fails)
+    writer, done = AsyncWriter(), list[int]()
+    writer.begin(fails)
     with pytest.raises(Full):
-        background.begin(lambda: done.append(1))
-    background.wait()
+        writer.begin(lambda: done.append(1))
+    writer.wait()
     assert done == []
 
 
 def test_a_wait_that_was_interrupted_can_be_done_again() -> None:
     """Else the next snapshot would be taken into the memory that is being written."""
-    background, free, main = Background(), threading.Event(), threading.main_thread().ident
+    writer, free, main = AsyncWriter(), threading.Event(), threading.main_thread().ident
     assert main is not None
 
     def work() -> None:
@@ -190,15 +190,15 @@ def test_a_wait_that_was_interrupted_can_be_done_again() -> None:
         free.wait(10)
         raise Full
 
-    background.begin(work)
+    writer.begin(work)
     try:
         with pytest.raises(KeyboardInterrupt):
-            background.wait()
-        assert background.busy
+            writer.wait()
+        assert writer.busy
     finally:
         free.set()
     with pytest.raises(Full):
-        background.wait()
+        writer.wait()
 
 
 def in_a_process(code: str, folder: Path) -> "subprocess.CompletedProcess[str]":
@@ -210,20 +210,20 @@ def in_a_process(code: str, folder: Path) -> "subprocess.CompletedProcess[str]":
 SAVES = """
 import sys, time, torch
 from pathlib import Path
-from accel_checkpoint import Background, Manifest, Snapshot, Stage
+from accel_checkpoint import AsyncWriter, Manifest, Snapshot, StagedCheckpoint
 target = Path(sys.argv[1]) / "last"
-snapshot, background = Snapshot(), Background()
+snapshot, writer = Snapshot(), AsyncWriter()
 
 def work():
     time.sleep(0.3)
-    stage = Stage(target)
+    stage = StagedCheckpoint(target)
     for number in range(20):
         stage.write_tensors(f"{number}.safetensors", taken["a"])
     stage.seal(Manifest(files=stage.files))
     stage.commit()
 
 taken = snapshot.take({"a": {"x": torch.ones(1000)}})
-background.begin(work)
+writer.begin(work)
 """
 
 
@@ -248,15 +248,15 @@ def test_an_error_that_nobody_was_there_to_hear_is_the_exit_code(tmp_path: Path)
 
 def test_an_error_that_was_heard_is_not_the_exit_code(tmp_path: Path) -> None:
     (tmp_path / "last").write_text("a file is in the way")
-    done = in_a_process(SAVES + "try: background.wait()\nexcept Exception: print('heard')", tmp_path)
+    done = in_a_process(SAVES + "try: writer.wait()\nexcept Exception: print('heard')", tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "heard\n", "")
 
 
 def test_a_checkpoint_of_a_moment_is_written_while_the_tensors_change(tmp_path: Path) -> None:
-    model, snapshot, background = Mlp(32, 256, 8), Snapshot(), Background()
+    model, snapshot, writer = Mlp(32, 256, 8), Snapshot(), AsyncWriter()
 
     def put(taken: dict[str, dict[str, torch.Tensor]], number: int) -> None:
-        stage = Stage(tmp_path / f"checkpoint_{number}")
+        stage = StagedCheckpoint(tmp_path / f"checkpoint_{number}")
         stage.write_tensors("model.safetensors", taken["model"])
         stage.seal(Manifest({}, stage.files))
         stage.commit()
@@ -265,10 +265,10 @@ def test_a_checkpoint_of_a_moment_is_written_while_the_tensors_change(tmp_path: 
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.fill_(number)
-        background.wait()
+        writer.wait()
         taken = snapshot.take({"model": model.state_dict()})
-        background.begin(partial(put, taken, number))
-    background.wait()
+        writer.begin(partial(put, taken, number))
+    writer.wait()
     for number in range(10):
         file = TensorFile(tmp_path / f"checkpoint_{number}" / "model.safetensors")
         assert all((file[name] == number).all() for name in file.names)
@@ -278,10 +278,10 @@ def test_work_that_no_thread_can_be_had_for_is_refused_and_not_waited_for(monkey
     def refuse(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    background = Background()
+    writer = AsyncWriter()
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
         with pytest.raises(RuntimeError, match="new thread"):
-            background.begin(lambda: None)
-    background.wait()
-    assert not background.busy
+            writer.begin(lambda: None)
+    writer.wait()
+    assert not writer.busy

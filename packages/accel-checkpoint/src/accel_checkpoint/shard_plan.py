@@ -1,4 +1,4 @@
-"""Which tensor of a state dict goes into which file; tensors that share memory are stored once."""
+"""Plans which tensor of a state dict goes into which file. Tensors that share all memory are stored once."""
 
 from __future__ import annotations
 
@@ -9,24 +9,27 @@ import torch
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """File name to its tensors, in order; `aliases` maps each name that is stored under another one to that one."""
+class ShardPlan:
+    """The tensors of each file, in order. `aliases` maps a name to the name under which its tensor is stored.
+
+    Units: bytes.
+    """
 
     files: dict[str, dict[str, torch.Tensor]]
     aliases: dict[str, str]
     total_bytes: int
 
     def aliases_in(self, file: str) -> dict[str, str]:
-        """The aliases of tensors that are stored in `file`."""
+        """The aliases of the tensors in `file`."""
         return {alias: name for alias, name in self.aliases.items() if name in self.files[file]}
 
 
-def plan(
+def plan_shards(
     state: Mapping[str, torch.Tensor], *, stem: str, suffix: str, max_bytes: int, apart: Collection[str] = ()
-) -> Layout:
-    """Files filled in order up to `max_bytes`; a tensor larger than that has a file of its own.
+) -> ShardPlan:
+    """Fills files in order with at most `max_bytes` each. A larger tensor has a file of its own.
 
-    Those named in `apart` come first, in files without others.
+    The tensors in `apart` come first, in files without other tensors. Units: bytes.
     """
     state = {name: state[name] for name in sorted(state, key=lambda name: name not in apart)} if apart else state
     aliases: dict[str, str] = {}
@@ -48,9 +51,9 @@ def plan(
         filled += size
         total += size
     if len(shards) == 1:
-        return Layout({f"{stem}{suffix}": shards[0]}, aliases, total)
+        return ShardPlan({f"{stem}{suffix}": shards[0]}, aliases, total)
     names = [f"{stem}-{number:05d}-of-{len(shards):05d}{suffix}" for number in range(1, len(shards) + 1)]
-    return Layout(dict(zip(names, shards, strict=True)), aliases, total)
+    return ShardPlan(dict(zip(names, shards, strict=True)), aliases, total)
 
 
 def _by_itself(tensor: torch.Tensor, taken: set[int]) -> torch.Tensor:

@@ -13,7 +13,7 @@ import numpy
 import pytest
 import torch
 from accel_checkpoint import CheckpointError, decode, encode
-from accel_checkpoint.tensorfile import NAMES
+from accel_checkpoint.tensor_file import NAMES
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import nn

@@ -12,7 +12,7 @@ import pytest
 from accel_checkpoint import (
     CheckpointError,
     Manifest,
-    Stage,
+    StagedCheckpoint,
     collect,
     is_whole,
     read_manifest,
@@ -20,12 +20,12 @@ from accel_checkpoint import (
     require_replaceable,
     require_whole,
 )
-from accel_checkpoint.medium import Medium
-from accel_checkpoint.series import committed, next_number, numbered, path_of, retain
+from accel_checkpoint.filesystem import Filesystem
+from accel_checkpoint.retention import checkpoint_path, list_checkpoints, list_whole_checkpoints, next_number, retain
 
 
-def save(target: Path, number: int, medium: Medium | None = None) -> None:
-    stage = Stage(target, medium)
+def save(target: Path, number: int, filesystem: Filesystem | None = None) -> None:
+    stage = StagedCheckpoint(target, filesystem)
     stage.write("words.txt", [b"number ", str(number).encode()])
     (stage.path / "hook").mkdir()
     (stage.path / "hook" / "own.txt").write_text("a hook's")
@@ -51,7 +51,7 @@ def contents(folder: Path) -> dict[str, bytes | None]:
 
 def series(folder: Path, *numbers: int) -> None:
     for number in numbers:
-        save(path_of(folder, number), number)
+        save(checkpoint_path(folder, number), number)
 
 
 def left_half(folder: Path, name: str) -> Path:
@@ -78,20 +78,22 @@ def with_others(folder: Path) -> dict[str, bytes | None]:
 def test_the_order_is_that_of_the_numbers(tmp_path: Path) -> None:
     with_others(tmp_path)
     series(tmp_path, 10, 9, 2, 100)
-    assert [number for number, _ in numbered(tmp_path)] == [2, 9, 10, 100]
-    assert [path.name for _, path in committed(tmp_path)] == [f"checkpoint_{number}" for number in (2, 9, 10, 100)]
+    assert [number for number, _ in list_checkpoints(tmp_path)] == [2, 9, 10, 100]
+    assert [path.name for _, path in list_whole_checkpoints(tmp_path)] == [
+        f"checkpoint_{number}" for number in (2, 9, 10, 100)
+    ]
     assert next_number(tmp_path) == 101
 
 
 def test_a_number_is_not_given_twice(tmp_path: Path) -> None:
     assert next_number(tmp_path / "nothing") == 0
-    assert numbered(tmp_path / "nothing") == []
+    assert list_checkpoints(tmp_path / "nothing") == []
     assert next_number(tmp_path) == 0
     series(tmp_path, 0)
     assert next_number(tmp_path) == 1
     left_half(tmp_path, "checkpoint_5")
     assert next_number(tmp_path) == 6
-    assert [number for number, _ in committed(tmp_path)] == [0]
+    assert [number for number, _ in list_whole_checkpoints(tmp_path)] == [0]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 9])
@@ -102,7 +104,7 @@ def test_the_newest_whole_ones_are_kept_and_nobody_elses_are_touched(tmp_path: P
     os.truncate(tmp_path / "checkpoint_8" / "words.txt", 3)
     removed = retain(tmp_path, limit)
     whole = [1, 3, 20]
-    assert [number for number, _ in committed(tmp_path)] == whole[-limit:]
+    assert [number for number, _ in list_whole_checkpoints(tmp_path)] == whole[-limit:]
     assert [path.name for path in removed] == [f"checkpoint_{number}" for number in whole[:-limit]]
     assert half.is_dir()
     assert {name: one for name, one in contents(tmp_path).items() if name in before} == before
@@ -113,15 +115,15 @@ def test_what_goes_is_whole_under_its_name_or_gone(tmp_path: Path) -> None:
     """A process that dies in the middle of the removal leaves something that is removed later."""
     series(tmp_path, 1, 2, 3)
 
-    class Half(Medium):
+    class Half(Filesystem):
         def remove(self, path: Path) -> None:
             (path / "words.txt").unlink()
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         retain(tmp_path, 1, Half())
-    assert [number for number, _ in numbered(tmp_path)] == [2, 3]
-    assert number_of(path_of(tmp_path, 2)) == 2
+    assert [number for number, _ in list_checkpoints(tmp_path)] == [2, 3]
+    assert number_of(checkpoint_path(tmp_path, 2)) == 2
     collect(tmp_path)
     retain(tmp_path, 1)
     assert os.listdir(tmp_path) == ["checkpoint_3"]
@@ -150,21 +152,21 @@ def test_tidying_removes_what_was_cut_off_and_nothing_else(tmp_path: Path) -> No
         ".checkpoint_3.0123abcd.saving",
         ".checkpoint_4.0123abcd.saving",
     }
-    assert number_of(path_of(tmp_path, 1)) == 1
+    assert number_of(checkpoint_path(tmp_path, 1)) == 1
     collect(tmp_path / "nothing")
     assert collect(tmp_path / "nothing") == []
 
 
 def test_a_checkpoint_gets_its_name_back(tmp_path: Path) -> None:
     series(tmp_path, 1, 2)
-    path_of(tmp_path, 1).rename(tmp_path / ".checkpoint_1.0123abcd.old")
+    checkpoint_path(tmp_path, 1).rename(tmp_path / ".checkpoint_1.0123abcd.old")
     left_half(tmp_path, ".checkpoint_1.ffffffff.old")
     assert collect(tmp_path / "nothing") == []
     collect(tmp_path)
-    assert [number for number, _ in committed(tmp_path)] == [1, 2]
-    assert number_of(path_of(tmp_path, 1)) == 1
+    assert [number for number, _ in list_whole_checkpoints(tmp_path)] == [1, 2]
+    assert number_of(checkpoint_path(tmp_path, 1)) == 1
     assert sorted(os.listdir(tmp_path)) == ["checkpoint_1", "checkpoint_2"]
-    assert not recover(path_of(tmp_path, 1))
+    assert not recover(checkpoint_path(tmp_path, 1))
 
 
 def test_nothing_gets_a_name_that_is_taken_or_is_not_whole(tmp_path: Path) -> None:
@@ -191,7 +193,7 @@ def test_what_others_put_beside_a_checkpoint_stays_when_it_is_replaced(tmp_path:
     assert os.listdir(tmp_path) == ["last"]
 
 
-class Dying(Medium):
+class Dying(Filesystem):
     """Does nothing any more from one of its renames or removals on, as when the process has died."""
 
     def __init__(self, at: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from accel_checkpoint import save_object, save_weights
-from accel_checkpoint.disk import write_whole
+from accel_checkpoint.atomic_write import atomic_write
 
 
 def text(words: str) -> Callable[[Path], None]:
@@ -28,7 +28,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def test_files_appear_with_their_content(tmp_path: Path) -> None:
-    write_whole({tmp_path / "a": text("one"), tmp_path / "b": text("two")})
+    atomic_write({tmp_path / "a": text("one"), tmp_path / "b": text("two")})
     assert contents(tmp_path) == {"a": "one", "b": "two"}
 
 
@@ -36,7 +36,7 @@ def test_a_failure_in_any_of_them_leaves_the_folder_as_it_was(tmp_path: Path) ->
     """Rule 14: nothing half-written under its final name, nothing left aside."""
     (tmp_path / "a").write_text("old")
     with pytest.raises(OSError, match="No space left"):
-        write_whole({tmp_path / "a": text("new"), tmp_path / "b": full, tmp_path / "c": text("never")})
+        atomic_write({tmp_path / "a": text("new"), tmp_path / "b": full, tmp_path / "c": text("never")})
     assert contents(tmp_path) == {"a": "old"}
 
 
@@ -45,7 +45,7 @@ def test_an_interrupt_leaves_nothing_aside_either(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_whole({tmp_path / "a": interrupted})
+        atomic_write({tmp_path / "a": interrupted})
     assert contents(tmp_path) == {}
 
 
@@ -55,7 +55,7 @@ def test_while_it_is_written_the_file_has_another_name(tmp_path: Path) -> None:
     def look(path: Path) -> None:
         seen.extend(one.name for one in tmp_path.iterdir())
 
-    write_whole({tmp_path / "model.bin": look})
+    atomic_write({tmp_path / "model.bin": look})
     (name,) = seen
     assert name.startswith(".model.bin.")
     assert name.endswith(".partial")
@@ -75,7 +75,7 @@ def test_everything_is_flushed_before_the_first_name_is_given(tmp_path: Path, mo
 
     monkeypatch.setattr(Path, "replace", noted)
     monkeypatch.setattr(os, "fsync", flushed)
-    write_whole({tmp_path / "a": text("one"), tmp_path / "b": text("two")})
+    atomic_write({tmp_path / "a": text("one"), tmp_path / "b": text("two")})
     assert happened == ["file", "file", "rename", "folder", "rename", "folder"]
 
 
@@ -92,7 +92,7 @@ def test_what_opens_replaced_files_is_gone_before_the_first_of_them_is(
         return replace(path, target)
 
     monkeypatch.setattr(Path, "replace", looked)
-    write_whole({tmp_path / "a": text("new"), tmp_path / "index": text("new")}, remove_first=[tmp_path / "index"])
+    atomic_write({tmp_path / "a": text("new"), tmp_path / "index": text("new")}, remove_first=[tmp_path / "index"])
     assert seen == [{"a": "old"}, {"a": "new"}]
     assert contents(tmp_path) == {"a": "new", "index": "new"}
 
@@ -100,14 +100,14 @@ def test_what_opens_replaced_files_is_gone_before_the_first_of_them_is(
 def test_a_failure_before_all_files_are_whole_removes_nothing(tmp_path: Path) -> None:
     (tmp_path / "index").write_text("old")
     with pytest.raises(OSError, match="No space left"):
-        write_whole({tmp_path / "a": full, tmp_path / "index": text("new")}, remove_first=[tmp_path / "index"])
+        atomic_write({tmp_path / "a": full, tmp_path / "index": text("new")}, remove_first=[tmp_path / "index"])
     assert contents(tmp_path) == {"index": "old"}
 
 
 def test_a_file_may_be_read_by_whom_the_umask_allows(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
-        write_whole({tmp_path / "a": text("one")})
+        atomic_write({tmp_path / "a": text("one")})
         assert os.umask(0o027) == 0o027
     finally:
         os.umask(before)

@@ -1,4 +1,4 @@
-"""Nested Python values as JSON, with tensors beside it; nothing that could run code."""
+"""Encodes nested Python values as JSON with tensors beside it, which run no code when they are decoded."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from typing import Any
 import torch
 
 from accel_checkpoint.errors import CheckpointError
-from accel_checkpoint.tensorfile import refused
+from accel_checkpoint.tensor_file import find_unsupported
 
-#: how deep values may be nested, and bits of a whole number at most: Python reads no longer ones from text
+#: the deepest nesting of values, and the most bits of a whole number: Python reads no longer ones from text
 DEEPEST, LONGEST_BITS = 64, 13_000
 
 Tensors = dict[str, torch.Tensor]
 
 
 def encode(value: Any, tensors: Tensors | None = None) -> Any:
-    """The value as JSON has it; its tensors go into `tensors` under the path that leads to each, or in as text.
+    """Returns the value as JSON. Tensors go into `tensors` under their paths; without it, into the JSON as text.
 
     Numbers, text, bytes, None, lists, tuples, dictionaries, Counter, OrderedDict, torch.Size, dtypes, devices, complex
     numbers, NumPy arrays and numbers, and plain tensors come back from `decode` as they were.
 
-    Raises: CheckpointError that names the path of each value that is none of these.
+    Raises: CheckpointError that names the path of each other value.
     """
     encoder = _Encoder(tensors)
     encoded = encoder.value(value, "", 0)
@@ -42,12 +42,12 @@ def encode(value: Any, tensors: Tensors | None = None) -> Any:
 
 
 def decode(encoded: Any, tensor: Callable[[str], torch.Tensor] | None = None) -> Any:
-    """The value that `encode` was given; `tensor` finds a tensor by its path.
+    """Returns the value that `encode` was given. `tensor` returns the tensor of a path.
 
-    Raises: CheckpointError for what `encode` does not write.
+    Raises: CheckpointError for JSON that `encode` does not write.
     """
     try:
-        return _decoded(encoded, tensor, 0)
+        return _decode(encoded, tensor, 0)
     except CheckpointError:
         raise
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, ArithmeticError, SyntaxError) as error:
@@ -58,10 +58,10 @@ class _Encoder:
     def __init__(self, tensors: Tensors | None) -> None:
         self.tensors = tensors
         self.refused: list[str] = []
-        #: each tensor that was met, with the name that it has however often it comes
-        self._met: dict[int, tuple[str, torch.Tensor]] = {}
-        #: the containers on the way to the value in hand
-        self._around: set[int] = set()
+        #: each tensor so far, with its name: a tensor that comes twice is stored once
+        self._seen: dict[int, tuple[str, torch.Tensor]] = {}
+        #: the containers of the value, from the outermost to the innermost
+        self._open: set[int] = set()
 
     def value(self, value: Any, path: str, depth: int) -> Any:
         kind = type(value)
@@ -72,13 +72,13 @@ class _Encoder:
         if kind is float:
             return value if math.isfinite(value) else {"$float": str(value)}
         if kind in (list, tuple, torch.Size, dict, OrderedDict, Counter):
-            if depth > DEEPEST or id(value) in self._around:
+            if depth > DEEPEST or id(value) in self._open:
                 return self.refuse(f"{path}: nested deeper than {DEEPEST}, or in itself")
-            self._around.add(id(value))
+            self._open.add(id(value))
             try:
                 return self.container(value, kind, path, depth)
             finally:
-                self._around.discard(id(value))
+                self._open.discard(id(value))
         if isinstance(value, torch.Tensor):
             return self.tensor(value, path)
         if kind is complex:
@@ -94,18 +94,18 @@ class _Encoder:
     def container(self, value: Any, kind: type, path: str, depth: int) -> Any:
         if kind in (dict, OrderedDict, Counter):
             return self.mapping(value, kind, path, depth)
-        items = [self.value(one, f"{path}[{place}]", depth + 1) for place, one in enumerate(value)]
+        items = [self.value(entry, f"{path}[{index}]", depth + 1) for index, entry in enumerate(value)]
         return items if kind is list else {"$tuple" if kind is tuple else "$size": items}
 
     def mapping(self, value: Mapping[Any, Any], kind: type, path: str, depth: int) -> Any:
         plain = kind is dict and all(type(key) is str and not key.startswith("$") for key in value)
         if plain:
-            return {key: self.value(one, f"{path}.{key}", depth + 1) for key, one in value.items()}
+            return {key: self.value(entry, f"{path}.{key}", depth + 1) for key, entry in value.items()}
         name = "$map" if kind is dict else "$ordered" if kind is OrderedDict else "$counter"
         return {
             name: [
-                [self.value(key, f"{path}.key", depth + 1), self.value(one, f"{path}.{key}", depth + 1)]
-                for key, one in value.items()
+                [self.value(key, f"{path}.key", depth + 1), self.value(entry, f"{path}.{key}", depth + 1)]
+                for key, entry in value.items()
             ]
         }
 
@@ -127,10 +127,10 @@ class _Encoder:
         while name in self.tensors:
             number += 1
             name = f"{path.removeprefix('.')}~{number}"
-        why = refused({name: plain})
-        if why:
-            return self.refuse(why[0])
-        name, _ = self._met.setdefault(id(value), (name, value))
+        reasons = find_unsupported({name: plain})
+        if reasons:
+            return self.refuse(reasons[0])
+        name, _ = self._seen.setdefault(id(value), (name, value))
         self.tensors[name] = plain
         return {"$tensor": name}
 
@@ -153,40 +153,40 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _dtype(name: str) -> torch.dtype:
-    found = vars(torch).get(name)
-    if not isinstance(found, torch.dtype):
+    dtype = vars(torch).get(name)
+    if not isinstance(dtype, torch.dtype):
         raise CheckpointError(f"the state is damaged: {name!r} is no dtype")
-    return found
+    return dtype
 
 
-def _decoded(value: Any, tensor: Callable[[str], torch.Tensor] | None, depth: int) -> Any:
+def _decode(value: Any, tensor: Callable[[str], torch.Tensor] | None, depth: int) -> Any:
     if depth > 2 * DEEPEST + 4:
         raise CheckpointError("the state is damaged: it is nested too deep")
     if isinstance(value, list):
-        return [_decoded(one, tensor, depth + 1) for one in value]
+        return [_decode(entry, tensor, depth + 1) for entry in value]
     if not isinstance(value, dict):
         return value
     tag = next(iter(value), "")
     if not tag.startswith("$"):
-        return {key: _decoded(one, tensor, depth + 1) for key, one in value.items()}
-    return _tagged(tag, value, tensor, depth)
+        return {key: _decode(entry, tensor, depth + 1) for key, entry in value.items()}
+    return _decode_tag(tag, value, tensor, depth)
 
 
-def _tagged(tag: str, value: dict[str, Any], tensor: Callable[[str], torch.Tensor] | None, depth: int) -> Any:
+def _decode_tag(tag: str, value: dict[str, Any], tensor: Callable[[str], torch.Tensor] | None, depth: int) -> Any:
     content = value[tag]
 
-    def inner(one: Any) -> Any:
-        return _decoded(one, tensor, depth + 1)
+    def inner(entry: Any) -> Any:
+        return _decode(entry, tensor, depth + 1)
 
     if tag == "$inline" or (tag == "$tensor" and tensor is not None):
-        found = tensor(content) if tag == "$tensor" and tensor is not None else _inline(*content)
-        return torch.view_as_complex(found).to(_dtype(value["as"])) if "as" in value else found
+        stored = tensor(content) if tag == "$tensor" and tensor is not None else _inline(*content)
+        return torch.view_as_complex(stored).to(_dtype(value["as"])) if "as" in value else stored
     if tag in ("$tuple", "$size"):
-        items = tuple(inner(one) for one in content)
+        items = tuple(inner(entry) for entry in content)
         return items if tag == "$tuple" else torch.Size(items)
     if tag in ("$map", "$ordered", "$counter"):
         kind: Any = {"$map": dict, "$ordered": OrderedDict, "$counter": Counter}[tag]
-        pairs = [(inner(key), inner(one)) for key, one in content]
+        pairs = [(inner(key), inner(entry)) for key, entry in content]
         return kind(dict(pairs)) if kind is Counter else kind(pairs)
     if tag == "$float":
         return {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}[content]

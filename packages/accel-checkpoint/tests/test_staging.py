@@ -18,7 +18,7 @@ import torch
 from accel_checkpoint import (
     CheckpointError,
     Manifest,
-    Stage,
+    StagedCheckpoint,
     TensorFile,
     collect,
     is_whole,
@@ -26,13 +26,13 @@ from accel_checkpoint import (
     recover,
     require_whole,
 )
-from accel_checkpoint.medium import Medium, Written
+from accel_checkpoint.filesystem import FileDigest, Filesystem
 
 KEPT = (errno.ENOSPC, errno.EIO, errno.EACCES, errno.EROFS, errno.EDQUOT)
 
 
-def filled(target: Path, number: int, medium: Medium | None = None) -> Stage:
-    stage = Stage(target, medium)
+def filled(target: Path, number: int, filesystem: Filesystem | None = None) -> StagedCheckpoint:
+    stage = StagedCheckpoint(target, filesystem)
     try:
         stage.write_tensors("model.safetensors", {"x": torch.full((100,), float(number))})
         stage.write("words.txt", [b"number ", str(number).encode()])
@@ -46,8 +46,8 @@ def filled(target: Path, number: int, medium: Medium | None = None) -> Stage:
     return stage
 
 
-def save(target: Path, number: int, medium: Medium | None = None) -> None:
-    stage = filled(target, number, medium)
+def save(target: Path, number: int, filesystem: Filesystem | None = None) -> None:
+    stage = filled(target, number, filesystem)
     try:
         stage.commit()
     except BaseException:
@@ -70,7 +70,7 @@ def contents(folder: Path) -> dict[str, bytes | None]:
     }
 
 
-class Failing(Medium):
+class Failing(Filesystem):
     """Fails at one of its effects, and at removals too where the disk cannot be written any more."""
 
     def __init__(self, at: int, number: int, *, then: bool = False) -> None:
@@ -86,7 +86,7 @@ class Failing(Medium):
         self._effect("make_folder", path)
         super().make_folder(path)
 
-    def write(self, path: Path, content: Iterable[memoryview | bytes]) -> Written:
+    def write(self, path: Path, content: Iterable[memoryview | bytes]) -> FileDigest:
         def torn() -> Iterator[memoryview | bytes]:
             rest = iter(content)
             yield from itertools.islice(rest, 1)
@@ -144,15 +144,15 @@ def test_an_error_of_the_disk_at_any_effect_leaves_what_was_there(
         target = folder / "last"
         if before is not None:
             save(target, before)
-        medium = Failing(at, number)
-        words = refusal(partial(save, target, 2, medium))
+        filesystem = Failing(at, number)
+        words = refusal(partial(save, target, 2, filesystem))
         now = number_of(target) if target.exists() else None
         if not words:
             break
         there = f"the checkpoint {target} is there, but its disk may not keep it" in words
         assert there or f"{target} (" in words
         assert there or re.search(rf"the disk of {folder}.* has [\d,]+ of [\d,]+ bytes free", words)
-        assert now == before or (now == 2 and medium.failed == "flush_folder"), medium.failed
+        assert now == before or (now == 2 and filesystem.failed == "flush_folder"), filesystem.failed
         assert [name for name in os.listdir(folder) if name.endswith(".saving")] == []
         assert now == 2 or os.listdir(folder) == (["last"] if before else [])
         collect(folder)
@@ -214,8 +214,8 @@ def test_a_full_disk_half_way_through_a_piece_is_not_taken_for_written(
 WAITS = """
 import sys, time
 from pathlib import Path
-from accel_checkpoint import Stage
-stage = Stage(Path(sys.argv[1]))
+from accel_checkpoint import StagedCheckpoint
+stage = StagedCheckpoint(Path(sys.argv[1]))
 stage.write("a", [b"x"])
 print("there", flush=True)
 time.sleep(60)
@@ -247,7 +247,7 @@ def test_a_save_whose_naming_failed_leaves_nothing_behind(tmp_path: Path, monkey
     accel = pytest.importorskip("accel")
     accelerator = accel.Accelerator(cpu=True)
     with monkeypatch.context() as patched:
-        patched.setattr(Medium, "rename", Failing(0, errno.EIO).rename)
+        patched.setattr(Filesystem, "rename", Failing(0, errno.EIO).rename)
         with pytest.raises(CheckpointError, match="bytes free"):
             accelerator.save_state(tmp_path / "last")
     collect(tmp_path)
@@ -292,7 +292,7 @@ def test_two_that_write_all_the_time_do_each_other_no_harm(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("kind", [lambda path: path.symlink_to("/etc/passwd"), os.mkfifo], ids=["link", "pipe"])
 def test_a_hook_that_makes_no_file_is_told(tmp_path: Path, kind: Callable[[Path], Any]) -> None:
-    stage = Stage(tmp_path / "last")
+    stage = StagedCheckpoint(tmp_path / "last")
     kind(stage.path / "odd")
     with pytest.raises(CheckpointError, match="odd"):
         stage.adopt()

@@ -1,4 +1,4 @@
-"""The folder of a checkpoint: written aside, and there when it is whole."""
+"""Stages a checkpoint: writes it into a hidden folder, and renames the folder when it is whole."""
 
 from __future__ import annotations
 
@@ -15,57 +15,60 @@ import torch
 from xxhash import xxh3_64
 
 from accel_checkpoint.errors import CheckpointError
+from accel_checkpoint.filesystem import FileDigest, Filesystem, explained
 from accel_checkpoint.manifest import MANIFEST, Manifest, is_checkpoint, is_inside, read_manifest
-from accel_checkpoint.medium import Medium, Tally, Written, explained
-from accel_checkpoint.tensorfile import pieces
-from accel_checkpoint.verify import damage, is_whole
+from accel_checkpoint.tensor_file import serialize
+from accel_checkpoint.verify import is_whole, verify
 
-#: bytes of a name that has an ending after it
+#: the most bytes of a name before an ending
 LONGEST_STEM = 220
-#: what is being written, and what another one has taken the place of
+#: the names of folders that are being written, and of checkpoints that others have replaced
 STAGE, OLD = re.compile(r"\.(.+)\.[0-9a-f]{8}\.saving"), re.compile(r"\.(.+)\.[0-9a-f]{8}\.old")
 
 
 @final
-class Stage:
-    """A checkpoint that is being written, beside the place where it will be.
+class StagedCheckpoint:
+    """A checkpoint that is being written into a hidden folder beside its target.
 
-    Until `commit` nothing of it is seen under its name; what is there stays as it is, also when the process dies.
+    Until `commit` the target stays as it is, also if the process dies.
     """
 
-    def __init__(self, target: Path, medium: Medium | None = None) -> None:
+    def __init__(self, target: Path, filesystem: Filesystem | None = None) -> None:
         self.target = Path(os.path.abspath(target))
-        self.medium = medium or Medium()
-        self.files: dict[str, Written] = {}
+        self.filesystem = filesystem or Filesystem()
+        self.files: dict[str, FileDigest] = {}
         require_replaceable(self.target)
         self.path = self.target.parent / f".{_stem(self.target.name)}.{secrets.token_hex(4)}.saving"
         self._lock: int | None = None
         with self._explained():
-            self.medium.make_folder(self.path)
+            self.filesystem.make_folder(self.path)
             self._lock = _locked(self.path)
 
     def write_tensors(
         self, name: str, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None
     ) -> None:
-        """Writes tensors into a safetensors file of that name."""
-        self.write(name, pieces(tensors, metadata))
+        """Writes tensors into a safetensors file, which is on the disk when this returns."""
+        self.write(name, serialize(tensors, metadata))
 
     def write(self, name: str, content: Iterable[memoryview | bytes]) -> None:
-        """Writes a file of that name, on the disk when this returns."""
+        """Writes a file, which is on the disk when this returns."""
         with self._explained():
-            self.files[name] = self.medium.write(self.path / name, content)
+            self.files[name] = self.filesystem.write(self.path / name, content)
 
-    def link(self, name: str, source: Path, written: Written) -> bool:
-        """Takes over a file of another checkpoint, which is not to change any more; False where that cannot be."""
-        if source.is_symlink() or not source.is_file() or source.stat().st_size != written.size:
+    def link(self, name: str, source: Path, digest: FileDigest) -> bool:
+        """Links a file of another checkpoint instead of writing it; False if that is not possible.
+
+        Nothing may change the file later. Its digest is known to the caller.
+        """
+        if source.is_symlink() or not source.is_file() or source.stat().st_size != digest.size:
             return False
-        if self.medium.link(self.path / name, source):
-            self.files[name] = written
+        if self.filesystem.link(self.path / name, source):
+            self.files[name] = digest
             return True
         return False
 
     def adopt(self) -> None:
-        """Takes up what others have written into the stage."""
+        """Adds the files that hooks have written into the hidden folder."""
         with self._explained():
             for path in sorted(self.path.rglob("*")):
                 name = path.relative_to(self.path).as_posix()
@@ -74,22 +77,22 @@ class Stage:
                 if path.is_symlink() or not (path.is_file() or path.is_dir()):
                     raise CheckpointError(f"{name} of the checkpoint is a link or no regular file: write files into it")
                 if path.is_dir():
-                    self.medium.flush_folder(path)
+                    self.filesystem.flush_folder(path)
                 elif name not in self.files:
-                    self.medium.flush_file(path)
-                    self.files[name] = described(_pieces_of(path))
+                    self.filesystem.flush_file(path)
+                    self.files[name] = FileDigest.of(_read_pieces(path))
 
     def seal(self, manifest: Manifest) -> None:
-        """Writes the manifest, which is the last file: all that is missing then is the name."""
+        """Writes the manifest as the last file: then only the name is missing."""
         with self._explained():
-            self.medium.write(self.path / MANIFEST, [manifest.as_bytes()])
-            read_manifest(self.path)  # what cannot be read must not take a name
-            self.medium.flush_folder(self.path)
+            self.filesystem.write(self.path / MANIFEST, [manifest.as_bytes()])
+            read_manifest(self.path)  # a manifest that cannot be read must not be committed
+            self.filesystem.flush_folder(self.path)
 
     def commit(self, *, replace: bool = True) -> bool:
-        """Gives it its name; False, without `replace`, where something has that name meanwhile.
+        """Gives the hidden folder the name of the target. Without `replace` an existing target stays: False.
 
-        Raises: CheckpointError; it says so where the checkpoint is there all the same.
+        Raises: CheckpointError. The message tells if the checkpoint is there in spite of the error.
         """
         old: Path | None = None
         with self._explained():
@@ -97,20 +100,20 @@ class Stage:
                 if not replace:
                     return False
                 old = self.target.parent / f".{_stem(self.target.name)}.{secrets.token_hex(4)}.old"
-                self.medium.rename(self.target, old)
+                self.filesystem.rename(self.target, old)
             try:
-                self.medium.rename(self.path, self.target)
+                self.filesystem.rename(self.path, self.target)
             except OSError:
                 if old is not None:
-                    self.medium.rename(old, self.target)
+                    self.filesystem.rename(old, self.target)
                 if not replace and has_content(self.target):
                     return False
                 raise
         self._unlock()
         try:
-            self.medium.flush_folder(self.target.parent)
+            self.filesystem.flush_folder(self.target.parent)
             if old is not None:
-                give_way(old, self.target, self.medium)
+                remove_replaced(old, self.target, self.filesystem)
         except OSError as error:
             raise CheckpointError(
                 f"the checkpoint {self.target} is there, but its disk may not keep it ({error}); look at the disk"
@@ -118,11 +121,11 @@ class Stage:
         return True
 
     def abandon(self) -> None:
-        """Removes what was written, as far as the disk allows."""
+        """Removes the hidden folder, as far as the disk allows."""
         self._unlock()
         with suppress(OSError):
             if self.path.exists():
-                self.medium.remove(self.path)
+                self.filesystem.remove(self.path)
 
     def _unlock(self) -> None:
         lock, self._lock = self._lock, None
@@ -138,75 +141,78 @@ class Stage:
 
 
 def require_replaceable(target: Path) -> None:
-    """Raises: CheckpointError where a checkpoint would take the place of what is none."""
+    """Checks that a save to the target would replace nothing but a checkpoint.
+
+    Raises: CheckpointError if the target is a file, a link, or a folder with other files.
+    """
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise CheckpointError(f"{target} is a file or a link: give save_state the path of a folder")
     if has_content(target) and not is_checkpoint(target):
         with suppress(FileNotFoundError):
-            some = ", ".join(sorted(one.name for one in target.iterdir())[:5])
+            names = ", ".join(sorted(path.name for path in target.iterdir())[:5])
             raise CheckpointError(
-                f"{target} has files that are of no checkpoint of accel ({some}): give save_state another folder"
+                f"{target} has files that are of no checkpoint of accel ({names}): give save_state another folder"
             )
 
 
-def give_way(old: Path, target: Path, medium: Medium) -> None:
-    """Removes a checkpoint of which another has taken the name, when what others had put into it is in the new one."""
+def remove_replaced(old: Path, target: Path, filesystem: Filesystem) -> None:
+    """Moves the files that users had put into the old checkpoint to the new one, and removes the old one."""
     known = {MANIFEST, *_files_of(old)}
-    others = [path for path in sorted(old.rglob("*")) if path.is_symlink() or not path.is_dir()]
-    for path in others:
+    files = [path for path in sorted(old.rglob("*")) if path.is_symlink() or not path.is_dir()]
+    for path in files:
         name = path.relative_to(old)
         if name.as_posix() not in known and not os.path.lexists(target / name):
             if not (target / name).parent.is_dir():
-                medium.make_folder((target / name).parent)
-            medium.rename(path, target / name)
-            medium.flush_folder((target / name).parent)
-    medium.remove(old)
+                filesystem.make_folder((target / name).parent)
+            filesystem.rename(path, target / name)
+            filesystem.flush_folder((target / name).parent)
+    filesystem.remove(old)
 
 
-def recover(target: Path, medium: Medium | None = None) -> bool:
-    """Gives a checkpoint its name back whose save was cut off between two names; whether there was one."""
+def recover(target: Path, filesystem: Filesystem | None = None) -> bool:
+    """Gives a checkpoint its name back if a save was cut off while it replaced it. Returns whether it did."""
     if has_content(target) or not target.parent.is_dir():
         return False
     for path in reversed(_by_time(target.parent, OLD)):
         match = OLD.fullmatch(path.name)
         if match is not None and match[1] == _stem(target.name) and is_whole(path):
-            (medium or Medium()).rename(path, target)
+            (filesystem or Filesystem()).rename(path, target)
             return True
     return False
 
 
-def collect(parent: Path, medium: Medium | None = None) -> list[str]:
-    """Removes what saves that were cut off have left in a folder; the names of what was removed."""
-    medium, removed = medium or Medium(), []
+def collect(parent: Path, filesystem: Filesystem | None = None) -> list[str]:
+    """Removes the hidden folders of saves that were cut off, and returns their names."""
+    filesystem, removed = filesystem or Filesystem(), []
     for path in _by_time(parent, STAGE):
         if _is_left(path):  # otherwise its writer lives
-            medium.remove(path)
+            filesystem.remove(path)
             removed.append(path.name)
     for path in _by_time(parent, OLD):
         match = OLD.fullmatch(path.name)
         stem = match[1] if match is not None else ""
-        target = next((one for one in parent.iterdir() if _stem(one.name) == stem), parent / stem)
-        if not recover(target, medium) and has_content(target) and path.exists():
-            give_way(path, target, medium)
+        target = next((child for child in parent.iterdir() if _stem(child.name) == stem), parent / stem)
+        if not recover(target, filesystem) and has_content(target) and path.exists():
+            remove_replaced(path, target, filesystem)
             removed.append(path.name)
     return removed
 
 
 def _stem(name: str) -> str:
-    """The name with room for an ending."""
+    """The name, shortened if an ending would make it too long."""
     if len(name.encode(errors="surrogateescape")) <= LONGEST_STEM:
         return name
     return f"{name[: LONGEST_STEM // 8]}~{xxh3_64(name.encode(errors='surrogateescape')).hexdigest()}"
 
 
 def _by_time(parent: Path, pattern: re.Pattern[str]) -> list[Path]:
-    """The folders of such names, the oldest first."""
-    found = []
+    """The folders whose names match, the oldest first."""
+    folders = []
     for path in parent.iterdir() if parent.is_dir() else []:
         with suppress(OSError):
             if pattern.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
-                found.append((path.stat().st_mtime_ns, path))
-    return [path for _, path in sorted(found)]
+                folders.append((path.stat().st_mtime_ns, path))
+    return [path for _, path in sorted(folders)]
 
 
 def _is_left(stage: Path) -> bool:
@@ -218,7 +224,7 @@ def _is_left(stage: Path) -> bool:
 
 
 def _locked(folder: Path) -> int | None:
-    """A descriptor that keeps the folder locked until it is closed, or its process gone; None where that cannot be."""
+    """A descriptor that locks the folder until it is closed or its process ends; None if the folder is locked."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -229,7 +235,7 @@ def _locked(folder: Path) -> int | None:
 
 
 def has_content(folder: Path) -> bool:
-    """Whether there is a folder with anything in it."""
+    """Whether a folder exists and is not empty."""
     try:
         return any(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -240,25 +246,20 @@ def _files_of(folder: Path) -> list[str]:
     try:
         return list(read_manifest(folder).files)
     except CheckpointError:
-        return []  # then nothing in it is known to be ours
+        return []  # then no file in it is known to be of the checkpoint
 
 
-def described(content: Iterable[memoryview | bytes]) -> Written:
-    """What a file of this content would be written as."""
-    tally = Tally()
-    for piece in content:
-        tally.add(piece)
-    return tally.sum()
-
-
-def _pieces_of(path: Path) -> Iterator[bytes]:
+def _read_pieces(path: Path) -> Iterator[bytes]:
     with path.open("rb", buffering=0) as file:
         while piece := file.read(1 << 20):
             yield piece
 
 
 def require_whole(folder: Path, manifest: Manifest, names: Iterable[str] | None = None) -> None:
-    """Raises: CheckpointError that lists every file that is not what was written."""
-    found = damage(folder, manifest, names)
-    if found:
-        raise CheckpointError(f"the checkpoint {folder} is damaged:\n  " + "\n  ".join(found))
+    """Verifies the files of a checkpoint, all or only `names`.
+
+    Raises: CheckpointError that lists every file that differs from the manifest.
+    """
+    problems = verify(folder, manifest, names).problems
+    if problems:
+        raise CheckpointError(f"the checkpoint {folder} is damaged:\n  " + "\n  ".join(problems))

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from accel_checkpoint.disk import write_whole
+from accel_checkpoint.atomic_write import atomic_write
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.pickle_file import write_pickle
 from accel_checkpoint.safetensors_file import write_safetensors
@@ -22,7 +22,7 @@ def save_object(value: Any, path: str | Path, *, safe_serialization: bool = Fals
     """
     target = Path(path)
     if not safe_serialization:
-        write_whole({target: partial(write_pickle, value)})
+        atomic_write({target: partial(write_pickle, value)})
         return
     if not isinstance(value, Mapping) or not all(isinstance(one, torch.Tensor) for one in value.values()):
         raise CheckpointError(
@@ -30,4 +30,4 @@ def save_object(value: Any, path: str | Path, *, safe_serialization: bool = Fals
             " safe_serialization=False"
         )
     tensors = {name: one.contiguous() for name, one in value.items()}
-    write_whole({target: partial(write_safetensors, tensors, metadata={})})
+    atomic_write({target: partial(write_safetensors, tensors, metadata={})})

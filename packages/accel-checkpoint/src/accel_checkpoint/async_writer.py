@@ -1,4 +1,4 @@
-"""Writes checkpoints while training goes on: a copy in memory, and one thread that writes it."""
+"""Writes checkpoints while training goes on: from a copy in memory, in one thread."""
 
 from __future__ import annotations
 
@@ -12,65 +12,65 @@ from typing import final
 
 import torch
 
-from accel_checkpoint.copies import copy_all
+from accel_checkpoint.parallel_copy import parallel_copy
 
 Files = Mapping[str, Mapping[str, torch.Tensor]]
 
 
 @final
 class Snapshot:
-    """Copies of tensors in memory of the CPU, which is kept from one copy to the next."""
+    """Copies tensors into memory of the CPU, and uses the same memory for the next copies."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, str], torch.Tensor] = {}
+        self._copies: dict[tuple[str, str], torch.Tensor] = {}
 
     def take(self, files: Files) -> dict[str, dict[str, torch.Tensor]]:
-        """The tensors as they are now, in memory that nothing changes until the next call."""
-        before, self._kept = self._kept, {}
-        taken: dict[str, dict[str, torch.Tensor]] = {}
+        """Copies of the tensors as they are now, which nothing changes until the next call."""
+        earlier, self._copies = self._copies, {}
+        snapshot: dict[str, dict[str, torch.Tensor]] = {}
         pairs = []
         for file, tensors in files.items():
-            taken[file] = {}
+            snapshot[file] = {}
             for name, tensor in tensors.items():
-                copy = before.pop((file, name), None)
+                copy = earlier.pop((file, name), None)
                 if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
                     copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
-                self._kept[file, name] = taken[file][name] = copy
+                self._copies[file, name] = snapshot[file][name] = copy
                 pairs.append((copy, tensor.detach()))
-        here = [pair for pair in pairs if pair[1].device.type == "cpu"]
-        away = [pair for pair in pairs if pair[1].device.type != "cpu"]
-        for copy, tensor in away:  # in the order of this thread's stream
+        on_cpu = [pair for pair in pairs if pair[1].device.type == "cpu"]
+        on_device = [pair for pair in pairs if pair[1].device.type != "cpu"]
+        for copy, tensor in on_device:  # in the order of this thread's stream
             copy.copy_(tensor, non_blocking=tensor.device.type == "cuda")
-        copy_all(here)
-        for device in {tensor.device for _, tensor in away if tensor.device.type == "cuda"}:
+        parallel_copy(on_cpu)
+        for device in {tensor.device for _, tensor in on_device if tensor.device.type == "cuda"}:
             torch.cuda.synchronize(device)
-        return taken
+        return snapshot
 
 
 @final
-class Background:
-    """One piece of work at a time, in a thread; its error is raised by the next `wait`.
+class AsyncWriter:
+    """Runs one write at a time in a thread, and raises its error at the next `wait`.
 
-    Work that was begun is finished before the process ends; one that fails then is said, and ends it with exit code 1.
+    A process that ends waits for the write. If the write fails then, its traceback is printed and the exit code is 1.
     """
 
     def __init__(self) -> None:
-        # not the thread's own word: one whose join was interrupted counts as ended in Python before 3.13
+        # an event, and not `Thread.join`: before Python 3.13 a thread counts as ended if its join was interrupted
         self._idle = threading.Event()
         self._idle.set()
         self._error: Exception | None = None
 
-    def begin(self, work: Callable[[], None]) -> None:
-        """Begins the work, after what was begun before has ended.
+    def begin(self, write: Callable[[], None]) -> None:
+        """Waits for the write before, and begins this write.
 
-        Raises: the error of what was begun before; then nothing is begun.
+        Raises: the error of the write before; then this write does not begin.
         """
         self.wait()
 
         def run() -> None:
             try:
-                work()
-            except Exception as error:  # noqa: BLE001 - it is raised by the next wait
+                write()
+            except Exception as error:  # noqa: BLE001 - the next wait raises it
                 self._error = error
             finally:
                 self._idle.set()
@@ -86,13 +86,13 @@ class Background:
 
     @property
     def busy(self) -> bool:
-        """Whether work goes on."""
+        """Whether a write goes on."""
         return not self._idle.is_set()
 
     def wait(self) -> None:
-        """Returns when nothing is left to do.
+        """Returns when no write goes on.
 
-        Raises: the error of the work, once.
+        Raises: the error of the write, once.
         """
         self._idle.wait()
         atexit.unregister(self._at_exit)
@@ -103,7 +103,7 @@ class Background:
     def _at_exit(self) -> None:
         try:
             self.wait()
-        except Exception as error:  # noqa: BLE001 - nothing else is left that could say so
+        except Exception as error:  # noqa: BLE001 - no caller is left who could be told
             traceback.print_exception(error)
             sys.stdout.flush()
             sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Copies many tensors at a time."""
+"""Copies many tensors at the same time."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import torch
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
-def copy_all(pairs: Iterable[Pair]) -> None:
-    """Copies the second tensor of each pair into the first; all are on the CPU, and no gradient goes through.
+def parallel_copy(pairs: Iterable[Pair]) -> None:
+    """Copies the second tensor of each pair into the first, without gradients. All tensors are on the CPU.
 
-    One core does not fill the way to the memory, and somebody waits for this.
+    Several threads copy, since one core cannot use the whole bandwidth of the memory.
     """
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="accel-copy") as pool:
         list(pool.map(_copy, pairs))
 
 
 def _copy(pair: Pair) -> None:
+    target, source = pair
     with torch.no_grad():  # each thread has its own
-        pair[0].copy_(pair[1])
+        target.copy_(source)

@@ -1,14 +1,14 @@
 import pytest
 import torch
-from accel_checkpoint.shards import Layout, plan
+from accel_checkpoint.shard_plan import ShardPlan, plan_shards
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 QUICK = settings(derandomize=True, deadline=None)
 
 
-def planned(state: dict[str, torch.Tensor], max_bytes: int = 10**9) -> Layout:
-    return plan(state, stem="model", suffix=".safetensors", max_bytes=max_bytes)
+def planned(state: dict[str, torch.Tensor], max_bytes: int = 10**9) -> ShardPlan:
+    return plan_shards(state, stem="model", suffix=".safetensors", max_bytes=max_bytes)
 
 
 def test_what_fits_goes_into_one_file() -> None:

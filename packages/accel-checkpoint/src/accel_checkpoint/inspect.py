@@ -1,0 +1,215 @@
+"""Lists, verifies and compares checkpoints, in lines for a person."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from accel_checkpoint.errors import CheckpointError
+from accel_checkpoint.manifest import MANIFEST, Manifest, read_manifest
+from accel_checkpoint.retention import list_checkpoints
+from accel_checkpoint.staging import require_whole
+from accel_checkpoint.tensor_file import TensorFile
+from accel_checkpoint.verify import is_whole, verify
+
+SUFFIX = ".safetensors"
+#: the most differences that are listed
+LIMIT = 40
+
+
+def run(name: str, paths: Sequence[str]) -> int:
+    """Runs `ls`, `verify` or `diff`, prints its lines, and returns 1 if a checkpoint is damaged or two differ, else 0.
+
+    Raises: CheckpointError if there is no checkpoint.
+    """
+    folders = [Path(path) for path in paths]
+    if name == "ls":
+        _print_all(list_lines(folders[0]))
+        return 0
+    if name == "verify":
+        problems = [print_verification(folder) for folder in checkpoints_in(folders[0])]
+        return int(any(problems))
+    differences = list(compare(folders[0], folders[1]))
+    _print_all(differences or ["no difference"])
+    return int(bool(differences))
+
+
+def _print_all(lines: Iterable[str]) -> None:
+    for line in lines:
+        _print(line)
+
+
+def _print(line: str) -> None:
+    """Prints a line without control characters, which a foreign file could send to the terminal."""
+    print("".join(character if character.isprintable() else "?" for character in line))
+
+
+def checkpoints_in(path: Path) -> list[Path]:
+    """The checkpoint at a path; or the checkpoints in this folder or in its folder `checkpoints`, by number and name.
+
+    Raises: CheckpointError if there is none.
+    """
+    if (path / MANIFEST).exists():
+        return [path]
+    for folder in (path, path / "checkpoints"):
+        visible = [child for child in folder.iterdir() if not child.name.startswith(".")] if folder.is_dir() else []
+        unfinished = {child for _, child in list_checkpoints(folder)}  # a numbered folder may have no manifest
+        checkpoints = {child for child in visible if (child / MANIFEST).exists()} | unfinished
+        if checkpoints:
+            return sorted(checkpoints, key=_number_and_name)
+    reason = "no checkpoint of accel is in it" if path.is_dir() else "there is no such folder"
+    raise CheckpointError(f"{path}: {reason}")
+
+
+def _number_and_name(folder: Path) -> tuple[int, str]:
+    number = folder.name.rpartition("_")[2]
+    return int(number) if number.isdecimal() else -1, folder.name
+
+
+def list_lines(path: Path) -> Iterator[str]:
+    """A line for each checkpoint in a folder; or the files and the state of the checkpoint at the path."""
+    folders = checkpoints_in(path)
+    if folders == [path]:
+        yield from _contents(path, read_manifest(path))
+        return
+    yield f"{'':<24} {'written':<26} {'steps':>9} {'processes':>9} {'size':>11}"
+    for folder in folders:
+        try:
+            about, size = read_manifest(folder).about, read_manifest(folder).size
+        except CheckpointError as error:
+            yield f"{folder.name:<24} {error}"
+            continue
+        note = "" if is_whole(folder) else "  not whole: accel checkpoint verify says what is missing"
+        written, steps, world = (str(about.get(name, "?")) for name in ("written", "steps", "world"))
+        yield f"{folder.name:<24} {written:<26} {steps:>9} {world:>9} {_size(size):>11}{note}"
+
+
+def _contents(folder: Path, manifest: Manifest) -> Iterator[str]:
+    yield f"{folder}: {', '.join(f'{name} {value}' for name, value in manifest.about.items())}"
+    yield "files:"
+    for name, file in sorted(manifest.files.items()):
+        yield f"  {name:<40} {_size(file.size):>11}"
+    yield f"  {'in all':<40} {_size(manifest.size):>11}"
+    yield "state:"
+    for name, entry in manifest.items.items():
+        kind, files = (
+            (entry.get("kind"), entry.get("files", [entry.get("file")])) if isinstance(entry, dict) else ("?", [])
+        )
+        yield f"  {name:<24} {kind!s:<24} {', '.join(map(str, files)) if isinstance(files, list) else files}"
+    yield f"random numbers of {len(manifest.ranks)} process(es)"
+
+
+def print_verification(folder: Path) -> list[str]:
+    """Verifies a checkpoint, prints the problems and returns them. A terminal shows the progress."""
+    try:
+        manifest = read_manifest(folder)
+    except CheckpointError as error:
+        _print(f"{folder}: {error}")
+        return [str(error)]
+    problems = verify(folder, manifest, progress=_progress(folder, manifest.size)).problems
+    _print(f"{folder}: {'damaged' if problems else 'whole'}, {len(manifest.files)} files, {_size(manifest.size)}")
+    _print_all(f"  {problem}" for problem in problems)
+    return problems
+
+
+def _progress(folder: Path, total: int) -> Callable[[int], None] | None:
+    if not sys.stderr.isatty():
+        return None
+    read = 0
+
+    def step(count: int) -> None:
+        nonlocal read
+        read += count
+        end = "\r" if read < total else "\r\x1b[K"
+        print(f"{folder.name}: {100 * read / max(total, 1):3.0f} %", end=end, file=sys.stderr, flush=True)
+
+    return step
+
+
+def compare(first: Path, second: Path) -> Iterator[str]:
+    """A line for each difference between two whole checkpoints.
+
+    Raises: CheckpointError if a checkpoint is damaged.
+    """
+    manifests = read_manifest(first), read_manifest(second)
+    for folder, manifest in zip((first, second), manifests, strict=True):
+        require_whole(folder, manifest)
+    one, other = manifests
+    yield from _compare_json("about", one.about, other.about)
+    for name in dict.fromkeys([*one.items, *other.items]):
+        if name not in other.items or name not in one.items:
+            yield f"{name}: only in {first if name in one.items else second}"
+        else:
+            yield from _compare_json(name, one.items[name], other.items[name])
+    yield from _compare_json("ranks", one.ranks, other.ranks)
+    for name in sorted(one.files.keys() | other.files.keys()):
+        if name not in other.files or name not in one.files:
+            yield f"{name}: only in {first if name in one.files else second}"
+        elif one.files[name] != other.files[name] and name.endswith(SUFFIX):
+            yield from _compare_tensors(name, TensorFile(first / name), TensorFile(second / name))
+        elif one.files[name] != other.files[name]:
+            yield f"{name}: another content"
+
+
+def _compare_tensors(file: str, first: TensorFile, second: TensorFile) -> Iterator[str]:
+    count = 0
+    for name in sorted({*first.names, *second.names}):
+        if name not in first.names or name not in second.names:
+            line = f"only in the {'first' if name in first.names else 'second'}"
+        elif first.shape_and_dtype(name) != second.shape_and_dtype(name):
+            line = f"{_words(*first.shape_and_dtype(name))} and {_words(*second.shape_and_dtype(name))}"
+        elif _as_bytes(first[name]).equal(_as_bytes(second[name])):
+            continue
+        else:
+            line = _distance(first[name], second[name])
+        count += 1
+        if count <= LIMIT:
+            yield f"{file}: {name}: {line}"
+    if count > LIMIT:
+        yield f"{file}: and {count - LIMIT} tensors more"
+
+
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(-1).view(torch.uint8)
+
+
+def _distance(first: torch.Tensor, second: torch.Tensor) -> str:
+    if first.is_floating_point():
+        distance = (first.double() - second.double()).abs()
+        return f"{int((distance != 0).sum())} of {first.numel()} numbers differ, by {distance.max().item():.3g} at most"
+    return f"{int((first != second).sum())} of {first.numel()} numbers differ"
+
+
+def _compare_json(path: str, first: Any, second: Any) -> Iterator[str]:
+    if isinstance(first, dict) and isinstance(second, dict):
+        for key in dict.fromkeys([*first, *second]):
+            if key not in first or key not in second:
+                yield f"{path}.{key}: only in the {'first' if key in first else 'second'}"
+            else:
+                yield from _compare_json(f"{path}.{key}", first[key], second[key])
+    elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second) <= LIMIT:
+        for index, pair in enumerate(zip(first, second, strict=True)):
+            yield from _compare_json(f"{path}[{index}]", *pair)
+    elif first != second:
+        yield f"{path}: {_short(first)} and {_short(second)}"
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _words(shape: tuple[int, ...], dtype: torch.dtype) -> str:
+    return f"{str(dtype).removeprefix('torch.')}{list(shape)}"
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            break
+        count /= 1000
+    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

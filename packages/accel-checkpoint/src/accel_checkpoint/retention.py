@@ -1,0 +1,49 @@
+"""Numbered checkpoints: finds them, numbers the next, and removes the oldest."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from accel_checkpoint.filesystem import Filesystem
+from accel_checkpoint.verify import is_whole
+
+_NAME = re.compile(r"checkpoint_(\d+)")
+
+
+def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
+    """The number and path of each folder called checkpoint_<number>, whole or not, the oldest first."""
+    matches = [(_NAME.fullmatch(path.name), path) for path in folder.iterdir()] if folder.is_dir() else []
+    return sorted((int(match[1]), path) for match, path in matches if match is not None and path.is_dir())
+
+
+def list_whole_checkpoints(folder: Path) -> list[tuple[int, Path]]:
+    """The number and path of each whole checkpoint, the oldest first."""
+    return [(number, path) for number, path in list_checkpoints(folder) if is_whole(path)]
+
+
+def next_number(folder: Path) -> int:
+    """The highest number in the folder plus 1, whether that checkpoint is whole or not; 0 in an empty folder."""
+    names = [_NAME.fullmatch(path.name) for path in folder.iterdir()] if folder.is_dir() else []
+    return max((int(match[1]) for match in names if match is not None), default=-1) + 1
+
+
+def checkpoint_path(folder: Path, number: int) -> Path:
+    """The path of the checkpoint with this number."""
+    return folder / f"checkpoint_{number}"
+
+
+def retain(folder: Path, limit: int, filesystem: Filesystem | None = None) -> list[Path]:
+    """Removes all whole checkpoints but the newest `limit`, and returns the paths of those that it removed.
+
+    The newest checkpoint must be on the disk when this is called.
+    """
+    filesystem = filesystem or Filesystem()
+    whole = list_whole_checkpoints(folder)
+    outdated = [path for _, path in whole[: max(0, len(whole) - limit)]]
+    for path in outdated:
+        # under its name a checkpoint is whole or gone
+        hidden = path.parent / f".{path.name}.00000000.saving"
+        filesystem.rename(path, hidden)
+        filesystem.remove(hidden)
+    return outdated
