@@ -4,6 +4,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 import torch
@@ -11,15 +12,15 @@ from accel_checkpoint import save_object, save_weights
 from accel_checkpoint.atomic_write import atomic_write
 
 
-def text(words: str) -> Callable[[Path], None]:
-    def write(path: Path) -> None:
-        path.write_text(words)
+def text(words: str) -> Callable[[BinaryIO], None]:
+    def write(file: BinaryIO) -> None:
+        file.write(words.encode())
 
     return write
 
 
-def full(path: Path) -> None:
-    path.write_text("half of")
+def full(file: BinaryIO) -> None:
+    file.write(b"half of")
     raise OSError(28, "No space left on device")
 
 
@@ -41,7 +42,7 @@ def test_a_failure_in_any_of_them_leaves_the_folder_as_it_was(tmp_path: Path) ->
 
 
 def test_an_interrupt_leaves_nothing_aside_either(tmp_path: Path) -> None:
-    def interrupted(path: Path) -> None:
+    def interrupted(file: BinaryIO) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -52,7 +53,7 @@ def test_an_interrupt_leaves_nothing_aside_either(tmp_path: Path) -> None:
 def test_while_it_is_written_the_file_has_another_name(tmp_path: Path) -> None:
     seen: list[str] = []
 
-    def look(path: Path) -> None:
+    def look(file: BinaryIO) -> None:
         seen.extend(one.name for one in tmp_path.iterdir())
 
     atomic_write({tmp_path / "model.bin": look})

@@ -16,9 +16,22 @@ from typing import Any
 
 import pytest
 import torch
-from accel_checkpoint import Manifest, StagedCheckpoint, TensorFile, collect, is_whole, read_manifest, recover, verify
+from accel_checkpoint import (
+    CheckpointError,
+    Manifest,
+    StagedCheckpoint,
+    TensorFile,
+    collect,
+    is_whole,
+    load_checkpoint_in_model,
+    read_manifest,
+    recover,
+    save_weights,
+    verify,
+)
 from accel_checkpoint import retention as names
 from accel_checkpoint.filesystem import FileDigest, Filesystem
+from torch import nn
 
 ROOT = 0
 #: parts of what is not durable that are tried at one moment
@@ -296,3 +309,46 @@ def test_the_folders_above_the_first_checkpoint_are_as_durable(tmp_path: Path, m
     log, ends, _ = recorded(tmp_path / "disk", monkeypatch, "run/checkpoints/checkpoint_{}", 3)
     states = verdicts(tmp_path / "state", log, ends, "run/checkpoints", False)
     assert [what for _, what in states if what] == []
+
+
+def weights_in(folder: Path) -> set[float]:
+    """The numbers of the weights that can be loaded from the folder; none if they are refused."""
+    model = nn.Module()
+    for name in "ab":
+        model.register_buffer(name, torch.zeros(5))
+    try:
+        load_checkpoint_in_model(model, folder, strict=True)
+    except CheckpointError:
+        return set()
+    return {number for tensor in model.state_dict().values() for number in tensor.tolist()}
+
+
+@pytest.mark.parametrize("sizes", [(20, 20, 20), (40, 40, 40), (20, 40, 20)], ids=["shards", "a file", "both"])
+def test_no_power_cut_mixes_the_weights_of_two_saves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...]
+) -> None:
+    """Rule 14: of files in a folder that is there already, among others."""
+    (tmp_path / "disk").mkdir()
+    with monkeypatch.context() as patched:
+        filesystem = Recorder(tmp_path / "disk", patched)
+        patched.setattr("accel_checkpoint.atomic_write.Filesystem", lambda: filesystem)
+        patched.setattr(Path, "unlink", lambda path, missing_ok=False: filesystem.remove(path) if path.exists() else 0)
+        patched.setattr(Filesystem, "remove", lambda self, path: os.unlink(path))
+        ends = [0]
+        for number, size in enumerate(sizes):
+            state = {"a": torch.full((5,), float(number)), "b": torch.full((5,), float(number))}
+            save_weights(state, tmp_path / "disk", max_shard_size=size)
+            ends.append(len(filesystem.log))
+    seen = set[str]()
+    for moment, tree in crashes(filesystem.log, random.Random(5)):
+        if repr(tree) in seen:
+            continue
+        seen.add(repr(tree))
+        build(tree, tmp_path / "state")
+        loaded = weights_in(tmp_path / "state")
+        shutil.rmtree(tmp_path / "state")
+        acknowledged = sum(end <= moment for end in ends) - 2
+        assert loaded in ({float(acknowledged)}, {float(acknowledged + 1)}, set()), (moment, tree.keys())
+        may_refuse = moment not in ends[1:] and (20 in sizes or acknowledged < 0)
+        assert loaded or may_refuse, "an acknowledged save is lost"
+    assert len(seen) > 10

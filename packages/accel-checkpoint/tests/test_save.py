@@ -1,13 +1,14 @@
 import json
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 import torch
 from accel_checkpoint import CheckpointError, load_checkpoint_in_model, save_weights
-from accel_checkpoint.pickle_file import write_pickle
-from accel_checkpoint.safetensors_file import write_safetensors
+from accel_checkpoint.filesystem import Filesystem
 from accel_testing import Mlp, assert_same_numbers
 from safetensors.torch import load_file
 from torch import nn
@@ -131,18 +132,20 @@ def test_weights_in_the_other_format_stay(tmp_path: Path, safe: bool, before: An
     assert other.items() < contents(tmp_path).items()
 
 
-def failing(real: Callable[..., None], at: int) -> Callable[..., None]:
-    """`real`, which writes half a file and raises at its call number `at`."""
-    calls: list[int] = []
+class Failing(Filesystem):
+    """Writes half of its file number `at`, and raises."""
 
-    def write(tensors: Any, path: Path, **options: Any) -> None:
-        calls.append(1)
-        real(tensors, path, **options)
-        if len(calls) == at:
-            path.write_bytes(path.read_bytes()[:100])
-            raise OSError(28, "No space left on device")
+    def __init__(self, at: int) -> None:
+        self.at = at
 
-    return write
+    @contextmanager
+    def create(self, path: Path) -> Iterator[BinaryIO]:
+        self.at -= 1
+        with super().create(path) as file:
+            yield file
+            if self.at == 0:
+                file.truncate(100)
+                raise OSError(28, "No space left on device")
 
 
 @pytest.mark.parametrize("size", [500, "1GB"])
@@ -153,8 +156,7 @@ def test_a_save_that_fails_midway_leaves_the_old_files_and_nothing_else(
     """Feature row S89, rule 14: the old checkpoint is whole, though the new one has files of the same names."""
     save_weights(model(1).state_dict(), tmp_path, max_shard_size=size, safe_serialization=safe)
     before = contents(tmp_path)
-    name, real = ("write_safetensors", write_safetensors) if safe else ("write_pickle", write_pickle)
-    monkeypatch.setattr(f"accel_checkpoint.save.{name}", failing(real, at))
+    monkeypatch.setattr("accel_checkpoint.atomic_write.Filesystem", partial(Failing, at))
     with pytest.raises(OSError, match="No space left"):
         save_weights(model(2).state_dict(), tmp_path, max_shard_size=200, safe_serialization=safe)
     assert contents(tmp_path) == before

@@ -20,6 +20,22 @@ def test_tensors_can_be_safetensors(tmp_path: Path) -> None:
     assert_same_numbers(load_file(tmp_path / "w.safetensors")["w"], torch.ones(3, 2), atol=0)
 
 
+def test_tensors_that_share_memory_are_each_written_whole(tmp_path: Path) -> None:
+    whole = torch.arange(6.0)
+    tensors = {"whole": whole, "again": whole, "part": whole[2:4], "shaped": whole.view(2, 3)}
+    save_object(tensors, tmp_path / "w.safetensors", safe_serialization=True)
+    assert_same_numbers(load_file(tmp_path / "w.safetensors"), tensors, atol=0)
+
+
+@pytest.mark.parametrize(
+    "tensor", [torch.ones(1, device="meta"), torch.ones(1, dtype=torch.complex128), torch.eye(2).to_sparse()], ids=str
+)
+def test_what_safetensors_cannot_hold_is_named_with_its_reason(tmp_path: Path, tensor: torch.Tensor) -> None:
+    with pytest.raises(CheckpointError, match=r"safetensors cannot hold w: "):
+        save_object({"w": tensor}, tmp_path / "w.safetensors", safe_serialization=True)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_other_things_cannot(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"a mapping of names to tensors, found a list; use safe_serialization"):
         save_object([1], tmp_path / "w.safetensors", safe_serialization=True)

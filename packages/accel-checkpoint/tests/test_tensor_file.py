@@ -131,7 +131,7 @@ def test_what_the_format_has_no_name_for_is_told_with_its_reason() -> None:
     tensors = {
         "good": torch.ones(1),
         "double": torch.ones(1, dtype=torch.complex128),
-        "odd": torch.zeros(1, dtype=torch.float8_e4m3fnuz),
+        "odd": torch.zeros(1, dtype=torch.float8_e8m0fnu),
         "sparse": torch.eye(2).to_sparse(),
         "nowhere": torch.ones(1, device="meta"),
     }

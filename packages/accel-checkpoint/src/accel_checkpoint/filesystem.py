@@ -13,8 +13,6 @@ from typing import BinaryIO
 
 from xxhash import xxh3_128
 
-from accel_checkpoint.errors import CheckpointError
-
 
 @dataclass(frozen=True, slots=True)
 class FileDigest:
@@ -134,13 +132,3 @@ def _free_bytes(folder: Path) -> str:
     except OSError:
         return "its disk does not answer"
     return f"the disk of {folder} has {usage.free:,} of {usage.total:,} bytes free"
-
-
-def explained(error: OSError, folder: Path) -> CheckpointError:
-    """The error of a disk in words."""
-    return CheckpointError(f"no checkpoint could be written to {folder} {explain(error, folder)}")
-
-
-def not_written(error: OSError, path: Path) -> OSError:
-    """The same error of a file, in the words that a checkpoint has."""
-    return OSError(error.errno, f"{path} could not be written {explain(error, path.parent)}")

@@ -1,4 +1,4 @@
-"""Writes a model's weights: safetensors or torch's own format, one file or shards with an index."""
+"""Saves the weights of a model as safetensors or in torch's own format, in one file or in shards with an index."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 
 from accel_checkpoint.atomic_write import atomic_write
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.pickle_file import write_pickle
-from accel_checkpoint.safetensors_file import write_safetensors
 from accel_checkpoint.shard_plan import plan_shards
 from accel_checkpoint.sizes import size_in_bytes
+from accel_checkpoint.tensor_file import write_tensors
 
 SAFETENSORS = ("model", ".safetensors")
 PICKLED = ("pytorch_model", ".bin")
 INDEX = ".index.json"
-ALIASES = "accel.aliases"  # in the metadata of a safetensors file: names that share another one's tensor
+ALIASES = "accel.aliases"  # in the metadata of a safetensors file: names that share the tensor of another name
 
 
 def save_weights(
@@ -30,14 +31,14 @@ def save_weights(
     max_shard_size: int | str = "10GB",
     safe_serialization: bool = True,
 ) -> Path:
-    """The path of what opens the written weights: the one file, or the index of its shards.
+    """Saves weights and returns the path that opens them: the file, or the index of its shards.
 
-    Files appear under their names when all of them are whole, the one that opens the others last. Files of an earlier
-    save in this format that are not part of this one are removed; the other format's stay. Tensors that share memory
-    are stored once. A save that fails while it gives names leaves the earlier weights, or none that can be opened.
+    Files get their names when all files are whole, and the index gets its name last. Then files of an earlier save in
+    the same format are removed; files of the other format stay. Tensors that share all memory are stored once. If a
+    save fails while it renames files, the folder has the earlier weights, or none that can be opened.
 
-    Raises: CheckpointError when `directory` is a file, or a value is no tensor; ValueError for a size that is none;
-    OSError with what to do where the disk refuses.
+    Raises: CheckpointError if `directory` is a file, or if a value is no tensor or does not fit the format; ValueError
+    if the size is not valid; OSError that tells what to do if the disk refuses.
     """
     folder = Path(directory)
     if folder.exists() and not folder.is_dir():
@@ -49,12 +50,12 @@ def save_weights(
     plan = plan_shards(state, stem=stem, suffix=suffix, max_bytes=size_in_bytes(max_shard_size))
     folder.mkdir(parents=True, exist_ok=True)
     weight_map: dict[str, str] = {}
-    writers: dict[Path, Callable[[Path], None]] = {}
+    writers: dict[Path, Callable[[BinaryIO], None]] = {}
     for file, tensors in plan.files.items():
         aliases = plan.aliases_in(file)
         if safe_serialization:
             metadata = {ALIASES: json.dumps(aliases)} if aliases else {}
-            writers[folder / file] = partial(write_safetensors, tensors, metadata=metadata)
+            writers[folder / file] = partial(write_tensors, tensors, metadata=metadata)
         else:
             tensors = tensors | {alias: tensors[name] for alias, name in aliases.items()}
             writers[folder / file] = partial(write_pickle, tensors)
@@ -72,20 +73,20 @@ def save_weights(
     return folder / opens
 
 
-def _write_text(text: str, path: Path) -> None:
-    path.write_text(text, encoding="utf-8")
+def _write_text(text: str, file: BinaryIO) -> None:
+    file.write(text.encode())
 
 
 def shards_in(folder: Path, stem: str, suffix: str) -> list[Path]:
-    """Every shard of one format in a folder, by name; of whichever save."""
+    """The shards of one format in a folder, of any save, by name."""
     shard = re.compile(rf"{re.escape(stem)}-\d{{5}}-of-\d{{5}}{re.escape(suffix)}")
     return sorted(path for path in folder.iterdir() if shard.fullmatch(path.name))
 
 
 def _remove_stale(folder: Path, stem: str, suffix: str, written: set[str]) -> None:
-    """Removes weights of an earlier save in this format, which a reader could take for this one's."""
+    """Removes the weights of an earlier save in this format, which a reader could mix up with this save."""
     single = folder / f"{stem}{suffix}"
-    # What opens shards goes before them.
+    # An index goes before its shards.
     for path in (single, folder / f"{single.name}{INDEX}", *shards_in(folder, stem, suffix)):
         if path.name not in written:
             path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Writes one object to one file, whole or not at all."""
+"""Writes one object into one file, whole or not at all."""
 
 from __future__ import annotations
 
@@ -12,22 +12,19 @@ import torch
 from accel_checkpoint.atomic_write import atomic_write
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.pickle_file import write_pickle
-from accel_checkpoint.safetensors_file import write_safetensors
+from accel_checkpoint.tensor_file import write_tensors
 
 
 def save_object(value: Any, path: str | Path, *, safe_serialization: bool = False) -> None:
-    """Writes `value` to `path`: by `torch.save`, or as safetensors, which takes a mapping of names to tensors.
+    """Writes `value` to `path` with `torch.save`, or a mapping of names to tensors as safetensors.
 
-    Raises: CheckpointError for anything else that is to be safetensors.
+    Raises: CheckpointError if safetensors cannot hold the value; OSError that tells what to do if the disk refuses.
     """
-    target = Path(path)
-    if not safe_serialization:
-        atomic_write({target: partial(write_pickle, value)})
-        return
-    if not isinstance(value, Mapping) or not all(isinstance(one, torch.Tensor) for one in value.values()):
+    if safe_serialization and not (
+        isinstance(value, Mapping) and all(isinstance(entry, torch.Tensor) for entry in value.values())
+    ):
         raise CheckpointError(
             f"safetensors holds a mapping of names to tensors, found a {type(value).__name__}; use"
             " safe_serialization=False"
         )
-    tensors = {name: one.contiguous() for name, one in value.items()}
-    atomic_write({target: partial(write_safetensors, tensors, metadata={})})
+    atomic_write({Path(path): partial(write_tensors if safe_serialization else write_pickle, value)})

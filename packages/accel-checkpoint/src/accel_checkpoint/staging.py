@@ -15,7 +15,7 @@ import torch
 from xxhash import xxh3_64
 
 from accel_checkpoint.errors import CheckpointError
-from accel_checkpoint.filesystem import FileDigest, Filesystem, explained
+from accel_checkpoint.filesystem import FileDigest, Filesystem, explain
 from accel_checkpoint.manifest import MANIFEST, Manifest, is_checkpoint, is_inside, read_manifest
 from accel_checkpoint.tensor_file import serialize
 from accel_checkpoint.verify import is_whole, verify
@@ -137,7 +137,8 @@ class StagedCheckpoint:
         try:
             yield
         except OSError as error:
-            raise explained(error, self.target) from error
+            words = f"no checkpoint could be written to {self.target} {explain(error, self.target)}"
+            raise CheckpointError(words) from error
 
 
 def require_replaceable(target: Path) -> None:

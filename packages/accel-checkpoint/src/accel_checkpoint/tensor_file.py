@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -36,6 +36,8 @@ NAMES: dict[torch.dtype, str] = {
     torch.float64: "F64",
     torch.float8_e4m3fn: "F8_E4M3",
     torch.float8_e5m2: "F8_E5M2",
+    torch.float8_e4m3fnuz: "F8_E4M3FNUZ",
+    torch.float8_e5m2fnuz: "F8_E5M2FNUZ",
     torch.complex64: "C64",
 }
 
@@ -63,10 +65,15 @@ def serialize(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] |
 
     Contiguous tensors on the CPU are not copied. Others are copied to the CPU one at a time. Spaces fill the header, so
     that the numbers begin at a multiple of 8 bytes.
+
+    Raises: CheckpointError that names each tensor that the format cannot hold.
     """
+    unsupported = find_unsupported(tensors)
+    if unsupported:
+        raise CheckpointError(f"safetensors cannot hold {'; '.join(unsupported)}")
     # wide numbers first: each begins at a multiple of its width
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    header: dict[str, Any] = {"__metadata__": dict(metadata or {"format": "pt"})}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", **(metadata or {})}}
     end = 0
     for name in order:
         begin, end = end, end + tensors[name].numel() * tensors[name].element_size()
@@ -85,6 +92,13 @@ def serialize(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] |
             for start in range(0, len(numbers), PIECE):
                 yield numbers[start : start + PIECE]
             del numbers, tensor  # before the next is made
+
+
+def write_tensors(
+    tensors: Mapping[str, torch.Tensor], file: BinaryIO, metadata: Mapping[str, str] | None = None
+) -> None:
+    """Writes the content of a safetensors file into the open file."""
+    file.writelines(serialize(tensors, metadata))
 
 
 def view_bytes(tensor: torch.Tensor) -> memoryview:
