@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from accel_checkpoint import AsyncWriter, Manifest, Snapshot, StagedCheckpoint, TensorFile, is_whole
+from accel_checkpoint import AsyncWriter, Manifest, Snapshot, StagedCheckpoint, TensorFile, is_whole, plan_shards
 from accel_testing import Mlp
 from torch import nn
 
@@ -76,6 +76,14 @@ def test_it_has_the_names_dtypes_and_numbers_of_what_was_taken() -> None:
             assert torch.equal(copy, tensor.detach())
             assert not copy.requires_grad
             assert copy.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr() or not copy.numel()
+
+
+def test_tensors_of_a_gpu_are_copied_into_pinned_memory(device: torch.device) -> None:
+    """Weights too: a plan of shards leaves them where they are."""
+    plan = plan_shards({"w": torch.ones(4, device=device)}, stem="model", suffix=".safetensors", max_bytes=100)
+    copy = Snapshot().take(plan.files)["model.safetensors"]["w"]
+    assert copy.is_pinned() == (device.type == "cuda")
+    assert copy.tolist() == [1.0] * 4
 
 
 def test_its_memory_is_kept_from_one_to_the_next_and_no_more_of_it_is() -> None:

@@ -106,6 +106,22 @@ def test_views_and_tensors_out_of_order_are_saved_by_value_and_size(tmp_path: Pa
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 20_000
 
 
+def test_pickled_weights_are_plain_tensors_on_the_cpu_in_memory_of_their_own(
+    tmp_path: Path, device: torch.device
+) -> None:
+    base, wave = torch.arange(4.0, device=device).view(2, 2), torch.tensor([1 + 2j], device=device)
+    views = {"flat": base.view(-1), "crossed": base.t(), "row": base[1], "wide": base[:1].expand(3, 2)}
+    state = {**views, "bits": base.view(torch.int32), "conjugate": wave.conj(), "negative": wave.conj().imag}
+    read = torch.load(save_weights(state, tmp_path, safe_serialization=False))
+    assert list(read) == list(state)
+    for name, tensor in read.items():
+        assert torch.equal(tensor, state[name].cpu()), name
+        assert tensor.is_contiguous()
+        assert not any((tensor.is_conj(), tensor.is_neg()))
+        assert tensor.device.type == "cpu"
+        assert tensor.untyped_storage().nbytes() == tensor.nbytes, "the memory behind the view is written too"
+
+
 @pytest.mark.parametrize("safe", [True, False])
 @pytest.mark.parametrize("before", [500, "1GB"])
 @pytest.mark.parametrize("now", [500, 800, "1GB"])

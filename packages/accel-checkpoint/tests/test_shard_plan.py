@@ -55,7 +55,7 @@ def test_tied_weights_are_stored_once_under_the_first_name() -> None:
     assert layout.total_bytes == 32
 
 
-def test_other_views_of_the_same_memory_are_no_aliases_and_are_copied_out() -> None:
+def test_other_views_of_the_same_memory_are_no_aliases() -> None:
     base = torch.arange(4.0).view(2, 2)
     state = {
         "base": base,
@@ -70,10 +70,6 @@ def test_other_views_of_the_same_memory_are_no_aliases_and_are_copied_out() -> N
     (tensors,) = layout.files.values()
     assert layout.aliases == {}
     assert all(torch.equal(tensors[name], state[name]) for name in state)
-    assert all(tensor.is_contiguous() for tensor in tensors.values())
-    assert len({tensor.untyped_storage().data_ptr() for tensor in tensors.values()}) == len(state)
-    sizes = {name: tensor.untyped_storage().nbytes() for name, tensor in tensors.items()}
-    assert sizes == {name: tensor.numel() * tensor.element_size() for name, tensor in state.items()}
 
 
 def test_a_lazy_conjugate_is_no_alias_of_its_original() -> None:
@@ -83,8 +79,6 @@ def test_a_lazy_conjugate_is_no_alias_of_its_original() -> None:
     (tensors,) = layout.files.values()
     assert tensors["conjugate"].tolist() == [1 - 2j]
     assert tensors["negative"].tolist() == [-2.0]
-    assert not tensors["conjugate"].is_conj()
-    assert not tensors["negative"].is_neg()
 
 
 def test_empty_tensors_are_no_aliases_of_each_other() -> None:
@@ -93,20 +87,23 @@ def test_empty_tensors_are_no_aliases_of_each_other() -> None:
     assert [list(tensors) for tensors in layout.files.values()] == [["a", "b"]]
 
 
-def test_whole_tensors_on_the_cpu_are_not_copied() -> None:
-    weight = torch.ones(4, requires_grad=True)
-    (tensors,) = planned({"w": weight}).files.values()
-    assert tensors["w"].data_ptr() == weight.data_ptr()
-    assert not tensors["w"].requires_grad
+def test_a_plan_copies_no_tensor() -> None:
+    """A save that goes on in the background has one copy of the weights, in the memory of its snapshot."""
+    weight = torch.ones(2, 4, requires_grad=True)
+    (tensors,) = planned({"whole": weight, "turned": weight.t(), "part": weight[1]}).files.values()
+    assert {tensor.untyped_storage().data_ptr() for tensor in tensors.values()} == {weight.data_ptr()}
+    assert not any(tensor.requires_grad for tensor in tensors.values())
+
+
+def test_tensors_stay_on_their_device(device: torch.device) -> None:
+    """Also on one that nothing can be copied from, which stands for any."""
+    for place in (device, torch.device("meta")):
+        (tensors,) = planned({"w": torch.ones(3, device=place)}).files.values()
+        assert tensors["w"].device == place
 
 
 def test_nothing_is_one_empty_file() -> None:
     assert planned({}).files == {"model.safetensors": {}}
-
-
-def test_tensors_of_a_device_are_brought_to_the_cpu(device: torch.device) -> None:
-    (tensors,) = planned({"w": torch.ones(3, device=device)}).files.values()
-    assert tensors["w"].device == torch.device("cpu")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8, torch.float64])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from accel import Accelerator
-from accel_checkpoint import CheckpointError, encode, read_manifest
+from accel_checkpoint import CheckpointError, Snapshot, encode, read_manifest
 from accel_checkpoint.filesystem import Filesystem
 from accel_testing import MakeWorld, RankFailure
 from safetensors.torch import load_file
@@ -246,6 +246,24 @@ def test_what_is_written_behind_is_what_was_there_at_the_call(tmp_path: Path, sl
     for number, expected in enumerate(hashes):
         accelerator.load_state(tmp_path / str(number))
         assert hash_of(model) == expected
+
+
+def test_weights_are_copied_once_for_a_save_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the snapshot, which alone can pin its memory for a GPU; parts of larger tensors are no exception."""
+    accelerator, model, take = Accelerator(cpu=True), nn.Linear(3, 2), Snapshot.take
+    model.weight = nn.Parameter(torch.arange(15.0).view(5, 3)[1:3])
+    trained(accelerator, model)
+    places = list[set[int]]()
+
+    def noted(self: Snapshot, files: Any) -> Any:
+        places.append({tensor.data_ptr() for tensor in files["model.safetensors"].values()})
+        return take(self, files)
+
+    monkeypatch.setattr(Snapshot, "take", noted)
+    accelerator.save_state(tmp_path / "saved", asynchronous=True)
+    accelerator.wait_for_checkpoint()
+    assert places == [{parameter.data_ptr() for parameter in model.parameters()}]
+    assert load_file(tmp_path / "saved" / "model.safetensors")["weight"].equal(model.weight)
 
 
 def test_training_goes_on_while_a_checkpoint_is_written_and_the_next_save_waits(

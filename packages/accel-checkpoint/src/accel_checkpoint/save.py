@@ -58,7 +58,7 @@ def save_weights(
             writers[folder / file] = partial(write_tensors, tensors, metadata=metadata)
         else:
             tensors = tensors | {alias: tensors[name] for alias, name in aliases.items()}
-            writers[folder / file] = partial(write_pickle, tensors)
+            writers[folder / file] = partial(_write_pickled, tensors)
         weight_map |= dict.fromkeys(tensors, file)
     opens = next(iter(plan.files))
     if len(plan.files) > 1:
@@ -71,6 +71,29 @@ def save_weights(
     atomic_write(writers, remove_first=[folder / opens] if replaced else [])
     _remove_stale(folder, stem, suffix, {path.name for path in writers})
     return folder / opens
+
+
+def _write_pickled(tensors: Mapping[str, torch.Tensor], file: BinaryIO) -> None:
+    storages: set[int] = set()
+    own: dict[int, torch.Tensor] = {}
+    for tensor in tensors.values():
+        if id(tensor) not in own:
+            own[id(tensor)] = _own_storage(tensor, storages)
+    write_pickle({name: own[id(tensor)] for name, tensor in tensors.items()}, file)
+
+
+def _own_storage(tensor: torch.Tensor, storages: set[int]) -> torch.Tensor:
+    """The tensor on the CPU; a copy if it is a part of its storage, which torch.save would write as a whole.
+
+    Tensors that share a storage are copied too. The addresses of storages that are not copied are added to `storages`.
+    """
+    tensor = tensor.to("cpu").resolve_conj().resolve_neg()
+    storage = tensor.untyped_storage()
+    whole = tensor.is_contiguous() and storage.nbytes() == tensor.nbytes
+    if not whole or storage.data_ptr() in storages:
+        return tensor.clone(memory_format=torch.contiguous_format)
+    storages.add(storage.data_ptr())
+    return tensor
 
 
 def _write_text(text: str, file: BinaryIO) -> None:

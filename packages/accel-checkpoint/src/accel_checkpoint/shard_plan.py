@@ -10,9 +10,9 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class ShardPlan:
-    """The tensors of each file, in order. `aliases` maps a name to the name under which its tensor is stored.
+    """The tensors of each file, in order, where they are: nothing is copied.
 
-    Units: bytes.
+    `aliases` maps a name to the name under which its tensor is stored. Units: bytes.
     """
 
     files: dict[str, dict[str, torch.Tensor]]
@@ -36,37 +36,23 @@ def plan_shards(
     first_of: dict[tuple[object, ...], str] = {}
     shards: list[dict[str, torch.Tensor]] = [{}]
     filled = total = 0
-    taken: set[int] = set()
     for name, tensor in state.items():
         first = first_of.setdefault(_memory(name, tensor), name)
         if first != name and _is_same(tensor, state[first]):
             aliases[name] = first
             continue
         size = tensor.numel() * tensor.element_size()
-        turns = name not in apart and bool(shards[-1]) and next(iter(shards[-1])) in apart
-        if shards[-1] and (turns or filled + size > max_bytes):
+        follows_apart = name not in apart and bool(shards[-1]) and next(iter(shards[-1])) in apart
+        if shards[-1] and (follows_apart or filled + size > max_bytes):
             shards.append({})
             filled = 0
-        shards[-1][name] = _by_itself(tensor.detach().to("cpu").resolve_conj().resolve_neg(), taken)
+        shards[-1][name] = tensor.detach()
         filled += size
         total += size
     if len(shards) == 1:
         return ShardPlan({f"{stem}{suffix}": shards[0]}, aliases, total)
     names = [f"{stem}-{number:05d}-of-{len(shards):05d}{suffix}" for number in range(1, len(shards) + 1)]
     return ShardPlan(dict(zip(names, shards, strict=True)), aliases, total)
-
-
-def _by_itself(tensor: torch.Tensor, taken: set[int]) -> torch.Tensor:
-    """The tensor in memory that no other tensor shares: a view or a part of another one is copied out.
-
-    `taken` has the addresses of what was returned as it is, and is added to.
-    """
-    storage = tensor.untyped_storage()
-    whole = tensor.is_contiguous() and storage.nbytes() == tensor.numel() * tensor.element_size()
-    if whole and storage.data_ptr() not in taken:
-        taken.add(storage.data_ptr())
-        return tensor
-    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _memory(name: str, tensor: torch.Tensor) -> tuple[object, ...]:
@@ -78,5 +64,5 @@ def _memory(name: str, tensor: torch.Tensor) -> tuple[object, ...]:
 
 
 def _is_same(tensor: torch.Tensor, first: torch.Tensor) -> bool:
-    # XLA says of a transposed or cut view that it lies as the whole does: there only the numbers tell
+    # XLA gives a transposed or cut view the strides of the whole tensor: there only the numbers tell
     return tensor.data_ptr() != 0 or torch.equal(tensor, first)
