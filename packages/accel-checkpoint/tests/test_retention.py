@@ -169,6 +169,44 @@ def test_a_checkpoint_gets_its_name_back(tmp_path: Path) -> None:
     assert not recover(checkpoint_path(tmp_path, 1))
 
 
+class Overtaken(Filesystem):
+    """Another machine does the same just before each rename."""
+
+    def rename(self, path: Path, to: Path) -> None:
+        super().rename(path, to)
+        super().rename(path, to)
+
+
+class Taken(Filesystem):
+    """Another machine gives another checkpoint the name just before each rename."""
+
+    def rename(self, path: Path, to: Path) -> None:
+        save(to, 7)
+        super().rename(path, to)
+
+
+@pytest.mark.parametrize(("filesystem", "number"), [(Overtaken(), 1), (Taken(), 7)])
+def test_of_machines_that_recover_at_the_same_time_none_is_refused(
+    tmp_path: Path, filesystem: Filesystem, number: int
+) -> None:
+    """On a disk that they share each machine's first process tries, before a load."""
+    save(tmp_path / "last", 1)
+    (tmp_path / "last").rename(tmp_path / ".last.0123abcd.old")
+    assert recover(tmp_path / "last", filesystem)
+    assert number_of(tmp_path / "last") == number
+
+
+def test_a_disk_that_refuses_to_recover_is_told(tmp_path: Path) -> None:
+    class Full(Filesystem):
+        def rename(self, path: Path, to: Path) -> None:
+            raise OSError(5, "Input/output error")
+
+    save(tmp_path / "last", 1)
+    (tmp_path / "last").rename(tmp_path / ".last.0123abcd.old")
+    with pytest.raises(OSError, match="Input/output"):
+        recover(tmp_path / "last", Full())
+
+
 def test_nothing_gets_a_name_that_is_taken_or_is_not_whole(tmp_path: Path) -> None:
     series(tmp_path, 1)
     half = left_half(tmp_path, ".last.0123abcd.old")

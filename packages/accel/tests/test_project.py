@@ -271,6 +271,26 @@ def test_a_checkpoint_that_lost_its_name_in_a_crash_has_it_again(by: str, tmp_pa
     assert by == "load" or not (tmp_path / ".latest.89abcdef.saving").exists()
 
 
+def test_a_load_goes_on_if_another_machine_has_just_given_a_checkpoint_its_name_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a shared disk the first process of each machine tries it, and one of them is the first."""
+    accelerator, model = naming(tmp_path)
+    accelerator.project_configuration.automatic_checkpoint_naming = False
+    folder = accelerator.save_state(tmp_path / "latest")
+    folder.rename(tmp_path / ".latest.01234567.old")
+    fill(model, 6.0)
+    rename = Filesystem.rename
+
+    def overtaken(self: Filesystem, path: Path, to: Path) -> None:
+        rename(self, path, to)
+        rename(self, path, to)
+
+    monkeypatch.setattr(Filesystem, "rename", overtaken)
+    accelerator.load_state(folder)
+    assert model.weight.unique().tolist() != [6.0]
+
+
 def on_each_node(folder: str) -> tuple[bool, str]:
     accelerator, _ = naming(folder, save_on_each_node=True)
     return bool(accelerator.is_local_main_process), accelerator.save_state().name

@@ -171,13 +171,20 @@ def remove_replaced(old: Path, target: Path, filesystem: Filesystem) -> None:
 
 
 def recover(target: Path, filesystem: Filesystem | None = None) -> bool:
-    """Gives a checkpoint its name back if a save was cut off while it replaced it. Returns whether it did."""
+    """Gives a checkpoint its name back if a save was cut off while it replaced the checkpoint.
+
+    Processes of several machines may call this at the same time. Returns whether there was such a checkpoint.
+    """
     if has_content(target) or not target.parent.is_dir():
         return False
     for path in reversed(_by_time(target.parent, OLD)):
         match = OLD.fullmatch(path.name)
         if match is not None and match[1] == _stem(target.name) and is_whole(path):
-            (filesystem or Filesystem()).rename(path, target)
+            try:
+                (filesystem or Filesystem()).rename(path, target)
+            except OSError:
+                if path.exists() and not has_content(target):  # else another process was faster
+                    raise
             return True
     return False
 
