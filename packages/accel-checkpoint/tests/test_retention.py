@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import stat
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,7 +22,15 @@ from accel_checkpoint import (
     require_whole,
 )
 from accel_checkpoint.filesystem import Filesystem
-from accel_checkpoint.retention import checkpoint_path, list_checkpoints, list_whole_checkpoints, next_number, retain
+from accel_checkpoint.hidden_folder import hidden_path
+from accel_checkpoint.retention import checkpoint_path, list_checkpoints, next_number, retain
+
+
+def list_whole_checkpoints(folder: Path) -> list[tuple[int, Path]]:
+    return [(number, path) for number, path in list_checkpoints(folder) if is_whole(path)]
+
+
+HIDDEN = re.compile(r"\..+\.[0-9a-f]{8}-[0-9a-f]{8}\.(saving|old)")
 
 
 def save(target: Path, number: int, filesystem: Filesystem | None = None) -> None:
@@ -54,9 +63,8 @@ def series(folder: Path, *numbers: int) -> None:
         save(checkpoint_path(folder, number), number)
 
 
-def left_half(folder: Path, name: str) -> Path:
+def left_half(path: Path) -> Path:
     """What a process leaves that dies while it saves."""
-    path = folder / name
     path.mkdir(parents=True)
     (path / "model.safetensors").write_bytes(b"half of")
     return path
@@ -70,8 +78,8 @@ def with_others(folder: Path) -> dict[str, bytes | None]:
         save(folder / name, 7)
     (folder / "checkpoint_99").write_text("a file")
     (folder / ".notes.saving").mkdir()
-    (folder / ".x.zzzzzzzz.saving").mkdir()
-    (folder / ".x.00112233.old.txt").write_text("mine")
+    (folder / ".x.zzzzzzzz-zzzzzzzz.saving").mkdir()
+    (folder / ".x.00112233-00112233.old.txt").write_text("mine")
     return contents(folder)
 
 
@@ -91,7 +99,7 @@ def test_a_number_is_not_given_twice(tmp_path: Path) -> None:
     assert next_number(tmp_path) == 0
     series(tmp_path, 0)
     assert next_number(tmp_path) == 1
-    left_half(tmp_path, "checkpoint_5")
+    left_half(tmp_path / "checkpoint_5")
     assert next_number(tmp_path) == 6
     assert [number for number, _ in list_whole_checkpoints(tmp_path)] == [0]
 
@@ -100,7 +108,7 @@ def test_a_number_is_not_given_twice(tmp_path: Path) -> None:
 def test_the_newest_whole_ones_are_kept_and_nobody_elses_are_touched(tmp_path: Path, limit: int) -> None:
     before = with_others(tmp_path)
     series(tmp_path, 1, 3, 8, 20)
-    half = left_half(tmp_path, "checkpoint_30")
+    half = left_half(tmp_path / "checkpoint_30")
     os.truncate(tmp_path / "checkpoint_8" / "words.txt", 3)
     removed = retain(tmp_path, limit)
     whole = [1, 3, 20]
@@ -108,7 +116,7 @@ def test_the_newest_whole_ones_are_kept_and_nobody_elses_are_touched(tmp_path: P
     assert [path.name for path in removed] == [f"checkpoint_{number}" for number in whole[:-limit]]
     assert half.is_dir()
     assert {name: one for name, one in contents(tmp_path).items() if name in before} == before
-    assert not [name for name in os.listdir(tmp_path) if name.endswith(".00000000.saving")]
+    assert not [name for name in os.listdir(tmp_path) if HIDDEN.fullmatch(name)]
 
 
 def test_what_goes_is_whole_under_its_name_or_gone(tmp_path: Path) -> None:
@@ -141,17 +149,15 @@ def test_a_link_to_a_checkpoint_goes_without_the_checkpoint(tmp_path: Path) -> N
 def test_tidying_removes_what_was_cut_off_and_nothing_else(tmp_path: Path) -> None:
     before = with_others(tmp_path)
     series(tmp_path, 1)
-    left_half(tmp_path, ".checkpoint_2.0123abcd.saving")
-    left_half(tmp_path, ".checkpoint_1.0123abcd.old")
-    (tmp_path / ".checkpoint_3.0123abcd.saving").symlink_to(tmp_path / "best")
-    (tmp_path / ".checkpoint_4.0123abcd.saving").write_text("a file")
+    left_half(hidden_path(tmp_path / "checkpoint_2", "saving"))
+    left_half(hidden_path(tmp_path / "checkpoint_1", "old"))
+    others = [hidden_path(tmp_path / f"checkpoint_{number}", "saving") for number in (3, 4)]
+    others[0].symlink_to(tmp_path / "best")
+    others[1].write_text("a file")
     collect(tmp_path)
     left = contents(tmp_path)
     assert {name: one for name, one in left.items() if name in before} == before
-    assert {name for name in left if name.endswith(("abcd.saving", "abcd.old"))} == {
-        ".checkpoint_3.0123abcd.saving",
-        ".checkpoint_4.0123abcd.saving",
-    }
+    assert {name for name in left if HIDDEN.fullmatch(name)} == {path.name for path in others}
     assert number_of(checkpoint_path(tmp_path, 1)) == 1
     collect(tmp_path / "nothing")
     assert collect(tmp_path / "nothing") == []
@@ -159,8 +165,8 @@ def test_tidying_removes_what_was_cut_off_and_nothing_else(tmp_path: Path) -> No
 
 def test_a_checkpoint_gets_its_name_back(tmp_path: Path) -> None:
     series(tmp_path, 1, 2)
-    checkpoint_path(tmp_path, 1).rename(tmp_path / ".checkpoint_1.0123abcd.old")
-    left_half(tmp_path, ".checkpoint_1.ffffffff.old")
+    checkpoint_path(tmp_path, 1).rename(hidden_path(checkpoint_path(tmp_path, 1), "old"))
+    left_half(hidden_path(checkpoint_path(tmp_path, 1), "old"))
     assert collect(tmp_path / "nothing") == []
     collect(tmp_path)
     assert [number for number, _ in list_whole_checkpoints(tmp_path)] == [1, 2]
@@ -191,7 +197,7 @@ def test_of_machines_that_recover_at_the_same_time_none_is_refused(
 ) -> None:
     """On a disk that they share each machine's first process tries, before a load."""
     save(tmp_path / "last", 1)
-    (tmp_path / "last").rename(tmp_path / ".last.0123abcd.old")
+    (tmp_path / "last").rename(hidden_path(tmp_path / "last", "old"))
     assert recover(tmp_path / "last", filesystem)
     assert number_of(tmp_path / "last") == number
 
@@ -202,14 +208,14 @@ def test_a_disk_that_refuses_to_recover_is_told(tmp_path: Path) -> None:
             raise OSError(5, "Input/output error")
 
     save(tmp_path / "last", 1)
-    (tmp_path / "last").rename(tmp_path / ".last.0123abcd.old")
+    (tmp_path / "last").rename(hidden_path(tmp_path / "last", "old"))
     with pytest.raises(OSError, match="Input/output"):
         recover(tmp_path / "last", Full())
 
 
 def test_nothing_gets_a_name_that_is_taken_or_is_not_whole(tmp_path: Path) -> None:
     series(tmp_path, 1)
-    half = left_half(tmp_path, ".last.0123abcd.old")
+    half = left_half(hidden_path(tmp_path / "last", "old"))
     assert not recover(tmp_path / "last")
     assert half.is_dir()
     assert not is_whole(tmp_path / "last")

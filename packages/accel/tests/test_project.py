@@ -11,6 +11,7 @@ from accel import Accelerator
 from accel.utils import ProjectConfiguration
 from accel_checkpoint import CheckpointError, is_whole
 from accel_checkpoint.filesystem import Filesystem
+from accel_checkpoint.hidden_folder import hidden_path
 from accel_state import release
 from accel_testing import MakeWorld, RankFailure
 from torch import nn
@@ -260,15 +261,16 @@ def test_a_checkpoint_that_lost_its_name_in_a_crash_has_it_again(by: str, tmp_pa
     accelerator.project_configuration.automatic_checkpoint_naming = False
     fill(model, 5.0)
     folder = accelerator.save_state(tmp_path / "latest")
-    shutil.copytree(folder, tmp_path / ".latest.89abcdef.saving")
-    folder.rename(tmp_path / ".latest.01234567.old")
+    stage, old = hidden_path(folder, "saving"), hidden_path(folder, "old")
+    shutil.copytree(folder, stage)
+    folder.rename(old)
     fill(model, 6.0)
     if by == "save":
         accelerator.save_state(tmp_path / "another")
     accelerator.load_state(folder)
     assert model.weight.unique().tolist() == [5.0]
-    assert not (tmp_path / ".latest.01234567.old").exists()
-    assert by == "load" or not (tmp_path / ".latest.89abcdef.saving").exists()
+    assert not old.exists()
+    assert by == "load" or not stage.exists()
 
 
 def test_a_load_goes_on_if_another_machine_has_just_given_a_checkpoint_its_name_back(
@@ -278,7 +280,7 @@ def test_a_load_goes_on_if_another_machine_has_just_given_a_checkpoint_its_name_
     accelerator, model = naming(tmp_path)
     accelerator.project_configuration.automatic_checkpoint_naming = False
     folder = accelerator.save_state(tmp_path / "latest")
-    folder.rename(tmp_path / ".latest.01234567.old")
+    folder.rename(hidden_path(folder, "old"))
     fill(model, 6.0)
     rename = Filesystem.rename
 

@@ -7,13 +7,14 @@ from accel_checkpoint.json_state import decode, encode
 from accel_checkpoint.load import load_checkpoint_in_model, weight_files
 from accel_checkpoint.manifest import Manifest, read_manifest
 from accel_checkpoint.parallel_copy import parallel_copy
+from accel_checkpoint.recovery import collect, recover
 from accel_checkpoint.save import save_weights
 from accel_checkpoint.save_object import save_object
 from accel_checkpoint.shard_plan import plan_shards
 from accel_checkpoint.sizes import size_in_bytes
-from accel_checkpoint.staging import StagedCheckpoint, collect, recover, require_replaceable, require_whole
+from accel_checkpoint.staging import StagedCheckpoint, require_replaceable
 from accel_checkpoint.tensor_file import TensorFile, serialize
-from accel_checkpoint.verify import is_whole, verify
+from accel_checkpoint.verify import is_whole, require_whole, verify
 
 __all__ = [
     "AsyncWriter",

@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -66,12 +66,8 @@ class Filesystem:
 
     def write(self, path: Path, content: Iterable[memoryview | bytes]) -> FileDigest:
         """Writes a new file, which is on the disk when this returns, and hashes it on the way."""
-        hasher = Hasher()
         with self.create(path) as file:
-            for piece in content:
-                hasher.add(piece)
-                _write_all(file.fileno(), piece)
-        return hasher.digest()
+            return FileDigest.of(_write_each(file.fileno(), content))
 
     def link(self, path: Path, source: Path) -> bool:
         """Gives the file `source` a second name; False if the file system cannot."""
@@ -83,36 +79,43 @@ class Filesystem:
 
     def flush_file(self, path: Path) -> None:
         """Returns when the content of a file is on the disk."""
-        _flush(path, os.O_RDONLY)
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
 
     def flush_folder(self, path: Path) -> None:
         """Returns when the names in a folder are on the disk."""
-        _flush(path, os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
     def rename(self, path: Path, to: Path) -> None:
         """Renames a file or folder in one step. A file replaces a file; a folder replaces an empty folder."""
         path.replace(to)
 
     def remove(self, path: Path) -> None:
-        """Removes a file, or a folder with its content."""
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        """Removes a file, or a folder with its content. Another process may remove the same folder."""
+        while path.is_dir() and not path.is_symlink():
+            with suppress(FileNotFoundError):
+                shutil.rmtree(path)
+        path.unlink(missing_ok=True)
 
 
-def _write_all(descriptor: int, piece: memoryview | bytes) -> None:
-    rest = memoryview(piece)
-    while len(rest):
-        rest = rest[os.write(descriptor, rest) :]
-
-
-def _flush(path: Path, flags: int) -> None:
-    descriptor = os.open(path, flags)
+def has_content(folder: Path) -> bool:
+    """Whether a folder exists and is not empty."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        return any(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _write_each(descriptor: int, content: Iterable[memoryview | bytes]) -> Iterator[memoryview | bytes]:
+    for piece in content:
+        rest = memoryview(piece)
+        while len(rest):
+            rest = rest[os.write(descriptor, rest) :]
+        yield piece
 
 
 def explain(error: OSError, folder: Path) -> str:
@@ -125,8 +128,7 @@ def explain(error: OSError, folder: Path) -> str:
 
 
 def _free_bytes(folder: Path) -> str:
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
+    folder = next(parent for parent in (folder, *folder.parents) if parent.exists())
     try:
         usage = shutil.disk_usage(folder)
     except OSError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,8 @@ import torch
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.manifest import MANIFEST, Manifest, read_manifest
 from accel_checkpoint.retention import list_checkpoints
-from accel_checkpoint.staging import require_whole
 from accel_checkpoint.tensor_file import TensorFile
-from accel_checkpoint.verify import is_whole, verify
+from accel_checkpoint.verify import is_whole, require_whole, verify
 
 SUFFIX = ".safetensors"
 #: the most differences that are listed
@@ -26,26 +25,22 @@ def run(name: str, paths: Sequence[str]) -> int:
 
     Raises: CheckpointError if there is no checkpoint.
     """
-    folders = [Path(path) for path in paths]
-    if name == "ls":
-        _print_all(list_lines(folders[0]))
-        return 0
+    first, *others = (Path(path) for path in paths)
     if name == "verify":
-        problems = [print_verification(folder) for folder in checkpoints_in(folders[0])]
+        problems = [print_verification(folder) for folder in checkpoints_in(first)]
         return int(any(problems))
-    differences = list(compare(folders[0], folders[1]))
-    _print_all(differences or ["no difference"])
-    return int(bool(differences))
+    if name == "diff":
+        differences = list(compare(first, *others))
+        _print(*differences or ["no difference"])
+        return int(bool(differences))
+    _print(*list_lines(first))
+    return 0
 
 
-def _print_all(lines: Iterable[str]) -> None:
+def _print(*lines: str) -> None:
+    """Prints lines without control characters, which a foreign file could send to the terminal."""
     for line in lines:
-        _print(line)
-
-
-def _print(line: str) -> None:
-    """Prints a line without control characters, which a foreign file could send to the terminal."""
-    print("".join(character if character.isprintable() else "?" for character in line))
+        print("".join(character if character.isprintable() else "?" for character in line))
 
 
 def checkpoints_in(path: Path) -> list[Path]:
@@ -57,8 +52,8 @@ def checkpoints_in(path: Path) -> list[Path]:
         return [path]
     for folder in (path, path / "checkpoints"):
         visible = [child for child in folder.iterdir() if not child.name.startswith(".")] if folder.is_dir() else []
-        unfinished = {child for _, child in list_checkpoints(folder)}  # a numbered folder may have no manifest
-        checkpoints = {child for child in visible if (child / MANIFEST).exists()} | unfinished
+        checkpoints = {child for child in visible if (child / MANIFEST).exists()}
+        checkpoints |= {child for _, child in list_checkpoints(folder)}  # these may have no manifest
         if checkpoints:
             return sorted(checkpoints, key=_number_and_name)
     reason = "no checkpoint of accel is in it" if path.is_dir() else "there is no such folder"
@@ -96,10 +91,9 @@ def _contents(folder: Path, manifest: Manifest) -> Iterator[str]:
     yield f"  {'in all':<40} {_size(manifest.size):>11}"
     yield "state:"
     for name, entry in manifest.items.items():
-        kind, files = (
-            (entry.get("kind"), entry.get("files", [entry.get("file")])) if isinstance(entry, dict) else ("?", [])
-        )
-        yield f"  {name:<24} {kind!s:<24} {', '.join(map(str, files)) if isinstance(files, list) else files}"
+        files = entry.get("files", [entry.get("file")])
+        names = ", ".join(map(str, files)) if isinstance(files, list) else files
+        yield f"  {name:<24} {entry.get('kind')!s:<24} {names}"
     yield f"random numbers of {len(manifest.ranks)} process(es)"
 
 
@@ -112,7 +106,7 @@ def print_verification(folder: Path) -> list[str]:
         return [str(error)]
     problems = verify(folder, manifest, progress=_progress(folder, manifest.size)).problems
     _print(f"{folder}: {'damaged' if problems else 'whole'}, {len(manifest.files)} files, {_size(manifest.size)}")
-    _print_all(f"  {problem}" for problem in problems)
+    _print(*(f"  {problem}" for problem in problems))
     return problems
 
 
@@ -135,10 +129,9 @@ def compare(first: Path, second: Path) -> Iterator[str]:
 
     Raises: CheckpointError if a checkpoint is damaged.
     """
-    manifests = read_manifest(first), read_manifest(second)
-    for folder, manifest in zip((first, second), manifests, strict=True):
-        require_whole(folder, manifest)
-    one, other = manifests
+    one, other = read_manifest(first), read_manifest(second)
+    require_whole(first, one)
+    require_whole(second, other)
     yield from _compare_json("about", one.about, other.about)
     for name in dict.fromkeys([*one.items, *other.items]):
         if name not in other.items or name not in one.items:

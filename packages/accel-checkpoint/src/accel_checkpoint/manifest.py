@@ -8,6 +8,7 @@ import json
 import os
 import stat
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -90,11 +91,10 @@ def is_checkpoint(folder: Path) -> bool:
     """Whether a folder has a manifest that accel wrote, damaged or not."""
     beginning = json.dumps({"format": FORMAT}, separators=(",", ":")).encode()[:-1]
     try:
-        descriptor = open_regular(folder / MANIFEST)
+        with open_regular(folder / MANIFEST) as file:
+            return file.read(len(beginning)) == beginning
     except CheckpointError:
         return False
-    with os.fdopen(descriptor, "rb") as file:
-        return file.read(len(beginning)) == beginning
 
 
 def read_regular(path: Path, limit: int) -> bytes:
@@ -102,16 +102,15 @@ def read_regular(path: Path, limit: int) -> bytes:
 
     Raises: CheckpointError if it is missing, larger, a link, a pipe or a folder. Units: bytes.
     """
-    descriptor = open_regular(path)
-    with os.fdopen(descriptor, "rb") as file:
-        size = os.fstat(descriptor).st_size
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
         if size > limit:
             raise CheckpointError(f"{path} has {size:,} bytes: more than {limit:,} are not read")
         return file.read(limit + 1)
 
 
-def open_regular(path: Path) -> int:
-    """Opens a regular file and returns its descriptor.
+def open_regular(path: Path) -> FileIO:
+    """Opens a regular file for reading, without a buffer.
 
     Raises: CheckpointError if it is missing, a link, a pipe or a folder.
     """
@@ -125,7 +124,7 @@ def open_regular(path: Path) -> int:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise CheckpointError(f"{path} is no regular file")
-    return descriptor
+    return FileIO(descriptor)
 
 
 def is_inside(name: str) -> bool:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from accel_checkpoint.filesystem import Filesystem
+from accel_checkpoint.recovery import discard
 from accel_checkpoint.verify import is_whole
 
 _NAME = re.compile(r"checkpoint_(\d+)")
@@ -15,11 +16,6 @@ def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
     """The number and path of each folder called checkpoint_<number>, whole or not, the oldest first."""
     matches = [(_NAME.fullmatch(path.name), path) for path in folder.iterdir()] if folder.is_dir() else []
     return sorted((int(match[1]), path) for match, path in matches if match is not None and path.is_dir())
-
-
-def list_whole_checkpoints(folder: Path) -> list[tuple[int, Path]]:
-    """The number and path of each whole checkpoint, the oldest first."""
-    return [(number, path) for number, path in list_checkpoints(folder) if is_whole(path)]
 
 
 def next_number(folder: Path) -> int:
@@ -39,11 +35,8 @@ def retain(folder: Path, limit: int, filesystem: Filesystem | None = None) -> li
     The newest checkpoint must be on the disk when this is called.
     """
     filesystem = filesystem or Filesystem()
-    whole = list_whole_checkpoints(folder)
-    outdated = [path for _, path in whole[: max(0, len(whole) - limit)]]
+    whole = [path for _, path in list_checkpoints(folder) if is_whole(path)]
+    outdated = whole[: max(0, len(whole) - limit)]
     for path in outdated:
-        # under its name a checkpoint is whole or gone
-        hidden = path.parent / f".{path.name}.00000000.saving"
-        filesystem.rename(path, hidden)
-        filesystem.remove(hidden)
+        discard(path, filesystem)
     return outdated

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import os
-import re
-import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import final
 
 import torch
-from xxhash import xxh3_64
 
 from accel_checkpoint.errors import CheckpointError
-from accel_checkpoint.filesystem import FileDigest, Filesystem, explain
+from accel_checkpoint.filesystem import FileDigest, Filesystem, explain, has_content
+from accel_checkpoint.hidden_folder import hidden_path, locked
 from accel_checkpoint.manifest import MANIFEST, Manifest, is_checkpoint, is_inside, read_manifest
+from accel_checkpoint.recovery import remove_replaced
 from accel_checkpoint.tensor_file import serialize
-from accel_checkpoint.verify import is_whole, verify
-
-#: the most bytes of a name before an ending
-LONGEST_STEM = 220
-#: the names of folders that are being written, and of checkpoints that others have replaced
-STAGE, OLD = re.compile(r"\.(.+)\.[0-9a-f]{8}\.saving"), re.compile(r"\.(.+)\.[0-9a-f]{8}\.old")
 
 
 @final
@@ -38,11 +31,12 @@ class StagedCheckpoint:
         self.filesystem = filesystem or Filesystem()
         self.files: dict[str, FileDigest] = {}
         require_replaceable(self.target)
-        self.path = self.target.parent / f".{_stem(self.target.name)}.{secrets.token_hex(4)}.saving"
-        self._lock: int | None = None
+        self.path = hidden_path(self.target, "saving")
+        self._lock = ExitStack()
         with self._explained():
             self.filesystem.make_folder(self.path)
-            self._lock = _locked(self.path)
+        with suppress(OSError):  # a file system without locks
+            self._lock.enter_context(locked(self.path))
 
     def write_tensors(
         self, name: str, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None
@@ -94,43 +88,51 @@ class StagedCheckpoint:
 
         Raises: CheckpointError. The message tells if the checkpoint is there in spite of the error.
         """
-        old: Path | None = None
-        with self._explained():
-            if has_content(self.target):
-                if not replace:
-                    return False
-                old = self.target.parent / f".{_stem(self.target.name)}.{secrets.token_hex(4)}.old"
-                self.filesystem.rename(self.target, old)
+        replaced: list[Path] = []
+        with ExitStack() as locks:
+            with self._explained():
+                try:
+                    while not self._take_name():
+                        if not replace:
+                            return False
+                        with suppress(OSError):  # a file system without locks
+                            locks.enter_context(locked(self.target))
+                        replaced.append(hidden_path(self.target, "old"))
+                        with suppress(FileNotFoundError):  # another save has moved it
+                            self.filesystem.rename(self.target, replaced[-1])
+                except OSError:
+                    if replaced and replaced[-1].exists() and not has_content(self.target):
+                        self.filesystem.rename(replaced[-1], self.target)
+                    raise
+            self._lock.close()
             try:
-                self.filesystem.rename(self.path, self.target)
-            except OSError:
-                if old is not None:
-                    self.filesystem.rename(old, self.target)
-                if not replace and has_content(self.target):
-                    return False
-                raise
-        self._unlock()
-        try:
-            self.filesystem.flush_folder(self.target.parent)
-            if old is not None:
-                remove_replaced(old, self.target, self.filesystem)
-        except OSError as error:
-            raise CheckpointError(
-                f"the checkpoint {self.target} is there, but its disk may not keep it ({error}); look at the disk"
-            ) from error
+                self.filesystem.flush_folder(self.target.parent)
+                for old in replaced:
+                    remove_replaced(old, self.target, self.filesystem)
+            except OSError as error:
+                raise CheckpointError(
+                    f"the checkpoint {self.target} is there, but its disk may not keep it ({error}); look at the disk"
+                ) from error
         return True
 
     def abandon(self) -> None:
         """Removes the hidden folder, as far as the disk allows."""
-        self._unlock()
+        self._lock.close()
         with suppress(OSError):
             if self.path.exists():
                 self.filesystem.remove(self.path)
 
-    def _unlock(self) -> None:
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            os.close(lock)
+    def _take_name(self) -> bool:
+        """Renames the hidden folder; False if the target is not empty."""
+        if has_content(self.target):
+            return False
+        try:
+            self.filesystem.rename(self.path, self.target)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):  # another process was faster
+                return False
+            raise
+        return True
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -156,118 +158,7 @@ def require_replaceable(target: Path) -> None:
             )
 
 
-def remove_replaced(old: Path, target: Path, filesystem: Filesystem) -> None:
-    """Moves the files that users had put into the old checkpoint to the new one, and removes the old one."""
-    known = {MANIFEST, *_files_of(old)}
-    files = [path for path in sorted(old.rglob("*")) if path.is_symlink() or not path.is_dir()]
-    for path in files:
-        name = path.relative_to(old)
-        if name.as_posix() not in known and not os.path.lexists(target / name):
-            if not (target / name).parent.is_dir():
-                filesystem.make_folder((target / name).parent)
-            filesystem.rename(path, target / name)
-            filesystem.flush_folder((target / name).parent)
-    filesystem.remove(old)
-
-
-def recover(target: Path, filesystem: Filesystem | None = None) -> bool:
-    """Gives a checkpoint its name back if a save was cut off while it replaced the checkpoint.
-
-    Processes of several machines may call this at the same time. Returns whether there was such a checkpoint.
-    """
-    if has_content(target) or not target.parent.is_dir():
-        return False
-    for path in reversed(_by_time(target.parent, OLD)):
-        match = OLD.fullmatch(path.name)
-        if match is not None and match[1] == _stem(target.name) and is_whole(path):
-            try:
-                (filesystem or Filesystem()).rename(path, target)
-            except OSError:
-                if path.exists() and not has_content(target):  # else another process was faster
-                    raise
-            return True
-    return False
-
-
-def collect(parent: Path, filesystem: Filesystem | None = None) -> list[str]:
-    """Removes the hidden folders of saves that were cut off, and returns their names."""
-    filesystem, removed = filesystem or Filesystem(), []
-    for path in _by_time(parent, STAGE):
-        if _is_left(path):  # otherwise its writer lives
-            filesystem.remove(path)
-            removed.append(path.name)
-    for path in _by_time(parent, OLD):
-        match = OLD.fullmatch(path.name)
-        stem = match[1] if match is not None else ""
-        target = next((child for child in parent.iterdir() if _stem(child.name) == stem), parent / stem)
-        if not recover(target, filesystem) and has_content(target) and path.exists():
-            remove_replaced(path, target, filesystem)
-            removed.append(path.name)
-    return removed
-
-
-def _stem(name: str) -> str:
-    """The name, shortened if an ending would make it too long."""
-    if len(name.encode(errors="surrogateescape")) <= LONGEST_STEM:
-        return name
-    return f"{name[: LONGEST_STEM // 8]}~{xxh3_64(name.encode(errors='surrogateescape')).hexdigest()}"
-
-
-def _by_time(parent: Path, pattern: re.Pattern[str]) -> list[Path]:
-    """The folders whose names match, the oldest first."""
-    folders = []
-    for path in parent.iterdir() if parent.is_dir() else []:
-        with suppress(OSError):
-            if pattern.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
-                folders.append((path.stat().st_mtime_ns, path))
-    return [path for _, path in sorted(folders)]
-
-
-def _is_left(stage: Path) -> bool:
-    lock = _locked(stage)
-    if lock is None:
-        return False
-    os.close(lock)
-    return True
-
-
-def _locked(folder: Path) -> int | None:
-    """A descriptor that locks the folder until it is closed or its process ends; None if the folder is locked."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
-def has_content(folder: Path) -> bool:
-    """Whether a folder exists and is not empty."""
-    try:
-        return any(folder.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-
-
-def _files_of(folder: Path) -> list[str]:
-    try:
-        return list(read_manifest(folder).files)
-    except CheckpointError:
-        return []  # then no file in it is known to be of the checkpoint
-
-
 def _read_pieces(path: Path) -> Iterator[bytes]:
     with path.open("rb", buffering=0) as file:
         while piece := file.read(1 << 20):
             yield piece
-
-
-def require_whole(folder: Path, manifest: Manifest, names: Iterable[str] | None = None) -> None:
-    """Verifies the files of a checkpoint, all or only `names`.
-
-    Raises: CheckpointError that lists every file that differs from the manifest.
-    """
-    problems = verify(folder, manifest, names).problems
-    if problems:
-        raise CheckpointError(f"the checkpoint {folder} is damaged:\n  " + "\n  ".join(problems))

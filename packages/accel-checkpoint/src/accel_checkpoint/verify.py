@@ -51,17 +51,24 @@ def verify(
     return VerifyResult(problems, {name: result for name, result in by_name.items() if isinstance(result, dict)})
 
 
+def require_whole(folder: Path, manifest: Manifest, names: Iterable[str] | None = None) -> None:
+    """Verifies the files of a checkpoint, all or only `names`.
+
+    Raises: CheckpointError that lists every file that differs from the manifest.
+    """
+    problems = verify(folder, manifest, names).problems
+    if problems:
+        raise CheckpointError(f"the checkpoint {folder} is damaged:\n  " + "\n  ".join(problems))
+
+
 def is_whole(folder: Path) -> bool:
     """Whether a folder is a committed checkpoint: its manifest is valid, and each file has the size in it."""
     try:
         manifest = read_manifest(folder)
         for name, expected in manifest.files.items():
-            descriptor = open_regular(folder / name)
-            try:
-                if os.fstat(descriptor).st_size != expected.size:
+            with open_regular(folder / name) as file:
+                if os.fstat(file.fileno()).st_size != expected.size:
                     return False
-            finally:
-                os.close(descriptor)
     except (CheckpointError, OSError):
         return False
     return True
@@ -75,17 +82,13 @@ def _read(
     for parent in path.relative_to(folder).parents:
         if (folder / parent).is_symlink() and parent != Path():
             return f"{folder / parent} is a link"
-    try:
-        descriptor = open_regular(path)
-    except CheckpointError as error:
-        return str(error)
     hasher = Hasher()
-    with os.fdopen(descriptor, "rb", buffering=0) as file:
-        size = os.fstat(descriptor).st_size
-        if size != expected.size:
-            return f"{path} has {size:,} bytes: {expected.size:,} were written"
-        kept = _allocate(path) if keep else None
-        try:
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != expected.size:
+                return f"{path} has {size:,} bytes: {expected.size:,} were written"
+            kept = _allocate(path) if keep else None
             for buffer in chain(_buffers(size, kept or {}), repeat(memoryview(bytearray(PIECE)))):
                 count = 0
                 while count < len(buffer) and (more := file.readinto(buffer[count:])):
@@ -95,8 +98,10 @@ def _read(
                     progress(count)
                 if count < len(buffer):
                     break
-        except OSError as error:
-            return f"{path} cannot be read: {error}"
+    except CheckpointError as error:
+        return str(error)
+    except OSError as error:
+        return f"{path} cannot be read: {error}"
     return kept if hasher.digest() == expected else f"{path} is damaged: its content is not what was written"
 
 

@@ -1,0 +1,109 @@
+"""Hidden folders beside a checkpoint, in which saves write and remove: whose they are, and if they are still used."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from xxhash import xxh3_64
+
+#: the most bytes of a name before an ending
+LONGEST_STEM = 220
+#: how long nothing changes in a hidden folder of another machine before it counts as abandoned
+ABANDONED_AFTER_S = 24 * 3600
+
+_NAME = re.compile(r"\.(.+)\.([0-9a-f]{8})-[0-9a-f]{8}\.(saving|old)")
+
+
+class HiddenFolder(NamedTuple):
+    """A hidden folder, with the parts of its name.
+
+    `kind` is "saving" while a checkpoint is written or removed, and "old" after another checkpoint has replaced it.
+    """
+
+    path: Path
+    stem: str
+    machine: str
+    kind: str
+
+
+def list_hidden_folders(parent: Path) -> list[HiddenFolder]:
+    """All hidden folders in a folder, the oldest first."""
+    folders = []
+    for path in parent.iterdir() if parent.is_dir() else []:
+        with suppress(OSError):
+            if (match := _NAME.fullmatch(path.name)) and path.is_dir() and not path.is_symlink():
+                folders.append((path.stat().st_mtime_ns, HiddenFolder(path, *match.groups())))
+    return [folder for _, folder in sorted(folders)]
+
+
+def hidden_path(target: Path, kind: str) -> Path:
+    """A new path of this kind for a hidden folder beside the target."""
+    return target.parent / f".{shorten(target.name)}.{this_machine()}-{secrets.token_hex(4)}.{kind}"
+
+
+def shorten(name: str) -> str:
+    """The name, shortened if an ending would make it too long."""
+    if len(name.encode(errors="surrogateescape")) <= LONGEST_STEM:
+        return name
+    return f"{name[: LONGEST_STEM // 8]}~{xxh3_64(name.encode(errors='surrogateescape')).hexdigest()}"
+
+
+@cache
+def this_machine() -> str:
+    """Eight digits for the running system, in which processes see each other's locks."""
+    try:
+        system = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:  # not Linux
+        system = platform.node()
+    return xxh3_64(system.encode()).hexdigest()[:8]
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Locks a folder for other processes of this machine until the block or the process ends.
+
+    Raises: BlockingIOError if another process has locked it; OSError if the file system has no locks.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough if the process has forked
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def claimed(folder: HiddenFolder) -> Iterator[bool]:
+    """Locks a hidden folder in the block; False if a save may still use it.
+
+    A folder of this machine is used as long as its save has locked it. Locks of other machines may be invisible, also
+    on a disk that machines share: a folder of another machine is used until nothing in it has changed for a day.
+    """
+    with ExitStack() as lock:
+        try:
+            lock.enter_context(locked(folder.path))
+            abandoned = folder.machine == this_machine() or _is_outdated(folder.path)
+        except BlockingIOError:
+            abandoned = False
+        except OSError:  # a file system without locks
+            abandoned = _is_outdated(folder.path)
+        yield abandoned
+
+
+def _is_outdated(folder: Path) -> bool:
+    try:
+        newest = max(path.lstat().st_ctime for path in (folder, *folder.rglob("*")))
+    except FileNotFoundError:  # it changes now
+        return False
+    return time.time() - newest > ABANDONED_AFTER_S

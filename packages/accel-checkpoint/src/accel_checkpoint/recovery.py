@@ -1,0 +1,78 @@
+"""Cleans up after saves that were cut off, and gives checkpoints their names back."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from accel_checkpoint.errors import CheckpointError
+from accel_checkpoint.filesystem import Filesystem, has_content
+from accel_checkpoint.hidden_folder import HiddenFolder, claimed, hidden_path, list_hidden_folders, shorten
+from accel_checkpoint.manifest import MANIFEST, read_manifest
+from accel_checkpoint.verify import is_whole
+
+
+def recover(target: Path, filesystem: Filesystem | None = None) -> bool:
+    """Gives a checkpoint its name back if a save was cut off while it replaced the checkpoint.
+
+    Processes of several machines may call this at the same time. Returns whether there was such a checkpoint.
+    """
+    if has_content(target):
+        return False
+    for folder in reversed(list_hidden_folders(target.parent)):
+        if folder.kind == "old" and folder.stem == shorten(target.name) and is_whole(folder.path):
+            try:
+                (filesystem or Filesystem()).rename(folder.path, target)
+            except OSError:
+                if folder.path.exists() and not has_content(target):  # else another process was faster
+                    raise
+            return True
+    return False
+
+
+def collect(parent: Path, filesystem: Filesystem | None = None) -> list[str]:
+    """Removes the hidden folders that no save uses any more, and returns their names."""
+    filesystem, removed = filesystem or Filesystem(), []
+    for folder in list_hidden_folders(parent):
+        with claimed(folder) as abandoned:
+            if abandoned and _clean_up(folder, filesystem):
+                removed.append(folder.path.name)
+    return removed
+
+
+def _clean_up(folder: HiddenFolder, filesystem: Filesystem) -> bool:
+    """Removes an abandoned folder; False if it stays because there is no checkpoint that replaced it."""
+    path, parent = folder.path, folder.path.parent
+    if folder.kind == "saving":
+        filesystem.remove(path)
+        return True
+    target = next((child for child in parent.iterdir() if shorten(child.name) == folder.stem), parent / folder.stem)
+    if recover(target, filesystem) or not has_content(target) or not path.exists():
+        return False
+    remove_replaced(path, target, filesystem)
+    return True
+
+
+def remove_replaced(old: Path, target: Path, filesystem: Filesystem) -> None:
+    """Moves the files that users had put into the old checkpoint to the new one, and removes the old one."""
+    names = {MANIFEST}
+    with suppress(CheckpointError):  # then no file is known to be of the checkpoint
+        names |= read_manifest(old).files.keys()
+    files = [path for path in sorted(old.rglob("*")) if path.is_symlink() or not path.is_dir()]
+    with suppress(FileNotFoundError):  # another process has removed it, or given it its name back
+        for path in files:
+            name = path.relative_to(old)
+            if name.as_posix() not in names and not os.path.lexists(target / name):
+                if not (target / name).parent.is_dir():
+                    filesystem.make_folder((target / name).parent)
+                filesystem.rename(path, target / name)
+                filesystem.flush_folder((target / name).parent)
+        discard(old, filesystem)
+
+
+def discard(folder: Path, filesystem: Filesystem) -> None:
+    """Removes a checkpoint, which is whole under its name until it is gone."""
+    hidden = hidden_path(folder, "saving")
+    filesystem.rename(folder, hidden)
+    filesystem.remove(hidden)
