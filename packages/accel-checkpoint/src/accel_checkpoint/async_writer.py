@@ -34,15 +34,14 @@ class Snapshot:
             for name, tensor in tensors.items():
                 copy = earlier.pop((file, name), None)
                 if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
-                    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
+                    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
                 self._copies[file, name] = snapshot[file][name] = copy
                 pairs.append((copy, tensor.detach()))
-        on_cpu = [pair for pair in pairs if pair[1].device.type == "cpu"]
-        on_device = [pair for pair in pairs if pair[1].device.type != "cpu"]
-        for copy, tensor in on_device:  # in the order of this thread's stream
-            copy.copy_(tensor, non_blocking=tensor.device.type == "cuda")
-        parallel_copy(on_cpu)
-        for device in {tensor.device for _, tensor in on_device if tensor.device.type == "cuda"}:
+        for copy, tensor in pairs:  # in the order of this thread's stream
+            if not tensor.is_cpu:
+                copy.copy_(tensor, non_blocking=tensor.is_cuda)
+        parallel_copy((copy, tensor) for copy, tensor in pairs if tensor.is_cpu)
+        for device in {tensor.device for _, tensor in pairs if tensor.is_cuda}:
             torch.cuda.synchronize(device)
         return snapshot
 

@@ -29,7 +29,11 @@ def atomic_write(
     try:
         for path, fill in files.items():
             temporary[path] = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
-            _write(filesystem, path, temporary[path], fill)
+            try:
+                with filesystem.create(temporary[path]) as file:
+                    fill(file)
+            except OSError as error:
+                raise OSError(error.errno, f"{path} could not be written {explain(error, path.parent)}") from error
         outdated = [path for path in remove_first if path.exists()]
         for path in outdated:
             filesystem.remove(path)
@@ -43,14 +47,6 @@ def atomic_write(
         for path in temporary.values():
             path.unlink(missing_ok=True)
         raise
-
-
-def _write(filesystem: Filesystem, path: Path, temporary: Path, fill: Callable[[BinaryIO], None]) -> None:
-    try:
-        with filesystem.create(temporary) as file:
-            fill(file)
-    except OSError as error:
-        raise OSError(error.errno, f"{path} could not be written {explain(error, path.parent)}") from error
 
 
 def _flush_folders(filesystem: Filesystem, paths: Iterable[Path]) -> None:

@@ -69,7 +69,7 @@ def this_machine() -> str:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Locks a folder for other processes of this machine until the block or the process ends.
 
     Raises: BlockingIOError if another process has locked it; OSError if the file system has no locks.
@@ -84,7 +84,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def claimed(folder: HiddenFolder) -> Iterator[bool]:
+def claim(folder: HiddenFolder) -> Iterator[bool]:
     """Locks a hidden folder in the block; False if a save may still use it.
 
     A folder of this machine is used as long as its save has locked it. Locks of other machines may be invisible, also
@@ -92,7 +92,7 @@ def claimed(folder: HiddenFolder) -> Iterator[bool]:
     """
     with ExitStack() as lock:
         try:
-            lock.enter_context(locked(folder.path))
+            lock.enter_context(lock_folder(folder.path))
             abandoned = folder.machine == this_machine() or _is_outdated(folder.path)
         except BlockingIOError:
             abandoned = False

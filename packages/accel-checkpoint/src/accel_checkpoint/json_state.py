@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import ctypes
 import importlib
 import math
 import re
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 
 from accel_checkpoint.errors import CheckpointError
-from accel_checkpoint.tensor_file import find_unsupported
+from accel_checkpoint.tensor_file import find_unsupported, view_bytes
 
 #: the deepest nesting of values, and the most bits of a whole number: Python reads no longer ones from text
 DEEPEST, LONGEST_BITS = 64, 13_000
@@ -120,9 +119,8 @@ class _Encoder:
         if plain.is_nested or plain.layout != torch.strided or plain.is_quantized or plain.is_meta:
             return self.refuse(f"{path}: a tensor that is not plain ({plain.layout}, {plain.device})")
         if self.tensors is None:
-            whole = plain.cpu().resolve_neg().contiguous()
-            numbers = ctypes.string_at(whole.data_ptr(), whole.nbytes) if whole.numel() else b""
-            return {"$inline": [_name(value.dtype), list(value.shape), base64.b64encode(numbers).decode()]}
+            numbers = view_bytes(whole := plain.cpu().resolve_neg().contiguous())
+            return {"$inline": [_name(whole.dtype), list(whole.shape), base64.b64encode(numbers).decode()]}
         name, number = path.removeprefix(".") or "tensor", 1
         while name in self.tensors:
             number += 1

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.materialise import materialise, move, on_meta
-from accel_checkpoint.save import ALIASES, INDEX, PICKLED, SAFETENSORS, shards_in
+from accel_checkpoint.save import INDEX, PICKLED, SAFETENSORS, shards_in
+from accel_checkpoint.tensor_file import TensorFile
 
 
 def weight_files(checkpoint: str | Path) -> list[Path]:
@@ -168,11 +168,8 @@ def read_shapes(file: Path) -> dict[str, tuple[int, ...]]:
     """The shape of each tensor in a weights file, by its name."""
     if file.suffix != ".safetensors":
         return {name: tuple(tensor.shape) for name, tensor in _read_pickled(file).items()}
-    with _open_safetensors(file) as reader:
-        shapes = {name: tuple(reader.get_slice(name).get_shape()) for name in reader.keys()}  # noqa: SIM118 - no mapping
-        for alias, name in _aliases(file, reader).items():
-            shapes[alias] = shapes[name]
-    return shapes
+    reader = TensorFile(file)
+    return {name: reader.shape_and_dtype(stored)[0] for name, stored in reader.stored_names().items()}
 
 
 def read_tensors(file: Path) -> Iterator[tuple[str, torch.Tensor]]:
@@ -180,31 +177,9 @@ def read_tensors(file: Path) -> Iterator[tuple[str, torch.Tensor]]:
     if file.suffix != ".safetensors":
         yield from _read_pickled(file).items()
         return
-    with _open_safetensors(file) as reader:
-        for name in reader.keys():  # noqa: SIM118 - no mapping
-            yield name, reader.get_tensor(name)
-        for alias, name in _aliases(file, reader).items():
-            yield alias, reader.get_tensor(name)
-
-
-def _aliases(file: Path, reader: Any) -> dict[str, str]:
-    try:
-        aliases: dict[str, str] = json.loads((reader.metadata() or {}).get(ALIASES, "{}"))
-        if set(aliases.values()) <= set(reader.keys()):
-            return aliases
-        reason = f"some of {sorted(aliases.values())} are not in the file"
-    except (ValueError, AttributeError, TypeError, RecursionError) as error:
-        reason = str(error)
-    raise CheckpointError(
-        f"{file} is damaged: its metadata {ALIASES!r} is no mapping of names to names in it: {reason}"
-    )
-
-
-def _open_safetensors(file: Path) -> Any:
-    try:
-        return safe_open(file, framework="pt", device="cpu")
-    except SafetensorError as error:
-        raise CheckpointError(f"{file} is damaged or no safetensors file: {error}") from error
+    reader = TensorFile(file)
+    for name, stored in reader.stored_names().items():
+        yield name, reader[stored]
 
 
 def read_plain(file: Path) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import nn
 
@@ -21,7 +19,8 @@ def materialise(model: nn.Module, device: torch.device) -> None:
     """
     by_id: dict[int, torch.Tensor] = {}
     for module in model.modules():
-        for name, tensor in list(_own(module)):
+        own = module.named_parameters(recurse=False, remove_duplicate=False)
+        for name, tensor in [*own, *module.named_buffers(recurse=False, remove_duplicate=False)]:
             if tensor.is_meta:
                 if id(tensor) not in by_id:
                     by_id[id(tensor)] = _empty(tensor, device)
@@ -39,11 +38,6 @@ def move(model: nn.Module, device: torch.device) -> None:
         if moved[name] is not shared:
             owner, _, leaf = name.rpartition(".")
             setattr(model.get_submodule(owner), leaf, shared)
-
-
-def _own(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    yield from module.named_parameters(recurse=False, remove_duplicate=False)
-    yield from module.named_buffers(recurse=False, remove_duplicate=False)
 
 
 def _empty(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

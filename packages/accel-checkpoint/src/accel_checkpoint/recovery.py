@@ -8,7 +8,7 @@ from pathlib import Path
 
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.filesystem import Filesystem, has_content
-from accel_checkpoint.hidden_folder import HiddenFolder, claimed, hidden_path, list_hidden_folders, shorten
+from accel_checkpoint.hidden_folder import HiddenFolder, claim, hidden_path, list_hidden_folders, shorten
 from accel_checkpoint.manifest import MANIFEST, read_manifest
 from accel_checkpoint.verify import is_whole
 
@@ -35,7 +35,7 @@ def collect(parent: Path, filesystem: Filesystem | None = None) -> list[str]:
     """Removes the hidden folders that no save uses any more, and returns their names."""
     filesystem, removed = filesystem or Filesystem(), []
     for folder in list_hidden_folders(parent):
-        with claimed(folder) as abandoned:
+        with claim(folder) as abandoned:
             if abandoned and _clean_up(folder, filesystem):
                 removed.append(folder.path.name)
     return removed

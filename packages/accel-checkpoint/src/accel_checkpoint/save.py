@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,15 +15,14 @@ import torch
 
 from accel_checkpoint.atomic_write import atomic_write
 from accel_checkpoint.errors import CheckpointError
-from accel_checkpoint.pickle_file import write_pickle
+from accel_checkpoint.save_object import write_pickle
 from accel_checkpoint.shard_plan import plan_shards
 from accel_checkpoint.sizes import size_in_bytes
-from accel_checkpoint.tensor_file import write_tensors
+from accel_checkpoint.tensor_file import ALIASES, serialize
 
 SAFETENSORS = ("model", ".safetensors")
 PICKLED = ("pytorch_model", ".bin")
 INDEX = ".index.json"
-ALIASES = "accel.aliases"  # in the metadata of a safetensors file: names that share the tensor of another name
 
 
 def save_weights(
@@ -55,7 +56,7 @@ def save_weights(
         aliases = plan.aliases_in(file)
         if safe_serialization:
             metadata = {ALIASES: json.dumps(aliases)} if aliases else {}
-            writers[folder / file] = partial(write_tensors, tensors, metadata=metadata)
+            writers[folder / file] = methodcaller("writelines", serialize(tensors, metadata))
         else:
             tensors = tensors | {alias: tensors[name] for alias, name in aliases.items()}
             writers[folder / file] = partial(_write_pickled, tensors)
@@ -65,7 +66,7 @@ def save_weights(
         opens = f"{stem}{suffix}{INDEX}"
         index = {"metadata": {"total_size": plan.total_bytes}, "weight_map": weight_map}
         text = json.dumps(index, indent=2, sort_keys=True) + "\n"
-        writers[folder / opens] = partial(_write_text, text)
+        writers[folder / opens] = methodcaller("write", text.encode())
     # An index of the same shards would open a mixture if only some of them could be replaced.
     replaced = len(plan.files) > 1 and any((folder / file).exists() for file in plan.files)
     atomic_write(writers, remove_first=[folder / opens] if replaced else [])
@@ -74,30 +75,14 @@ def save_weights(
 
 
 def _write_pickled(tensors: Mapping[str, torch.Tensor], file: BinaryIO) -> None:
-    storages: set[int] = set()
-    own: dict[int, torch.Tensor] = {}
-    for tensor in tensors.values():
-        if id(tensor) not in own:
-            own[id(tensor)] = _own_storage(tensor, storages)
-    write_pickle({name: own[id(tensor)] for name, tensor in tensors.items()}, file)
-
-
-def _own_storage(tensor: torch.Tensor, storages: set[int]) -> torch.Tensor:
-    """The tensor on the CPU; a copy if it is a part of its storage, which torch.save would write as a whole.
-
-    Tensors that share a storage are copied too. The addresses of storages that are not copied are added to `storages`.
-    """
-    tensor = tensor.to("cpu").resolve_conj().resolve_neg()
-    storage = tensor.untyped_storage()
-    whole = tensor.is_contiguous() and storage.nbytes() == tensor.nbytes
-    if not whole or storage.data_ptr() in storages:
-        return tensor.clone(memory_format=torch.contiguous_format)
-    storages.add(storage.data_ptr())
-    return tensor
-
-
-def _write_text(text: str, file: BinaryIO) -> None:
-    file.write(text.encode())
+    """Writes tensors with torch.save, which would write all the memory behind a view: a copy of the view is written."""
+    on_cpu = {id(tensor): tensor.to("cpu").resolve_conj().resolve_neg() for tensor in tensors.values()}
+    users = Counter(tensor.untyped_storage().data_ptr() for tensor in on_cpu.values())
+    for key, tensor in on_cpu.items():
+        storage = tensor.untyped_storage()
+        if users[storage.data_ptr()] > 1 or storage.nbytes() > tensor.nbytes or not tensor.is_contiguous():
+            on_cpu[key] = tensor.clone(memory_format=torch.contiguous_format)
+    write_pickle({name: on_cpu[id(tensor)] for name, tensor in tensors.items()}, file)
 
 
 def shards_in(folder: Path, stem: str, suffix: str) -> list[Path]:

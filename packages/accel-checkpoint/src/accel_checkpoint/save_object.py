@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from operator import methodcaller
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
 from accel_checkpoint.atomic_write import atomic_write
 from accel_checkpoint.errors import CheckpointError
-from accel_checkpoint.pickle_file import write_pickle
-from accel_checkpoint.tensor_file import write_tensors
+from accel_checkpoint.tensor_file import serialize
 
 
 def save_object(value: Any, path: str | Path, *, safe_serialization: bool = False) -> None:
@@ -27,4 +27,18 @@ def save_object(value: Any, path: str | Path, *, safe_serialization: bool = Fals
             f"safetensors holds a mapping of names to tensors, found a {type(value).__name__}; use"
             " safe_serialization=False"
         )
-    atomic_write({Path(path): partial(write_tensors if safe_serialization else write_pickle, value)})
+    fill = methodcaller("writelines", serialize(value)) if safe_serialization else partial(write_pickle, value)
+    atomic_write({Path(path): fill})
+
+
+def write_pickle(value: Any, file: BinaryIO) -> None:
+    """Writes an object into an open file with `torch.save`.
+
+    Raises: OSError if the system refuses to write; torch alone would raise an error of its own.
+    """
+    try:
+        torch.save(value, file)
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise

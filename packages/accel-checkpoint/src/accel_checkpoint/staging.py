@@ -13,7 +13,7 @@ import torch
 
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.filesystem import FileDigest, Filesystem, explain, has_content
-from accel_checkpoint.hidden_folder import hidden_path, locked
+from accel_checkpoint.hidden_folder import hidden_path, lock_folder
 from accel_checkpoint.manifest import MANIFEST, Manifest, is_checkpoint, is_inside, read_manifest
 from accel_checkpoint.recovery import remove_replaced
 from accel_checkpoint.tensor_file import serialize
@@ -36,7 +36,7 @@ class StagedCheckpoint:
         with self._explained():
             self.filesystem.make_folder(self.path)
         with suppress(OSError):  # a file system without locks
-            self._lock.enter_context(locked(self.path))
+            self._lock.enter_context(lock_folder(self.path))
 
     def write_tensors(
         self, name: str, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None
@@ -96,7 +96,7 @@ class StagedCheckpoint:
                         if not replace:
                             return False
                         with suppress(OSError):  # a file system without locks
-                            locks.enter_context(locked(self.target))
+                            locks.enter_context(lock_folder(self.target))
                         replaced.append(hidden_path(self.target, "old"))
                         with suppress(FileNotFoundError):  # another save has moved it
                             self.filesystem.rename(self.target, replaced[-1])

@@ -5,9 +5,8 @@ from __future__ import annotations
 import ctypes
 import json
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -15,6 +14,9 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.huge_pages import advise_huge_pages
+
+#: the key in the metadata for names that share the tensor of another name
+ALIASES = "accel.aliases"
 
 #: bytes of a piece, which are written and hashed at a time
 PIECE = 1 << 24
@@ -94,19 +96,9 @@ def serialize(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] |
             del numbers, tensor  # before the next is made
 
 
-def write_tensors(
-    tensors: Mapping[str, torch.Tensor], file: BinaryIO, metadata: Mapping[str, str] | None = None
-) -> None:
-    """Writes the content of a safetensors file into the open file."""
-    file.writelines(serialize(tensors, metadata))
-
-
 def view_bytes(tensor: torch.Tensor) -> memoryview:
     """The memory of a contiguous tensor on the CPU. The caller keeps the tensor alive as long as the view."""
     return memoryview((ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())).cast("B")
-
-
-_open: Any = partial(safe_open, framework="pt", device="cpu")  # its methods have no types
 
 
 class TensorFile:
@@ -115,12 +107,11 @@ class TensorFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            self._reader = _open(path)
+            self._reader = cast(Any, safe_open(path, framework="pt", device="cpu"))  # its methods have no types
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path} is damaged or no safetensors file: {error}") from error
-        reader = self._reader
-        self.names: list[str] = list(reader.keys())
-        self.metadata: dict[str, str] = reader.metadata() or {}
+        self.names: list[str] = list(self._reader.keys())
+        self.metadata: dict[str, str] = self._reader.metadata() or {}
 
     def __getitem__(self, name: str) -> torch.Tensor:
         try:
@@ -128,6 +119,19 @@ class TensorFile:
         except SafetensorError as error:
             raise CheckpointError(f"{self._path} has no tensor {name}: {error}") from error
         return tensor
+
+    def stored_names(self) -> dict[str, str]:
+        """The name under which each tensor is stored. An alias shares the tensor of another name.
+
+        Raises: CheckpointError if the aliases in the metadata are not valid.
+        """
+        try:
+            stored = {name: name for name in self.names}
+            aliases = json.loads(self.metadata.get(ALIASES, "{}"))
+            return stored | {alias: stored[name] for alias, name in aliases.items()}
+        except (ValueError, AttributeError, TypeError, LookupError, RecursionError) as error:
+            words = f"its metadata {ALIASES!r} is no mapping of names to names in it: {error}"
+            raise CheckpointError(f"{self._path} is damaged: {words}") from error
 
     def allocate(self) -> dict[str, torch.Tensor]:
         """An empty tensor for each tensor of the file, in the order of the file."""

@@ -27,8 +27,8 @@ from accel_checkpoint import (
     size_in_bytes,
     verify,
 )
-from accel_checkpoint.save import ALIASES, INDEX
-from accel_checkpoint.tensor_file import find_unsupported
+from accel_checkpoint.save import INDEX
+from accel_checkpoint.tensor_file import ALIASES, find_unsupported
 from torch import nn
 
 from accel.registered import Item
@@ -67,7 +67,7 @@ class Contents:
         for file, some in plan.files.items():
             aliases = plan.aliases_in(file)
             self.files[file] = some
-            self.metadata[file] = {"format": "pt"} | ({ALIASES: json.dumps(aliases)} if aliases else {})
+            self.metadata[file] = {ALIASES: json.dumps(aliases)} if aliases else {}
             weight_map |= dict.fromkeys([*some, *aliases], file)
             if some and set(some) <= fixed:
                 self.fixed.add(file)
@@ -215,12 +215,11 @@ class Found:
             parallel_copy({_place(one): (one, weights[name]) for name, one in state.items()}.values())
 
     def _weights(self, key: str) -> dict[str, tuple[TensorFile, str]]:
-        """The file of each weight, and its name there; one that shares another's memory is stored under that name."""
+        """The file of each weight, and the name under which it is stored there."""
         found: dict[str, tuple[TensorFile, str]] = {}
         for name in self.manifest.items[key]["files"]:
             file = self._file(name)
-            found |= {one: (file, one) for one in file.names}
-            found |= {alias: (file, one) for alias, one in json.loads(file.metadata.get(ALIASES, "{}")).items()}
+            found |= {weight: (file, stored) for weight, stored in file.stored_names().items()}
         return found
 
     def _file(self, name: str) -> TensorFile:
