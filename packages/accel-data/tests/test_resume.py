@@ -148,6 +148,7 @@ class Stateful(Stream):
 
     def __iter__(self) -> Iterator[Tensor]:
         first, self.begin = self.begin, 0
+        self.place["at"] = first  # which may be the end
         for at, number in enumerate(range(self.index, self.n, self.of)):
             if at >= first:
                 self.place["at"] = at + 1
