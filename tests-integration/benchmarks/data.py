@@ -22,6 +22,9 @@ class Table(Dataset[Sample]):
     def __init__(self, size: int) -> None:
         self.size = size
         self.rows = torch.zeros(DISTINCT, FEATURES)
+        # CPython 3.11 reads attributes of objects whose __dict__ was looked at, as by pickle or a check, with other
+        # instructions, and a method that serves both kinds in turn is slow for one of them
+        vars(self)
 
     def __len__(self) -> int:
         return self.size

@@ -100,12 +100,10 @@ class LazyOrder:
         self._note = note_batches if whole else note_samples
         self._window = NEWEST_BATCHES if whole else NEWEST
         self._noted, self._newest = array("Q"), array("Q")
-        #: a digest of the newest items, where the order begins and after each round
-        self._tails = array("I", [0])
         self._start = self._take(min(round_size, skip))
         while self._take(min(CHUNK, skip - self.end)):
             pass
-        self._before = len(self._tails) - 1
+        self._before = len(self._newest)
         # most samplers draw with the first item
         self._items = chain(list(islice(items, 1)), items)
 
@@ -142,8 +140,11 @@ class LazyOrder:
 
     def digest(self, count: int) -> int:
         """As of a `KnownOrder`; `count` lies at the end of a round."""
-        place = -1 if count == self.end else self._before + (count - self._skip) // self._round
-        return zlib.crc32(self._noted[: -(-count // EVERY)], self._tails[place])
+        newest = self._newest
+        if count < self.end:
+            rounds = (count - self._skip) // self._round
+            newest = newest[: self._before + rounds * min(self._window, self._round)]
+        return zlib.crc32(newest[-self._window :], zlib.crc32(self._noted[: -(-count // EVERY)]))
 
     def ended(self) -> AbstractContextManager[None]:
         """As of a `KnownOrder`: at its last batch it was read to its end."""
@@ -156,8 +157,6 @@ class LazyOrder:
         if following < len(items):
             self._note(self._noted, items[following::EVERY])
         self._note(self._newest, items[-self._window :])
-        del self._newest[: -self._window]
-        self._tails.append(zlib.crc32(self._newest))
         self.end += len(items)
         return items
 
