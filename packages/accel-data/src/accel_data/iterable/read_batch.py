@@ -9,7 +9,7 @@ from typing import Any, final
 from accel_state import Tail
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from accel_data.iterable.turns import Ring
+from accel_data.iterable.round_robin import Ring
 
 #: what a batch says that takes nothing of any source
 NOTHING = Ring((), {})

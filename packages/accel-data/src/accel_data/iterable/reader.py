@@ -13,8 +13,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 from accel_data.checks.content_hash import digest_of
 from accel_data.iterable.every_rank import IterableDatasetShard
 from accel_data.iterable.read_batch import ReadBatch
+from accel_data.iterable.round_robin import Ring, RoundRobin
 from accel_data.iterable.source import Source
-from accel_data.iterable.turns import Ring, Turns
 from accel_data.resume.loader_state import LoaderState, ResumeError, StreamPosition
 from accel_data.sharding.rank_slices import Ending
 from accel_data.workers.worker_identity import unseen_worker
@@ -121,7 +121,7 @@ class Reader(IterableDataset[ReadBatch]):
     def _in_turn(self, reader: int, sources: dict[int, Iterator[Any]], taken: dict[int, int]) -> Iterator[ReadBatch]:
         """Batches of this rank's shards; the last one is filled up with samples from where the pass began."""
         rows, elements, first = self.rows or 1, self.rows is None, list[Any]()
-        turns = Turns(sources, taken)
+        turns = RoundRobin(sources, taken)
         hidden = self.shard is not None and get_worker_info() is not None
         take = partial(unseen_worker, turns.take) if hidden else turns.take
         while samples := take(rows):

@@ -21,7 +21,7 @@ class Ring(NamedTuple):
 
 
 @final
-class Turns:
+class RoundRobin:
     """Takes items of several sources in turn, one of each; a source that has ended is passed over.
 
     Nothing is read before it is taken. The turn goes on where it was: sources that have given least come first.
