@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from accel_data import prepare_data_loader
+from accel_data.loaders import device_prefetch
 from accel_state import StepClock
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakeWorld
@@ -243,3 +244,30 @@ def test_two_processes_go_on_from_a_pause_and_a_window(world: MakeWorld, kind: s
         (done, state), *_ = pair.run(of_rank, kind, dispatch, stop, None)
         (more, _), *_ = pair.run(of_rank, kind, dispatch, None, state)
         assert done + more == whole, stop
+
+
+class NoStream:
+    """Stands in for a side stream where there is no accelerator."""
+
+    def send(self, batch: Any) -> tuple[Any, None]:
+        return batch, None
+
+    def await_copy(self, moved: Any, event: None) -> None:
+        pass
+
+
+def test_a_last_batch_that_is_copied_ahead_is_not_yet_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop that is left before its last batch begins again, whether or not that batch was on its way."""
+    monkeypatch.setattr(
+        "accel_data.loaders.loader.feed",
+        lambda batches, epoch, device, non_blocking: device_prefetch._ahead(batches, epoch, NoStream()),  # type: ignore[arg-type]
+    )
+    loader: Any = prepare_data_loader(DataLoader(Reshuffled(), 2))
+    seen = list[list[int]]()
+    for batch in loader:
+        seen.append(batch.tolist())
+        if len(seen) == N // 2 - 1:
+            break
+    first, second = ([batch.tolist() for batch in loader] for _ in range(2))
+    assert first[:-1] == seen
+    assert first != second

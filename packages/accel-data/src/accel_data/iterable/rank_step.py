@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from accel_ops import slice_tensors
+import torch
+from accel_ops import recursively_apply, slice_tensors
 from accel_state import Tail, Transport
 
 from accel_data.iterable.batch_size import can_be_cut, samples_in
@@ -52,8 +53,8 @@ def in_step(
     decisive, least = (min, rows or 0) if ending is Ending.DROP else (max, 0)
     while True:
         step, last = read or ReadBatch(_again(start, rows, ending), None), False
-        if start is None:
-            start = step.value
+        if start is None and step.value is not None:
+            start = recursively_apply(torch.clone, step.value)  # a script may change what it was served
         full = _is_full(read, rows) and _is_full(following, rows)
         if transport.agree(STEP, FULL if full else OTHER) is None or not full:
             mine = _real(read, rows), _served(step, rows, ending), _real(following, rows)
@@ -82,7 +83,7 @@ def _is_full(read: ReadBatch | None, rows: int | None) -> bool:
 def _again(start: Any, rows: int | None, ending: Ending) -> Any:
     """What a rank that has run out is served; None if it has nothing."""
     cut = ending is Ending.EXACT and rows is not None and start is not None and can_be_cut(start)
-    return slice_tensors(start, slice(0, 1)) if cut else start
+    return recursively_apply(torch.clone, slice_tensors(start, slice(0, 1)) if cut else start)
 
 
 def _real(read: ReadBatch | None, rows: int | None) -> int:

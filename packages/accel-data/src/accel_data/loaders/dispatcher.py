@@ -15,6 +15,7 @@ from accel_state import Epoch, PeerFailed, Transport
 
 from accel_data.loaders.dispatch_message import GlobalBatch, slices_of
 from accel_data.loaders.loader import DataLoaderShard
+from accel_data.resume.cursors import Cursor
 from accel_data.resume.epochs import EpochRun
 from accel_data.resume.loader_state import LoaderState
 from accel_data.sharding.rank_slices import DataRank, Ending, refuse_split, slices_in, with_last
@@ -56,7 +57,13 @@ class DataLoaderDispatcher(DataLoaderShard[Batch]):
 
         Collective: every rank must call.
         """
-        return self._ranks.broadcast_object(super().state_dict() if self._ranks.rank == 0 else {}, 0)
+        if self._ranks.rank > 0:
+            state, *_ = self._heard("say where it stands").parts or [{}]
+            return dict(state)
+        with self._failures_told():
+            state = super().state_dict()
+        self._broadcast(GlobalBatch([state]))
+        return state
 
     def fresh(self) -> LoaderState:
         """What a state of this loader holds whatever its place."""
@@ -76,8 +83,9 @@ class DataLoaderDispatcher(DataLoaderShard[Batch]):
                 return super()._begin_pass()
         resumed = self._epochs.take_pending() is not None
         self.set_epoch(self.iteration)
-        cursor: Any = None
-        return EpochRun(self.iteration, cursor, Epoch(self), {}, None), iter(()), resumed
+        running = EpochRun(self.iteration, Cursor(), Epoch(self), {}, None)
+        self._epochs.open(running, self.fresh, resumed=resumed)
+        return running, iter(()), resumed
 
     def _served(self, running: EpochRun, batches: Iterator[Any], skip: int) -> Iterator[Any]:
         """Collective: every rank of the transport must call, and take each batch."""
@@ -97,14 +105,24 @@ class DataLoaderDispatcher(DataLoaderShard[Batch]):
 
     def _received(self, epoch: Epoch) -> Iterator[Any]:
         """Collective: every rank of the transport must call."""
-        while not epoch.last:
-            message = self._broadcast(GlobalBatch())
-            if message.failure is not None:
-                raise PeerFailed(f"rank 0 could not read the next batch: {message.failure}")
+        while True:
+            message = self._heard("read the next batch")
             if message.parts is None:
                 return
             epoch.last, epoch.tail = message.last, message.tail
             yield message.parts[self._ranks.rank - 1]
+            if message.last:
+                return
+
+    def _heard(self, what: str) -> GlobalBatch:
+        """What rank 0 says.
+
+        Raises: PeerFailed if it could not do `what`.
+        """
+        message = self._broadcast(GlobalBatch())
+        if message.failure is not None:
+            raise PeerFailed(f"rank 0 could not {what}: {message.failure}")
+        return message
 
     def _sent(self, running: EpochRun, batches: Iterator[Any]) -> Iterator[Any]:
         epoch, place = running.epoch, Epoch(self)

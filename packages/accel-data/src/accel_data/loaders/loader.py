@@ -88,7 +88,6 @@ class DataLoaderShard(DataLoader[Batch]):
         running, batches, resumed = self._begin_pass()
         with self.clock.iterating(self, rows=self.rows) as epoch:
             running.epoch = epoch
-            self._epochs.open(running, self.fresh, resumed=resumed)
             try:
                 served = self._served(running, batches, 0 if resumed else self._skip)
                 if self._graphs is not None:
@@ -98,7 +97,10 @@ class DataLoaderShard(DataLoader[Batch]):
                     if passes[-1] is not epoch:
                         epoch.take_over()
                     epoch.came += 1
+                    if epoch.last:
+                        running.cursor.finish()
                     yield batch
+                running.cursor.finish()
                 running.ended = True
                 if resumed and not epoch.last and self.where.index == 0:
                     words = f"the rest of epoch {running.number}, which was resumed, has no batch"
@@ -250,18 +252,22 @@ class DataLoaderShard(DataLoader[Batch]):
             cursor: MapCursor | IterableCursor = MapCursor(self.share, state, self._skip * self._together)
         else:
             cursor = IterableCursor(self._source, self._transport, state)
-        refusal = None
+        refusal: Exception | None = None
         with generators.at(draws if state is not None or follows else None):
-            batches = super().__iter__()
-            end_at_exit(batches)
             try:
+                batches = super().__iter__()
+                end_at_exit(batches)
                 cursor.begin()
-            except ResumeError as error:
-                refusal = error
+            except Exception as error:
+                if state is None:
+                    raise
+                refusal = error  # which all ranks are to hear of
         for rank, found in enumerate(self._gathered(refusal) if state is not None else ()):
             if found is not None:
                 raise refusal or ResumeError(f"rank {rank} cannot continue: {found}")
-        return EpochRun(self.iteration, cursor, Epoch(self), draws, sampler, seeded), batches, state is not None
+        running = EpochRun(self.iteration, cursor, Epoch(self), draws, sampler, seeded)
+        self._epochs.open(running, self.fresh, resumed=state is not None)
+        return running, batches, state is not None
 
     def _served(self, running: EpochRun, batches: Iterator[Any], skip: int) -> Iterator[Any]:
         """The batches of this rank, from `batches` as they are read; `skip` of them are left out."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
@@ -13,20 +12,22 @@ from accel_data.resume.loader_state import LoaderState, ResumeError
 from accel_data.sharding.batch_sampler_shard import BatchSamplerShard
 
 
-class Cursor(ABC):
-    """Where one pass of a loader stands; it is made before batches are asked for."""
+class Cursor:
+    """Where one pass of a loader stands; by itself, the pass of a process that reads nothing."""
 
-    @abstractmethod
     def begin(self) -> None:
         """Draws the order, if that is done in this process; torch has begun to read."""
 
-    @abstractmethod
     def served(self, batches: Iterator[Any], epoch: Epoch) -> Iterator[Any]:
         """The batches of this rank; `epoch` is true of each before it is yielded."""
+        return iter(())
 
-    @abstractmethod
+    def finish(self) -> None:
+        """Notes that the script has the last batch, or that there is none."""
+
     def entries(self, at: Any) -> dict[str, Any]:
         """What the loader's state says of the place `at`; None is the place where the pass began."""
+        return {}
 
     def ended(self) -> AbstractContextManager[None]:
         """In this block, at the last batch, generators stand where the end of the pass leaves them."""

@@ -58,12 +58,10 @@ class IterableCursor(Cursor):
                 epoch.at = tuple(newest), (read.reader + 1) % readers
             epoch.tail = read.tail
             batch, read.value = read.value, None
-            if epoch.last:
-                self._end()
             yield batch
-        self._end()
 
-    def _end(self) -> None:
+    def finish(self) -> None:
+        """As `Cursor`: the next pass begins where sources stand then, or readers have said that it does."""
         self._reader.start = StreamPosition({}, self._ends) if self._ends else None
 
     def _without_ends(self, batches: Iterator[ReadBatch]) -> Iterator[ReadBatch]:
