@@ -30,7 +30,7 @@ TESTING = (
     "datasets>=5",
     "webdataset>=1",
 )
-TYPING = ("mypy>=1.15", "types-PyYAML", "types-tqdm", "nox")
+TYPING = ("mypy>=1.15", "types-PyYAML", "types-psutil", "types-tqdm", "nox")
 
 # What `nox -s build` does with a package that was installed into an empty environment from the wheels.
 ALONE = {

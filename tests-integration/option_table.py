@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from accel_launch.options import OPTIONS
+from accel_launch.cli.options import OPTIONS
 
 PAGE = Path(__file__).parent.parent / "docs" / "launching.md"
 PLACE = re.compile(r"(?<=<!-- options -->\n).*?(?=<!-- end of options -->)", re.DOTALL)
@@ -13,11 +13,11 @@ def table() -> str:
     """One row for each option."""
     rows = ["| Option | In a file | Variable | What it does |", "| --- | --- | --- | --- |"]
     for option in OPTIONS:
-        value = f" {option.kind.metavar}" if option.kind.takes_value else ""
+        value = f" {option.kind.metavar}" if option.kind.metavar else ""
         flags = ", ".join(f"`{flag}{value}`".replace("|", "\\|") for flag in option.flags)
-        key = f"`{option.key}`" if option.key is not None else ""
-        variable = f"`{option.variable}`" if option.variable is not None else ""
-        rows.append(f"| {flags} | {key} | {variable} | {option.help} |")
+        key = f"`{option.key}`" if option.key else ""
+        variable = f"`{option.envvar}`" if option.envvar else ""
+        rows.append(f"| {flags} | {key} | {variable} | {option.about} |")
     return "\n".join(rows) + "\n"
 
 

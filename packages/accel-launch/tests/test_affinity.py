@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from accel_launch.affinity import cores_of_processes, shares_of_cores
+from accel_launch.job.affinity import cores_of_processes, shares_of_cores
 from hypothesis import given
 from hypothesis import strategies as st
 

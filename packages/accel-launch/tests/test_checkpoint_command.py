@@ -155,27 +155,32 @@ def test_diff_refuses_what_is_damaged(within: Callable[..., Done], project: Path
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["diff", "-h"]])
-def test_help_says_what_there_is(arguments: list[str], accel: Run) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--help"], ("Usage: accel checkpoint ", "ls ", "verify ", "diff ", "exit codes")),
+        (["diff", "-h"], ("Usage: accel checkpoint diff [OPTIONS] PATH OTHER", "what differs")),
+    ],
+)
+def test_help_says_what_there_is(arguments: list[str], words: tuple[str, ...], accel: Run) -> None:
     done = accel("checkpoint", *arguments)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("usage: accel checkpoint ls PATH")
-    for word in ("verify PATH", "diff PATH OTHER", "exit codes"):
+    for word in words:
         assert word in done.stdout
 
 
 def test_without_a_command_there_is_help(accel: Run) -> None:
     done = accel("checkpoint")
     assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout.startswith("usage: accel checkpoint")
+    assert done.stdout.startswith("Usage: accel checkpoint")
 
 
 WRONG = {
-    "there is no command 'list'; the commands are: ls, verify, diff": ["list", "x"],
-    "ls takes 1 path(s), found none": ["ls"],
-    "verify takes 1 path(s), found one other": ["verify", "one", "other"],
-    "diff takes 2 path(s), found one": ["diff", "one"],
-    "ls takes 1 path(s), found --all": ["ls", "--all"],
+    "No such command 'list'. Did you mean 'ls'?": ["list", "x"],
+    "Missing argument 'PATH'": ["ls"],
+    "Got unexpected extra argument (other)": ["verify", "one", "other"],
+    "Missing argument 'OTHER'": ["diff", "one"],
+    "No such option '--all'": ["ls", "--all"],
     "missing": ["ls", "missing"],
     "nothing": ["verify", "nothing"],
 }

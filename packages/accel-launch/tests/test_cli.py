@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from accel_launch.command_plugins import EXTRAS
-from accel_launch.options import OPTIONS
+from accel_launch.cli.options import OPTIONS
+from accel_launch.cli.program import EXTRAS
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -31,26 +31,41 @@ def test_what_a_queue_is_told_starts_nothing_here(accel: Run, show: str) -> None
     assert "--submit_options needs --submit" in done.stderr
 
 
+def test_without_the_package_that_submits_it_is_said_how_to_get_it(
+    silent_environ: Mapping[str, str], tmp_path: Path, show: str
+) -> None:
+    code = (
+        "import importlib.metadata as m; m.entry_points = lambda **asked: []\n"
+        "from accel_launch.cli import main; raise SystemExit(main(['launch', '--submit', 'slurm', 'show.py']))"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=silent_environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "accel: error: --submit slurm: it needs package accel-submit: pip install 'accel-launch[submit]'\n"
+    )
+
+
 def test_the_command_alone_prints_help_and_exits_1(accel: Run) -> None:
     done = accel()
     assert (done.returncode, done.stderr) == (1, "")
-    assert "usage: accel COMMAND" in done.stdout
+    assert "Usage: accel" in done.stdout
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["launch", "--help"], ["test", "-h"], ["env", "--help"]])
 def test_help_is_printed(accel: Run, arguments: list[str]) -> None:
     done = accel(*arguments)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("usage: accel")
+    assert done.stdout.startswith("Usage: accel")
 
 
 def test_s108b_the_help_lists_every_option_with_its_key_and_variable(accel: Run) -> None:
     words = " ".join(accel("launch", "--help").stdout.split())
     for option in OPTIONS:
         assert all(flag in words for flag in option.flags)
-        assert option.help in words
-        assert option.key is None or f"file: {option.key}" in words
-        assert option.variable is None or f"variable: {option.variable}" in words
+        assert option.about in words
+        assert not option.key or f"file: {option.key}" in words
+        assert not option.envvar or f"variable: {option.envvar}" in words
 
 
 def test_the_version_is_printed(accel: Run) -> None:
@@ -61,6 +76,28 @@ def test_an_unknown_command_names_the_nearest(accel: Run) -> None:
     done = accel("lunch")
     assert done.returncode == 2
     assert done.stderr.startswith("accel: error: there is no command 'lunch'; did you mean 'launch'?")
+
+
+def test_another_package_adds_a_command(silent_environ: Mapping[str, str], tmp_path: Path) -> None:
+    """By an entry point of the group `accel.commands`."""
+    info = tmp_path / "other-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[accel.commands]\nhello = other:COMMAND\n")
+    (tmp_path / "other.py").write_text(
+        "import click\n@click.command(short_help='greet')\n@click.argument('name')\n"
+        "def COMMAND(name):\n    print('hello', name)\n    return 3\n"
+    )
+    environ = {**silent_environ, "PYTHONPATH": f"{tmp_path}:{silent_environ['PYTHONPATH']}"}
+
+    def accel(*words: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "accel_launch", *words]
+        return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+
+    done = accel("hello", "you")
+    assert (done.returncode, done.stdout, done.stderr) == (3, "hello you\n", "")
+    assert "  hello            greet\n" in accel("--help").stdout
+    assert "did you mean 'hello'?" in accel("helo").stderr
 
 
 @pytest.mark.parametrize(("command", "extra"), EXTRAS.items())

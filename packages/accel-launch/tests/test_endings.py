@@ -136,16 +136,18 @@ def test_a_killed_launcher_leaves_nothing_of_a_wrapper_in_shell(start: Start, tm
     wrapper = tmp_path / "wrapper.sh"
     wrapper.write_text("#!/bin/sh\nsetsid sleep 610 &\necho $! > pid-$RANK\nsleep 620\necho after\n")
     wrapper.chmod(0o755)
-    before = set(Path(os.environ.get("TMPDIR", "/tmp")).glob("accel-*"))
-    with start("launch", "-n", "2", "--no_python", "./wrapper.sh") as launcher:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with start("launch", "-n", "2", "--no_python", "./wrapper.sh", environ={"TMPDIR": str(scratch)}) as launcher:
         found = [tmp_path / f"pid-{rank}" for rank in "01"]
         wait_for(lambda: all(path.exists() and path.read_text().endswith("\n") for path in found))
         left = [int(path.read_text()) for path in found]
         assert all(map(running, left))
+        assert list(scratch.glob("accel-*"))
         launcher.kill()
         launcher.wait(60)
         wait_for(lambda: not any(map(running, left)))
-    wait_for(lambda: set(Path(os.environ.get("TMPDIR", "/tmp")).glob("accel-*")) <= before)
+    wait_for(lambda: not list(scratch.glob("accel-*")))
 
 
 @needs_linux
@@ -175,9 +177,41 @@ def test_what_ends_behind_a_process_does_not_stay_as_a_zombie(accel: Run, tmp_pa
 
 
 @needs_linux
+def test_a_limit_of_a_thousand_million_open_files_costs_nothing(silent_environ: Mapping[str, str]) -> None:
+    """Where Python closes files one by one, as many as there may be takes minutes."""
+    code = (
+        "import os, tempfile\nfrom pathlib import Path\n"
+        "from accel_launch.supervise.orphan_killer import orphan_killer\n"
+        "def closerange(first, last):\n    for number in range(first, last): pass\n"
+        "os.closerange, os.sysconf = closerange, lambda name: 10**9\n"
+        "with orphan_killer(Path(tempfile.mkdtemp())): pass\nprint('over')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=silent_environ, timeout=20)
+    assert done.stdout == "over\n", done.stderr
+
+
+@needs_linux
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a namespace of processes")
+def test_as_process_1_of_a_container_only_what_is_of_the_job_is_ended(silent_environ: Mapping[str, str]) -> None:
+    """Others are its children too: what `docker exec` has started, for one."""
+    code = (
+        "import os, subprocess, time\nfrom pathlib import Path\n"
+        "from accel_launch.supervise.process_tree import end_orphans\n"
+        "began, quiet = time.time(), {'stdout': -3, 'stderr': -3}\n"
+        "other = subprocess.Popen(['sleep', '60'], **quiet)\n"
+        "own = subprocess.Popen(['sleep', '60'], env={**os.environ, 'ACCEL_JOBS': '/outer:/job'}, **quiet)\n"
+        "time.sleep(0.3)\nend_orphans(began, Path('/job'))\n"
+        "print(os.getpid(), os.path.exists(f'/proc/{own.pid}'), other.poll())"
+    )
+    command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=silent_environ, timeout=60)
+    assert done.stdout == "1 False None\n", done.stdout + done.stderr
+
+
+@needs_linux
 def test_reaping_leaves_the_ends_of_ones_own_processes_alone(silent_environ: Mapping[str, str]) -> None:
     code = (
-        "import os, subprocess, sys, time\nfrom accel_launch.lifeline import reap\n"
+        "import os, subprocess, sys, time\nfrom accel_launch.supervise.process_tree import reap\n"
         "other, own = subprocess.Popen(['true']), subprocess.Popen(['false'])\n"
         "time.sleep(0.5)\nreap([own.pid])\nprint(os.path.exists(f'/proc/{other.pid}'), own.wait())"
     )

@@ -17,7 +17,7 @@ def run(code: str, environ: Mapping[str, str]) -> str:
 def test_import_of_accel_launch_leaves_torch_out(silent_environ: Mapping[str, str]) -> None:
     names = [module.name for module in pkgutil.walk_packages(accel_launch.__path__, "accel_launch.")]
     names = [name for name in names if not name.endswith("__main__")]
-    assert "accel_launch.commands.env" in names
+    assert "accel_launch.cli.commands.env" in names
     code = f"import sys, importlib\nfor name in {names}: importlib.import_module(name)\nprint('torch' in sys.modules)"
     assert run(code, silent_environ) == "False\n"
 
@@ -26,6 +26,6 @@ def test_import_of_accel_launch_leaves_torch_out(silent_environ: Mapping[str, st
 def test_help_imports_neither_torch_nor_yaml(silent_environ: Mapping[str, str], arguments: list[str]) -> None:
     code = (
         f"import sys; from accel_launch.cli import main; main({arguments})\n"
-        "print([name for name in ('torch', 'yaml', 'numpy', 'accel_state') if name in sys.modules])"
+        "print([name for name in ('torch', 'yaml', 'numpy', 'psutil', 'questionary') if name in sys.modules])"
     )
     assert run(code, silent_environ).endswith("\n[]\n")

@@ -162,7 +162,7 @@ def test_s113_an_accelerator_made_before_is_refused(monkeypatch: pytest.MonkeyPa
 
 
 def test_cloudpickle_that_is_missing_has_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("accel_launch.notebook.find_spec", lambda name: None)
+    monkeypatch.setattr("accel_launch.notebook.notebook_launcher.find_spec", lambda name: None)
     with pytest.raises(CannotRun, match=r"pip install 'accel-launch\[notebook\]'"):
         debug_launcher(print)
 
@@ -195,7 +195,9 @@ def test_all_keywords_that_cannot_be_followed_are_told_at_once() -> None:
 def test_arguments_without_brackets_are_told_before_anything_starts(
     monkeypatch: pytest.MonkeyPatch, launcher: Callable[..., object], args: object, words: str
 ) -> None:
-    monkeypatch.setattr("accel_launch.notebook.run_job", lambda *_, **__: pytest.fail("it was started"))
+    monkeypatch.setattr(
+        "accel_launch.notebook.notebook_launcher.run_job", lambda *_, **__: pytest.fail("it was started")
+    )
     for count in (1, 2):
         with pytest.raises(CannotRun) as caught:
             launcher(print, args, num_processes=count)

@@ -1,27 +1,35 @@
 """How many processes, and what each is told."""
 
 import pytest
-from accel_launch.kinds import Value
-from accel_launch.plan import Machine, Ports, ProcessSpec, count_processes, plan_many, plan_one, script_command
-from accel_launch.settings import LaunchSettings, launch_settings, resolve
+from accel_launch.cli.option_types import Value
+from accel_launch.config.settings import LaunchSettings, Origin
+from accel_launch.job.plan import (
+    HostInfo,
+    ProcessSpec,
+    RendezvousInfo,
+    count_processes,
+    plan_many,
+    plan_one,
+    script_command,
+)
 from accel_state.errors import CannotRun
 
-PORTS = Ports(store_port=4001, store_fd=7, master_port=4002)
-FOUR_GPUS = Machine(cores=16, accelerators=4)
-NO_GPU = Machine(cores=16, accelerators=0)
+MEETING = RendezvousInfo(store_port=4001, store_fd=7, master_port=4002)
+FOUR_GPUS = HostInfo(cores=16, accelerators=4)
+NO_GPU = HostInfo(cores=16, accelerators=0)
 RANKS = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
 
 
 def flags(**values: Value) -> LaunchSettings:
-    return launch_settings(resolve(values, {}, {}))
+    return LaunchSettings.of(values, dict.fromkeys(values, Origin.FLAG))
 
 
 def from_file(**values: Value) -> LaunchSettings:
-    return launch_settings(resolve({}, {}, values))
+    return LaunchSettings.of(values, dict.fromkeys(values, Origin.FILE))
 
 
 def many(settings: LaunchSettings, environ: dict[str, str], count: int = 2) -> list[ProcessSpec]:
-    return plan_many(settings, ("py", "s.py"), environ, count=count, machine=FOUR_GPUS, ports=PORTS)
+    return plan_many(settings, ("py", "s.py"), environ, count=count, host=FOUR_GPUS, meeting=MEETING)
 
 
 @pytest.mark.parametrize(
@@ -35,11 +43,11 @@ def many(settings: LaunchSettings, environ: dict[str, str], count: int = 2) -> l
         (flags(gpu_ids="all"), FOUR_GPUS, 4),
         (flags(cpu=True), FOUR_GPUS, 1),
         (flags(cpu=True, num_processes=9), FOUR_GPUS, 9),
-        (launch_settings(resolve({"cpu": True}, {}, {"gpu_ids": "0,1"})), FOUR_GPUS, 1),
+        (LaunchSettings(cpu=True, gpu_ids="0,1", origins={"cpu": Origin.FLAG, "gpu_ids": Origin.FILE}), FOUR_GPUS, 1),
     ],
 )
 def test_s104b_as_many_processes_as_asked_for_or_as_accelerators_or_one(
-    settings: LaunchSettings, machine: Machine, count: int
+    settings: LaunchSettings, machine: HostInfo, count: int
 ) -> None:
     """Decisions 5, 8 and 10."""
     assert count_processes(settings, {}, machine) == count
@@ -54,7 +62,7 @@ def test_s104b_as_many_processes_as_asked_for_or_as_accelerators_or_one(
         (flags(gpu_ids="0", cpu=True), FOUR_GPUS, "--cpu and --gpu_ids 0 contradict"),
     ],
 )
-def test_gpus_that_are_not_there_are_refused(settings: LaunchSettings, machine: Machine, words: str) -> None:
+def test_gpus_that_are_not_there_are_refused(settings: LaunchSettings, machine: HostInfo, words: str) -> None:
     with pytest.raises(CannotRun, match=words):
         count_processes(settings, {}, machine)
 
@@ -69,7 +77,7 @@ STARTED = [
 
 @pytest.mark.parametrize("environ", STARTED)
 def test_decision_10_under_another_launcher_it_is_one_process_in_place(environ: dict[str, str]) -> None:
-    settings = launch_settings(resolve({}, {}, {"num_processes": 4}))
+    settings = from_file(num_processes=4)
     assert count_processes(settings, environ, FOUR_GPUS) == 1
     assert plan_one(flags(), ("py", "s.py"), environ).environ == environ
 
@@ -148,8 +156,8 @@ def test_a_share_of_too_few_cores_is_one_thread() -> None:
 @pytest.mark.parametrize("loopback", ["lo", "lo0"])
 def test_several_processes_listen_on_loopback_whatever_interface_the_shell_names(loopback: str) -> None:
     environ = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "ib0"}
-    machine = Machine(cores=16, accelerators=4, loopback_interface=loopback)
-    for spec in plan_many(flags(), ("py",), environ, count=2, machine=machine, ports=PORTS):
+    machine = HostInfo(cores=16, accelerators=4, loopback_interface=loopback)
+    for spec in plan_many(flags(), ("py",), environ, count=2, host=machine, meeting=MEETING):
         assert spec.environ["GLOO_SOCKET_IFNAME"] == spec.environ["NCCL_SOCKET_IFNAME"] == loopback
     assert plan_one(flags(), ("py",), environ).environ == environ
 

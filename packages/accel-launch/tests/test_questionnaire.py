@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 import yaml
-from accel_launch.interview import MORE, ONE, WHERE, interview
-from accel_launch.kinds import Value
-from accel_launch.options import BY_NAME
-from accel_launch.plan import Machine
-from accel_launch.questions import QUESTIONS, Here, choices
+from accel_launch.cli.option_types import Value
+from accel_launch.cli.options import BY_NAME
+from accel_launch.config.config_wizard import MORE, ONE, WHERE, interview
+from accel_launch.config.questions import QUESTIONS, Here, choices
+from accel_launch.job.plan import HostInfo
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
-CPU = Here(Machine(cores=8, accelerators=0), (), "host-a")
-GPUS = Here(Machine(cores=8, accelerators=4), ("0", "1", "2", "3"), "host-a")
+CPU = Here(HostInfo(cores=8, accelerators=0), (), "host-a")
+GPUS = Here(HostInfo(cores=8, accelerators=4), ("0", "1", "2", "3"), "host-a")
 ENTER, DOWN, UP, CTRL_C, CTRL_D = b"\r", b"\x1b[B", b"\x1b[A", b"\x03", b"\x04"
 BACK = b"\x7f"
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from accel_launch.script_check import script_problem
+from accel_launch.job.script_check import script_problem
 
 
 def problem(folder: Path, script: str | None, *, module: bool = False, no_python: bool = False) -> str | None:

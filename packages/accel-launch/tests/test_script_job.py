@@ -1,29 +1,51 @@
 """What commands of other packages get of a command line that has their own options among those of the launcher."""
 
 import pytest
-from accel_launch.script_job import read_script_job, take_own_options
+from accel_launch.cli.launch_command import LaunchCommand, Sources, resolve_options, resolved
+from accel_launch.cli.option_types import COUNT, PATH
+from accel_launch.cli.options import LaunchOption
+from accel_launch.script_job import read_script_job
 from accel_state.errors import CannotRun
 
-OWN = ("--steps", "--tolerance")
+OWN = (
+    LaunchOption("--steps", type=COUNT, key=None, about="How many."),
+    LaunchOption("--report", type=PATH, key=None, about="Where to."),
+)
 
 
 @pytest.mark.parametrize(
-    ("tokens", "own", "rest"),
+    ("tokens", "own", "script"),
     [
-        (["--steps", "3", "x.py"], {"--steps": "3"}, ["x.py"]),
-        (["-n", "2", "--steps=3", "x.py", "--steps", "4"], {"--steps": "3"}, ["-n", "2", "x.py", "--steps", "4"]),
-        (["--cpu", "--tolerance", "1e-3", "--", "x.py"], {"--tolerance": "1e-3"}, ["--cpu", "--", "x.py"]),
-        (["--mixed_precision", "no", "-h", "x.py", "-h"], {"--help": ""}, ["--mixed_precision", "no", "x.py", "-h"]),
-        (["--steps"], {"--steps": ""}, []),
+        (["--steps", "3", "x.py"], (3, None), ["x.py"]),
+        (["-n", "2", "--steps=3", "x.py", "--steps", "4"], (3, None), ["x.py", "--steps", "4"]),
+        (["--cpu", "--report", "r", "--", "x.py"], (None, "r"), ["x.py"]),
+        (["--mixed_precision", "no", "x.py", "-h"], (None, None), ["x.py", "-h"]),
     ],
 )
-def test_own_options_are_taken_from_before_the_script(tokens: list[str], own: dict[str, str], rest: list[str]) -> None:
-    assert take_own_options(tokens, OWN) == (own, rest)
+def test_own_options_are_taken_from_before_the_script(
+    tokens: list[str], own: tuple[int | None, str | None], script: list[str]
+) -> None:
+    command = LaunchCommand("try", lambda **_: 0, own=OWN)
+    context = command.make_context("try", tokens, obj=Sources({}))
+    options = resolved(context)
+    assert (context.params["steps"], context.params["report"]) == own
+    assert [options.script, *options.arguments] == script
+    assert options.problems == ()
+
+
+def test_an_own_option_without_its_value_is_told() -> None:
+    command = LaunchCommand("try", lambda **_: 0, own=OWN)
+    with pytest.raises(CannotRun) as refused:
+        command.make_context("try", ["--steps"], obj=Sources({}))
+    assert refused.value.reasons == ("--steps needs a value (a whole number of at least 1), found the end of the line",)
 
 
 def test_all_problems_are_told_at_once() -> None:
+    options = resolve_options(["--no_python", "--num_machines", "2", "--grace_period", "none", "missing"], {})
     with pytest.raises(CannotRun) as refused:
-        read_script_job("accel try", ["--no_python", "--num_machines", "2", "missing"], ["--steps: a number"])
+        read_script_job("accel try", options)
+    assert refused.value.what == "accel try"
     first, second, *rest = refused.value.reasons
-    assert (first, second) == ("--steps: a number", "--no_python: accel try runs Python scripts only")
-    assert rest
+    assert first == "--no_python: accel try runs Python scripts only"
+    assert second == "--grace_period 'none': expected a whole number of at least 1"
+    assert any("'missing'" in reason for reason in rest)

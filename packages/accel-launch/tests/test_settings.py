@@ -1,21 +1,21 @@
 """Flag over variable over file over default."""
 
 import itertools
+import json
 import re
 from pathlib import Path
 
 import pytest
-from accel_launch.arguments import split
-from accel_launch.config import interpret
-from accel_launch.kinds import COUNT, DEVICES, NUMBER, PAIRS, PORT, SWITCH, Value
-from accel_launch.options import OPTIONS, Option
-from accel_launch.questions import choices
-from accel_launch.settings import Origin, launch_settings, of_accelerate, read_variables, resolve
+from accel_launch.cli.launch_command import resolve_options
+from accel_launch.cli.option_types import COUNT, DEVICES, NUMBER, PAIRS, PORT, SWITCH, Value
+from accel_launch.cli.options import OPTIONS, LaunchOption
+from accel_launch.config.questions import choices
+from accel_launch.config.settings import LaunchSettings, Origin, variable_problems
 
-SETTABLE = [option for option in OPTIONS if option.key is not None and option.variable is not None]
+SETTABLE = [option for option in OPTIONS if option.key and option.envvar]
 
 
-def three_values(option: Option) -> tuple[Value, Value, Value]:
+def three_values(option: LaunchOption) -> tuple[Value, Value, Value]:
     if option.kind in (COUNT, NUMBER, PORT):
         return 2, 3, 4
     if option.kind is SWITCH:
@@ -28,33 +28,33 @@ def three_values(option: Option) -> tuple[Value, Value, Value]:
     return first, second, first
 
 
-def as_flag(option: Option, value: Value) -> list[str]:
-    if option.kind is SWITCH:
-        return [(option.on if value else option.off)[0]]
-    return [option.flags[-1], str(value)]
+def as_flag(option: LaunchOption, value: Value) -> list[str]:
+    return option.words(value)
 
 
 @pytest.mark.parametrize("option", SETTABLE, ids=lambda option: option.name)
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
 @pytest.mark.parametrize("present", list(itertools.product([True, False], repeat=3)), ids=str)
 def test_s108a_the_first_source_that_speaks_wins_for_every_option(
-    option: Option, order: tuple[int, ...], present: tuple[bool, ...]
+    option: LaunchOption, order: tuple[int, ...], present: tuple[bool, ...], tmp_path: Path
 ) -> None:
     values = [three_values(option)[position] for position in order]
     flag, variable, file = present
-    assert option.variable is not None
-    line = split([*(as_flag(option, values[0]) if flag else []), "s.py"])
-    variables, wrong = read_variables({option.variable: str(values[1])} if variable else {})
-    content, bad = interpret({option.key: values[2]} if file else {})
-    assert not [*line.problems, *wrong, *bad]
-    won = resolve(line.flags, variables, content)[option.name]
+    content = {option.key: values[2]} if file else {}
+    (tmp_path / "default_config.yaml").write_text(json.dumps(content))
+    environ = {"ACCEL_HOME": str(tmp_path), **({str(option.envvar): str(values[1])} if variable else {})}
+    line = resolve_options([*(as_flag(option, values[0]) if flag else []), "s.py"], environ)
+    assert not line.problems
+    name = str(option.name)
     expected = [
         (values[0], Origin.FLAG, flag),
         (values[1], Origin.ENVIRONMENT, variable),
         (values[2], Origin.FILE, file),
-        (None, Origin.DEFAULT, True),
+        (getattr(LaunchSettings(), name), Origin.DEFAULT, True),
     ]
-    assert (won.value, won.origin) == next((value, origin) for value, origin, speaks in expected if speaks)
+    assert (getattr(line.settings, name), line.settings.origin(name)) == next(
+        (value, origin) for value, origin, speaks in expected if speaks
+    )
 
 
 def test_every_config_key_can_be_set_by_a_flag_and_by_a_variable() -> None:
@@ -63,16 +63,21 @@ def test_every_config_key_can_be_set_by_a_flag_and_by_a_variable() -> None:
     assert all(option.flags for option in OPTIONS)
 
 
+def problems(environ: dict[str, str], *flags: str) -> tuple[str, ...]:
+    """What is wrong with a line of these flags in an environment without a config file."""
+    return resolve_options([*flags, "s.py"], {"ACCEL_HOME": "/nowhere", **environ}).problems
+
+
 def test_an_empty_variable_is_not_set() -> None:
-    assert read_variables({"ACCEL_NUM_PROCESSES": " "}) == ({}, [])
+    line = resolve_options(["s.py"], {"ACCEL_HOME": "/nowhere", "ACCEL_NUM_PROCESSES": " "})
+    assert (line.settings.num_processes, line.problems) == (None, ())
 
 
 def test_wrong_variables_are_all_reported() -> None:
-    _, problems = read_variables({"ACCEL_NUM_PROCESSES": "many", "ACCEL_USE_CPU": "perhaps"})
-    assert problems == [
+    assert problems({"ACCEL_NUM_PROCESSES": "many", "ACCEL_USE_CPU": "perhaps"}) == (
         "ACCEL_NUM_PROCESSES='many' in the environment: expected a whole number of at least 1",
         "ACCEL_USE_CPU='perhaps' in the environment: expected true or false",
-    ]
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,21 +96,19 @@ def test_wrong_variables_are_all_reported() -> None:
 def test_t15_a_misspelt_variable_names_the_one_that_was_meant_and_others_are_left_alone(
     name: str, meant: str | None
 ) -> None:
-    values, problems = read_variables({name: "2"})
-    assert values == {}
     expected = f"{name} in the environment is no variable of accel; did you mean {meant}? If not, unset it"
-    assert problems == ([] if meant is None else [expected])
-    assert read_variables({name: ""}) == ({}, [])
+    assert problems({name: "2"}) == (() if meant is None else (expected,))
+    assert problems({name: ""}) == ()
 
 
 def test_a_variable_of_accelerate_that_asks_for_something_is_no_silent_nothing() -> None:
     asked = {"ACCELERATE_MIXED_PRECISION": "fp16", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"}
-    precision, steps = of_accelerate(asked, ())
+    precision, steps = problems(asked)
     assert precision.startswith("ACCELERATE_MIXED_PRECISION='fp16' in the environment sets nothing here: ")
     assert steps.endswith("set ACCEL_GRADIENT_ACCUMULATION_STEPS, or unset it")
-    assert list(of_accelerate({**asked, "ACCEL_MIXED_PRECISION": "no"}, ["gradient_accumulation_steps"])) == []
+    assert problems({**asked, "ACCEL_MIXED_PRECISION": "no"}, "--gradient_accumulation_steps", "2") == ()
     nothing = {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_USE_CPU": "false", "ACCELERATE_DEBUG_MODE": "1"}
-    assert list(of_accelerate({**nothing, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "1"}, ())) == []
+    assert problems({**nothing, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "1"}) == ()
 
 
 def test_every_variable_that_accel_reads_is_known() -> None:
@@ -114,18 +117,20 @@ def test_every_variable_that_accel_reads_is_known() -> None:
     sources = [path.read_text() for path in packages.glob("*/src/**/*.py")]
     found = {name for text in sources for name in re.findall(r"\"(ACCEL_[A-Z_]+[A-Z])\"", text)}
     assert {"ACCEL_STORE_FD", "ACCEL_HOME", "ACCEL_WATCH"} <= found
-    _, problems = read_variables(dict.fromkeys(found, "1"))
-    assert [problem for problem in problems if "no variable of accel" in problem] == []
+    told = variable_problems(dict.fromkeys(found, "1"), ())
+    assert [problem for problem in told if "no variable of accel" in problem] == []
 
 
 def test_nothing_said_is_one_process_of_nothing_special() -> None:
-    settings = launch_settings(resolve({}, {}, {}))
+    settings = LaunchSettings()
     assert settings.num_processes is None
     assert not settings.cpu
     assert not settings.said("cpu")
 
 
-def test_the_config_file_itself_is_named_by_a_flag_or_a_variable() -> None:
+def test_the_config_file_itself_is_named_by_a_flag_or_a_variable(tmp_path: Path) -> None:
     """S107."""
-    assert split(["--config_file", "two.yaml", "s.py"]).flags == {"config_file": "two.yaml"}
-    assert read_variables({"ACCEL_CONFIG_FILE": str(Path("x.yaml"))})[0] == {"config_file": "x.yaml"}
+    (tmp_path / "two.yaml").write_text("num_processes: 2\n")
+    name = str(tmp_path / "two.yaml")
+    assert resolve_options(["--config_file", name, "s.py"], {}).settings.num_processes == 2
+    assert resolve_options(["s.py"], {"ACCEL_CONFIG_FILE": name}).settings.num_processes == 2

@@ -68,3 +68,24 @@ def test_two_launchers_of_one_machine_meet_by_the_rendezvous_of_torch(start: Sta
     said = [each.communicate(timeout=60) for each in both]
     assert [each.returncode for each in both] == [0, 0], said
     assert sorted(out for out, _ in said) == ["0 2\n", "1 2\n"]
+
+
+@pytest.mark.parametrize("backend", ["static", "c10d"])
+def test_launchers_meet_at_an_address_of_ipv6(start: Start, tmp_path: Path, backend: str) -> None:
+    pytest.importorskip("accel")
+    (tmp_path / "meets.py").write_text(
+        "import torch\nfrom accel import Accelerator\naccelerator = Accelerator(cpu=True)\n"
+        "print(accelerator.gather(torch.tensor([accelerator.process_index])).tolist())\n"
+    )
+    with socket.socket(socket.AF_INET6) as free:
+        try:
+            free.bind(("::1", 0))
+        except OSError:
+            pytest.skip("this system has no IPv6")
+        port = str(free.getsockname()[1])
+    place = ("--num_machines", "2", "--main_process_ip", "::1", "--main_process_port", port, "--join_timeout", "40")
+    words = ("launch", "--cpu", "-n", "2", *place, "--rdzv_backend", backend)
+    both = [start(*words, "--machine_rank", rank, "meets.py") for rank in "01"]
+    said = [each.communicate(timeout=90) for each in both]
+    assert [each.returncode for each in both] == [0, 0], said
+    assert [out for out, _ in said] == ["[0, 1]\n"] * 2

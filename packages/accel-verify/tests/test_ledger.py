@@ -12,7 +12,7 @@ from accel_data import Ledger, prepare_data_loader
 from accel_state.errors import CannotRun
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakeWorld, RangeDataset
-from accel_verify.command import run
+from accel_verify.command import COMMAND
 from accel_verify.ledger import LedgerError, ServedRange, verify
 from torch.utils.data import DataLoader
 
@@ -162,6 +162,11 @@ def test_one_rank_writes_for_the_job(world: MakeWorld, tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     world(2).run(two_epochs, path)
     assert [(one.epoch, one.upto, one.complete) for one in verify(path)] == [(0, 20, True), (1, 20, True)]
+
+
+def run(tokens: list[str]) -> int:
+    code: int = COMMAND.main(tokens, "accel verify", standalone_mode=False)
+    return code
 
 
 def test_the_command_proves_a_ledger_or_refuses_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ from accel_state.devices import choose
 from accel_state.environ import JOURNAL, MAILBOX, WATCH, flag, process_environ
 from accel_state.environments import detect
 from accel_state.errors import NoRun, RunConflict
+from accel_state.failure_file import install
 from accel_state.journal import Journal
 from accel_state.process_group import GroupOptions, adopt, close_group, limit_of_open_group, open_group
 from accel_state.run import Run, RunRequest
@@ -53,6 +54,7 @@ def acquire(request: RunRequest) -> Run:
     """
     global _process
     if not is_initialized():
+        install(process_environ())  # for torchrun; accel launch has done so before the script began
         _process = _start(request)
         return _process
     run = _agree(current(), request)

@@ -1,0 +1,5 @@
+"""The command `accel`."""
+
+from accel_launch.cli.program import main
+
+__all__ = ["main"]

@@ -1,0 +1,1 @@
+"""The subcommands of `accel`: each module has a COMMAND."""

@@ -1,0 +1,54 @@
+"""`accel checkpoint`: lists, verifies and compares checkpoints."""
+
+import sys
+from importlib.util import find_spec
+
+import click
+
+HELP = """What is in a checkpoint of accel, whether it is whole, and what has changed from one to another. Needs package
+accel-checkpoint. Runs no code from the files."""
+EPILOG = "exit codes: 0 if all is well; 1 if verify finds damage, or diff a difference; 2 if there is nothing to see."
+
+
+def _report(name: str, **paths: str) -> int:
+    """Exit code 0 if all is well, 1 if something is damaged or differs.
+
+    Raises: CannotRun with the reason why there is nothing to look at.
+    """
+    from accel_state.errors import CannotRun
+
+    if find_spec("accel_checkpoint") is None:
+        missing = f"package accel-checkpoint is not installed for {sys.executable}: pip install accel-checkpoint"
+        raise CannotRun("accel checkpoint", [missing])
+    from accel_checkpoint import CheckpointError
+    from accel_checkpoint.inspect import run as inspect
+
+    try:
+        return inspect(name, [*paths.values()])
+    except CheckpointError as error:
+        raise CannotRun("accel checkpoint", [str(error)]) from None
+
+
+COMMAND = click.Group("checkpoint", help=HELP, epilog=EPILOG, no_args_is_help=True)
+
+
+@COMMAND.command()
+@click.argument("path")
+def ls(path: str) -> int:
+    """Lists the checkpoints in a folder, or the files and the state of one."""
+    return _report("ls", path=path)
+
+
+@COMMAND.command()
+@click.argument("path")
+def verify(path: str) -> int:
+    """Reads every file of a checkpoint, or of all in a folder, and compares it with what was written."""
+    return _report("verify", path=path)
+
+
+@COMMAND.command()
+@click.argument("path")
+@click.argument("other")
+def diff(path: str, other: str) -> int:
+    """Names what one has and the other lacks, and what differs: settings, state, tensors by how much."""
+    return _report("diff", path=path, other=other)

@@ -1,0 +1,28 @@
+"""`accel completion`: prints the script that has a shell complete commands, options, their values, and files."""
+
+import click
+from click.shell_completion import get_completion_class
+
+from accel_launch.cli.program import COMPLETE, PROGRAM
+
+SHELLS = ("bash", "zsh", "fish")
+HELP = """Prints a script that has a shell complete the commands of accel, their options, values of options, and files.
+
+\b
+To have it in every new shell, add the line for yours:
+  bash    in ~/.bashrc                      eval "$(accel completion bash)"
+  zsh     in ~/.zshrc, after compinit       eval "$(accel completion zsh)"
+  fish    in ~/.config/fish/config.fish     accel completion fish | source"""
+
+
+@click.command("completion", help=HELP, no_args_is_help=True)
+@click.argument("shell", type=click.Choice(SHELLS))
+def COMMAND(shell: str) -> int:
+    """Exit code 0 after the script."""
+    from accel_launch.cli.program import ACCEL
+
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise click.UsageError(f"click has no completion for {shell}")
+    print(kind(ACCEL, {}, PROGRAM, COMPLETE).source())
+    return 0

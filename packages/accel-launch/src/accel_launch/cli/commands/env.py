@@ -1,0 +1,100 @@
+"""`accel env`: what a bug report needs: versions, devices, the config file, and which settings win."""
+
+import platform
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import distributions
+from pathlib import Path
+
+import click
+
+from accel_launch.cli.launch_command import LaunchCommand, ResolvedOptions, resolved, stray_words
+from accel_launch.cli.options import BY_NAME
+
+HELP = """Prints versions, devices, the config file, and which value each launch option would have, and why. With the
+options of accel launch it tells how they would change that."""
+_TELLING = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+def run(**values: object) -> int:
+    """Prints the report.
+
+    Raises: CannotRun after the report, if any setting in it is wrong.
+    """
+    from accel_state.errors import CannotRun
+
+    options = resolved(click.get_current_context())
+    stray = stray_words(options, COMMAND)
+    if stray:
+        raise CannotRun("accel env", [*options.problems, *stray])
+    environ = options.environ
+    for part in (_versions(), _devices(environ), _config(options), _settings(options), _variables(environ)):
+        print("\n".join(part), flush=True)
+    if options.problems:
+        raise CannotRun("accel env", options.problems)
+    return 0
+
+
+def _versions() -> Iterator[str]:
+    yield f"python: {platform.python_version()} ({sys.executable})"
+    yield f"platform: {platform.platform()}"
+    names = {one.metadata["Name"] or "": one.version for one in distributions()}
+    ours = {name: version for name, version in names.items() if name == "accel" or name.startswith("accel-")}
+    yield from (f"{name}: {version}" for name, version in sorted(ours.items()))
+    if not ours:
+        yield "accel: no distribution is installed; the packages are used from a source folder"
+
+
+def _devices(environ: Mapping[str, str]) -> Iterator[str]:
+    from accel_launch.job.job import this_host
+
+    host = this_host(environ)
+    yield f"cores: {host.cores}"
+    yield f"accelerators counted without torch: {host.accelerators}"
+    try:
+        import torch
+    except ModuleNotFoundError:
+        yield "torch: not installed"
+        return
+    except (ImportError, OSError) as error:
+        yield f"torch: installed, but cannot be imported: {error}"
+        return
+    yield f"torch: {torch.__version__} (built for CUDA {torch.version.cuda or 'none'})"
+    count = torch.cuda.device_count()
+    yield f"devices seen by torch: {count or 'CPU only'}"
+    for index in range(count):
+        yield f"  cuda:{index}: {torch.cuda.get_device_name(index)}"
+
+
+def _config(options: ResolvedOptions) -> Iterator[str]:
+    from accel_launch.config.config_file import config_folder
+
+    if options.file is None:
+        yield f"config file: none (default_config.yaml would be read from {config_folder(options.environ)})"
+        return
+    yield f"config file: {options.file}"
+    yield from (f"  {text}" for text in _content(options.file))
+
+
+def _content(path: Path) -> Sequence[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        return [f"cannot be read: {error}"]
+
+
+def _settings(options: ResolvedOptions) -> Iterator[str]:
+    yield "launch options:"
+    for name in BY_NAME:
+        if name != "fp16":
+            value = getattr(options.settings, name) if options.settings.said(name) else "not set"
+            yield f"  {name}: {value} ({options.settings.origin(name).value})"
+
+
+def _variables(environ: Mapping[str, str]) -> Iterator[str]:
+    chosen = sorted(name for name in environ if name.startswith("ACCEL_") or name in _TELLING)
+    yield "environment:" if chosen else "environment: no variable that accel reads is set"
+    yield from (f"  {name}={environ[name]}" for name in chosen)
+
+
+COMMAND = LaunchCommand("env", run, help=HELP, omit=("module", "no_python"))

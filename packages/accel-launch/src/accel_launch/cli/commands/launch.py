@@ -1,0 +1,94 @@
+"""`accel launch`: starts a script on one or many processes."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING
+
+import click
+
+from accel_launch.cli.launch_command import LaunchCommand, resolved
+
+if TYPE_CHECKING:
+    from accel_launch.job.job import Job
+    from accel_launch.report.job_result import JobResult
+
+HELP = """Starts SCRIPT once for each accelerator, or on as many processes as you ask for. Everything after SCRIPT goes
+to SCRIPT untouched."""
+EPILOG = """\b
+Each long option may be written with dashes as well: --num-processes. A value is taken from the first of these that
+has one: the option, its environment variable, the config file, the default. Options of accelerate launch that ask for
+nothing else, such as --multi_gpu and --dynamo_backend no, are accepted.
+
+\b
+examples:
+  accel launch train.py --lr 0.1            one process for each GPU, or one where there is none
+  accel launch -n 2 --cpu train.py          two processes on the CPU
+  accel launch --gpu_ids 0,2 train.py       one process for each of these two GPUs
+  accel launch -n 4 -m my_package.train     a module, as in python -m
+  accel launch --no_python -n 2 ./run.sh    a program that is not a Python file
+  accel launch --config_file two.yaml train.py
+
+exit codes: that of the first process to fail; 128 + n if signal n killed it; 2 if nothing could be started."""
+
+
+def run(**values: object) -> int:
+    """Runs the script and gives its exit code; one process takes the place of this one and nothing is given.
+
+    Raises: CannotRun with every reason why nothing was started.
+    """
+    from accel_launch.job.job import become, this_job
+    from accel_launch.supervise.output import say
+
+    options = resolved(click.get_current_context())
+    settings = options.settings
+    if settings.submit is not None:
+        from pathlib import Path
+
+        from accel_launch.job.schedulers import load_scheduler
+
+        known = {"cwd": Path.cwd(), "say": say, "problems": options.problems}
+        scheduler = load_scheduler(settings.submit)
+        scheduler.submit(options.script, options.arguments, settings, options.environ, **known)
+        return 0
+    job = this_job(options)
+    if settings.explain:
+        from accel_launch.config.config_show import setting_lines
+        from accel_launch.job.explain import what_was_found
+
+        say("\n".join([*setting_lines(options, origins=True), *what_was_found(job)]))
+    if settings.dry_run:
+        from accel_launch.job.explain import what_would_start
+
+        print("\n".join(what_would_start(job)), flush=True)
+        return 0
+    if job.alone:
+        become(job)
+    return run_to_end(job).code
+
+
+def run_to_end(job: Job) -> JobResult:
+    """Runs a job to its end, and says on the standard error how each failure came.
+
+    Raises: CannotRun if a process cannot be started, or machines do not meet.
+    """
+    from accel_launch.supervise.output import open_standard_streams, say
+    from accel_launch.supervise.signals import command_line_signals
+
+    open_standard_streams()
+    # what was read and imported so far stays to the end: nothing is to look through it again, least of all at the exit
+    gc.freeze()
+    if job.node is not None:
+        from accel_launch.nodes.agent import run_on_node
+
+        return run_on_node(job, job.node, command_line_signals(), say)
+    from accel_launch.job.job_runner import run_job
+    from accel_launch.supervise.restarts import run_until_done
+
+    def start(attempt: int) -> JobResult:
+        return run_job(job, command_line_signals(), attempt=attempt)
+
+    return run_until_done(start, job.settings.max_restarts, say)
+
+
+COMMAND = LaunchCommand("launch", run, help=HELP, epilog=EPILOG, words="SCRIPT [arguments of the script]")

@@ -1,0 +1,45 @@
+"""`accel test`: launches the check that package accel ships, by the same route as any script."""
+
+import sys
+from dataclasses import replace
+from importlib.util import find_spec
+
+import click
+
+from accel_launch.cli.launch_command import LaunchCommand, resolved, stray_words
+
+CHECK = "accel.check"
+HELP = """Starts a short script that checks, in the same way as accel launch would start yours, that processes find each
+other and compute the same."""
+
+
+def run(**values: object) -> int:
+    """Runs the check and gives its exit code, after a line that tells of success if it is 0.
+
+    Raises: CannotRun with every reason why nothing was started.
+    """
+    from accel_state.errors import CannotRun
+
+    from accel_launch.cli.commands.launch import run_to_end
+    from accel_launch.job.job import this_job
+    from accel_launch.supervise.output import say
+
+    options = resolved(click.get_current_context())
+    stray = stray_words(options, COMMAND)
+    if stray:
+        raise CannotRun("accel test", [*options.problems, *stray])
+    if find_spec("accel") is None:
+        missing = f"the check is module {CHECK} of package accel, which is not installed for {sys.executable}"
+        raise CannotRun("accel test", [f"{missing}; install package accel next to accel-launch"])
+    job = this_job(replace(options, settings=replace(options.settings, module=True), script=CHECK))
+    result = run_to_end(job)
+    count = job.count * (job.node.count if job.node is not None else 1)
+    processes = "1 process" if count == 1 else f"{count} processes"
+    if result.code:
+        say(f"accel test: failed on {processes}")
+    else:
+        print(f"accel test: success on {processes}; this machine is ready", flush=True)
+    return result.code
+
+
+COMMAND = LaunchCommand("test", run, help=HELP, omit=("module", "no_python"))

@@ -1,0 +1,127 @@
+"""The command `accel`: finds the subcommand, and turns its refusals into words and exit codes."""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+
+from accel_launch.cli.suggest import did_you_mean
+
+COMMANDS = {
+    "config": "write, update and show the file of settings",
+    "launch": "start a script on one or many processes",
+    "test": "check that processes on this machine find each other",
+    "verify": "run a script as configured and as plain PyTorch, and name the first thing that differs",
+    "checkpoint": "list, verify and compare checkpoints",
+    "estimate-memory": "say how much memory a model takes, to load and to train",
+    "completion": "print what has a shell complete commands and options",
+    "env": "print versions, devices and settings, for a bug report",
+}
+#: those of them that other packages of this project bring, and the extra of package accel that installs each
+EXTRAS = {"verify": "verify", "estimate-memory": "big"}
+#: by it a shell asks for completions, and the name that the completion scripts know
+COMPLETE, PROGRAM = "_ACCEL_COMPLETE", "accel"
+REFUSED = 2
+
+
+class Program(click.Group):
+    """Imports the module of a command when it is called, and for nothing else.
+
+    Other packages add commands by entry points of the group `accel.commands`, each of which names a click command.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands."""
+        return list(dict.fromkeys([*COMMANDS, *_plugins()]))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name; None if no installed package has it."""
+        if cmd_name in COMMANDS and cmd_name not in EXTRAS:
+            module = import_module(f"accel_launch.cli.commands.{cmd_name.replace('-', '_')}")
+            command: click.Command = module.COMMAND
+            return command
+        found = _plugins().get(cmd_name)
+        return found.load() if found is not None else None
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """The command that the line names.
+
+        Raises: click.UsageError with the nearest one, or with the package that brings it and is not installed.
+        """
+        extra = EXTRAS.get(args[0])
+        if extra is not None and args[0] not in _plugins() and not ctx.resilient_parsing:
+            absent = f"package accel-{extra}, which is not installed for {sys.executable}"
+            raise click.UsageError(f"accel {args[0]} comes with {absent}: pip install 'accel[{extra}]'")
+        if args[0] not in COMMANDS and args[0] not in (names := self.list_commands(ctx)):
+            meant = f"{did_you_mean(args[0], names)}; the commands are: {', '.join(names)}"
+            raise click.UsageError(f"there is no command {args[0]!r}{meant}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes what each command does, without an import of ours."""
+        others = [(name, one.load().short_help) for name, one in _plugins().items() if name not in COMMANDS]
+        with formatter.section("commands"):
+            formatter.write_dl([*COMMANDS.items(), *others])
+
+
+def _plugins() -> dict[str, Any]:
+    """The entry points of the commands of other packages, by name."""
+    from importlib.metadata import entry_points
+
+    return {one.name: one for one in entry_points(group="accel.commands")}
+
+
+def _version(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            found = version("accel-launch")
+        except PackageNotFoundError:
+            found = "from a source folder (not installed)"
+        print(f"accel-launch {found}")
+        ctx.exit()
+
+
+ACCEL = Program(
+    PROGRAM,
+    params=[click.Option(["--version"], is_flag=True, callback=_version, expose_value=False, help="The version.")],
+    help="Starts PyTorch training scripts on one or many processes.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command line and gives its exit code: 2 if it was refused, 1 if it was empty."""
+    tokens = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = ACCEL.main(tokens or ["--help"], PROGRAM, complete_var=COMPLETE, standalone_mode=False)
+        return int(code or 0) if tokens else 1
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message())
+        return 1
+    except click.ClickException as error:
+        return _refuse([error.format_message()])
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+    except BrokenPipeError:
+        # whoever read the output has had enough; the interpreter would say so once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13
+    except Exception as error:
+        from accel_state.errors import AccelError, CannotRun
+
+        if isinstance(error, CannotRun):
+            return _refuse(error.reasons)
+        if isinstance(error, AccelError):
+            return _refuse([str(error)])
+        raise
+
+
+def _refuse(reasons: Sequence[str]) -> int:
+    words = reasons[0] if len(reasons) == 1 else "\n  - ".join([f"{len(reasons)} problems", *reasons])
+    print(f"accel: error: {words}", file=sys.stderr, flush=True)
+    return REFUSED

@@ -1,1 +1,0 @@
-"""The subcommands of `accel`, one file each, imported when used."""

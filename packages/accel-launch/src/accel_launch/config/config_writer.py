@@ -1,0 +1,56 @@
+"""Writes a config file: all of it or nothing, and never so that others could change it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from accel_state.errors import CannotRun
+
+from accel_launch.cli.option_types import Value
+from accel_launch.cli.options import OPTIONS
+from accel_launch.config.atomic_write import replace_text
+
+HEADER = "# Settings of accel launch. `accel config show --origin` tells which value wins, and why.\n"
+MODE = 0o644
+
+
+def file_text(values: Mapping[str, Value], path: Path) -> str:
+    """The text of a file with these values by option name, in the order of the options: JSON if the path says so."""
+    content = {one.key: values[str(one.name)] for one in OPTIONS if one.key and one.name in values}
+    if path.suffix == ".json":
+        import json
+
+        return json.dumps(content, indent=2) + "\n"
+    import yaml
+
+    return HEADER + (yaml.safe_dump(content, sort_keys=False, allow_unicode=True) if content else "")
+
+
+def write_config(path: Path, text: str, *, like: Path | None = None) -> None:
+    """Puts a text at a path in one step; a link is followed. The folder is made where there is none.
+
+    Who may read it stays as it is, or is as for the file `like`; only the owner may write to it.
+
+    Raises: CannotRun if it cannot be written; then what was there before is untouched.
+    """
+    try:
+        path.resolve().parent.mkdir(parents=True, exist_ok=True)
+        model = path if like is None else like
+        replace_text(path, text, model.stat().st_mode & MODE if model.exists() else MODE)
+    except OSError as error:
+        raise CannotRun("accel config", [f"config file {path} could not be written: {error}"]) from None
+
+
+def keep_backup(path: Path) -> Path:
+    """Where a copy of a file is now: beside it, with .bak after its name.
+
+    Raises: CannotRun if there is another copy already: it may be the only one of what the file said at first.
+    """
+    copy = path.with_name(f"{path.name}.bak")
+    try:
+        text = path.read_text(encoding="utf-8")
+        if copy.exists() and copy.read_text(encoding="utf-8") != text:
+            raise CannotRun("accel config", [f"{copy} is there already, and says something else: move it away"])
+    except (OSError, UnicodeDecodeError) as error:
+        raise CannotRun("accel config", [f"{path} could not be copied to {copy}: {error}"]) from None
+    write_config(copy, text, like=path)
+    return copy

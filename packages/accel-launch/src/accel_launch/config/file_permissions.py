@@ -1,0 +1,39 @@
+"""Tells whether anybody at all could have written what a file says."""
+
+import os
+import shlex
+import stat
+import sys
+from pathlib import Path
+
+#: file systems that have no permissions of their own, so that chmod changes nothing: Windows under WSL, SMB, USB sticks
+WITHOUT_PERMISSIONS = frozenset(("9p", "cifs", "drvfs", "exfat", "fuseblk", "ntfs", "ntfs3", "smb3", "vboxsf", "vfat"))
+
+
+def problem_of_open_file(descriptor: int, path: Path) -> str | None:
+    """Why nobody should follow an open file, and what to do; None unless every user of the machine may write to it.
+
+    Its owner and a group are trusted: they share settings by this. Windows has other rules, which are not looked at. A
+    file system without permissions is warned of.
+    """
+    mode = os.fstat(descriptor).st_mode
+    # devices, such as /dev/null, are no files
+    if sys.platform == "win32" or stat.S_ISCHR(mode) or not mode & stat.S_IWOTH:
+        return None
+    kind = file_system(path)
+    anybody = (
+        f"every user of this machine may write to it (mode {stat.S_IMODE(mode):04o}), and it decides what is started"
+    )
+    if kind in WITHOUT_PERMISSIONS:
+        print(f"accel: warning: config file {path}: {anybody}; {kind} has no permissions", file=sys.stderr)
+        return None
+    return f"{anybody}: run chmod o-w {shlex.quote(str(path))}"
+
+
+def file_system(path: Path) -> str:
+    """The kind of file system that a path is on."""
+    import psutil
+
+    place = path.resolve()
+    mounts = [one for one in psutil.disk_partitions(all=True) if place.is_relative_to(one.mountpoint)]
+    return max(mounts, key=lambda one: len(one.mountpoint)).fstype if mounts else ""

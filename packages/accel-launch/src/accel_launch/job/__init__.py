@@ -1,0 +1,1 @@
+"""What starts where: processes, their commands and environments."""

@@ -1,0 +1,84 @@
+"""What a launch will do, in words: the machine that was found, and the processes."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+
+from accel_state.environ import JOBS, JOURNAL, STORE_FD, STORE_PORT
+
+from accel_launch.config.settings import C10D
+from accel_launch.job.job import Job
+from accel_launch.job.plan import LOOPBACK, ProcessSpec, RendezvousInfo, plan_many, plan_one, started_by_others, watched
+
+#: what stands for a number that the system gives at the start
+FREE = "(a free port)"
+_GIVEN = {
+    STORE_PORT: FREE,
+    "MASTER_PORT": FREE,
+    STORE_FD: "(an open socket)",
+    JOURNAL: "(a new folder)",
+    JOBS: "(a new folder)",
+}
+
+
+def what_was_found(job: Job) -> Iterator[str]:
+    """The machine, its place among others, and how many processes it starts."""
+    host, node = job.host, job.node
+    yield f"machine: {host.cores} cores, {host.accelerators} accelerators"
+    told = started_by_others(job.environ)
+    if node is None:
+        if told is not None:
+            yield f"started by another launcher, which gave it {told}: one process, in its place"
+        where = f", which meet on {LOOPBACK}" if job.count > 1 else ", in the place of accel launch"
+        yield f"processes: {job.count}{where}"
+        return
+    rank = f"machine {node.rank}" if node.rank is not None else "a machine"
+    how = "torch's elastic agent gives ranks" if job.settings.rdzv_backend == C10D else "ranks as given"
+    yield f"machines: {node.count}, this is {rank}; they meet at {node.host}:{node.port}, {how}"
+    if "SLURM_STEP_ID" in job.environ:
+        yield f"found in SLURM: step {job.environ.get('SLURM_JOB_ID')}.{job.environ['SLURM_STEP_ID']}"
+    yield f"processes: {job.count} here; listens on the network, for the other machines"
+
+
+def what_would_start(job: Job) -> Iterator[str]:
+    """Each process: its command, and what its environment has that this one's has not."""
+    given = job.node is None or job.settings.rdzv_backend != C10D
+    if not given:
+        yield "torch's elastic agent gives each machine its ranks; those of the first would be:"
+    for spec in _specs(job):
+        yield f"rank {spec.rank}: {shlex.join(spec.command)}"
+        yield from (f"    {line}" for line in _difference(job.environ, spec.environ))
+
+
+def _specs(job: Job) -> list[ProcessSpec]:
+    if job.alone:
+        return [plan_one(job.settings, job.command, job.environ)]
+    environ = watched(job.environ, "", 0)
+    if job.count == 1 and job.node is None:
+        return [plan_one(job.settings, job.command, environ)]
+    meeting = RendezvousInfo(store_port=1, store_fd=0, master_port=1)
+    node = job.node
+    if node is not None:
+        from accel_launch.nodes.addresses import address_of, interface_towards
+
+        rank = node.rank or 0
+        meeting = RendezvousInfo(
+            store_port=1,
+            store_fd=0 if rank == 0 else None,
+            master_port=1,
+            address=address_of(node),
+            interface=interface_towards(node.host, node.port),
+            machine=rank,
+            first=rank * job.count,
+            world=node.count * job.count,
+        )
+    return plan_many(job.settings, job.command, environ, count=job.count, host=job.host, meeting=meeting)
+
+
+def _difference(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
+    for name in sorted(after):
+        if before.get(name) != after[name]:
+            yield f"{name}={_GIVEN.get(name) or shlex.quote(after[name])}"
+    for name in sorted(before.keys() - after.keys()):
+        yield f"{name} is unset"

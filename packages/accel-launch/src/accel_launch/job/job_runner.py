@@ -1,0 +1,157 @@
+"""Runs what of a job this machine has to start, from its first process to the end of its last."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from accel_state.environ import PROGRESS
+from accel_state.errors import CannotRun
+
+from accel_launch.job.affinity import cores_of_processes
+from accel_launch.job.job import Job
+from accel_launch.job.plan import ProcessSpec, RendezvousInfo, place_told, plan_many, plan_one, watched
+from accel_launch.report.job_result import JobResult
+from accel_launch.supervise.orphan_killer import orphan_killer
+from accel_launch.supervise.output import ERR, OUT, Output
+from accel_launch.supervise.process_tree import adopt_orphans, end_orphans
+from accel_launch.supervise.signals import SignalSource, has_terminal
+from accel_launch.supervise.supervisor import Supervisor
+
+#: what Python imports before a script: it has failures told
+STARTUP = Path(__file__).parents[1] / "report" / "startup"
+
+
+def run_job(job: Job, source: SignalSource, *, tied: bool = True, attempt: int = 0) -> JobResult:
+    """Runs a job of this machine under supervision, from its first process to the end of its last.
+
+    `tied` processes die with this one; after a failure nothing is left that they have started.
+
+    Raises: CannotRun if a process cannot be started.
+    """
+    from accel_launch.job.ports import PortReservation
+
+    with ExitStack() as stack:
+        ports = stack.enter_context(PortReservation()) if job.count > 1 else None
+        meeting = ports.meeting if ports is not None else None
+        with supervised(job, source, meeting, tied=tied, attempt=attempt) as run:
+            result = run.supervisor.run(ports.handed_over if ports is not None else None)
+            return run.with_notes(result)
+
+
+class JobRun:
+    """One start of a job on this machine: its processes, and the folder in which they leave notes."""
+
+    def __init__(self, job: Job, supervisor: Supervisor, folder: Path, meeting: RendezvousInfo | None) -> None:
+        self.supervisor, self._job, self._folder, self._meeting = supervisor, job, folder, meeting
+
+    @property
+    def world(self) -> int:
+        """How many processes the job has on all machines."""
+        return (self._meeting.world if self._meeting is not None else None) or self._job.count
+
+    @property
+    def progressed(self) -> bool:
+        """Whether the job has left a checkpoint."""
+        return (self._folder / PROGRESS).exists()
+
+    def with_notes(self, result: JobResult) -> JobResult:
+        """A result, with what processes have noted of their exchanges, and with ranks as other launchers count."""
+        told = place_told(self._job.environ) if self._meeting is None else None
+        result = replace(result, size=self.world, progressed=self.progressed)
+        if told is not None and result.first is not None:
+            result = replace(result, size=told[1], first=replace(result.first, rank=told[0]))
+        if result.well or self._meeting is None:
+            return result
+        return _with_exchanges(result, self._folder, [spec.rank for spec in self.supervisor.specs])
+
+
+@contextmanager
+def supervised(
+    job: Job, source: SignalSource, meeting: RendezvousInfo | None, *, tied: bool = True, attempt: int = 0
+) -> Iterator[JobRun]:
+    """The processes of a job on this machine, to be started; those of one that is alone meet nobody.
+
+    Raises: CannotRun if the folder for what they print cannot be made.
+    """
+    began = time.time()
+    with TemporaryDirectory(prefix="accel-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
+        folder = Path(name)
+        if tied:
+            adopt_orphans()
+            stack.enter_context(orphan_killer(folder))
+        logs = _log_folder(job, attempt)
+        shown = frozenset(number for number in (OUT, ERR) if int(job.settings.tee) & number)
+        output = stack.enter_context(Output(logs, shown)) if logs is not None else None
+        supervisor = Supervisor(
+            _specs(job, watched(job.environ, name, attempt), meeting),
+            source,
+            folder=folder,
+            grace_s=job.settings.grace_period,
+            output=output,
+            tied=tied,
+            apart=tied and not has_terminal(),
+        )
+        well = False
+        try:
+            yield JobRun(job, supervisor, folder, meeting)
+            well = supervisor.well
+        finally:
+            stack.close()
+            if tied and not well:
+                end_orphans(began, folder)
+
+
+def _specs(job: Job, environ: Mapping[str, str], meeting: RendezvousInfo | None) -> list[ProcessSpec]:
+    if meeting is None:
+        specs = [plan_one(job.settings, job.command, environ)]
+    else:
+        specs = plan_many(job.settings, job.command, environ, count=job.count, host=job.host, meeting=meeting)
+    path = os.pathsep.join([str(STARTUP), *filter(None, [environ.get("PYTHONPATH")])])
+    specs = [replace(spec, environ={**spec.environ, "PYTHONPATH": path}) for spec in specs]
+    if not job.settings.enable_cpu_affinity:
+        return specs
+    return [replace(spec, cores=tuple(cores)) for spec, cores in zip(specs, _cores(job), strict=True)]
+
+
+def _cores(job: Job) -> list[list[int]]:
+    """The cores of each process: those next to its GPU, or its share of all."""
+    chosen = job.settings.gpu_ids
+    if chosen in (None, "all"):
+        chosen = job.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(job.count)))
+    names = [name.strip() for name in str(chosen).split(",")]
+    known = job.host.accelerators and not job.settings.cpu and all(name.isdecimal() for name in names)
+    return cores_of_processes(job.count, [int(name) for name in names] if known else [])
+
+
+def _log_folder(job: Job, attempt: int) -> Path | None:
+    """A new folder for what processes print.
+
+    Raises: CannotRun if it cannot be made.
+    """
+    if job.logs is None:
+        return None
+    folder = job.logs / f"attempt-{attempt}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotRun("accel launch", [f"log_dir {job.logs.parent}: {error}"]) from error
+    return folder
+
+
+def _with_exchanges(result: JobResult, journals: Path, ranks: Sequence[int]) -> JobResult:
+    """The result, with the exchange that each process was in when it ended, and the last one of that which failed."""
+    from accel_state.journal import read
+
+    newest = {rank: entries[-1] for rank in ranks if (entries := read(journals / str(rank)))}
+    waiting = {rank: f"{entry} (exchange {entry.number})" for rank, entry in newest.items() if entry.ended is None}
+    last = newest.get(result.first.rank) if result.first is not None else None
+    if last is None or last.ended is None:
+        return replace(result, waiting=waiting)
+    ago = f"{time.monotonic() - last.ended:.0f} s ago"
+    return replace(result, waiting=waiting, latest=f"{last} (exchange {last.number}, {ago})")

@@ -1,0 +1,250 @@
+"""Turns settings into the processes to start: their commands and environments. Pure: it starts nothing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from accel_state.environ import (
+    ACCUMULATION_STEPS,
+    ATTEMPT,
+    JOBS,
+    JOURNAL,
+    MIXED_PRECISION,
+    STORE_FD,
+    STORE_PORT,
+    USE_CPU,
+    worker_environ,
+)
+from accel_state.errors import CannotRun
+from accel_state.topology import ACCEL_LAUNCH, Rendezvous, Topology
+
+from accel_launch.config.settings import LaunchSettings, Origin
+
+LOOPBACK = "127.0.0.1"
+
+# What torchrun, mpirun and srun set in each process they start: a variable, and the number of processes.
+_RANKS = ("RANK", "WORLD_SIZE")
+_STARTED_BY = (_RANKS, ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
+
+
+@dataclass(frozen=True, slots=True)
+class HostInfo:
+    """What the plan must know of this machine."""
+
+    cores: int
+    accelerators: int
+    loopback_interface: str = "lo"
+
+
+@dataclass(frozen=True, slots=True)
+class RendezvousInfo:
+    """Where the processes of a job meet, and which of its ranks this machine has.
+
+    The store is opened by rank 0 on `store_fd`, None on other machines than its own; `master_port` is for scripts of
+    their own. `interface` is the one through which processes of several machines talk; nothing leaves it to them.
+    """
+
+    store_port: int
+    store_fd: int | None
+    master_port: int
+    address: str = LOOPBACK
+    interface: str = ""
+    machine: int = 0
+    first: int = 0
+    world: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """Everything needed to start one process.
+
+    `descriptors` are the open files that it inherits, and `cores` those that it is bound to; empty: all.
+    """
+
+    command: tuple[str, ...]
+    environ: Mapping[str, str]
+    descriptors: tuple[int, ...] = ()
+    rank: int = 0
+    cores: tuple[int, ...] = ()
+
+
+def started_by_others(environ: Mapping[str, str]) -> str | None:
+    """How this process was told its place among several by another launcher, or None."""
+    for rank, size in _STARTED_BY:
+        if rank in environ and size in environ:
+            return f"{rank}={environ[rank]}, {size}={environ[size]}"
+    tasks = environ.get("SLURM_STEP_NUM_TASKS", "1")
+    if "SLURM_PROCID" in environ and tasks.isdigit() and int(tasks) > 1:
+        return f"SLURM_PROCID={environ['SLURM_PROCID']}, SLURM_STEP_NUM_TASKS={tasks}"
+    return None
+
+
+def place_told(environ: Mapping[str, str]) -> tuple[int, int] | None:
+    """The rank that another launcher has told this process, and of how many; None where it has told none."""
+    for names in _STARTED_BY:
+        rank, size = (environ.get(name, "") for name in names)
+        if rank.isdecimal() and size.isdecimal():
+            return int(rank), int(size)
+    return None
+
+
+def count_processes(settings: LaunchSettings, environ: Mapping[str, str], host: HostInfo, *, machines: int = 1) -> int:
+    """How many processes to start on this machine, where so many take part.
+
+    Raises: CannotRun if another launcher has started this one, or if there are not enough accelerators.
+    """
+    asked = settings.num_processes
+    place = started_by_others(environ)
+    if place is not None and machines > 1:
+        if "SLURM_PROCID" not in environ or any(rank in environ for rank, _ in _STARTED_BY):
+            raise CannotRun(
+                "launch",
+                [f"{machines} machines were asked for, but another launcher has started this one already ({place})"],
+            )
+    elif place is not None:
+        if asked is not None and asked > 1 and settings.origin("num_processes") is Origin.FLAG:
+            raise CannotRun(
+                "launch",
+                [
+                    f"{asked} processes were asked for, but another launcher has started this one already ({place}):"
+                    " choose one of the two; leave out --num_processes, or start accel launch by itself"
+                ],
+            )
+        return 1
+    asked = asked // machines if asked is not None else None
+    problems = _device_problems(settings, host, asked)
+    if problems:
+        raise CannotRun("launch", problems)
+    if settings.cpu:
+        return asked or 1
+    return asked or _visible(settings, host) or 1
+
+
+def _visible(settings: LaunchSettings, host: HostInfo) -> int:
+    if settings.gpu_ids in (None, "all"):
+        return host.accelerators
+    return len(str(settings.gpu_ids).split(","))
+
+
+def _device_problems(settings: LaunchSettings, host: HostInfo, count: int | None) -> list[str]:
+    chosen = settings.gpu_ids not in (None, "all")
+    if settings.cpu:
+        if chosen and settings.origin("cpu") is settings.origin("gpu_ids") is Origin.FLAG:
+            return [f"--cpu and --gpu_ids {settings.gpu_ids} contradict each other: give one of the two"]
+        return []
+    if chosen and host.accelerators == 0:
+        return [f"gpu_ids {settings.gpu_ids} was asked for, but no GPU was found; leave it out, or add --cpu"]
+    visible = _visible(settings, host)
+    asked = count or visible
+    if host.accelerators and asked > visible:
+        named = f"gpu_ids {settings.gpu_ids} names {visible}" if chosen else f"{visible} can be seen"
+        return [
+            f"{asked} processes were asked for, each with a GPU of its own, but {named}:"
+            f" ask for {visible} or fewer, or add --cpu"
+        ]
+    return []
+
+
+def script_command(
+    script: str, arguments: Sequence[str], *, settings: LaunchSettings, interpreter: str
+) -> tuple[str, ...]:
+    """The command that runs the script with its arguments untouched."""
+    if settings.no_python:
+        return (script, *arguments)
+    if settings.module:
+        return (interpreter, "-m", script, *arguments)
+    return (interpreter, script, *arguments)
+
+
+def plan_one(settings: LaunchSettings, command: Sequence[str], environ: Mapping[str, str]) -> ProcessSpec:
+    """One process in the environment it is launched from, plus the settings: nothing tells it of ranks.
+
+    A store's variables are kept only next to the rank they came with; alone they are left from a job that is over.
+    """
+    inherited = environ if all(name in environ for name in _RANKS) else _without_store(environ)
+    variables = {**inherited, **_setting_variables(settings)}
+    if settings.num_cpu_threads_per_process is not None and _threads_win(settings, environ):
+        variables["OMP_NUM_THREADS"] = str(settings.num_cpu_threads_per_process)
+    return ProcessSpec(tuple(command), variables)
+
+
+def plan_many(
+    settings: LaunchSettings,
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    count: int,
+    host: HostInfo,
+    meeting: RendezvousInfo,
+) -> list[ProcessSpec]:
+    """Several processes of this machine in rank order; only rank 0 inherits the store's descriptor.
+
+    Those of a job of one machine are on loopback.
+    """
+    # What torchrun says of its own job would have the workers take these ranks for torchrun's.
+    inherited = {name: environ[name] for name in _without_store(environ) if not name.startswith("TORCHELASTIC_")}
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    if meeting.address == LOOPBACK:
+        # Whatever interface the shell names for other jobs: these workers must listen on loopback only.
+        sockets = dict.fromkeys(names, host.loopback_interface)
+    else:
+        sockets = {name: meeting.interface for name in names if meeting.interface and name not in environ}
+    shared = {
+        "OMP_NUM_THREADS": str(max(1, host.cores // count)),
+        **plan_one(settings, command, inherited).environ,
+        **sockets,
+        "MASTER_PORT": str(meeting.master_port),
+    }
+    places = [_topology(local, count, meeting) for local in range(count)]
+    return [
+        ProcessSpec(
+            command=tuple(command),
+            environ={**shared, **worker_environ(place)},
+            descriptors=(meeting.store_fd,) if place.rank == 0 and meeting.store_fd is not None else (),
+            rank=place.rank,
+        )
+        for place in places
+    ]
+
+
+def watched(environ: Mapping[str, str], folder: str, attempt: int) -> dict[str, str]:
+    """The environment of a job that this process waits for, started so often before.
+
+    It names the folder of the job, in which processes leave notes, after those of the jobs that this one is a part of.
+    """
+    inside = ":".join([*filter(None, [environ.get(JOBS)]), folder])
+    return {**environ, ATTEMPT: str(attempt), JOBS: inside, JOURNAL: folder}
+
+
+def _without_store(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if name not in (STORE_FD, STORE_PORT)}
+
+
+def _topology(local_rank: int, count: int, meeting: RendezvousInfo) -> Topology:
+    rank = meeting.first + local_rank
+    return Topology(
+        rank=rank,
+        world_size=meeting.world or count,
+        local_rank=local_rank,
+        local_world_size=count,
+        node_rank=meeting.machine,
+        rendezvous=Rendezvous(meeting.address, meeting.store_port, meeting.store_fd if rank == 0 else None),
+        launcher=ACCEL_LAUNCH,
+    )
+
+
+def _threads_win(settings: LaunchSettings, environ: Mapping[str, str]) -> bool:
+    """A flag and ACCEL_NUM_CPU_THREADS_PER_PROCESS beat OMP_NUM_THREADS, which beats a config file."""
+    return "OMP_NUM_THREADS" not in environ or settings.origin("num_cpu_threads_per_process") is not Origin.FILE
+
+
+def _setting_variables(settings: LaunchSettings) -> dict[str, str]:
+    variables = {}
+    if settings.said("cpu"):
+        variables[USE_CPU] = "1" if settings.cpu else "0"
+    if settings.mixed_precision is not None:
+        variables[MIXED_PRECISION] = settings.mixed_precision
+    if settings.gradient_accumulation_steps is not None:
+        variables[ACCUMULATION_STEPS] = str(settings.gradient_accumulation_steps)
+    if settings.gpu_ids is not None and settings.gpu_ids != "all" and not settings.cpu:
+        variables["CUDA_VISIBLE_DEVICES"] = settings.gpu_ids
+    return variables

@@ -1,0 +1,20 @@
+"""Finds what submits jobs: a class for each scheduler, which package accel-submit or another one brings."""
+
+from importlib.metadata import entry_points
+from typing import Any
+
+from accel_state.errors import CannotRun
+
+GROUP = "accel.schedulers"
+
+
+def load_scheduler(name: str) -> Any:
+    """The scheduler of that name, an `accel_submit.Scheduler`.
+
+    Raises: CannotRun if no installed package has it.
+    """
+    found = next(iter(entry_points(group=GROUP, name=name)), None)
+    if found is None:
+        missing = "it needs package accel-submit: pip install 'accel-launch[submit]'"
+        raise CannotRun(f"accel launch --submit {name}", [f"--submit {name}: {missing}"])
+    return found.load()()

@@ -1,0 +1,1 @@
+"""Jobs of many machines, on torch's elastic agent."""

@@ -1,0 +1,114 @@
+"""Which machines take part in a job, and which of them this one is: from settings, and from SLURM where it says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from accel_state.errors import CannotRun, TopologyError
+
+from accel_launch.config.settings import C10D, LaunchSettings
+from accel_launch.job.plan import HostInfo
+
+#: where machines meet, where nothing is said: torch's own
+USUAL_PORT = 29500
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """One of `count` machines, which meet at a port of `host`; None for `rank` leaves it to torch's rendezvous."""
+
+    rank: int | None
+    count: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What SLURM says of a step: its nodes, its tasks, which node this is, and where nodes may meet."""
+
+    nodes: int
+    tasks: int
+    node: int
+    host: str
+    port: int
+
+
+def find_node(settings: LaunchSettings, environ: Mapping[str, str], host: HostInfo) -> NodeSpec | None:
+    """This machine among several; None for a job of one machine, or of tasks that SLURM starts itself.
+
+    Raises: CannotRun with everything that is missing or cannot be meant.
+    """
+    step = _step(environ)
+    asked = settings.num_machines
+    if asked is None and step is None:
+        _refuse_batch_script(environ)
+    if asked is None and step is not None and step.nodes == step.tasks > 1:
+        several = (settings.num_processes or 0) > step.tasks or (not settings.cpu and host.accelerators > 1)
+        asked = step.nodes if several else None
+    if asked is None or asked == 1:
+        if settings.machine_rank:
+            raise CannotRun("launch", [f"machine_rank {settings.machine_rank} was given, but num_machines is 1"])
+        return None
+    problems = _step_problems(step, asked)
+    rank = settings.machine_rank if settings.machine_rank is not None else step.node if step is not None else None
+    address = settings.main_process_ip or (step.host if step is not None else None)
+    port = settings.main_process_port or (step.port if step is not None else USUAL_PORT)
+    if address is None:
+        problems.append(
+            f"{asked} machines need --main_process_ip: the machine of rank 0, by a name or address that all can reach"
+        )
+    if rank is None and settings.rdzv_backend != C10D:
+        problems.append(f"{asked} machines need --machine_rank: 0 on the first, up to {asked - 1} on the last")
+    if rank is not None and rank >= asked:
+        problems.append(f"machine_rank {rank} was given, but {asked} machines have the ranks 0 to {asked - 1}")
+    if settings.num_processes is not None and settings.num_processes % asked:
+        problems.append(
+            f"{settings.num_processes} processes cannot be shared evenly by {asked} machines: num_processes counts"
+            " those of all machines together"
+        )
+    if problems or address is None:
+        raise CannotRun("launch", problems)
+    return NodeSpec(rank, asked, address, port)
+
+
+def _step(environ: Mapping[str, str]) -> _Step | None:
+    names = ("SLURM_STEP_NUM_NODES", "SLURM_STEP_NUM_TASKS", "SLURM_NODEID", "SLURM_JOB_ID", "SLURM_STEP_ID")
+    words = [environ.get(name, "") for name in names]
+    nodes = environ.get("SLURM_STEP_NODELIST", "")
+    if not (all(word.isdecimal() for word in words) and nodes):
+        return None
+    from accel_state.environments.slurm import FIRST_PORT, PORTS, hosts
+
+    count, tasks, node, job, number = map(int, words)
+    try:
+        host = next(hosts(nodes), "")
+    except TopologyError as error:
+        raise CannotRun("launch", [str(error)]) from error
+    return _Step(count, tasks, node, host, FIRST_PORT + (job * 31 + number) % PORTS)
+
+
+def _step_problems(step: _Step | None, asked: int) -> list[str]:
+    if step is None:
+        return []
+    if step.nodes != asked:
+        return [f"{asked} machines were asked for, but the SLURM step has {step.nodes} nodes: ask for as many"]
+    if step.tasks != step.nodes:
+        return [
+            f"the SLURM step has {step.tasks} tasks on {step.nodes} nodes, and accel launch starts the processes of a"
+            " node by itself: start one task for each node (srun --ntasks-per-node=1)"
+        ]
+    return []
+
+
+def _refuse_batch_script(environ: Mapping[str, str]) -> None:
+    nodes = environ.get("SLURM_JOB_NUM_NODES") or environ.get("SLURM_NNODES") or "1"
+    if "SLURM_JOB_ID" in environ and "SLURM_STEP_NUM_TASKS" not in environ and nodes.isdecimal() and int(nodes) > 1:
+        raise CannotRun(
+            "launch",
+            [
+                f"this is a SLURM job of {nodes} nodes, but not a step of it: the script would run on this node only;"
+                " start it on all (srun --ntasks-per-node=1 accel launch ...), or say --num_machines 1"
+            ],
+        )

@@ -1,0 +1,1 @@
+"""Functions of a notebook or a script on several processes."""

@@ -1,0 +1,213 @@
+"""Runs a function of a notebook or a script on several processes, each a fresh interpreter."""
+
+import os
+import pickle
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from accel_state.environ import process_environ
+from accel_state.errors import AccelError, CannotRun
+
+from accel_launch.cli.option_types import Value
+from accel_launch.cli.options import BY_NAME
+from accel_launch.cli.suggest import did_you_mean
+from accel_launch.config.settings import LaunchSettings, Origin
+from accel_launch.job.job import Job, this_host
+from accel_launch.job.job_runner import run_job
+from accel_launch.job.plan import count_processes, plan_one
+from accel_launch.notebook.notebook_files import failure_file, result_file, write_function
+from accel_launch.report.failure_report import explain
+from accel_launch.report.job_result import JobResult
+from accel_launch.supervise.signals import PythonSignals
+
+# What Accelerate's launcher takes as well, and the values with which it asks for nothing.
+REFERENCE_DEFAULTS: dict[str, tuple[object, ...]] = {
+    "use_port": ("29500", 29500, None, "0", 0),
+    "master_addr": ("127.0.0.1",),
+    "node_rank": (0,),
+    "num_nodes": (1,),
+    "rdzv_backend": ("static",),
+    "rdzv_endpoint": ("",),
+    "rdzv_conf": (None, {}),
+    "rdzv_id": ("none",),
+    "max_restarts": (0,),
+    "monitor_interval": (0.1,),
+    "log_line_prefix_template": (None,),
+}
+
+
+class WorkerFailed(AccelError, RuntimeError):
+    """A process that a notebook launcher started has failed; the message ends with what it said."""
+
+
+def notebook_launcher(
+    function: Callable[..., Any],
+    args: tuple[Any, ...] | list[Any] = (),
+    num_processes: int | None = None,
+    mixed_precision: str = "no",
+    **reference: object,
+) -> list[Any]:
+    """Calls `function(*args)` once per process and returns what each call returned, in rank order.
+
+    One process is this one; several are fresh interpreters that end before it returns. Without a count there are as
+    many as accelerators, or one. The other keywords of Accelerate's launcher are taken with their defaults only.
+    Raises: CannotRun before anything starts; WorkerFailed with the traceback of the first process to fail.
+    """
+    problems = _unsupported(reference)
+    flags: dict[str, Value] = {}
+    asked: dict[str, object] = {"num_processes": num_processes, "mixed_precision": mixed_precision}
+    for name, value in asked.items():
+        read = BY_NAME[name].kind.read(value)
+        if value is not None and read is None:
+            problems.append(f"{name}={value!r}: expected {BY_NAME[name].kind.expected}")
+        elif read is not None:
+            flags[name] = read
+    return _launch("notebook_launcher", function, args, flags, problems)
+
+
+def debug_launcher(
+    function: Callable[..., Any], args: tuple[Any, ...] | list[Any] = (), num_processes: int = 2
+) -> list[Any]:
+    """Calls `function(*args)` on several processes on the CPU and returns what each call returned, in rank order.
+
+    Raises: CannotRun before anything starts; WorkerFailed with the traceback of the first process to fail.
+    """
+    kind = BY_NAME["num_processes"].kind
+    count = kind.read(num_processes)
+    problems = [] if count is not None else [f"num_processes={num_processes!r}: expected {kind.expected}"]
+    flags: dict[str, Value] = {"cpu": True, **({"num_processes": count} if count is not None else {})}
+    return _launch("debug_launcher", function, args, flags, problems)
+
+
+def _unsupported(reference: Mapping[str, object]) -> list[str]:
+    problems = []
+    for name, value in reference.items():
+        if name not in REFERENCE_DEFAULTS:
+            known = [*REFERENCE_DEFAULTS, "num_processes", "mixed_precision"]
+            problems.append(f"there is no keyword {name!r}{did_you_mean(name, known)}")
+        elif value not in REFERENCE_DEFAULTS[name]:
+            problems.append(
+                f"{name}={value!r} is not supported: the processes run on this machine, meet at a free port and are"
+                f" started once; leave {name} out"
+            )
+    return problems
+
+
+def _launch(
+    caller: str,
+    function: Callable[..., Any],
+    args: tuple[Any, ...] | list[Any],
+    flags: Mapping[str, Value],
+    problems: list[str],
+) -> list[Any]:
+    if not callable(function):
+        problems.append(f"expected a function, found {function!r}; name it without calling it: {caller}(train, args)")
+    problems += _wrong_args(args)
+    if problems:
+        raise CannotRun(caller, problems)
+    environ = process_environ()
+    settings = LaunchSettings.of(flags, dict.fromkeys(flags, Origin.FLAG))
+    host = this_host(environ)
+    count = count_processes(settings, environ, host)
+    if count == 1:
+        with _environment(plan_one(settings, (), environ).environ):
+            return [function(*args)]
+    _refuse_second_accelerator(caller)
+    if find_spec("cloudpickle") is None:
+        raise CannotRun(
+            caller,
+            [
+                "the function travels to its processes by cloudpickle, which is missing:"
+                " pip install 'accel-launch[notebook]'"
+            ],
+        )
+    folder = Path(tempfile.mkdtemp(prefix="accel-notebook-"))
+    try:
+        write_function(folder, function, args, sys.path)
+        job = Job(settings, _worker_command(folder), _worker_environ(environ), host, count)
+        result = run_job(job, PythonSignals(), tied=False)
+        if result.first is not None:
+            raise WorkerFailed(_why(result, folder))
+        return [_result(folder, rank) for rank in range(count)]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wrong_args(args: object) -> list[str]:
+    """The problem of arguments that are no list of them: each item of a text or a tensor would become one."""
+    if isinstance(args, tuple | list):
+        return []
+    shown = repr(args)
+    # a tensor or a data set is not printed to say that it has no brackets around it
+    written = shown if len(shown) <= 40 and "\n" not in shown else "x"
+    named = f"args={written}" if written == shown else f"args x of type {type(args).__name__}"
+    return [
+        f"{named}: expected a tuple or a list of the function's arguments, found a {type(args).__name__}; for one"
+        f" argument write ({written},)"
+    ]
+
+
+def _refuse_second_accelerator(caller: str) -> None:
+    from accel_state import is_initialized
+
+    if is_initialized():
+        raise CannotRun(
+            caller,
+            [
+                "an Accelerator exists already in this process; create it inside the function that is launched, then"
+                " restart the kernel and run again"
+            ],
+        )
+
+
+def _worker_command(folder: Path) -> tuple[str, ...]:
+    return (sys.executable, "-m", "accel_launch.notebook.notebook_worker", str(folder), str(os.getpid()))
+
+
+def _worker_environ(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment in which a fresh interpreter finds this package, also where only sys.path knows of it."""
+    root = str(Path(__file__).resolve().parents[2])
+    known = environ.get("PYTHONPATH", "").split(os.pathsep) if environ.get("PYTHONPATH") else []
+    if root in known or Path(root).name in ("site-packages", "dist-packages"):
+        return environ
+    return {**environ, "PYTHONPATH": os.pathsep.join([*known, root])}
+
+
+@contextmanager
+def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Has this process see an environment, and puts back what it changed."""
+    before = dict(os.environ)
+    changed = {name for name in {*wanted, *before} if wanted.get(name) != before.get(name)}
+    for name in before.keys() - wanted.keys():
+        del os.environ[name]
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name in changed:
+            if name in before:
+                os.environ[name] = before[name]
+            else:
+                os.environ.pop(name, None)
+
+
+def _result(folder: Path, rank: int) -> Any:
+    path = result_file(folder, rank)
+    if not path.exists():
+        # The function left through sys.exit(0).
+        return None
+    with path.open("rb") as file:
+        return pickle.load(file)  # a process of ours wrote it, into a folder that only this user can enter
+
+
+def _why(result: JobResult, folder: Path) -> str:
+    words = explain(result) or "a process has failed"
+    path = failure_file(folder, result.first.rank) if result.first is not None else folder
+    said = path.read_text(encoding="utf-8") if path.is_file() else ""
+    return f"{words}\n\n{said}".rstrip()

@@ -1,0 +1,96 @@
+"""How a job ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from signal import SIGABRT, Signals
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from accel_launch.nodes.peers import NodeFailure
+    from accel_launch.report.failure_cause import FailureCause
+
+#: whose failure comes first: one that was killed, one that says why, one that has lost a peer
+KILLED, SAID, LOST_PEER = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessExit:
+    """A process that has ended; `status` is its exit code, or minus the signal that killed it."""
+
+    rank: int
+    pid: int
+    status: int
+    command: tuple[str, ...]
+    peak_bytes: int = 0
+    cause: FailureCause | None = None
+
+    @property
+    def order(self) -> int:
+        """KILLED, SAID or LOST_PEER: whoever dies takes others along, and these are often faster to end."""
+        if self.status == -SIGABRT:
+            return LOST_PEER  # NCCL ends a process that has lost another one in this way
+        if self.status < 0:
+            return KILLED
+        return LOST_PEER if self.cause is not None and self.cause.lost_peer else SAID
+
+    @property
+    def code(self) -> int:
+        """Its exit code as a shell gives it: 128 + n if signal n killed it."""
+        return self.status if self.status >= 0 else 128 - self.status
+
+
+def root_cause(failures: Sequence[ProcessExit]) -> ProcessExit | None:
+    """The one of several failures, in their order, that the others come from: the first that has not lost a peer."""
+    return min(failures, key=lambda one: one.order == LOST_PEER, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """How a job ended on this machine: which process failed `first`, and which were `stopped` because of it.
+
+    Those in `done` had ended well before. `elsewhere` is what ended it from another machine; `outside` the signal by
+    which somebody ended it, `asked` whether somebody has, be it after a failure; `killed` are those that did not end in
+    the time they had, which was `grace_s`; `waiting` says of ranks in the middle of an exchange which one that was, and
+    `latest` which one the first to fail was in last; `last` is whether nobody can have printed anything after the first
+    one's own message, which is shown if `shown`; `logs` is the folder of all that was printed; `progressed` tells
+    whether the job has left a checkpoint.
+    """
+
+    size: int
+    first: ProcessExit | None = None
+    stopped: tuple[int, ...] = ()
+    done: tuple[int, ...] = ()
+    outside: Signals | None = None
+    asked: bool = False
+    killed: tuple[int, ...] = ()
+    waiting: Mapping[int, str] = field(default_factory=dict)
+    latest: str = ""
+    grace_s: float = 0.0
+    progressed: bool = False
+    elsewhere: NodeFailure | None = None
+    last: bool = True
+    shown: bool = True
+    logs: Path | None = None
+
+    @property
+    def well(self) -> bool:
+        """Whether all processes have ended by themselves, and none has failed."""
+        return self.first is None and self.outside is None and self.elsewhere is None
+
+    @property
+    def by_somebody(self) -> bool:
+        """Whether somebody has ended the job, here or on another machine."""
+        asked = self.asked or self.outside is not None
+        return asked or (self.elsewhere is not None and self.elsewhere.outside)
+
+    @property
+    def code(self) -> int:
+        """The exit code of the job: that of the first process to fail, 128 + n if signal n killed it."""
+        if self.elsewhere is not None and (self.outside is None or self.first is None):
+            return self.elsewhere.code
+        if self.first is None:
+            return 0
+        return 128 + self.outside if self.outside is not None and self.first.status < 0 else self.first.code

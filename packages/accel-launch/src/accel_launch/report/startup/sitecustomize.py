@@ -1,0 +1,30 @@
+"""Python imports this before the script of a watched process, to have a failure told before the script imports accel.
+
+The launcher puts this folder first in PYTHONPATH; here it is taken out again, for the script and what it starts.
+"""
+
+import os
+import sys
+from importlib import import_module
+
+_here = os.path.dirname(os.path.abspath(__file__))
+sys.path[:] = [entry for entry in sys.path if entry != _here]
+_left = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry != _here]
+if _left:
+    os.environ["PYTHONPATH"] = os.pathsep.join(_left)
+else:
+    os.environ.pop("PYTHONPATH", None)
+_this = sys.modules.pop("sitecustomize")
+try:
+    import_module("sitecustomize")  # the one that this stands in front of
+except ModuleNotFoundError as _error:
+    if _error.name != "sitecustomize":
+        raise
+finally:
+    sys.modules.setdefault("sitecustomize", _this)
+try:
+    from accel_state.failure_file import install
+except ModuleNotFoundError:
+    pass  # an interpreter without accel: nothing is told
+else:
+    install(os.environ)

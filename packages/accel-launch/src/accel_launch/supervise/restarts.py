@@ -1,0 +1,60 @@
+"""Starts a job again after it has failed, as often as it was allowed since it got further."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from accel_state.exits import STOPPED
+
+from accel_launch.report.job_result import JobResult
+from accel_launch.supervise.supervisor import UNREAD_S
+
+#: seconds before the first start again, and at most; twice as many each time
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+
+
+def run_until_done(run: Callable[[int], JobResult], max_restarts: int, say: Callable[[str], None]) -> JobResult:
+    """Runs a job to its end, and says how each failure came; `run` is told how often the job was started before.
+
+    After a failure all processes are started again, up to `max_restarts` times without a new checkpoint in between. A
+    job that somebody has ended, or that has stopped on request, is not.
+
+    Raises: CannotRun if a process cannot be started.
+    """
+    attempt = failures = 0
+    while True:
+        result = run(attempt)
+        tell(result, say)
+        failures = 1 if result.progressed else failures + 1
+        if result.code in (0, STOPPED) or result.by_somebody:
+            return result
+        if failures > max_restarts:
+            if max_restarts:
+                say(f"accel: gives up after {max_restarts} restarts without a new checkpoint")
+            return result
+        since = result.progressed or attempt + 1 > failures
+        time.sleep(announce(failures, max_restarts, since, say))
+        attempt += 1
+
+
+def announce(failures: int, max_restarts: int, since_checkpoint: bool, say: Callable[[str], None]) -> float:
+    """Says that a job starts again, and in how many seconds, which it gives."""
+    pause_s: float = min(FIRST_PAUSE_S * 2 ** (failures - 1), LONGEST_PAUSE_S)
+    since = " since the last checkpoint" if since_checkpoint else ""
+    say(f"accel: starts again in {pause_s:g} s ({failures} of {max_restarts} times{since})")
+    return pause_s
+
+
+def tell(result: JobResult, say: Callable[[str], None]) -> None:
+    """Says the last words on a job, if it has not ended well."""
+    from accel_launch.report.failure_report import explain
+
+    last_words = None if result.well else explain(result)
+    if last_words is None:
+        return
+    # whoever has ended the job may have stopped to read, too
+    thread = threading.Thread(target=say, args=(last_words,), daemon=True)
+    thread.start()
+    thread.join(UNREAD_S if result.by_somebody else None)

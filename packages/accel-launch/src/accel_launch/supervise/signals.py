@@ -1,0 +1,199 @@
+"""How the launcher waits: for a child to end, or for a signal that somebody sends to the job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Self, final
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+
+_POLL_S = 0.02
+# <asm-generic/siginfo.h>: sent by the kernel, which for these signals means by the terminal
+_SI_KERNEL = 0x80
+
+
+@dataclass(frozen=True, slots=True)
+class SignalEvent:
+    """A signal to the launcher; from the terminal, every process of the job has had it too."""
+
+    number: signal.Signals
+    from_terminal: bool
+
+
+class Interrupted(Exception):
+    """A signal that ends the job came in the middle of something that cannot look for signals."""
+
+    def __init__(self, number: signal.Signals, awaited: str = "other machines to come") -> None:
+        super().__init__(f"{number.name} in a wait for {awaited}")
+        self.number, self.awaited = number, awaited
+
+
+class SignalSource(ABC):
+    """Where signals to the job arrive between `__enter__` and `__exit__`."""
+
+    @abstractmethod
+    def __enter__(self) -> Self: ...
+
+    @abstractmethod
+    def __exit__(self, *error: object) -> None: ...
+
+    @abstractmethod
+    def wait(self, timeout_s: float) -> SignalEvent | None:
+        """The next signal; None when a child may have ended, or after the timeout."""
+
+    @abstractmethod
+    def in_child(self) -> None:
+        """Undoes, between fork and exec, what a child has inherited."""
+
+    def pause(self, seconds: float) -> None:
+        """Lets time pass.
+
+        Raises: Interrupted by a signal that ends the job.
+        """
+        until = time.monotonic() + seconds
+        while True:
+            event = self.wait(max(until - time.monotonic(), 0))
+            if event is not None and event.number in ENDING:
+                raise Interrupted(event.number)
+            if event is None and time.monotonic() >= until:
+                return
+
+
+def _wanted() -> set[signal.Signals]:
+    """The signals to take: not those that whoever started us has told us to ignore, as nohup does."""
+    return {number for number in (*ENDING, *PASSED_ON) if signal.getsignal(number) is not signal.SIG_IGN}
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """A block that a signal leaves at once, though a source has blocked it.
+
+    Raises: Interrupted.
+    """
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise Interrupted(signal.Signals(number))
+
+    taken = _wanted() & set(ENDING)
+    before = {number: signal.signal(number, interrupt) for number in taken}
+    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@final
+class BlockedSignals(SignalSource):
+    """Linux: signals are blocked and fetched, so none is missed and each says whether the terminal sent it."""
+
+    def __init__(self) -> None:
+        self._taken: set[signal.Signals] = set()
+        self._mask: set[int] = set()
+
+    def __enter__(self) -> Self:
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+            # Inherited: the system would throw the exit codes of our children away.
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._taken = _wanted() | {signal.SIGCHLD}
+        self._mask = {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, self._taken)}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        while (event := self.wait(0)) is not None and event.number in ENDING:
+            pass  # what was sent twice, as coreutils timeout does, ends this process no second time
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+    def wait(self, timeout_s: float) -> SignalEvent | None:
+        """The next signal; a child that ends wakes it."""
+        if sys.platform == "darwin":
+            raise NotImplementedError("macOS has no sigtimedwait")
+        info = signal.sigtimedwait(self._taken, max(timeout_s, 0))
+        # CPython gives what was in memory where the whole process was stopped until after the timeout
+        if info is None or info.si_signo == signal.SIGCHLD or info.si_signo not in self._taken:
+            return None
+        return SignalEvent(signal.Signals(info.si_signo), from_terminal=info.si_code == _SI_KERNEL)
+
+    def in_child(self) -> None:
+        """Gives the child the mask that the launcher was started with."""
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+
+@final
+class HandledSignals(SignalSource):
+    """Systems without sigtimedwait: handlers note each signal, and the launcher looks every 20 ms."""
+
+    def __init__(self) -> None:
+        self._notes: deque[signal.Signals] = deque()
+        self._before: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._note) for number in _wanted()}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler if callable(handler) else signal.SIG_DFL)
+
+    def wait(self, timeout_s: float) -> SignalEvent | None:
+        """The next signal noted."""
+        if not self._notes:
+            time.sleep(max(min(timeout_s, _POLL_S), 0))
+        if not self._notes:
+            return None
+        number = self._notes.popleft()
+        terminal = number == signal.SIGINT and sys.stdin is not None and sys.stdin.isatty()
+        return SignalEvent(number, from_terminal=terminal)
+
+    def in_child(self) -> None:
+        """Nothing: exec sets handled signals back to their defaults."""
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._notes.append(signal.Signals(number))
+
+
+@final
+class PythonSignals(SignalSource):
+    """A notebook: Python's own handlers stay, and KeyboardInterrupt comes out of `wait`."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def wait(self, timeout_s: float) -> SignalEvent | None:
+        """None, after 20 ms or the timeout.
+
+        Raises: KeyboardInterrupt when the user interrupts.
+        """
+        time.sleep(max(min(timeout_s, _POLL_S), 0))
+        return None
+
+    def in_child(self) -> None:
+        """Nothing was changed."""
+
+
+def has_terminal() -> bool:
+    """Whether a terminal controls this process: it may send signals to its group, and let only that group read."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+def command_line_signals() -> SignalSource:
+    """The signals of a launcher that owns its process."""
+    return BlockedSignals() if sys.platform == "linux" else HandledSignals()

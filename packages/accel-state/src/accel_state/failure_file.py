@@ -1,0 +1,142 @@
+"""Tells the launcher why this process fails: in a file that it reads once the process has ended."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, final
+
+from accel_state.environ import JOURNAL
+
+#: torch's own name for the file in which its agent finds the error of a process
+TORCH_FILE = "TORCHELASTIC_ERROR_FILE"
+#: what torch puts before the traceback of a loader's worker, in the message of an exception
+_OF_WORKER = "Original Traceback (most recent call last):\n"
+#: what gloo and NCCL say of a connection whose other end is gone, and the errors that they raise it as
+_PEER_WORDS = (
+    "Connection closed by|Connection reset by|Connection refused|Broken pipe|remote process exit"
+    "|Connection was likely closed|got 0 bytes|PeerLost|PeerFailed"
+)
+_PEER_TYPES = ("RuntimeError", "PeerLost", "PeerFailed", "DistBackendError", "DistNetworkError", "DistStoreError")
+_installed: list[FailureFile] = []
+
+
+def install(environ: Mapping[str, str]) -> None:
+    """Has the exception that ends this process told in a file, if a launcher or torch's agent watches it."""
+    folder, error_file = environ.get(JOURNAL), environ.get(TORCH_FILE)
+    if _installed or not (folder or error_file):
+        return
+    pid, rank = os.getpid(), environ.get("RANK", "0")
+    # a process that a rank has started has the rank's environment
+    path = Path(folder) / f"failure-{rank}-{pid}.json" if folder else None
+    _installed.append(FailureFile(path, Path(error_file) if error_file else None, rank))
+    if path is not None and "PYTHONFAULTHANDLER" not in environ:
+        import faulthandler
+
+        with suppress(OSError):
+            if not faulthandler.is_enabled():
+                faulthandler.enable(path.with_name(f"fault-{rank}-{pid}").open("wb", buffering=0))
+
+
+@final
+class FailureFile:
+    """Stands before the hooks for exceptions that nobody catches."""
+
+    def __init__(self, path: Path | None, error_file: Path | None, rank: str) -> None:
+        self._path, self._error_file, self._rank, self._pid = path, error_file, rank, os.getpid()
+        self._hook, self._thread_hook = sys.excepthook, threading.excepthook
+        sys.excepthook, threading.excepthook = self._raised, self._raised_in_thread
+        self._told = False
+        atexit.register(self._at_exit)
+
+    def _raised(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        lost_peer = self._write(error)
+        if lost_peer and self._path is not None:
+            said = str(error).splitlines() or [""]
+            print(f"accel: rank {self._rank} lost another process: {kind.__name__}: {said[0]}", file=sys.stderr)
+        else:
+            self._hook(kind, error, trace)
+
+    def _at_exit(self) -> None:
+        error = getattr(sys, "last_value", None)
+        if error is not None and not self._told:
+            self._write(error)  # the script has a hook of its own that calls no other
+
+    def _raised_in_thread(self, about: threading.ExceptHookArgs) -> None:
+        if about.exc_value is not None:
+            self._write(about.exc_value, thread=about.thread.name if about.thread is not None else "?")
+        self._thread_hook(about)
+
+    def _write(self, error: BaseException, thread: str | None = None) -> bool:
+        """Whether the exception says only that another process is gone; no error in here hides it."""
+        if os.getpid() != self._pid:
+            return False  # a child by fork
+        self._told = self._told or thread is None
+        try:
+            found = describe(error)
+            content = json.dumps({**found, "rank": self._rank, "pid": self._pid, "thread": thread})
+            if self._path is not None:
+                _replace(self._path, content)
+            if self._error_file is not None and thread is None and not self._error_file.exists():
+                extra = {"py_callstack": found["traceback"], "timestamp": str(int(time.time()))}
+                _replace(self._error_file, json.dumps({"message": {"message": found["what"], "extraInfo": extra}}))
+            return bool(found["lost_peer"])
+        except Exception:  # noqa: BLE001 (the exception that is told of may have a method that fails)
+            return False
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """An exception with its traceback, the user's own line in it, and whether it is only the loss of a peer."""
+    import re
+
+    text = "".join(traceback.format_exception(error))
+    inner: BaseException = error
+    while isinstance(inner, BaseExceptionGroup):
+        inner = inner.exceptions[-1]
+    lines = traceback.format_exception_only(inner)
+    syntax = isinstance(inner, SyntaxError)
+    what = (lines[-1] if syntax else "".join(lines)).strip()
+    if syntax and isinstance(inner, SyntaxError):
+        site = _site(inner.filename or "?", inner.lineno or 0, "", (inner.text or "").strip())
+    else:
+        frames = [frame for frame in traceback.extract_tb(inner.__traceback__) if _is_users(frame.filename)]
+        site = _site(frames[-1].filename, frames[-1].lineno or 0, frames[-1].name, frames[-1].line) if frames else ""
+    if _OF_WORKER in str(inner):
+        inside = str(inner).partition(_OF_WORKER)[2].strip()
+        what = inside.rpartition("\n")[2]
+        found = re.findall(r'^  File "(.+)", line (\d+), in (.+)\n    (.+)$', inside, re.MULTILINE)
+        own = [one for one in found if _is_users(one[0])]
+        site = _site(own[-1][0], int(own[-1][1]), own[-1][2], own[-1][3]) if own else site
+    lost = type(inner).__name__ in _PEER_TYPES and re.search(_PEER_WORDS, what) is not None
+    return {"what": what, "site": site, "traceback": text.rstrip(), "lost_peer": lost}
+
+
+def _site(file: str, line: int, function: str, source: str | None) -> str:
+    return f"{file}:{line}{f' in {function}' if function else ''}{f': {source}' if source else ''}"
+
+
+def _is_users(file: str) -> bool:
+    """Whether a file is none of Python's, of what is installed, or of accel."""
+    import sysconfig
+
+    folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    # without an import: a dataclass, which is text that is run, would have Python forget that it was interrupted
+    ours = [name for name in sys.modules if "." not in name and (name == "accel" or name.startswith("accel_"))]
+    for spec in [sys.modules[name].__spec__ for name in ours]:
+        folders.update(spec.submodule_search_locations or () if spec is not None else ())
+    return not file.startswith(("<", *(f"{folder}{os.sep}" for folder in folders))) and "site-packages" not in file
+
+
+def _replace(path: Path, content: str) -> None:
+    aside = path.with_name(f"{path.name}.partial")
+    aside.write_text(content, encoding="utf-8")
+    aside.replace(path)

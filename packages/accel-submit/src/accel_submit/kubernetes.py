@@ -1,0 +1,184 @@
+"""Kubernetes: an Indexed Job with a pod for each machine, and a Service by which they find the first.
+
+Source: https://kubernetes.io/docs/concepts/workloads/controllers/job/.
+"""
+
+import json
+import re
+from typing import ClassVar, final
+
+from accel_state.exits import STOPPED
+
+from accel_submit.scheduler import (
+    JobFile,
+    ProgramScheduler,
+    SubmitRequest,
+    render,
+    unknown_options,
+    whole_number,
+)
+
+#: each submit option, with what its value has to look like, in a pattern and in words
+_DNS, _AMOUNT = r"[a-z]([a-z0-9-]*[a-z0-9])?", r"[0-9]+(\.[0-9]+)?(m|[kMGTPE]i?)?"
+_ANY = (r".*", "")
+OPTIONS = {
+    "image": _ANY,
+    # a pod of the job is called NAME-INDEX, and 63 characters are what DNS has
+    "name": (rf"(?=.{{1,52}}$){_DNS}", "at most 52 lower-case letters, digits and dashes"),
+    "namespace": (rf"(?=.{{1,63}}$){_DNS}", "at most 63 lower-case letters, digits and dashes"),
+    "gpus": _ANY,
+    "gpu_resource": _ANY,
+    "cpus": (_AMOUNT, "an amount such as 8 or 16Gi"),
+    "memory": (_AMOUNT, "an amount such as 8 or 16Gi"),
+    "shm": (_AMOUNT, "an amount such as 8 or 16Gi"),
+    "workdir": _ANY,
+    "service_account": _ANY,
+    "pull_policy": (r"Always|IfNotPresent|Never", "one of Always, IfNotPresent, Never"),
+    "retries": _ANY,
+}
+#: the port where machines meet, and the seconds they have to end, as for accel launch; and what the launcher needs then
+PORT, GRACE_S, LEEWAY_S = 29500, 30, 10
+
+# The Service has no address of its own: it gives each pod the name NAME-INDEX.NAME, also before one is ready, since
+# machines look for the first. One machine that is given up ends the job, as the others would wait for it. One that was
+# asked to stop, and has saved, goes on in a new pod, and that is no failure. As process 1 of its container a script
+# would not be ended by a SIGTERM that it does not take. Of /dev/shm containers have 64 MB, which loader workers fill.
+TEMPLATE = f"""\
+# $marker; it replaces any file that has this line
+apiVersion: v1
+kind: Service
+metadata: $metadata
+spec:
+  clusterIP: None
+  publishNotReadyAddresses: true
+  selector: $labels
+  ports: [{{name: meeting, port: $port}}]
+---
+apiVersion: batch/v1
+kind: Job
+metadata: $metadata
+spec:
+  completions: $machines
+  parallelism: $machines
+  completionMode: Indexed
+  backoffLimitPerIndex: $retries
+  maxFailedIndexes: 0
+  podFailurePolicy:
+    rules:
+    - action: Ignore
+      onExitCodes: {{containerName: accel, operator: In, values: [{STOPPED}]}}
+    - action: Ignore
+      onPodConditions: [{{type: DisruptionTarget, status: "True"}}]
+  template:
+    metadata: {{labels: $labels}}
+    spec:
+      restartPolicy: Never
+      subdomain: $name
+      serviceAccountName: $service_account
+      shareProcessNamespace: true
+      terminationGracePeriodSeconds: $grace_s
+      containers:
+      - name: accel
+        image: $image
+        imagePullPolicy: $pull_policy
+        workingDir: $workdir
+        command: [accel, launch]
+        args: $words
+        env:
+        - {{name: ACCEL_NUM_MACHINES, value: "$machines"}}
+        - name: ACCEL_MACHINE_RANK
+          valueFrom:
+            fieldRef: {{fieldPath: "metadata.annotations['batch.kubernetes.io/job-completion-index']"}}
+        - {{name: ACCEL_MAIN_PROCESS_IP, value: $first_pod}}
+        - {{name: ACCEL_MAIN_PROCESS_PORT, value: "$port"}}
+        ports: [{{name: meeting, containerPort: $port}}]
+        resources: $resources
+        volumeMounts: [{{name: shm, mountPath: /dev/shm}}]
+      volumes: [{{name: shm, emptyDir: $shm}}]
+"""
+
+
+@final
+class KubernetesScheduler(ProgramScheduler):
+    """Writes a manifest for kubectl."""
+
+    name = "kubernetes"
+    default_file = "accel-job.yaml"
+    client = ("kubectl", "apply", "-f")
+    gpus_options = ("gpus",)
+    ignores: ClassVar = {
+        "machine_rank": "each pod learns it from its index",
+        "main_process_ip": "each pod learns it from its index",
+        "gpu_ids": "Kubernetes gives the job its GPUs, numbered from 0; ask for a number of them",
+    }
+    script_is_here = False
+
+    def write_job(self, request: SubmitRequest) -> JobFile:
+        """The manifest: the Service, then the Job."""
+        settings, options, problems = request.settings, request.options, _problems(request)
+        name = options.get("name") or _label(request.name)
+        labels = {"app.kubernetes.io/managed-by": "accel", "app.kubernetes.io/instance": name}
+        namespace = {"namespace": options["namespace"]} if options.get("namespace") else {}
+        # A machine without GPUs starts its processes all the same, on the CPU, and each pod must know how many.
+        words = request.words(without=("num_machines", "main_process_port"))
+        values = {
+            "metadata": {"name": name, **namespace, "labels": labels},
+            "labels": labels,
+            "name": name,
+            "port": settings.main_process_port or PORT,
+            "machines": request.machines,
+            "retries": whole_number(options, "retries", problems, least=0) or 0,
+            "service_account": options.get("service_account") or None,
+            "grace_s": (settings.grace_period or GRACE_S) + LEEWAY_S,
+            "image": options.get("image", ""),
+            "pull_policy": options.get("pull_policy"),
+            "workdir": options.get("workdir"),
+            # Kubernetes replaces $(NAME) by itself, and $$ stands for $.
+            "words": [word.replace("$", "$$") for word in words],
+            "first_pod": f"{name}-0.{name}",
+            "resources": _resources(request, problems),
+            "shm": {"medium": "Memory", **({"sizeLimit": options["shm"]} if options.get("shm") else {})},
+        }
+        # JSON is YAML: a value in it cannot end its line or its quotes
+        said = {key: json.dumps(value) if value is not None else None for key, value in values.items()}
+        return JobFile(render(TEMPLATE, {**said, "marker": self.marker}), problems)
+
+    def describe(self, printed: str) -> str:
+        """What kubectl says of each object."""
+        return "; ".join(printed.splitlines())
+
+
+def _label(name: str) -> str:
+    """A name in lower-case letters, digits and dashes that begins with a letter, as DNS has them."""
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    plain = plain if plain[:1].isalpha() else f"job-{plain}".rstrip("-")
+    return plain[:52].rstrip("-")
+
+
+def _resources(request: SubmitRequest, problems: list[str]) -> dict[str, dict[str, str]]:
+    """What each machine takes; the cores are as many as its processes use, if the settings say that."""
+    settings, options = request.settings, request.options
+    gpus = whole_number(options, "gpus", problems, least=0)
+    if settings.cpu and gpus:
+        problems.append(f"--cpu contradicts submit option gpus={gpus}: give one of the two")
+    memory = {"memory": options["memory"]} if "memory" in options else {}
+    cpus = options.get("cpus") or request.cores
+    wanted = gpus if gpus is not None else request.processes_per_machine
+    uses_gpus = wanted and not settings.cpu
+    limits = {**memory, **({options.get("gpu_resource", "nvidia.com/gpu"): str(wanted)} if uses_gpus else {})}
+    requests = {**({"cpu": cpus} if cpus else {}), **memory}
+    return {**({"requests": requests} if requests else {}), **({"limits": limits} if limits else {})}
+
+
+def _problems(request: SubmitRequest) -> list[str]:
+    """Submit options that Kubernetes does not have or could not read, and what is missing."""
+    problems = unknown_options(request.options, OPTIONS, "Kubernetes")
+    if not request.options.get("image"):
+        problems.append(
+            "no image was given: --submit_options image=..., a container with accel and the script in it, is needed"
+        )
+    for name, value in request.options.items():
+        pattern, expected = OPTIONS.get(name, _ANY)
+        if not re.fullmatch(pattern, value, re.DOTALL):
+            problems.append(f"submit option {name}={value}: expected {expected}")
+    return problems
