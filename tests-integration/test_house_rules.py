@@ -180,6 +180,15 @@ def test_files_are_short() -> None:
     assert {where(path) for path in tests if len(path.read_text().splitlines()) > 400} == set()
 
 
+def test_no_two_modules_define_a_public_class_of_one_name() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in all_sources():
+        for node in tree_of(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(where(path))
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}, "one word, one meaning"
+
+
 def test_a_file_is_named_after_its_job() -> None:
     drawers = [path for path in all_sources() if path.stem in DRAWERS]
     assert [where(path) for path in drawers] == ["packages/accel/src/accel/utils.py"]

@@ -13,7 +13,7 @@ import torch
 from accel import GradientAccumulationPlugin, GradScalerKwargs, PartialState
 from accel_state import release
 from accel_testing import MakeWorld
-from accel_verify.runner import Verdict, compare, record
+from accel_verify.runner import RunComparison, compare, record
 from torch import nn
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
@@ -110,10 +110,10 @@ def as_configured(case: Case, folder: Path, mistake: Callable[[], Replacement] |
 
 
 @pytest.fixture
-def verified(world: MakeWorld, tmp_path: Path) -> Callable[..., Verdict]:
+def verified(world: MakeWorld, tmp_path: Path) -> Callable[..., RunComparison]:
     """What `accel verify` says of a script in which the run as configured makes a mistake, or none."""
 
-    def verify(mistake: Callable[[], Replacement] | None = None, **options: Any) -> Verdict:
+    def verify(mistake: Callable[[], Replacement] | None = None, **options: Any) -> RunComparison:
         case = Case(**options)
         world(case.ranks).run(as_configured, case, tmp_path, mistake)
         return compare(lambda: script(replace(case, precision="no")), tmp_path, STEPS)

@@ -13,7 +13,7 @@ from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, GradientWindow
 from accel_data import DataLoaderShard
 from accel_parallel.strategies._replicated import Replicated
 from accel_state import StepClock
-from accel_verify.runner import Verdict
+from accel_verify.runner import RunComparison
 
 DIGITS = Path(__file__).parents[3] / "docs" / "examples" / "digits.py"
 
@@ -40,20 +40,20 @@ RIGHT: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_a_right_script_passes(verified: Callable[..., Verdict], name: str) -> None:
+def test_a_right_script_passes(verified: Callable[..., RunComparison], name: str) -> None:
     found = verified(**RIGHT[name])
     assert found.same, "\n".join(found.lines)
     assert found.lines[0] == "accel verify: nothing differs in 4 optimizer steps"
 
 
-def test_a_script_that_ends_early_is_compared_as_far_as_it_goes(verified: Callable[..., Verdict]) -> None:
+def test_a_script_that_ends_early_is_compared_as_far_as_it_goes(verified: Callable[..., RunComparison]) -> None:
     found = verified(epochs=3, samples=16)
     assert found.same
     assert found.lines[0].endswith("differs in 3 optimizer steps (the script ended before the 4 that were asked for)")
 
 
 def test_plain_pytorch_uses_none_of_the_step_code(
-    verified: Callable[..., Verdict], monkeypatch: pytest.MonkeyPatch
+    verified: Callable[..., RunComparison], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("plain PyTorch has called what it is to be compared with")

@@ -20,7 +20,7 @@ from accel_parallel.strategies._replicated import Replicated
 from accel_parallel.strategies.ddp import Ddp
 from accel_state import StepClock
 from accel_state.transports.single import Single
-from accel_verify.runner import Verdict
+from accel_verify.runner import RunComparison
 from torch import nn
 from torch._C._distributed_c10d import GradBucket  # torch.distributed has it too, but its type hints do not
 
@@ -386,13 +386,13 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_without_a_mistake_nothing_is_found(verified: Callable[..., Verdict], name: str) -> None:
+def test_without_a_mistake_nothing_is_found(verified: Callable[..., RunComparison], name: str) -> None:
     found = verified(**CASES[name])
     assert found.same, "\n".join(found.lines)
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_found_and_named(verified: Callable[..., Verdict], name: str) -> None:
+def test_a_mistake_is_found_and_named(verified: Callable[..., RunComparison], name: str) -> None:
     wrong = MISTAKES[name]
     found = verified(wrong.make, **wrong.case)
     assert not found.same

@@ -23,7 +23,7 @@ from accel_verify.step_watcher import StepLimitReached
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RunComparison:
     """Whether nothing differs, and the lines that say so."""
 
     same: bool
@@ -70,7 +70,7 @@ def record(script: Callable[[], None], folder: Path, rank: int, steps: int) -> N
         recorder.finish()
 
 
-def compare(script: Callable[[], None], folder: Path, steps: int, tolerance: float | None = None) -> Verdict:
+def compare(script: Callable[[], None], folder: Path, steps: int, tolerance: float | None = None) -> RunComparison:
     """Runs the script as plain PyTorch, and compares its steps with the records of all processes."""
     checker = Checker(folder, steps, tolerance)
     try:
@@ -97,7 +97,7 @@ def compare(script: Callable[[], None], folder: Path, steps: int, tolerance: flo
     if checker.skipped:
         skipped = ", ".join(map(str, checker.skipped))
         lines.append(f"  of steps that were due both runs skipped number {skipped}: fp16 overflowed")
-    return Verdict(same, tuple(lines))
+    return RunComparison(same, tuple(lines))
 
 
 if __name__ == "__main__":
