@@ -1,5 +1,6 @@
 """Ranks that rank 0 reads for end with it, and hear of what fails there."""
 
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -11,15 +12,8 @@ from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakeWorld, RangeDataset, RangeStream
 from torch.utils.data import DataLoader, RandomSampler
 
-
-class NoStream:
-    """Stands in for a side stream where there is no accelerator."""
-
-    def send(self, batch: Any) -> tuple[Any, None]:
-        return batch, None
-
-    def await_copy(self, moved: Any, event: None) -> None:
-        pass
+#: stands in for a side stream where there is no accelerator
+SIDE: Any = SimpleNamespace(send=lambda batch: (batch, None), await_copy=lambda moved, event: None)
 
 
 def with_one_ahead() -> tuple[list[list[int]], list[bool], int]:
@@ -27,7 +21,7 @@ def with_one_ahead() -> tuple[list[list[int]], list[bool], int]:
     loader = prepare_data_loader(DataLoader(RangeStream(12), 2), transport=transport, clock=clock)
 
     def ahead(batches: Any, epoch: Any, device: Any, non_blocking: bool) -> Any:
-        return device_prefetch._ahead(batches, epoch, NoStream())  # type: ignore[arg-type]
+        return device_prefetch._ahead(batches, epoch, SIDE)
 
     with patch("accel_data.loaders.loader.feed", ahead):
         seen = [(batch.tolist(), clock.end_of_dataloader) for batch in loader]

@@ -36,7 +36,7 @@ examples:
 exit codes: 0; 2 if there is nothing to count."""
 
 
-class _Words(click.ParamType):  # type: ignore[type-arg]
+class _Words(click.ParamType):  # type: ignore[type-arg] # which takes one only in newer versions of click
     """Any word, of which a shell offers some: the report says what is wrong with others."""
 
     name = "word"

@@ -25,7 +25,7 @@ class ScriptJob:
         from accel_launch.supervise.signals import command_line_signals
 
         origins = {**self.options.settings.origins, **dict.fromkeys(changed, Origin.FLAG)}
-        settings = replace(self.options.settings, module=True, origins=origins, **changed)  # type: ignore[arg-type]
+        settings = replace(self.options.settings, module=True, origins=origins, **changed)  # type: ignore[arg-type] # names of fields
         options = replace(self.options, settings=settings, script=module, arguments=tuple(arguments))
         result = run_job(this_job(options), command_line_signals())
         code = min(result.code, 1) if result.outside is None else result.code

@@ -101,7 +101,7 @@ class ReferenceAccelerator:
             loss = loss / (self._planned if self._number > 0 else self.gradient_accumulation_steps)
         else:
             self._loss, self._weight = self._loss + float(loss.detach()), self._weight + float(weight)
-        loss.backward(**kwargs)  # type: ignore[no-untyped-call]
+        loss.backward(**kwargs)  # type: ignore[no-untyped-call] # of torch
         self._whole = self.sync_gradients
         if weight is not None and self._whole:
             for parameter in self._parameters():
@@ -167,8 +167,8 @@ class ReferenceAccelerator:
                 raw_zero_grad(set_to_none=set_to_none)
 
         # bound like torch's own: a scheduler looks for the function behind the method
-        optimizer.step = MethodType(step, optimizer)  # type: ignore[method-assign]
-        optimizer.zero_grad = MethodType(zero_grad, optimizer)  # type: ignore[method-assign]
+        optimizer.step = MethodType(step, optimizer)  # type: ignore[method-assign] # of this optimizer alone
+        optimizer.zero_grad = MethodType(zero_grad, optimizer)  # type: ignore[method-assign] # as above
 
     def _guard_scheduler(self, scheduler: LRScheduler) -> None:
         """The scheduler advances with its optimizer, once for each process of the job."""

@@ -73,7 +73,7 @@ class GlobalLoader(DataLoader[Any]):
         #: how many batches each pass leaves out at its beginning
         self.skipped = 0
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override] # torch names a private class of its own
         self.set_epoch(self._begun)
         self._begun += 1
         self._passes.append(self)

@@ -158,7 +158,7 @@ def resolved(ctx: click.Context) -> ResolvedOptions:
     origins = {
         name: origin
         for name, value in values.items()
-        if value not in (None, ()) and (origin := _ORIGINS.get(ctx.get_parameter_source(name))) is not None  # type: ignore[arg-type]
+        if value not in (None, ()) and (origin := _ORIGINS.get(ctx.get_parameter_source(name))) is not None  # type: ignore[arg-type] # None has no origin
     }
     if values["submit_options"]:
         values["submit_options"] = join_pairs(values["submit_options"])

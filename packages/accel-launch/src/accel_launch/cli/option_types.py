@@ -15,7 +15,7 @@ _UNIQUE_DEVICE = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+")
 
 
 @final
-class OptionType(click.ParamType):  # type: ignore[type-arg]
+class OptionType(click.ParamType):  # type: ignore[type-arg] # which takes one only in newer versions of click
     """One type of value: how it is read, and the words for what it expects.
 
     `metavar` stands for the value in the help. `words` are all that it may be, if these are few; `completes` is what a

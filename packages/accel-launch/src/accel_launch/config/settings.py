@@ -63,7 +63,7 @@ class LaunchSettings:
     @classmethod
     def of(cls, values: Mapping[str, object], origins: Mapping[str, Origin]) -> LaunchSettings:
         """The settings with the values that anybody has set, whose types the options have checked."""
-        return cls(**{name: values[name] for name in origins}, origins=origins)  # type: ignore[arg-type]
+        return cls(**{name: values[name] for name in origins}, origins=origins)  # type: ignore[arg-type] # options were checked by type
 
     def said(self, name: str) -> bool:
         """Whether anybody set the option: a flag, a variable or a file."""

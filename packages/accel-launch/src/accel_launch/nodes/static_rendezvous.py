@@ -176,7 +176,7 @@ class StaticRendezvous:
 
     def _differences(self, other: Mapping[str, Any]) -> list[str]:
         """What another machine says of the job that this one says otherwise."""
-        mine = {"num_machines": self._mine["num_machines"], **dict(self._mine["alike"])}  # type: ignore[call-overload]
+        mine = {"num_machines": self._mine["num_machines"], **dict(self._mine["alike"])}  # type: ignore[call-overload] # a mapping by its maker
         theirs = {"num_machines": other["num_machines"], **other["alike"]}
         problems = []
         for name in mine:

@@ -30,7 +30,7 @@ def failure_file(folder: Path, rank: int) -> Path:
 
 def write_function(folder: Path, function: Callable[..., Any], args: Sequence[Any], search_path: Sequence[str]) -> None:
     """Writes what the workers need to call the function."""
-    import cloudpickle  # type: ignore[import-untyped]
+    import cloudpickle  # type: ignore[import-untyped] # it has no types
 
     path_file(folder).write_text(json.dumps([os.path.abspath(entry) for entry in search_path]), encoding="utf-8")
     function_file(folder).write_bytes(cloudpickle.dumps((function, tuple(args))))
