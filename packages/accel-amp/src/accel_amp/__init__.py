@@ -1,12 +1,12 @@
 """Mixed precision for PyTorch loops, and optimizers and schedulers that step when a step is due."""
 
 from accel_amp.forward import AutocastForward, autocast, unwrap_forward, wrap_forward
-from accel_amp.guard import StepGuard
 from accel_amp.optimizer import AcceleratedOptimizer
 from accel_amp.policy import PrecisionPolicy
 from accel_amp.precisions import PRECISIONS, Precision
 from accel_amp.scaler import LossScaler
 from accel_amp.scheduler import AcceleratedScheduler
+from accel_amp.unprepared_guard import UnpreparedGuard
 from accel_amp.window import GradientWindow
 
 __all__ = [
@@ -18,7 +18,7 @@ __all__ = [
     "LossScaler",
     "Precision",
     "PrecisionPolicy",
-    "StepGuard",
+    "UnpreparedGuard",
     "autocast",
     "unwrap_forward",
     "wrap_forward",

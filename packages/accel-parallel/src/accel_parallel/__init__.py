@@ -1,8 +1,8 @@
 """How parameters and gradients are spread over processes."""
 
-from accel_parallel.compression import Form
+from accel_parallel.comm_hooks import CommHook
 from accel_parallel.rebind import StaleParameters, rebind, refuse_stale, replaced
 from accel_parallel.strategies import STRATEGIES
 from accel_parallel.strategy import Strategy
 
-__all__ = ["STRATEGIES", "Form", "StaleParameters", "Strategy", "rebind", "refuse_stale", "replaced"]
+__all__ = ["STRATEGIES", "CommHook", "StaleParameters", "Strategy", "rebind", "refuse_stale", "replaced"]

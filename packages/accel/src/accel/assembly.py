@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from accel_amp import PRECISIONS, LossScaler, Precision, PrecisionPolicy, StepGuard
+from accel_amp import PRECISIONS, LossScaler, Precision, PrecisionPolicy, UnpreparedGuard
 from accel_parallel import STRATEGIES, Strategy
 from accel_state import CannotRun, Run, RunRequest, StepClock, acquire, current, is_initialized
 
@@ -20,7 +20,7 @@ class Parts:
     precision: Precision
     clock: StepClock
     scaler: LossScaler | None
-    guard: StepGuard
+    guard: UnpreparedGuard
     policy: PrecisionPolicy
 
 
@@ -49,7 +49,7 @@ def assemble(settings: Settings) -> Parts:
         clock=clock,
         policy=_asked(policy, settings),
         scaler=scaler,
-        guard=StepGuard(clock, scaler),
+        guard=UnpreparedGuard(clock, scaler),
     )
 
 

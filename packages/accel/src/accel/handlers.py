@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from accel_parallel import Form
+from accel_parallel import CommHook
 from accel_state import GroupOptions
 
 
@@ -63,8 +63,8 @@ class DistributedDataParallelKwargs(KwargsHandler):
     check_reduction: bool = False
     gradient_as_bucket_view: bool = False
     static_graph: bool = False
-    comm_hook: Form | str = Form.NO
-    comm_wrapper: Form | str = Form.NO
+    comm_hook: CommHook | str = CommHook.NO
+    comm_wrapper: CommHook | str = CommHook.NO
     comm_state_option: dict[str, Any] = field(default_factory=dict)
 
 

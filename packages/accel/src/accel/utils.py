@@ -17,7 +17,7 @@ from accel_ops import (
     send_to_device,
     slice_tensors,
 )
-from accel_parallel import Form as DDPCommunicationHookType
+from accel_parallel import CommHook as DDPCommunicationHookType
 from accel_state import DistributedType
 
 from accel.compilation import TorchDynamoPlugin

@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.parallel import DistributedDataParallel
 
-from accel_parallel.compression import Compression, Form
+from accel_parallel.comm_hooks import CommHook, CommHookSettings
 from accel_parallel.strategies._replicated import Replicated
 from accel_parallel.uneven import WindowEnd
 
@@ -31,12 +31,12 @@ class Ddp(Replicated):
     def __init__(
         self,
         *,
-        comm_hook: Form | str = Form.NO,
-        comm_wrapper: Form | str = Form.NO,
+        comm_hook: CommHook | str = CommHook.NO,
+        comm_wrapper: CommHook | str = CommHook.NO,
         comm_state_option: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        self.compression = Compression.of(comm_hook, comm_wrapper, comm_state_option or {})
+        self.comm_hooks = CommHookSettings.parse(comm_hook, comm_wrapper, comm_state_option or {})
         self.options = options
 
     def check(self, run: Run, precision: Precision) -> Sequence[str]:
@@ -56,7 +56,7 @@ class Ddp(Replicated):
             return model
         device_ids = None if run.placed_on.type == "cpu" else [run.placed_on]
         container = DistributedDataParallel(model, device_ids=device_ids, **self.options)
-        self.compression.install(container)
+        self.comm_hooks.register(container)
         return container
 
     def unwrap(self, model: nn.Module) -> nn.Module:

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 import torch
-from accel_amp import AcceleratedOptimizer, LossScaler, StepGuard
+from accel_amp import AcceleratedOptimizer, LossScaler, UnpreparedGuard
 from accel_state import StepClock
 from torch import nn
 from torch.optim import SGD
@@ -22,7 +22,7 @@ def test_scaled_gradients_are_stepped_with_by_the_scaler_alone() -> None:
     parameter, optimizer, elsewhere = pair()
     parameter.grad = None
     scaler = LossScaler("cpu", init_scale=8.0)
-    guard = StepGuard(StepClock(), scaler)
+    guard = UnpreparedGuard(StepClock(), scaler)
     guard.watch([parameter])
     scaler.scale(parameter.sum()).backward()  # type: ignore[no-untyped-call]
     elsewhere.step()
@@ -36,7 +36,7 @@ def test_a_window_is_not_stepped_in() -> None:
     """A7: on several processes each would go its own way, without a word."""
     parameter, optimizer, elsewhere = pair()
     clock = StepClock(2)
-    guard = StepGuard(clock)
+    guard = UnpreparedGuard(clock)
     guard.watch([parameter])
     guard.arm()
     clock.tick()
@@ -54,7 +54,7 @@ def test_a_window_is_not_stepped_in() -> None:
 def test_a_guard_that_is_gone_refuses_nothing(released: bool) -> None:
     parameter, optimizer, _ = pair()
     clock = StepClock(2)
-    guard = StepGuard(clock)
+    guard = UnpreparedGuard(clock)
     guard.watch([parameter])
     guard.arm()
     clock.tick()

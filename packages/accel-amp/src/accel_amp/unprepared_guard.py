@@ -16,7 +16,7 @@ from accel_amp.scaler import LossScaler
 
 
 @final
-class StepGuard:
+class UnpreparedGuard:
     """Refuses steps that an optimizer which was not prepared takes with the parameters of prepared models.
 
     Within a window their gradients are those of a part of it, and of one process; in fp16 they are scaled as well.
@@ -52,7 +52,7 @@ class StepGuard:
         return any(id(one) in self._guarded for group in optimizer.param_groups for one in group["params"])
 
 
-def _refuse(guard_of: weakref.ref[StepGuard]) -> Callable[..., None]:
+def _refuse(guard_of: weakref.ref[UnpreparedGuard]) -> Callable[..., None]:
     def refuse(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         guard = guard_of()
         if guard is None:
