@@ -16,7 +16,7 @@ from accel_state import Transport
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import Cases, MakeWorld, RankFailure
-from accel_verify.ledger import verify
+from accel_verify.consumption_log import verify
 
 SCRIPT = Path(serve.__file__)
 Served = list[list[int]]
@@ -38,9 +38,9 @@ def unbroken(world: MakeWorld, folder: Path, kind: str, workers: int) -> Served:
     return served
 
 
-def check_ledger(folder: Path, kind: str) -> None:
+def check_consumption_log(folder: Path, kind: str) -> None:
     if "shards" not in kind:
-        epochs = verify(folder / "ledger")
+        epochs = verify(folder / "served")
         assert [(one.epoch, one.complete) for one in epochs] == [(epoch, True) for epoch in range(serve.EPOCHS)]
 
 
@@ -78,7 +78,7 @@ def test_a_killed_job_serves_what_was_due(kind: str, world: MakeWorld, tmp_path:
         sizes = [1] * 6 if kind == "buckets" else [2, 1, 4, 2, 1, 2]
         served, more = served_by_lives(world, folder, kind, 0, sizes, chance)
         assert served == whole
-        check_ledger(folder, kind)
+        check_consumption_log(folder, kind)
         kills += more
 
 
@@ -92,7 +92,7 @@ def test_loader_workers_of_a_killed_job_lose_nothing(kind: str, world: MakeWorld
         folder, jobs = tmp_path / str(jobs), jobs + 1
         served, more = served_by_lives(world, folder, kind, 2, [1] * 5, chance)
         assert served == whole
-        check_ledger(folder, kind)
+        check_consumption_log(folder, kind)
         kills += more
 
 
@@ -124,4 +124,4 @@ def test_a_killed_script_serves_what_was_due(world: MakeWorld, tmp_path: Path) -
     for process in started(folder, 2, 2):
         assert process.wait(60) == 0
     assert serve.committed(path)[0] == whole
-    check_ledger(folder, "shuffled")
+    check_consumption_log(folder, "shuffled")

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from accel_data import Ledger, prepare_data_loader
+from accel_data import ConsumptionLog, prepare_data_loader
 from accel_state import StepClock, Transport
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
@@ -135,7 +135,7 @@ def serve(folder: Path, kind: str, workers: int, transport: Transport) -> list[l
         transport=transport,
         clock=clock,
         dispatch_batches=False,
-        ledger=Ledger(folder / "ledger"),
+        consumption_log=ConsumptionLog(folder / "served"),
     )
     if state is not None:
         loader.load_state_dict(state)

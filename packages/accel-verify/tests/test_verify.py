@@ -128,5 +128,5 @@ def test_the_command_refuses_what_it_cannot_start(tmp_path: Path) -> None:
 def test_help_names_the_options_of_this_command_and_starts_nothing(tmp_path: Path) -> None:
     done = verify("-n", "2", "--help", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    for words in ("--steps N", "--tolerance TOLERANCE", "--ledger FILE", "exit codes:"):
+    for words in ("--steps N", "--tolerance TOLERANCE", "--consumption_log FILE", "exit codes:"):
         assert words in done.stdout

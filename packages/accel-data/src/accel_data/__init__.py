@@ -6,7 +6,7 @@ from accel_data.loaders.dispatcher import DataLoaderDispatcher
 from accel_data.loaders.loader import DataLoaderShard
 from accel_data.loaders.skip import skip_first_batches
 from accel_data.prepare import prepare_data_loader
-from accel_data.resume.ledger import Ledger
+from accel_data.resume.consumption_log import ConsumptionLog
 from accel_data.resume.loader_state import ResumeError
 from accel_data.sharding.batch_sampler_shard import BatchSamplerShard
 from accel_data.sharding.rank_slices import DataRank, Ending
@@ -14,13 +14,13 @@ from accel_data.sharding.seedable_sampler import SeedableRandomSampler
 
 __all__ = [
     "BatchSamplerShard",
+    "ConsumptionLog",
     "DataLoaderDispatcher",
     "DataLoaderShard",
     "DataRank",
     "Ending",
     "Fingerprint",
     "IterableDatasetShard",
-    "Ledger",
     "ResumeError",
     "SeedableRandomSampler",
     "check_same_dataset",

@@ -20,7 +20,7 @@ from accel_data.iterable.reading import Reading, Way, reading_of
 from accel_data.loaders.dispatcher import DataLoaderDispatcher
 from accel_data.loaders.loader import DataLoaderShard
 from accel_data.loaders.loader_kwargs import settings_of
-from accel_data.resume.ledger import Ledger
+from accel_data.resume.consumption_log import ConsumptionLog
 from accel_data.resume.sampling_rng import generator_owner
 from accel_data.sharding.batch_sampler_shard import BatchSamplerShard, innermost_sampler
 from accel_data.sharding.rank_slices import DataRank, Ending
@@ -47,7 +47,7 @@ def prepare_data_loader(
     ending: Ending | str | None = None,
     check_datasets: bool = True,
     already_sharded: bool = False,
-    ledger: Ledger | None = None,
+    consumption_log: ConsumptionLog | None = None,
     transport: Transport | None = None,
     hardware: Device | None = None,
     clock: StepClock | None = None,
@@ -125,7 +125,8 @@ def prepare_data_loader(
         settings |= {"sampler": shown, "batch_size": None} if alone else {"batch_sampler": shown}
         settings["share"] = share
     settings |= {"device": device if put_on_device else None, "non_blocking": non_blocking, "clock": clock}
-    settings |= {"ending": end, "rng_types": rng_types, "hardware": hardware, "fingerprint": known, "ledger": ledger}
+    settings |= {"ending": end, "rng_types": rng_types, "hardware": hardware, "fingerprint": known}
+    settings["consumption_log"] = consumption_log
     if dispatching is not None:
         return DataLoaderDispatcher(source, split_batches, transport=dispatching, **settings)
     return DataLoaderShard(source, where=where, transport=transport, **settings)

@@ -1,1 +1,1 @@
-"""Proofs that a training run does what it should: of its steps (`accel verify`) and of its data (`ledger`)."""
+"""Proofs that a training run does what it should, of its steps (`command`) and of its data (`consumption_log`)."""

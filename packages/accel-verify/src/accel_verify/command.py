@@ -1,4 +1,4 @@
-"""`accel verify`: runs a script as configured and as plain PyTorch, or proves a ledger, and names what differs."""
+"""`accel verify`: compares a script as configured with plain PyTorch, or proves what a consumption log says."""
 
 import sys
 import tempfile
@@ -23,7 +23,7 @@ examples:
   accel verify train.py                             what accel launch train.py would start
   accel verify -n 2 --cpu train.py --lr 0.1         on two processes on the CPU
   accel verify --mixed_precision bf16 --steps 20 train.py
-  accel verify --ledger ledger.jsonl                runs nothing
+  accel verify --consumption_log served.jsonl       runs nothing
 
 exit codes: 0 if nothing differs; 1 if something does, if nothing can be compared, or if SCRIPT fails; 2 if nothing
 could be started."""
@@ -47,21 +47,21 @@ OWN = (
         " 5e-3 on an accelerator, 0.2 in bf16 and fp16.",
     ),
     LaunchOption(
-        "--ledger",
+        "--consumption_log",
         type=PATH,
         key=None,
-        about="Run nothing: prove from a ledger of loaders that each epoch served each sample once.",
+        about="Run nothing: prove from a consumption log of loaders that each epoch served each sample once.",
     ),
 )
 
 
-def run(steps: int | None, tolerance: str | None, ledger: str | None, **values: object) -> int:
+def run(steps: int | None, tolerance: str | None, consumption_log: str | None, **values: object) -> int:
     """Exit code 0 if nothing differs, 1 if something does or the script fails.
 
     Raises: CannotRun with every reason why nothing was started.
     """
-    if ledger is not None:
-        return _prove(ledger)
+    if consumption_log is not None:
+        return _prove(consumption_log)
     options, steps = resolved(click.get_current_context()), steps or STEPS
     job = read_script_job("accel verify", options)
     with tempfile.TemporaryDirectory(prefix="accel-verify-") as folder:
@@ -81,13 +81,13 @@ def run(steps: int | None, tolerance: str | None, ledger: str | None, **values: 
 
 
 def _prove(path: str) -> int:
-    from accel_verify.ledger import LedgerError, verify
+    from accel_verify.consumption_log import ConsumptionLogError, verify
 
     try:
         served = verify(path)
     except FileNotFoundError as error:
         raise CannotRun("accel verify", [str(error)]) from None
-    except LedgerError as error:
+    except ConsumptionLogError as error:
         _say(str(error))
         return 1
     _say(f"{path} proves that each sample was served once")

@@ -17,7 +17,7 @@ class DataLoaderConfiguration:
     ending: str | None = None
     check_datasets: bool = True
     already_sharded: bool = False
-    ledger: str | Path | None = None
+    consumption_log: str | Path | None = None
 
 
 @dataclass

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, unwrap_forward, wrap_forward
-from accel_data import DataLoaderShard, Ending, Ledger, prepare_data_loader
+from accel_data import ConsumptionLog, DataLoaderShard, Ending, prepare_data_loader
 from accel_parallel import rebind, refuse_stale, replaced
 from accel_state import AtEpochEnd
 from torch import nn
@@ -141,6 +141,7 @@ class Preparer:
         if self._is_ready(loader):
             return loader
         data, run = self.settings.data, self.parts.run
+        log = data.consumption_log
         ready = prepare_data_loader(
             loader,
             run.placed_on,
@@ -155,7 +156,7 @@ class Preparer:
             ending=ending if ending is not None else data.ending,
             check_datasets=data.check_datasets,
             already_sharded=data.already_sharded,
-            ledger=Ledger(Path(data.ledger), str(len(self.loaders))) if data.ledger is not None else None,
+            consumption_log=ConsumptionLog(Path(log), str(len(self.loaders))) if log is not None else None,
             transport=run.transport,
             hardware=run.device,
             clock=self.parts.clock,

@@ -19,10 +19,10 @@ from accel_data.iterable.reader import Reader, cut_alike
 from accel_data.iterable.source import is_stateful, state_of
 from accel_data.loaders.device_prefetch import feed
 from accel_data.loaders.xla_graphs import graphs_of
+from accel_data.resume.consumption_log import ConsumptionLog
 from accel_data.resume.cursors import MapCursor
 from accel_data.resume.epochs import EpochRun, EpochTracker
 from accel_data.resume.iterable_cursor import IterableCursor
-from accel_data.resume.ledger import Ledger
 from accel_data.resume.loader_state import LoaderState, ResumeError
 from accel_data.resume.sampling_rng import SHARED, SamplingRng
 from accel_data.sharding.batch_sampler_shard import BatchSamplerShard, inner_sampler, innermost_sampler
@@ -58,7 +58,7 @@ class DataLoaderShard(DataLoader[Batch]):
         clock: StepClock | None = None,
         non_blocking: bool = False,
         fingerprint: Fingerprint | None = None,
-        ledger: Ledger | None = None,
+        consumption_log: ConsumptionLog | None = None,
         **loader_settings: Any,
     ) -> None:
         super().__init__(dataset, **loader_settings)
@@ -75,7 +75,7 @@ class DataLoaderShard(DataLoader[Batch]):
         self.clock = clock or StepClock()
         self.where = where or DataRank(0, 1)
         # one line for the job, not one a rank
-        self._epochs = EpochTracker(self.clock, ledger if self.where.index == 0 else None, self.where.of)
+        self._epochs = EpochTracker(self.clock, consumption_log if self.where.index == 0 else None, self.where.of)
         self._transport = transport
         self._hardware = hardware
         self._non_blocking = non_blocking

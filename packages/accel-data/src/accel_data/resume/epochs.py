@@ -8,12 +8,12 @@ from typing import Any, final
 
 from accel_state import Epoch, StepClock
 
+from accel_data.resume.consumption_log import ConsumptionLog
 from accel_data.resume.cursors import Cursor
-from accel_data.resume.ledger import Ledger
 from accel_data.resume.loader_state import LoaderState
 
-#: units whose places are those of many sources, which no line of a ledger can compare
-NOT_IN_LEDGER = ("shards", "readers")
+#: units whose places are those of many sources, which no line of a consumption log can compare
+NOT_LOGGED = ("shards", "readers")
 
 
 @final
@@ -51,11 +51,11 @@ class EpochTracker:
     end as soon as nobody has the loader any more, which those of a loader in a cycle do seconds later.
     """
 
-    def __init__(self, clock: StepClock, ledger: Ledger | None, world: int) -> None:
+    def __init__(self, clock: StepClock, consumption_log: ConsumptionLog | None, world: int) -> None:
         self.iteration = 0
         #: where the loader was put, until the next pass begins
         self.pending: LoaderState | None = None
-        self.ledger = ledger
+        self.consumption_log = consumption_log
         self._clock = clock
         self._world = world
         self._running: list[EpochRun] = []
@@ -111,11 +111,11 @@ class EpochTracker:
         return None if ended.epoch.settled == ended.epoch.at else ended
 
     def _tell(self, event: str, running: EpochRun, fresh: Callable[[], LoaderState]) -> None:
-        if self.ledger is not None:
+        if self.consumption_log is not None:
             facts = fresh()
             about = replace(facts, **running.entries(running.epoch.at, facts))
             self._write(event, about, running.draws)
 
     def _write(self, event: str, about: LoaderState, draws: dict[str, Any]) -> None:
-        if self.ledger is not None and about.unit not in NOT_IN_LEDGER:
-            self.ledger.write(event, about, world=self._world, drawn_from=draws)
+        if self.consumption_log is not None and about.unit not in NOT_LOGGED:
+            self.consumption_log.write(event, about, world=self._world, drawn_from=draws)

@@ -1,4 +1,4 @@
-"""Proves from a ledger, which loaders write (`accel_data.Ledger`), that no sample was lost or repeated."""
+"""Proves from a log that loaders write (`accel_data.ConsumptionLog`) that no sample was lost or repeated."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 
-class LedgerError(ValueError):
-    """A ledger shows samples that were lost or repeated, or cannot prove that none were."""
+class ConsumptionLogError(ValueError):
+    """A consumption log shows samples that were lost or repeated, or cannot prove that none were."""
 
 
 @dataclass(slots=True)
@@ -33,16 +33,16 @@ class ServedRange:
 
 
 def verify(path: str | Path) -> list[ServedRange]:
-    """Proves from a ledger that each epoch served each item once, however often the job crashed and was resized.
+    """Proves from a consumption log that each epoch served each item once, whatever crashed or was resized.
 
     What came after the state from which a later line resumes is undone work, and does not count.
 
-    Raises: LedgerError that lists every line that breaks the proof; FileNotFoundError if there is no ledger.
+    Raises: ConsumptionLogError that lists every line that breaks the proof; FileNotFoundError if there is no file.
     """
     if not Path(path).exists():
         raise FileNotFoundError(
-            f"there is no ledger {path}: none was asked for (ledger=...), no pass has begun, or all loaders read"
-            " streams that are sharded at their source, which write none"
+            f"there is no consumption log {path}: none was asked for (consumption_log=...), no pass has begun, or all"
+            " loaders read streams that are sharded at their source, which write none"
         )
     problems: list[str] = []
     loaders: dict[str, list[ServedRange]] = {}
@@ -52,13 +52,13 @@ def verify(path: str | Path) -> list[ServedRange]:
             line = json.loads(text)
             problem = events.get(line["event"], _end)(line, loaders.setdefault(line["loader"], []))
         except (ValueError, KeyError, TypeError) as error:
-            problem = f"this is no line of a ledger ({type(error).__name__}: {error})"
+            problem = f"this is no line of a consumption log ({type(error).__name__}: {error})"
         if problem:
             problems.append(f"line {number}: {problem}")
     if not loaders and not problems:
         problems.append("it is empty")
     if problems:
-        raise LedgerError(f"{path} does not prove that each sample was served once:\n" + "\n".join(problems))
+        raise ConsumptionLogError(f"{path} does not prove that each sample was served once:\n" + "\n".join(problems))
     return [epoch for epochs in loaders.values() for epoch in epochs]
 
 

@@ -1,4 +1,4 @@
-"""A file that tells what a loader served, line by line; `accel verify --ledger` proves that nothing was lost."""
+"""A file that tells what a loader served, line by line; `accel verify` proves from it that nothing was lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from accel_data.resume.loader_state import LoaderState
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class ConsumptionLog:
     """A file to which a loader adds one line at each start, resume and end of an epoch."""
 
     path: Path

@@ -1,4 +1,4 @@
-"""A ledger proves what was served, or is refused with the lines that break the proof."""
+"""A consumption log proves what was served, or is refused with the lines that break the proof."""
 
 import json
 import random
@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from accel_data import Ledger, prepare_data_loader
+from accel_data import ConsumptionLog, prepare_data_loader
 from accel_state.errors import CannotRun
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakeWorld, RangeDataset
 from accel_verify.command import COMMAND
-from accel_verify.ledger import LedgerError, ServedRange, verify
+from accel_verify.consumption_log import ConsumptionLogError, ServedRange, verify
 from torch.utils.data import DataLoader
 
 Line = dict[str, Any]
@@ -22,7 +22,7 @@ Line = dict[str, Any]
 def loader(path: Path, n: int = 20, size: int = 2, seed: int = 3, **more: Any) -> Any:
     own = torch.Generator().manual_seed(seed)
     plain = DataLoader(RangeDataset(n), size, shuffle=True, generator=own)
-    return prepare_data_loader(plain, ledger=Ledger(path), **more)
+    return prepare_data_loader(plain, consumption_log=ConsumptionLog(path), **more)
 
 
 def crashing_history(path: Path, draws: random.Random) -> None:
@@ -41,7 +41,7 @@ def crashing_history(path: Path, draws: random.Random) -> None:
                     state = one.state_dict()
                 if draws.random() < 0.1:
                     # killed: nothing is written any more
-                    one._epochs.ledger = None
+                    one._epochs.consumption_log = None
                     iterator.close()
                     break
             else:
@@ -52,7 +52,7 @@ def crashing_history(path: Path, draws: random.Random) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_history_of_crashes_and_resizes_is_proved(tmp_path: Path, seed: int) -> None:
-    path = tmp_path / "ledger.jsonl"
+    path = tmp_path / "served.jsonl"
     crashing_history(path, random.Random(seed))
     assert [(one.epoch, one.upto, one.complete) for one in verify(path)] == [
         (0, 20, True),
@@ -62,7 +62,7 @@ def test_a_history_of_crashes_and_resizes_is_proved(tmp_path: Path, seed: int) -
 
 
 def test_a_pass_that_was_left_is_complete_as_far_as_it_went(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.jsonl"
+    path = tmp_path / "served.jsonl"
     one = loader(path)
     for _ in one:
         break
@@ -78,7 +78,7 @@ def history(path: Path) -> list[Line]:
     for _ in range(4):
         next(iterator)
     state = first.state_dict()
-    first._epochs.ledger = None
+    first._epochs.consumption_log = None
     iterator.close()
     second = loader(path)
     second.load_state_dict(state)
@@ -112,20 +112,20 @@ def changed(number: int, **entries: Any) -> Callable[[list[Line]], list[Line]]:
         (lambda lines: [*lines[:2], lines[1] | {"event": "left", "at": 4}, *lines[2:]], "epoch 0 ends twice"),
     ],
 )
-def test_a_doctored_ledger_is_refused_by_line(
+def test_a_doctored_log_is_refused_by_line(
     tmp_path: Path, forge: Callable[[list[Line]], list[Line]], words: str
 ) -> None:
-    path = tmp_path / "ledger.jsonl"
+    path = tmp_path / "served.jsonl"
     lines = history(path)
     verify(path)
     path.write_text("".join(json.dumps(line) + "\n" for line in forge(lines)))
-    with pytest.raises(LedgerError) as error:
+    with pytest.raises(ConsumptionLogError) as error:
         verify(path)
     assert words in str(error.value)
 
 
 def test_more_than_was_served_cannot_be_resumed(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.jsonl"
+    path = tmp_path / "served.jsonl"
     one = loader(path)
     for number, _ in enumerate(one):
         if number == 2:
@@ -135,21 +135,21 @@ def test_more_than_was_served_cannot_be_resumed(tmp_path: Path) -> None:
     again = loader(path)
     again.load_state_dict(state)
     list(again)
-    with pytest.raises(LedgerError, match="resumed at 10, and only 6 were served: 4 are lost"):
+    with pytest.raises(ConsumptionLogError, match="resumed at 10, and only 6 were served: 4 are lost"):
         verify(path)
 
 
 @pytest.mark.parametrize("text", ["", "not a line\n", '{"loader": "0"}\n', '{"loader": "0", "event": "start", "epo'])
-def test_what_is_no_ledger_is_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "ledger.jsonl"
+def test_what_is_no_log_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "served.jsonl"
     path.write_text(text)
-    with pytest.raises(LedgerError):
+    with pytest.raises(ConsumptionLogError):
         verify(path)
 
 
-def test_a_ledger_that_is_not_there_is_a_missing_file(tmp_path: Path) -> None:
+def test_a_log_that_is_not_there_is_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        verify(tmp_path / "ledger.jsonl")
+        verify(tmp_path / "served.jsonl")
 
 
 def two_epochs(path: Path) -> None:
@@ -159,7 +159,7 @@ def two_epochs(path: Path) -> None:
 
 
 def test_one_rank_writes_for_the_job(world: MakeWorld, tmp_path: Path) -> None:
-    path = tmp_path / "ledger.jsonl"
+    path = tmp_path / "served.jsonl"
     world(2).run(two_epochs, path)
     assert [(one.epoch, one.upto, one.complete) for one in verify(path)] == [(0, 20, True), (1, 20, True)]
 
@@ -169,10 +169,10 @@ def run(tokens: list[str]) -> int:
     return code
 
 
-def test_the_command_proves_a_ledger_or_refuses_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "ledger.jsonl"
+def test_the_command_proves_a_log_or_refuses_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "served.jsonl"
     lines = history(path)
-    assert run(["--ledger", str(path)]) == 0
+    assert run(["--consumption_log", str(path)]) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"accel verify: {path} proves that each sample was served once",
         "  loader 0, epoch 0: samples 0 to 20",
@@ -180,7 +180,7 @@ def test_the_command_proves_a_ledger_or_refuses_it(tmp_path: Path, capsys: pytes
         "  loader 0, epoch 2: samples 0 to 20",
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in without(1)(lines)))
-    assert run([f"--ledger={path}"]) == 1
+    assert run([f"--consumption_log={path}"]) == 1
     assert "epoch 1 begins, and epoch 0 has no end" in capsys.readouterr().out
-    with pytest.raises(CannotRun, match="there is no ledger"):
-        run(["--ledger", str(tmp_path / "nothing")])
+    with pytest.raises(CannotRun, match="there is no consumption log"):
+        run(["--consumption_log", str(tmp_path / "nothing")])
