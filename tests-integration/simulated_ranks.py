@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from accel_state.board import Board
 from accel_state.hang_detector import HangDetector, Wait
-from accel_state.stall import Status, Verdict
+from accel_state.hang_diagnosis import Diagnosis, RankStatus
+from accel_state.status_store import StatusStore
 
 #: seconds between two turns of a rank
 STEP_S = 0.25
@@ -67,12 +67,14 @@ class SimulatedJob:
         self._at_once = at_once
         self.doing: Doing = lambda rank, now: None
         #: what was told, by which rank and when; and when each rank has left
-        self.told: list[tuple[int, float, Verdict]] = []
+        self.told: list[tuple[int, float, Diagnosis]] = []
         self.left: dict[int, float] = {}
         self.silent = set[int]()
         self._calls: dict[int, str] = {}
-        self.boards = [Board(self.store, rank) for rank in range(size)]
-        self.detectors = [HangDetector(board, size, self._status(board.rank), limit_s=limit_s) for board in self.boards]
+        self.status_stores = [StatusStore(self.store, rank) for rank in range(size)]
+        self.detectors = [
+            HangDetector(store, size, self._status(store.rank), limit_s=limit_s) for store in self.status_stores
+        ]
 
     def run(self, seconds: float, doing: Doing | None = None, call: Callable[[int], str] = str) -> int:
         """The requests of so many seconds, in which ranks wait as `doing` says, each in the call that `call` names."""
@@ -95,13 +97,13 @@ class SimulatedJob:
         if detector.over:
             self.left[rank] = self.now
 
-    def _status(self, rank: int) -> Callable[[], Status]:
-        def status() -> Status:
+    def _status(self, rank: int) -> Callable[[], RankStatus]:
+        def status() -> RankStatus:
             wait = self.doing(rank, self.now)
             if wait is None:
-                return Status(rank, doing=f"train.py:{rank}")
+                return RankStatus(rank, doing=f"train.py:{rank}")
             what = self._calls[rank]
-            return Status(rank, wait.number, what, f"{what} at train.py:{rank}", wait.seconds, wait.patient)
+            return RankStatus(rank, wait.number, what, f"{what} at train.py:{rank}", wait.seconds, wait.patient)
 
         return status
 

@@ -9,7 +9,7 @@ import pytest
 from jobs import ACCEL, TORCHRUN, Ended, line_of, start
 
 SCRIPT = Path(disagree.__file__)
-#: programs that raise on every rank, and those that the watch ends
+#: programs that raise on every rank, and those that the watchdog ends
 RAISE = ("gather_alone", "order", "shape", "dtype", "early_break", "barrier_in_else", "large", "objects")
 WATCHED = ("loader", "sleep")
 #: seconds from the start of the launcher to its end, which are fewer than ten: imports of torch, limit

@@ -158,7 +158,7 @@ def test_only_the_facade_reads_the_cell_of_global_state() -> None:
     for package in set(projects()) - READS_THE_CELL:
         for path in sources(package):
             for module, names in imports(tree_of(path), module_level=False):
-                reads = module == "accel_state.current_run" or (module == "accel_state" and THE_CELL & set(names))
+                reads = module == "accel_state.run_context" or (module == "accel_state" and THE_CELL & set(names))
                 assert not reads, where(path)
 
 
@@ -170,7 +170,7 @@ def test_global_state_is_one_cell() -> None:
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Global)
     }
-    assert holders == {"accel_state.current_run"}
+    assert holders == {"accel_state.run_context"}
 
 
 def test_files_are_short() -> None:

@@ -99,7 +99,7 @@ def test_what_gloo_says_of_a_lost_peer_is_no_traceback_of_its_own(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """T14: as between machines, where messages go through gloo."""
-    monkeypatch.setenv("ACCEL_MAILBOX", "0")
+    monkeypatch.setenv("ACCEL_SHARED_MEMORY", "0")
     first, second = start_by_hand(SCRIPT, how, "reduce", tmp_path / "at")
     done = first.end()
     second.end()

@@ -69,7 +69,7 @@ def machines(seconds: str) -> None:
 
 
 def calm(seed: str) -> None:
-    """200 exchanges; some ranks are late for some of them, and for one by so much that the watch looks into it."""
+    """200 exchanges; some ranks are late for some of them, and for one by so much that the watchdog looks into it."""
     accelerator = limited(20)
     chance = torch.Generator().manual_seed(int(seed))  # the same on all
     rank, size = accelerator.process_index, accelerator.num_processes

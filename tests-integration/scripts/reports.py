@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "disagreement.md"
 CASE = re.compile(r"(<!-- report: \w+ -->\n```python\n)(.*?)(```\n\n```text\n)(.*?)(```\n)", re.DOTALL)
-#: an error of accel's, to the end of what one process says of it; or a report of the watch
+#: an error of accel's, to the end of what one process says of it; or a report of the watchdog
 SAID = re.compile(r"^(?:\[rank0\]: )?(accel_\w+\.[\w.]+: .*|accel: (?!rank \d+ of).*)", re.MULTILINE)
 
 

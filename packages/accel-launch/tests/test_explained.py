@@ -22,7 +22,7 @@ GIVEN = {
     "ACCEL_STORE_PORT": "(a free port)",
     "MASTER_PORT": "(a free port)",
     "ACCEL_STORE_FD": "(an open socket)",
-    "ACCEL_JOURNAL": "(a new folder)",
+    "ACCEL_FLIGHT_RECORDER": "(a new folder)",
     "ACCEL_JOBS": "(a new folder)",
 }
 #: what a shell or an interpreter notes of itself

@@ -17,7 +17,7 @@ rank, attempt = os.environ.get("RANK", "0"), int(os.environ["ACCEL_ATTEMPT"])
 pathlib.Path(f"at-{rank}-{attempt}").touch()
 fails, progresses, how = int(sys.argv[1]), [int(one) for one in sys.argv[2].split(",") if one], sys.argv[3]
 if attempt in progresses and rank == "0":
-    (pathlib.Path(os.environ["ACCEL_JOURNAL"]) / "progress").touch()
+    (pathlib.Path(os.environ["ACCEL_FLIGHT_RECORDER"]) / "progress").touch()
     time.sleep(0.2)
 while len(list(pathlib.Path().glob(f"at-*-{attempt}"))) < int(os.environ.get("WORLD_SIZE", "1")):
     time.sleep(0.01)

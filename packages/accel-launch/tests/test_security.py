@@ -112,7 +112,7 @@ def test_a_config_that_anybody_may_write_starts_nothing(accel: Run, tmp_path: Pa
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other rules")
 def test_what_is_kept_aside_while_a_job_runs_is_for_its_user_alone(accel: Run, tmp_path: Path) -> None:
     (tmp_path / "run.py").write_text(
-        "import os; print(oct(os.stat(os.environ['ACCEL_JOURNAL']).st_mode & 0o777), os.environ['ACCEL_JOURNAL'])"
+        "import os; folder = os.environ['ACCEL_FLIGHT_RECORDER']; print(oct(os.stat(folder).st_mode & 0o777), folder)"
     )
     modes = {line.split()[0] for line in accel("launch", "-n", "2", "--cpu", "run.py").stdout.splitlines()}
     assert modes == {"0o700"}

@@ -86,7 +86,7 @@ def test_wrong_variables_are_all_reported() -> None:
         ("ACCEL_NUM_PROCESES", "ACCEL_NUM_PROCESSES"),
         ("ACCEL_MIXED_PRECISON", "ACCEL_MIXED_PRECISION"),
         ("ACCEL_LOG_LEVL", "ACCEL_LOG_LEVEL"),
-        ("ACCEL_MAILBOXES", "ACCEL_MAILBOX"),
+        ("ACCEL_SHARED_MEMORYES", "ACCEL_SHARED_MEMORY"),
         ("ACCEL_CPU", "ACCEL_USE_CPU"),
         ("ACCEL_MODE", None),  # with the part that all share it would be near ACCEL_HOME
         ("ACCEL_SIMULATOR_PATH", None),
@@ -116,7 +116,7 @@ def test_every_variable_that_accel_reads_is_known() -> None:
     packages = Path(__file__).parents[2]
     sources = [path.read_text() for path in packages.glob("*/src/**/*.py")]
     found = {name for text in sources for name in re.findall(r"\"(ACCEL_[A-Z_]+[A-Z])\"", text)}
-    assert {"ACCEL_STORE_FD", "ACCEL_HOME", "ACCEL_WATCH"} <= found
+    assert {"ACCEL_STORE_FD", "ACCEL_HOME", "ACCEL_WATCHDOG"} <= found
     told = variable_problems(dict.fromkeys(found, "1"), ())
     assert [problem for problem in told if "no variable of accel" in problem] == []
 

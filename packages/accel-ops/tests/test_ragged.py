@@ -130,15 +130,15 @@ def test_large_tensors_travel_by_themselves_and_all_dtypes_of_gather_together(lo
 def messages(operation: Callable[..., Any]) -> list[int]:
     transport, found = TorchDist(), []
     for data in (torch.ones(3), [torch.ones(10)] * 30, [torch.ones(12, 10)] * 500):
-        before = transport.journal.number
+        before = transport.recorder.number
         operation(data, transport)
-        found.append(transport.journal.number - before)
+        found.append(transport.recorder.number - before)
     return found
 
 
 @pytest.mark.parametrize(("operation", "most"), [(gather, 2), (reduce, 2), (broadcast, 2)])
 def test_gloo_too_carries_few_messages(world: MakeWorld, operation: Callable[..., Any], most: int) -> None:
-    """Promise T25: by the journal of what was sent."""
+    """Promise T25: by the flight recorder's notes of what was sent."""
     assert world(2).run(messages, operation) == [[1, 1, most]] * 2
 
 

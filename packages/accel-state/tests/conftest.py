@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 from accel_state import release
-from accel_state.transports import _mailbox
-from mailboxes import Clock
+from accel_state.transports import shared_memory
+from shared_memory_channels import Clock
 
 LAUNCHERS = ("SLURM_", "OMPI_", "PMI_", "MPI_", "MASTER_", "GROUP_", "LOCAL_", "ACCEL_STORE_", "RANK", "WORLD_SIZE")
 
@@ -23,7 +23,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Time as the mailbox sees it."""
+    """Time as the channel sees it."""
     one = Clock()
-    monkeypatch.setattr(_mailbox, "time", one)
+    monkeypatch.setattr(shared_memory, "time", one)
     return one

@@ -1,9 +1,9 @@
 """What many ranks ask of the store, and what they find; in one process, with a clock that is a number."""
 
 import pytest
-from accel_state.hang_detector import LATE_S, LOOK_S, PULSE_S, Wait
-from accel_state.pulse import BEAT, END, JUDGED, QUESTION, Pulse
-from accel_state.stall import GONE_S, Status
+from accel_state.hang_detector import HEARTBEAT_S, LATE_S, LOOK_S, Wait
+from accel_state.hang_diagnosis import GONE_S, RankStatus
+from accel_state.heartbeat import BEAT, DIAGNOSED, END, QUESTION, Heartbeat
 from hypothesis import given
 from hypothesis import strategies as st
 from simulated_ranks import SimulatedJob, waiting_since
@@ -47,7 +47,7 @@ def test_of_ranks_that_would_ask_at_the_same_moment_one_does() -> None:
     assert len(job.told) == 1
     assert len(job.left) == 512
     job.store.before = None
-    assert job.boards[0].pulse().questions <= 3
+    assert job.status_stores[0].heartbeat().questions <= 3
 
 
 @pytest.mark.parametrize(("size", "limit"), [(2, 600), (2, 601), (2, 602), (2, 603), (2, 604), (512, 600)])
@@ -55,7 +55,7 @@ def test_the_limit_is_kept_and_costs_a_few_requests_of_each_rank(size: int, limi
     """A5, T4: one rank works, and is asked for its line before the limit; all are gone soon after it."""
     job = SimulatedJob(size, limit_s=limit)
     doing = waiting_since(0, *range(1, size))
-    job.run(limit - PULSE_S - 2 * LATE_S, doing, alike)
+    job.run(limit - HEARTBEAT_S - 2 * LATE_S, doing, alike)
     told = len(job.told)
     assert job.run(60, doing, alike) <= 20 * size
     ((_, at, verdict),) = job.told[told:]
@@ -92,7 +92,7 @@ def test_the_rank_that_looks_may_be_lost() -> None:
 def test_a_claim_without_a_question_holds_up_one_look() -> None:
     """A process may be gone between the two."""
     job = SimulatedJob(64, at_once=True)
-    job.boards[0].count("claim/0/0", 1)
+    job.status_stores[0].count("claim/0/0", 1)
     assert job.run(60, waiting_since(0), odd) <= 30 * 64
     assert len(job.told) == 1
     assert len(job.left) == 64
@@ -104,8 +104,8 @@ def test_an_end_is_noticed_in_the_middle_of_a_long_wait() -> None:
     job.run(250, waiting_since(0, 0, 1, 2), alike)
     told = len(job.told)
     job.silent.add(3)
-    job.boards[3].post("status/3", Status(3, ended=True).as_dict())
-    job.boards[3].pulse(END)
+    job.status_stores[3].post("status/3", RankStatus(3, ended=True).as_dict())
+    job.status_stores[3].heartbeat(END)
     job.run(30)
     ((_, at, verdict),) = job.told[told:]
     assert verdict.text.startswith("rank 3 has ended, and others wait for it\n")
@@ -120,15 +120,15 @@ def test_ranks_that_end_together_make_no_storm_of_looks() -> None:
     job.run(100, doing, alike)
     for rank in range(size // 2, size):
         job.silent.add(rank)
-        job.boards[rank].post(f"status/{rank}", Status(rank, 2, ended=True).as_dict())
-        job.boards[rank].pulse(END)
+        job.status_stores[rank].post(f"status/{rank}", RankStatus(rank, 2, ended=True).as_dict())
+        job.status_stores[rank].heartbeat(END)
     assert job.run(30, doing, alike) <= 30 * size
     assert job.left == {}
 
 
 def test_a_rank_that_is_gone_without_a_word_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     """T14."""
-    monkeypatch.setattr("accel_state.board._lives", lambda pid: False)
+    monkeypatch.setattr("accel_state.status_store._lives", lambda pid: False)
     job = SimulatedJob(4)
     job.silent.add(3)
     job.run(100, waiting_since(0, 0, 1, 2), alike)
@@ -151,7 +151,7 @@ def test_waits_that_end_are_looked_into_and_forgotten() -> None:
 
 
 @given(st.integers(0, 2**20 - 1), st.integers(0, 2**18 - 1), st.integers(0, 2**24 - 1), st.booleans())
-def test_one_number_says_four_things(questions: int, ends: int, beats: int, judged: bool) -> None:
-    number = questions * QUESTION + ends * END + beats * BEAT + judged * JUDGED
+def test_one_number_says_four_things(questions: int, ends: int, beats: int, diagnosed: bool) -> None:
+    number = questions * QUESTION + ends * END + beats * BEAT + diagnosed * DIAGNOSED
     assert number < 2**63
-    assert Pulse.of(number) == (questions, ends, beats, judged)
+    assert Heartbeat.of(number) == (questions, ends, beats, diagnosed)

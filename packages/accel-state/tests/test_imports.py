@@ -22,7 +22,7 @@ if "torch" in sys.modules:
 
 def test_importing_every_module_leaves_torch_out() -> None:
     """A login node detects its topology, and shows help, without torch."""
-    path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
+    path = os.pathsep.join(os.path.abspath(record) for record in sys.path if record)
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], env={"PYTHONPATH": path}, capture_output=True, text=True, timeout=60
     )

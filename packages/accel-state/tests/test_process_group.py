@@ -178,7 +178,7 @@ def as_mpi(rank: int) -> dict[str, str]:
 
 def test_two_processes_of_mpirun_meet_without_an_address(tmp_path: Path) -> None:
     """Feature row S4: as `mpirun -n 2 python script.py` starts them, with nothing but Open MPI's variables."""
-    path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
+    path = os.pathsep.join(os.path.abspath(record) for record in sys.path if record)
     environ = {"PATH": os.environ["PATH"], "PYTHONPATH": path, "TMPDIR": str(tmp_path), "GLOO_SOCKET_IFNAME": "lo"}
     started = [
         subprocess.Popen(

@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from accel_state.board import Board
+from accel_state.status_store import StatusStore
 from accel_state.store_connection import StoreConnection
 from torch._C._distributed_c10d import HashStore, PrefixStore, TCPStore
 
@@ -27,11 +27,11 @@ def test_a_store_whose_process_is_killed_is_known_to_be_gone(capfd: pytest.Captu
     )
     assert server.stdout is not None
     server.stdout.readline()
-    store = PrefixStore("run", TCPStore("127.0.0.1", port, 1, is_master=False, wait_for_workers=False))
-    connection, board = StoreConnection(store), Board(store, 0)
+    root = PrefixStore("run", TCPStore("127.0.0.1", port, 1, is_master=False, wait_for_workers=False))
+    connection, store = StoreConnection(root), StatusStore(root, 0)
     assert not connection.is_closed()
-    board.post("note", 1)
-    assert board.read("note") == 1
+    store.post("note", 1)
+    assert store.read("note") == 1
     server.kill()
     server.communicate()
     until = time.monotonic() + 10
@@ -39,7 +39,7 @@ def test_a_store_whose_process_is_killed_is_known_to_be_gone(capfd: pytest.Captu
         time.sleep(0.01)
     assert connection.is_closed()
     with pytest.raises(RuntimeError, match="its connection is closed"):
-        board.read("note")
+        store.read("note")
     assert capfd.readouterr().err == ""
 
 

@@ -22,7 +22,7 @@ def gathered() -> list[torch.Tensor]:
 
 
 def test_gathered_tensors_are_those_of_all_ranks_in_order(world: MakeWorld) -> None:
-    """Feature row S78: every dtype, without dims, without entries and not contiguous."""
+    """Feature row S78: every dtype, without dims, without records and not contiguous."""
     whole, crossed = torch.tensor([0, 1, 2, 3]), torch.arange(6).view(2, 3).t()
     expected = [whole.to(dtype) for dtype in DTYPES]
     expected += [torch.tensor([0, 2]), torch.zeros(0, dtype=torch.int64), torch.cat([crossed, crossed + 10])]

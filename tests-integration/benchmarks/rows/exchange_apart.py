@@ -21,7 +21,7 @@ CALLS = 5
 
 
 def _lineup(by_hand: Exchange, numbers: int, does: Callable[[Any, TorchDist], Any]) -> Lineup:
-    transport, data = TorchDist(), tensor(numbers)  # it knows no board, and so no memory that it could share
+    transport, data = TorchDist(), tensor(numbers)  # it knows no status store, and so no memory that it could share
     if not torch.allclose(does(data, transport), by_hand(data)):
         raise RuntimeError("by hand something else comes out, so this is no comparison")
     calls: dict[str, Callable[[], Any]] = {"raw": lambda: by_hand(data), "accel": lambda: does(data, transport)}

@@ -1,4 +1,4 @@
-"""What accel adds to an exchange: the note in the journal, the digest of the data, and all of it in a world of one."""
+"""What accel adds to an exchange: the note of it, the digest of the data, and all of it in a world of one."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ MOST_S = 5e-6
 MOST = f"{MOST_S * 1e6:g} µs"
 
 
-def _journal() -> Callable[[], Any]:
-    from accel_state.journal import Journal
+def _recorder() -> Callable[[], Any]:
+    from accel_state.flight_recorder import FlightRecorder
 
-    journal = Journal()
+    recorder = FlightRecorder()
 
     def note() -> None:
-        journal.begin("all_gather", "float32[32]")
-        journal.end()
+        recorder.begin("all_gather", "float32[32]")
+        recorder.end()
 
     return note
 
@@ -114,7 +114,7 @@ def _calls(does: Callable[[], Any]) -> Repetition:
 
 
 ROWS = (
-    Row("exchange cost, journal in a step of 5 ms", partial(_in_a_step, _journal), 1.01),
+    Row("exchange cost, recorder in a step of 5 ms", partial(_in_a_step, _recorder), 1.01),
     Row("exchange cost, digest in a step of 5 ms", partial(_in_a_step, _digest), 1.01),
     *(
         Row(f"exchange cost, {operation} of 1 small tensor, world 1", partial(_alone, operation), 1.0, against=MOST)

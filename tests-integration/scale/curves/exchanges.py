@@ -90,7 +90,7 @@ def _contestants(operation: str) -> dict[str, Callable[[], Any]]:
     names = vars(dist)  # renamed in torch 2.13, where the old name warns
     gathering = names.get("all_gather_single") or names["all_gather_into_tensor"]
     Accelerator(cpu=True)
-    shared, apart = current().transport, TorchDist()  # what knows no board has no shared memory
+    shared, apart = current().transport, TorchDist()  # what knows no status store has no shared memory
     if operation == "reduce":
         return {
             "gloo": lambda: dist.all_reduce(number.clone()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accel_state.hang_detector import LATE_S, PULSE_S
+from accel_state.hang_detector import HEARTBEAT_S, LATE_S
 from simulated_ranks import SimulatedJob, waiting_since
 
 from scale.curve import Curve
@@ -25,7 +25,7 @@ def waiting(size: int) -> float:
 def deadlock(size: int) -> float:
     """Requests of a rank from the beginning of a wait of all for each other until the last has left."""
     job = SimulatedJob(size)
-    job.run(2 * PULSE_S)
+    job.run(2 * HEARTBEAT_S)
     found = job.run(60.0, waiting_since(job.now), lambda rank: "gather" if rank % 2 else "reduce (sum)")
     if len(job.left) < size:
         raise RuntimeError(f"{size} ranks wait for each other, and {len(job.left)} have left")
@@ -36,7 +36,7 @@ def limit(size: int) -> float:
     """Requests of a rank from the question before the limit of a wait for one that works until the last has left."""
     job = SimulatedJob(size, limit_s=LIMIT_S)
     doing = waiting_since(0.0, *range(1, size))
-    job.run(LIMIT_S - PULSE_S - LATE_S - 0.5, doing, lambda rank: "gather")
+    job.run(LIMIT_S - HEARTBEAT_S - LATE_S - 0.5, doing, lambda rank: "gather")
     return job.run(60.0, doing, lambda rank: "gather") / size
 
 

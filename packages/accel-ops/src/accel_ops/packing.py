@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from accel_state import Transport
-from accel_state.transports import wire
+from accel_state.transports import serialization
 
 #: bytes of tensors up to which they travel with the agreement on them, in one message
 SMALL = 1 << 17
@@ -57,9 +57,9 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 def packed_object(value: object) -> bytes:
     """An object as bytes, or why it cannot be one."""
     try:
-        return wire.pack((True, value))
+        return serialization.pack((True, value))
     except Exception as error:  # noqa: BLE001 - pickling runs code of the user's, and all ranks are to hear of it
-        return wire.pack((False, f"{type(error).__name__}: {error}"))
+        return serialization.pack((False, f"{type(error).__name__}: {error}"))
 
 
 def unpacked_objects(operation: str, sent: Sequence[bytes]) -> list[Any]:
@@ -67,7 +67,7 @@ def unpacked_objects(operation: str, sent: Sequence[bytes]) -> list[Any]:
 
     Raises: TypeError, on every rank, where one of them cannot be pickled.
     """
-    found = [wire.unpack(one) for one in sent]
+    found = [serialization.unpack(one) for one in sent]
     failed = "".join(f"\n  rank {rank}: {value}" for rank, (fine, value) in enumerate(found) if not fine)
     if failed:
         raise TypeError(f"{operation} sends objects pickled, and this cannot be:{failed}")

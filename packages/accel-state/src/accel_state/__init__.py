@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from accel_state.clock import AtEpochEnd, Epoch, StepClock, Tail
-    from accel_state.control import ProcessControl
-    from accel_state.current_run import acquire, current, is_initialized, release, using
     from accel_state.devices import Device
     from accel_state.distributed_type import DistributedType
     from accel_state.environments import detect
@@ -21,10 +19,12 @@ if TYPE_CHECKING:
         TopologyError,
         UnknownName,
     )
-    from accel_state.journal import call_site
+    from accel_state.flight_recorder import call_site
+    from accel_state.process_control import ProcessControl
     from accel_state.process_group import GroupOptions
     from accel_state.registry import Registry
     from accel_state.run import Run, RunRequest
+    from accel_state.run_context import acquire, current, is_initialized, release, using
     from accel_state.topology import Rendezvous, Topology
     from accel_state.transports import Reduction, Transport
     from accel_state.views import AcceleratorState, PartialState
@@ -43,7 +43,7 @@ _FOUND_IN = {
     "PartialState": "accel_state.views",
     "PeerFailed": "accel_state.errors",
     "PeerLost": "accel_state.errors",
-    "ProcessControl": "accel_state.control",
+    "ProcessControl": "accel_state.process_control",
     "Reduction": "accel_state.transports",
     "Registry": "accel_state.registry",
     "Rendezvous": "accel_state.topology",
@@ -56,13 +56,13 @@ _FOUND_IN = {
     "TopologyError": "accel_state.errors",
     "Transport": "accel_state.transports",
     "UnknownName": "accel_state.errors",
-    "acquire": "accel_state.current_run",
-    "call_site": "accel_state.journal",
-    "current": "accel_state.current_run",
+    "acquire": "accel_state.run_context",
+    "call_site": "accel_state.flight_recorder",
+    "current": "accel_state.run_context",
     "detect": "accel_state.environments",
-    "is_initialized": "accel_state.current_run",
-    "release": "accel_state.current_run",
-    "using": "accel_state.current_run",
+    "is_initialized": "accel_state.run_context",
+    "release": "accel_state.run_context",
+    "using": "accel_state.run_context",
 }
 
 __all__ = [

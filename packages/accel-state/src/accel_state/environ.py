@@ -16,19 +16,19 @@ USE_CPU = "ACCEL_USE_CPU"
 MIXED_PRECISION = "ACCEL_MIXED_PRECISION"
 ACCUMULATION_STEPS = "ACCEL_GRADIENT_ACCUMULATION_STEPS"
 #: a folder in which each process notes its exchanges, for the launcher to read
-JOURNAL = "ACCEL_JOURNAL"
+FLIGHT_RECORDER = "ACCEL_FLIGHT_RECORDER"
 #: the folder of the job that a process is of, after those of the jobs around it
 JOBS = "ACCEL_JOBS"
 #: how often the processes of a job were started before
 ATTEMPT = "ACCEL_ATTEMPT"
-#: what a process leaves in the folder of journals when it has got further: a checkpoint is on the disk
+#: what a process leaves in that folder when it has got further: a checkpoint is on the disk
 PROGRESS = "progress"
 #: the level of loggers of accel.logging that were not given one
 LOG_LEVEL = "ACCEL_LOG_LEVEL"
 #: whether processes of one machine share memory for small messages; yes where nothing is said
-MAILBOX = "ACCEL_MAILBOX"
+SHARED_MEMORY = "ACCEL_SHARED_MEMORY"
 #: whether waits are watched; yes where nothing is said
-WATCH = "ACCEL_WATCH"
+WATCHDOG = "ACCEL_WATCHDOG"
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("", "0", "false", "no", "off")

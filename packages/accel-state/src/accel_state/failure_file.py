@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, final
 
-from accel_state.environ import JOURNAL
+from accel_state.environ import FLIGHT_RECORDER
 
 #: torch's own name for the file in which its agent finds the error of a process
 TORCH_FILE = "TORCHELASTIC_ERROR_FILE"
@@ -32,7 +32,7 @@ _installed: list[FailureFile] = []
 
 def install(environ: Mapping[str, str]) -> None:
     """Has the exception that ends this process told in a file, if a launcher or torch's agent watches it."""
-    folder, error_file = environ.get(JOURNAL), environ.get(TORCH_FILE)
+    folder, error_file = environ.get(FLIGHT_RECORDER), environ.get(TORCH_FILE)
     if _installed or not (folder or error_file):
         return
     pid, rank = os.getpid(), environ.get("RANK", "0")

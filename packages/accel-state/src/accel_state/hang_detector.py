@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, final
 
-from accel_state.board import Board
-from accel_state.pulse import BEAT, JUDGED, QUESTION, Pulse
-from accel_state.stall import Status, Verdict, judge
+from accel_state.hang_diagnosis import Diagnosis, RankStatus, diagnose
+from accel_state.heartbeat import BEAT, DIAGNOSED, QUESTION, Heartbeat
+from accel_state.status_store import StatusStore
 
 #: seconds between two requests of a rank that does not wait
-PULSE_S = 5.0
+HEARTBEAT_S = 5.0
 #: seconds after which a wait is looked into; then after twice as long, and so on
 LOOK_S = 3.75
 #: seconds after which a wait is told, the first time
@@ -34,19 +34,19 @@ class HangDetector:
 
     All ranks read one number in turn. A rank whose wait lasts asks all by that number, unless another has just done so,
     and alone reads the answers: for one diagnosis each rank answers once. A look is repeated when the wait has lasted
-    twice as long, when a process has come to its end, and at the limit. What the newest look has found is on the board,
+    twice as long, when a process has come to its end, and at the limit. What the newest look has found is in the store,
     so it does not matter which rank takes the next.
     """
 
-    def __init__(self, board: Board, size: int, status: Callable[[], Status], *, limit_s: float) -> None:
-        self._board, self._size, self._status = board, size, status
+    def __init__(self, store: StatusStore, size: int, status: Callable[[], RankStatus], *, limit_s: float) -> None:
+        self._store, self._size, self._status = store, size, status
         self._limit_s = limit_s
-        self._pulse_s, self._look_s = min(PULSE_S, limit_s / 4), min(LOOK_S, limit_s / 2)
+        self._heartbeat_s, self._look_s = min(HEARTBEAT_S, limit_s / 4), min(LOOK_S, limit_s / 2)
         #: seconds before the limit at which all are asked, so that they have answered at the limit
-        self._early_s = self._pulse_s + LATE_S
+        self._early_s = self._heartbeat_s + LATE_S
         self._poll_at: float | None = None
         self._alert_until = 0.0
-        self._pulse = Pulse.of(0)
+        self._heartbeat = Heartbeat.of(0)
         self._answered = 0
         #: after which question this rank would have asked, and how often another did first
         self._claims = 0, 0
@@ -56,19 +56,19 @@ class HangDetector:
         self._leave_at: float | None = None
         self._heard_at = 0.0
         #: whether a verdict has ended the job
-        self.judged = False
+        self.diagnosed = False
         #: whether all that answer know of it, so that this process can leave
         self.over = False
-        self._post(Status(board.rank), 0)
+        self._post(RankStatus(store.rank), 0)
 
-    def turn(self, now: float, wait: Wait | None) -> Verdict | None:
+    def turn(self, now: float, wait: Wait | None) -> Diagnosis | None:
         """What is to be told, if anything. To be called a few times a second, with the wait of this rank.
 
         Raises: RuntimeError when the store is gone.
         """
         if self._poll_at is None:
-            self._poll_at = now + self._pulse_s * (self._board.rank + 1) / self._size  # not all at once
-        if self.judged:
+            self._poll_at = now + self._heartbeat_s * (self._store.rank + 1) / self._size  # not all at once
+        if self.diagnosed:
             self._wait_for_others(now)
         elif self._question is not None:
             return self._collect(self._question, now, wait)
@@ -86,15 +86,19 @@ class HangDetector:
         return wait.seconds >= self._next_look_s
 
     def _look(self, now: float, wait: Wait | None, *, due: bool) -> None:
-        before, pulse = self._pulse, self._poll(now, wait)
-        if self.judged or wait is None or not (due or (wait.seconds >= self._look_s and pulse.ends != self._ends)):
+        before, heartbeat = self._heartbeat, self._poll(now, wait)
+        if (
+            self.diagnosed
+            or wait is None
+            or not (due or (wait.seconds >= self._look_s and heartbeat.ends != self._ends))
+        ):
             return
-        self._next_look_s, self._ends = self._after(wait), pulse.ends
-        if pulse.questions != before.questions:
+        self._next_look_s, self._ends = self._after(wait), heartbeat.ends
+        if heartbeat.questions != before.questions:
             return  # somebody looks, or has just looked, into all waits
         # whoever has the claim may be gone before it asks: then there is another the next time
-        question, lost = self._claims if self._claims[0] == pulse.questions else (pulse.questions, 0)
-        if self._board.count(f"claim/{question}/{lost}", 1) == 1:
+        question, lost = self._claims if self._claims[0] == heartbeat.questions else (heartbeat.questions, 0)
+        if self._store.count(f"claim/{question}/{lost}", 1) == 1:
             self._ask(now)
         else:
             self._claims = question, lost + 1
@@ -106,76 +110,76 @@ class HangDetector:
     def _after(self, wait: Wait) -> float:
         """Seconds that the wait has to last for the look after this one."""
         if self._is_final(wait):
-            return max(wait.seconds, self._limit_s) + self._pulse_s
+            return max(wait.seconds, self._limit_s) + self._heartbeat_s
         seconds, last = self._next_look_s, max(self._limit_s - self._early_s, self._look_s)
         while seconds <= wait.seconds:
             seconds = min(2 * seconds, last) if seconds < last else 2 * seconds
         return seconds
 
-    def _poll(self, now: float, wait: Wait | None) -> Pulse:
+    def _poll(self, now: float, wait: Wait | None) -> Heartbeat:
         # the first rank's is a sign of life for those on other machines that wait for its work
-        self._pulse = pulse = self._board.pulse(BEAT if self._board.rank == 0 else 0)
-        if pulse.judged:
-            self.judged, self._leave_at = True, now + self._early_s
+        self._heartbeat = heartbeat = self._store.heartbeat(BEAT if self._store.rank == 0 else 0)
+        if heartbeat.diagnosed:
+            self.diagnosed, self._leave_at = True, now + self._early_s
             self._heard(now, 1)
-        elif pulse.questions > self._answered:
-            self._say(pulse.questions)
+        elif heartbeat.questions > self._answered:
+            self._say(heartbeat.questions)
             self._alert_until = now + self._early_s + LATE_S  # a verdict may follow
-        pause = self._pulse_s
+        pause = self._heartbeat_s
         if wait is not None and wait.seconds >= self._look_s:
             pause = min(pause, wait.seconds / 4)
-        self._poll_at = now + (min(pause, self._pulse_s / 4) if now < self._alert_until else pause)
-        return pulse
+        self._poll_at = now + (min(pause, self._heartbeat_s / 4) if now < self._alert_until else pause)
+        return heartbeat
 
     def _say(self, question: int) -> None:
         self._answered = question
         self._post(self._status(), question)
 
-    def _post(self, status: Status, question: int) -> None:
-        self._board.post(f"status/{status.rank}", replace(status, asked=question).as_dict())
+    def _post(self, status: RankStatus, question: int) -> None:
+        self._store.post(f"status/{status.rank}", replace(status, asked=question).as_dict())
 
     def _ask(self, now: float, *, again: bool = False) -> None:
-        asked = self._board.pulse(QUESTION).questions
+        asked = self._store.heartbeat(QUESTION).questions
         # the others poll about as often as this rank does
         read_at = now + max(READ_S, ((self._poll_at or now) - now) / 2)
         self._question = _Question(asked, [None] * self._size, now, now + self._early_s, read_at, again)
         self._say(asked)
 
-    def _collect(self, question: _Question, now: float, wait: Wait | None) -> Verdict | None:
+    def _collect(self, question: _Question, now: float, wait: Wait | None) -> Diagnosis | None:
         if now < min(question.read_at, question.until):
             return None
         self._poll(now, wait)
-        if self.judged:
+        if self.diagnosed:
             return None
         missing = [rank for rank, one in enumerate(question.found) if one is None]
-        for rank, note in zip(missing, self._board.read_all([f"status/{rank}" for rank in missing]), strict=True):
+        for rank, note in zip(missing, self._store.read_all([f"status/{rank}" for rank in missing]), strict=True):
             if note is not None and (note["asked"] >= question.number or note["ended"]):
-                question.found[rank] = Status(**note)
+                question.found[rank] = RankStatus(**note)
                 question.found_at[rank] = now
         same = wait is not None and wait.number == self._number
         if None in question.found and now < question.until:
             question.read_at = now + max(now - question.asked_at, READ_S)
             return None
         if wait is not None and same and self._is_final(wait) and wait.seconds < self._limit_s:
-            question.read_at = question.until = now + min(self._limit_s - wait.seconds, self._pulse_s / 4)
+            question.read_at = question.until = now + min(self._limit_s - wait.seconds, self._heartbeat_s / 4)
             return None
         self._question = None
-        return self._judge(question, now) if same else None
+        return self._diagnose(question, now) if same else None
 
-    def _judge(self, question: _Question, now: float) -> Verdict | None:
+    def _diagnose(self, question: _Question, now: float) -> Diagnosis | None:
         found, size = question.as_of(now), self._size
-        found[self._board.rank] = self._status()
+        found[self._store.rank] = self._status()
         missing = [rank for rank, one in enumerate(found) if one is None]
-        lives = dict(zip(missing, self._board.all_alive(missing), strict=True))
+        lives = dict(zip(missing, self._store.all_alive(missing), strict=True))
         numbers = [None if one is None or one.waits is None else one.number for one in found]
-        last, notice = self._board.read("look") or ([None] * size, NOTICE_S)
+        last, notice = self._store.read("look") or ([None] * size, NOTICE_S)
         if not any(number is not None and number == one for number, one in zip(numbers, last, strict=True)):
             notice = NOTICE_S  # other waits than those that were told
-        before = [None if one is None else Status(rank, one, waits=0.0) for rank, one in enumerate(last)]
+        before = [None if one is None else RankStatus(rank, one, waits=0.0) for rank, one in enumerate(last)]
         alive = [lives.get(rank, True) for rank in range(size)]
-        verdict = judge(found, before, alive, limit=self._limit_s, notice=notice)
+        verdict = diagnose(found, before, alive, limit=self._limit_s, notice=notice)
         told = verdict is not None and not verdict.fatal
-        self._board.post("look", [numbers, 2 * notice if told else notice])
+        self._store.post("look", [numbers, 2 * notice if told else notice])
         if verdict is not None and verdict.fatal and not verdict.sure and numbers != last:
             # what was said of one may have been over when another said its own
             if not question.again:
@@ -183,13 +187,13 @@ class HangDetector:
             return None
         return self._end(verdict, size - 1 - len(missing), now) if verdict is not None and verdict.fatal else verdict
 
-    def _end(self, verdict: Verdict, others: int, now: float) -> Verdict | None:
-        if self._board.count("verdicts", 1) > 1:
+    def _end(self, verdict: Diagnosis, others: int, now: float) -> Diagnosis | None:
+        if self._store.count("verdicts", 1) > 1:
             return None
-        self._board.post("verdict", verdict.text)
-        self.judged, self._leave_at = True, now + self._early_s
+        self._store.post("verdict", verdict.text)
+        self.diagnosed, self._leave_at = True, now + self._early_s
         self._heard(now, -others)
-        self._board.pulse(JUDGED)
+        self._store.heartbeat(DIAGNOSED)
         return verdict
 
     def _wait_for_others(self, now: float) -> None:
@@ -201,8 +205,8 @@ class HangDetector:
 
     def _heard(self, now: float, more: int) -> None:
         """Counts those that know of the verdict, from minus the number of those that are to know."""
-        self.over = self._board.count("heard", more) >= 0
-        self._heard_at = now + min(self._pulse_s / 8, 2 * READ_S)
+        self.over = self._store.count("heard", more) >= 0
+        self._heard_at = now + min(self._heartbeat_s / 8, 2 * READ_S)
 
 
 @dataclass
@@ -210,14 +214,14 @@ class _Question:
     """A question that this rank has asked all, and what they have answered so far; `again`: it follows one at once."""
 
     number: int
-    found: list[Status | None]
+    found: list[RankStatus | None]
     asked_at: float
     until: float
     read_at: float
     again: bool
     found_at: dict[int, float] = field(default_factory=dict)
 
-    def as_of(self, now: float) -> list[Status | None]:
+    def as_of(self, now: float) -> list[RankStatus | None]:
         """What they have answered; who waited then waits still."""
         return [
             one if one is None or one.waits is None else replace(one, waits=one.waits + now - self.found_at[one.rank])

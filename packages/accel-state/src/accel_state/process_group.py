@@ -53,7 +53,7 @@ def limit_of_open_group() -> timedelta | None:
     return None
 
 
-#: torch's own limit is later than the watch's, which has more to say
+#: torch's own limit is later than the watchdog's, which has more to say
 LATER = timedelta(seconds=30)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import final
 
-from accel_state.control import ProcessControl
-from accel_state.current_run import acquire, current, is_initialized, release
+from accel_state.process_control import ProcessControl
 from accel_state.run import Run, RunRequest
+from accel_state.run_context import acquire, current, is_initialized, release
 
 
 @final

@@ -7,7 +7,7 @@ import json
 import re
 from typing import ClassVar, final
 
-from accel_state.exits import STOPPED
+from accel_state.exit_codes import STOPPED
 
 from accel_submit.scheduler import (
     JobFile,

@@ -8,7 +8,7 @@ import shlex
 from typing import ClassVar, final
 
 from accel_launch.config.settings import Origin
-from accel_state.exits import STOPPED
+from accel_state.exit_codes import STOPPED
 
 from accel_submit.scheduler import JobFile, ProgramScheduler, SubmitRequest, render
 from accel_submit.slurm_time import EXPECTED, notice_within, seconds_of

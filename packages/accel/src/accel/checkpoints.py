@@ -20,7 +20,7 @@ from accel_checkpoint import (
     size_in_bytes,
 )
 from accel_checkpoint.retention import checkpoint_path, next_number, retain
-from accel_state.exits import STOPPED
+from accel_state.exit_codes import STOPPED
 from torch import nn
 
 from accel import generators

@@ -6,7 +6,18 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from accel_state.environ import ATTEMPT, HOME, JOBS, JOURNAL, LOG_LEVEL, MAILBOX, PREFIX, STORE_FD, STORE_PORT, WATCH
+from accel_state.environ import (
+    ATTEMPT,
+    FLIGHT_RECORDER,
+    HOME,
+    JOBS,
+    LOG_LEVEL,
+    PREFIX,
+    SHARED_MEMORY,
+    STORE_FD,
+    STORE_PORT,
+    WATCHDOG,
+)
 
 from accel_launch.cli.option_types import COUNT, Value
 from accel_launch.cli.options import BY_NAME, OPTIONS
@@ -15,7 +26,7 @@ from accel_launch.cli.suggest import nearest
 STATIC, C10D = "static", "c10d"
 #: what accel reads besides the variables of options
 _OTHER_VARIABLES = (
-    *(STORE_PORT, STORE_FD, JOBS, JOURNAL, ATTEMPT, LOG_LEVEL, MAILBOX, WATCH, HOME),
+    *(STORE_PORT, STORE_FD, JOBS, FLIGHT_RECORDER, ATTEMPT, LOG_LEVEL, SHARED_MEMORY, WATCHDOG, HOME),
     "ACCEL_TESTING_STORE",
 )
 

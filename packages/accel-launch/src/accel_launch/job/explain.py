@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 
-from accel_state.environ import JOBS, JOURNAL, STORE_FD, STORE_PORT
+from accel_state.environ import FLIGHT_RECORDER, JOBS, STORE_FD, STORE_PORT
 
 from accel_launch.config.settings import C10D
 from accel_launch.job.job import Job
@@ -17,7 +17,7 @@ _GIVEN = {
     STORE_PORT: FREE,
     "MASTER_PORT": FREE,
     STORE_FD: "(an open socket)",
-    JOURNAL: "(a new folder)",
+    FLIGHT_RECORDER: "(a new folder)",
     JOBS: "(a new folder)",
 }
 

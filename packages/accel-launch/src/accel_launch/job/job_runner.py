@@ -144,11 +144,11 @@ def _log_folder(job: Job, attempt: int) -> Path | None:
     return folder
 
 
-def _with_exchanges(result: JobResult, journals: Path, ranks: Sequence[int]) -> JobResult:
+def _with_exchanges(result: JobResult, folder: Path, ranks: Sequence[int]) -> JobResult:
     """The result, with the exchange that each process was in when it ended, and the last one of that which failed."""
-    from accel_state.journal import read
+    from accel_state.flight_recorder import read
 
-    newest = {rank: entries[-1] for rank in ranks if (entries := read(journals / str(rank)))}
+    newest = {rank: records[-1] for rank in ranks if (records := read(folder / str(rank)))}
     waiting = {rank: f"{entry} (exchange {entry.number})" for rank, entry in newest.items() if entry.ended is None}
     last = newest.get(result.first.rank) if result.first is not None else None
     if last is None or last.ended is None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from accel_state.environ import (
     ACCUMULATION_STEPS,
     ATTEMPT,
+    FLIGHT_RECORDER,
     JOBS,
-    JOURNAL,
     MIXED_PRECISION,
     STORE_FD,
     STORE_PORT,
@@ -212,7 +212,7 @@ def watched(environ: Mapping[str, str], folder: str, attempt: int) -> dict[str, 
     It names the folder of the job, in which processes leave notes, after those of the jobs that this one is a part of.
     """
     inside = ":".join([*filter(None, [environ.get(JOBS)]), folder])
-    return {**environ, ATTEMPT: str(attempt), JOBS: inside, JOURNAL: folder}
+    return {**environ, ATTEMPT: str(attempt), JOBS: inside, FLIGHT_RECORDER: folder}
 
 
 def _without_store(environ: Mapping[str, str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
-from accel_state.exits import STOPPED
+from accel_state.exit_codes import STOPPED
 
 from accel_launch.config.settings import C10D
 from accel_launch.job.job import Job

@@ -3,7 +3,7 @@
 import shlex
 import signal
 
-from accel_state.exits import STALLED, STOPPED
+from accel_state.exit_codes import HUNG, STOPPED
 
 from accel_launch.report.failure_cause import FailureCause
 from accel_launch.report.job_result import JobResult, ProcessExit
@@ -108,7 +108,7 @@ def how_ended(status: int) -> str:
 
 def _hint(ended: ProcessExit, cause: FailureCause | None, shown: bool) -> str:
     peak = f"it took up to {ended.peak_bytes / 2**30:.2f} GiB" if ended.peak_bytes else ""
-    if ended.status == STALLED:
+    if ended.status == HUNG:
         return "processes waited for each other in vain; the report above says who, and where"
     if ended.status > 0 and not shown:
         return "its own message tells why"

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from accel_state.exits import STOPPED
+from accel_state.exit_codes import STOPPED
 
 from accel_launch.report.job_result import JobResult
 from accel_launch.supervise.supervisor import UNREAD_S

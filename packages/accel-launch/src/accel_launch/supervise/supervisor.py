@@ -13,7 +13,7 @@ from signal import Signals
 from typing import final
 
 from accel_state.errors import CannotRun
-from accel_state.exits import STOPPED
+from accel_state.exit_codes import STOPPED
 
 from accel_launch.job.plan import ProcessSpec
 from accel_launch.report.failure_cause import read_failure, read_fault

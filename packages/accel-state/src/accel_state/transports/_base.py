@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from accel_state.transports import wire
+from accel_state.transports import serialization
 
 if TYPE_CHECKING:
     import torch
@@ -84,22 +84,22 @@ class Transport(ABC):
         """Tells the others that this rank exchanges nothing any more."""
         return None
 
-    def begin_turn(self) -> int:
-        """Begins this rank's turn, for which others wait: its number, for `end_turn`."""
+    def begin_section(self) -> int:
+        """Begins this rank's turn, for which others wait: its number, for `end_section`."""
         return 0
 
-    def end_turn(self, turn: int, failure: str | None) -> None:
+    def end_section(self, turn: int, failure: str | None) -> None:
         """Lets the ranks go on that wait for this one's turn to end, and tells them why it failed, if it did.
 
-        Collective: of each group of ranks, one must call this and the others `await_turn`.
+        Collective: of each group of ranks, one must call this and the others `await_section`.
         """
         self.all_gather_objects(failure, "end of a turn")
 
-    def await_turn(self, first: int) -> str | None:
+    def await_section(self, first: int) -> str | None:
         """Returns when the turn of rank `first` has ended, however long that takes: why it failed, or None.
 
         Raises: PeerFailed when that process is gone.
-        Collective: of each group of ranks, `first` must call `end_turn` and the others this.
+        Collective: of each group of ranks, `first` must call `end_section` and the others this.
         """
         return self.all_gather_objects(None, "end of a turn")[first]
 
@@ -119,9 +119,9 @@ class Transport(ABC):
         if self.size == 1:
             return value
         sent = self.send(
-            f"broadcast_object (from rank {source})", wire.pack(value) if self.rank == source else b"", source
+            f"broadcast_object (from rank {source})", serialization.pack(value) if self.rank == source else b"", source
         )
-        return value if self.rank == source else wire.unpack(sent)
+        return value if self.rank == source else serialization.unpack(sent)
 
     def all_gather_objects(self, value: T, what: str = "all_gather_objects") -> list[T]:
         """Every rank's `value`, in rank order; pickled on the way.
@@ -129,7 +129,7 @@ class Transport(ABC):
         Raises: CollectiveMismatch on every rank where `what` is not the same on all.
         Collective: every rank of the group must call.
         """
-        return [wire.unpack(one) for one in self.exchange(what, wire.pack(value))]
+        return [serialization.unpack(one) for one in self.exchange(what, serialization.pack(value))]
 
     def barrier(self) -> None:
         """Returns when every rank has called.

@@ -10,17 +10,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
-from accel_state.board import Board
 from accel_state.errors import NoRun
-from accel_state.journal import Journal
+from accel_state.flight_recorder import FlightRecorder
 from accel_state.process_group import GroupOptions, limit_of_open_group
-from accel_state.transports import _block, _front
-from accel_state.transports._agreement import Agreement
+from accel_state.status_store import StatusStore
+from accel_state.transports import agreement_block, header
 from accel_state.transports._base import Join, Reduction, Transport, longest_of
-from accel_state.transports._lost_peer import LostPeer
-from accel_state.transports._mailbox import LONGEST, Mailbox
-from accel_state.transports._other_lines import OtherLines
-from accel_state.transports._turns import Turns
+from accel_state.transports.agreement import Agreement
+from accel_state.transports.call_site_warning import CallSiteWarning
+from accel_state.transports.ordered_section import OrderedSection
+from accel_state.transports.peer_errors import PeerErrors
+from accel_state.transports.shared_memory import LONGEST, SharedMemoryChannel
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +29,7 @@ T = TypeVar("T")
 logger = logging.getLogger("accel")
 
 #: bytes of the first message of an object that one rank sends
-FRONT = 1 << 12
+FIRST = 1 << 12
 
 #: bytes of all ranks' payloads up to which they go up and down the tree
 TOGETHER = 1 << 20
@@ -37,7 +37,7 @@ TOGETHER = 1 << 20
 #: bytes of an exchange that may be kept until others follow
 KEPT = 1 << 16
 
-#: seconds that the watch has to end this process, once it was judged
+#: seconds that the watchdog has to end this process, once it was diagnosed
 ENDING_S = 2.0
 
 #: seconds to wait at most until gloo lets go of a larger one; it takes some 0.05 ms
@@ -49,7 +49,11 @@ class TorchDist(Transport):
     """The default process group of torch.distributed, which must be open."""
 
     def __init__(
-        self, journal: Journal | None = None, board: Board | None = None, *, memory: mmap.mmap | None = None
+        self,
+        recorder: FlightRecorder | None = None,
+        store: StatusStore | None = None,
+        *,
+        memory: mmap.mmap | None = None,
     ) -> None:
         import torch
         import torch.distributed
@@ -58,15 +62,15 @@ class TorchDist(Transport):
         self._dist = torch.distributed
         self.rank = torch.distributed.get_rank()
         self.size = torch.distributed.get_world_size()
-        self.journal = journal or Journal()
-        self._turns = Turns(board) if board is not None else None
-        self._lost = LostPeer(self.rank, self.size, self.journal, self._turns)
-        self._lines = OtherLines(self.rank)
-        self._agreement = Agreement(self.rank, self.size, self.journal, self._lost, self._lines)
-        self._mailbox: Mailbox | None = None
-        if board is not None and memory is not None:
+        self.recorder = recorder or FlightRecorder()
+        self._sections = OrderedSection(store) if store is not None else None
+        self._lost = PeerErrors(self.rank, self.size, self.recorder, self._sections)
+        self._lines = CallSiteWarning(self.rank)
+        self._agreement = Agreement(self.rank, self.size, self.recorder, self._lost, self._lines)
+        self._channel: SharedMemoryChannel | None = None
+        if store is not None and memory is not None:
             limit = (limit_of_open_group() or GroupOptions().limit).total_seconds()
-            self._mailbox = Mailbox(memory, board, self.size, limit_s=limit, lost=self._lost.error)
+            self._channel = SharedMemoryChannel(memory, store, self.size, limit_s=limit, lost=self._lost.error)
         self._ranks = range(self.size)
         # renamed in torch 2.13, where the old name warns
         names = vars(torch.distributed)
@@ -76,7 +80,7 @@ class TorchDist(Transport):
         self._finished: deque[Any] = deque(maxlen=64)
         # gloo has no average: sum and divide
         self._ops: dict[Reduction, Any] = {"sum": op.SUM, "mean": op.SUM, "max": op.MAX, "min": op.MIN}
-        if board is not None:
+        if store is not None:
             _open.append(self)
 
     def __reduce__(self) -> tuple[Callable[[], TorchDist], tuple[()]]:
@@ -85,9 +89,9 @@ class TorchDist(Transport):
     def close(self) -> None:
         """Tells the others that this rank exchanges nothing any more."""
         _open[:] = [one for one in _open if one is not self]
-        box, self._mailbox = self._mailbox, None
-        if box is not None:
-            box.close()
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
 
     def exchange(self, what: str, payload: bytes = b"") -> list[bytes]:
         """Every rank's payload, in rank order; one message where all are small, two otherwise.
@@ -95,16 +99,16 @@ class TorchDist(Transport):
         Raises: CollectiveMismatch on every rank where `what` is not the same on all.
         Collective: every rank of the group must call.
         """
-        if self._mailbox is None:
+        if self._channel is None:
             return self._by_group(what, payload)
-        fronts = _front.read(self._by_mailbox(self._mailbox, what, payload), self._ranks)
-        self._lines.warn(fronts.apart)
-        return self._rows(payload, max(fronts.lengths)) if fronts.payloads is None else fronts.payloads
+        headers = header.read(self._by_channel(self._channel, what, payload), self._ranks)
+        self._lines.warn(headers.apart)
+        return self._rows(payload, max(headers.lengths)) if headers.payloads is None else headers.payloads
 
     @property
     def room(self) -> int:
         """Bytes of a part that travels with `agree`, at most."""
-        return super().room if self._mailbox is not None else _block.ROOM
+        return super().room if self._channel is not None else agreement_block.ROOM
 
     def agree(
         self, what: str, about: bytes = b"", part: bytes = b"", join: Join = longest_of
@@ -114,27 +118,27 @@ class TorchDist(Transport):
         Raises: CollectiveMismatch on every rank where `what` is not the same on all.
         Collective: every rank of the group must call.
         """
-        if self._mailbox is not None:
+        if self._channel is not None:
             return super().agree(what, about, part, join)
         said = self._agreement.of(what, about, part, join)
         return None if said.verdict else [said.part]
 
-    def _by_mailbox(self, box: Mailbox, what: str, payload: bytes) -> list[bytes]:
-        mine = _front.write(what, self.journal.begin(what), payload, LONGEST)
+    def _by_channel(self, channel: SharedMemoryChannel, what: str, payload: bytes) -> list[bytes]:
+        mine = header.write(what, self.recorder.begin(what), payload, LONGEST)
         try:
-            box.post(mine)
-            found = [mine if rank == self.rank else box.read(rank) for rank in self._ranks]
-            box.done()
+            channel.post(mine)
+            found = [mine if rank == self.rank else channel.read(rank) for rank in self._ranks]
+            channel.done()
         finally:
-            self.journal.end()
+            self.recorder.end()
         return found
 
     def _by_group(self, what: str, payload: bytes) -> list[bytes]:
-        share = _block.ROOM // self.size - 2
-        part = _block.with_length(payload) if len(payload) <= share else b""
+        share = agreement_block.ROOM // self.size - 2
+        part = agreement_block.with_length(payload) if len(payload) <= share else b""
         said = self._agreement.of(what, part=part, join=b"".join, longest=len(payload))
         if said.longest <= share:
-            return _block.without_lengths(said.part)
+            return agreement_block.without_lengths(said.part)
         return self._rows(payload, said.longest) if said.longest else [b""] * self.size
 
     def _rows(self, payload: bytes, longest: int) -> list[bytes]:
@@ -154,25 +158,25 @@ class TorchDist(Transport):
         Raises: CollectiveMismatch on a rank whose `what` is not the source's.
         Collective: every rank of the group must call.
         """
-        site, box, here = self.journal.begin(what), self._mailbox, self.rank == source
-        length = LONGEST if box is not None else FRONT
-        mine = _front.write(what, site, payload if here else b"", length)
-        if box is not None:
+        site, channel, here = self.recorder.begin(what), self._channel, self.rank == source
+        length = LONGEST if channel is not None else FIRST
+        mine = header.write(what, site, payload if here else b"", length)
+        if channel is not None:
             try:
-                box.post(mine)
-                theirs = mine if here else box.read(source)
-                box.done()
+                channel.post(mine)
+                theirs = mine if here else channel.read(source)
+                channel.done()
             finally:
-                self.journal.end()
+                self.recorder.end()
         else:
-            front = bytearray(mine.ljust(length, b"\0"))
-            self._finish(self._dist.broadcast, self._torch.frombuffer(front, dtype=self._torch.uint8), source)
-            theirs = bytes(front)
+            first = bytearray(mine.ljust(length, b"\0"))
+            self._finish(self._dist.broadcast, self._torch.frombuffer(first, dtype=self._torch.uint8), source)
+            theirs = bytes(first)
         length = len(payload)
         if here and len(mine) > length:  # the payload is in it
             return payload
         if not here:
-            said = _front.read((theirs, mine), (source, self.rank))
+            said = header.read((theirs, mine), (source, self.rank))
             if said.payloads is not None:
                 return said.payloads[0]
             length = said.lengths[0]
@@ -180,33 +184,33 @@ class TorchDist(Transport):
         rest = self.broadcast(rest, source)
         return ctypes.string_at(rest.data_ptr(), rest.numel())
 
-    def begin_turn(self) -> int:
+    def begin_section(self) -> int:
         """Begins this rank's turn: its number."""
-        if self._turns is None:
-            return super().begin_turn()
-        self._sites[turn := self._turns.begin()] = self.journal.begin("main_process_first", patient=True)
-        self.journal.end()
+        if self._sections is None:
+            return super().begin_section()
+        self._sites[turn := self._sections.begin()] = self.recorder.begin("main_process_first", patient=True)
+        self.recorder.end()
         return turn
 
-    def end_turn(self, turn: int, failure: str | None) -> None:
+    def end_section(self, turn: int, failure: str | None) -> None:
         """Lets the ranks go on that wait for this one's turn to end; where there is no store, a collective."""
-        if self._turns is None:
-            super().end_turn(turn, failure)
+        if self._sections is None:
+            super().end_section(turn, failure)
         else:
-            self._turns.end(turn, self._sites.pop(turn), failure)
+            self._sections.end(turn, self._sites.pop(turn), failure)
 
-    def await_turn(self, first: int) -> str | None:
+    def await_section(self, first: int) -> str | None:
         """Returns when the turn of rank `first` has ended: why it failed, or None.
 
         Raises: PeerFailed when that process is gone.
         """
-        if self._turns is None:
-            return super().await_turn(first)
-        site = self.journal.begin(f"main_process_first (after rank {first})", patient=True)
+        if self._sections is None:
+            return super().await_section(first)
+        site = self.recorder.begin(f"main_process_first (after rank {first})", patient=True)
         try:
-            return self._turns.wait(first, site)
+            return self._sections.wait(first, site)
         finally:
-            self.journal.end()
+            self.recorder.end()
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
         """Every rank's `x`, concatenated in rank order; a 0-d `x` gives a vector of `size`.
@@ -218,7 +222,7 @@ class TorchDist(Transport):
             x = x.unsqueeze(0)
         out = x.new_empty((self.size * x.shape[0], *x.shape[1:]))
         if out.numel():
-            self.journal.begin("all_gather", _described(x))
+            self.recorder.begin("all_gather", _described(x))
             self._finish(self._gathering, out, x)
         return out
 
@@ -228,7 +232,7 @@ class TorchDist(Transport):
         Collective: every rank of the group must call, with equal shapes and dtypes.
         """
         y = x.detach().clone(memory_format=self._torch.contiguous_format)
-        self.journal.begin(f"all_reduce ({how})", _described(y))
+        self.recorder.begin(f"all_reduce ({how})", _described(y))
         self._finish(self._dist.all_reduce, y, self._ops[how])
         return y / self.size if how == "mean" else y
 
@@ -238,7 +242,7 @@ class TorchDist(Transport):
         Collective: every rank of the group must call, with equal shapes and dtypes.
         """
         x = x.detach().contiguous()
-        self.journal.begin(f"broadcast (from rank {source})", _described(x))
+        self.recorder.begin(f"broadcast (from rank {source})", _described(x))
         y = self._torch.empty_like(x)
         if self.rank == source:
             self._finish(self._dist.broadcast, x, source, meanwhile=lambda: y.copy_(x))
@@ -257,7 +261,7 @@ class TorchDist(Transport):
         except RuntimeError as error:
             raise self._lost.translated(error) from None  # what gloo says is in the words
         finally:
-            self.journal.end()
+            self.recorder.end()
         # A thread of gloo reports a collective as done before it lets go of it. If it is the last to hold the tensors
         # it asks for the interpreter to free them; and where the main thread forks just then, to start a loader's
         # workers, the child hangs for ever in CPython before 3.11.10 (python/cpython#112275). So be the last here.

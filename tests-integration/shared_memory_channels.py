@@ -1,4 +1,4 @@
-"""Mailboxes of several ranks in one process, and those of runs."""
+"""Shared memory channels of several ranks in one process, and those of runs."""
 
 import gc
 import hashlib
@@ -15,9 +15,9 @@ from functools import cache
 from typing import Any
 
 from accel_state import RunRequest, acquire
-from accel_state.board import Board
-from accel_state.transports import _mailbox
-from accel_state.transports._mailbox import LONGEST, Mailbox
+from accel_state.status_store import StatusStore
+from accel_state.transports import shared_memory
+from accel_state.transports.shared_memory import LONGEST, SharedMemoryChannel
 from accel_state.transports.torch_dist import TorchDist
 from hypothesis import strategies as st
 from torch._C._distributed_c10d import HashStore
@@ -49,14 +49,14 @@ class Clock:
         self.step()
 
 
-def boards(size: int) -> list[Board]:
+def status_stores(size: int) -> list[StatusStore]:
     store = HashStore()
-    return [Board(store, rank) for rank in range(size)]
+    return [StatusStore(store, rank) for rank in range(size)]
 
 
-def boxes(size: int, limit_s: float = 5.0, on: list[Board] | None = None) -> list[Mailbox]:
-    memory = mmap.mmap(-1, _mailbox._length(size))
-    return [Mailbox(memory, board, size, limit_s=limit_s, lost=Lost) for board in on or boards(size)]
+def channels(size: int, limit_s: float = 5.0, on: list[StatusStore] | None = None) -> list[SharedMemoryChannel]:
+    memory = mmap.mmap(-1, shared_memory._length(size))
+    return [SharedMemoryChannel(memory, store, size, limit_s=limit_s, lost=Lost) for store in on or status_stores(size)]
 
 
 @cache
@@ -71,22 +71,22 @@ def message(rank: int, number: int, length: int) -> bytes:
     return random.Random(100 * number + rank).randbytes(length)
 
 
-def tell(box: Mailbox, content: bytes = b"") -> None:
+def tell(channel: SharedMemoryChannel, content: bytes = b"") -> None:
     """A round in which this rank reads nothing."""
-    box.post(content)
-    box.done()
+    channel.post(content)
+    channel.done()
 
 
-def hear(box: Mailbox, source: int = 0) -> bytes:
+def hear(channel: SharedMemoryChannel, source: int = 0) -> bytes:
     """A round in which this rank reads one other, and has nothing to say."""
-    box.post(b"front")
-    found = box.read(source)
-    box.done()
+    channel.post(b"header")
+    found = channel.read(source)
+    channel.done()
     return found
 
 
-def mailbox_of(transport: Any) -> Mailbox | None:
-    found: Mailbox | None = transport._mailbox
+def channel_of(transport: Any) -> SharedMemoryChannel | None:
+    found: SharedMemoryChannel | None = transport._channel
     return found
 
 
@@ -104,7 +104,7 @@ def shared_memories() -> int:
     found = 0
     for one in os.listdir("/proc/self/fd"):
         with suppress(OSError):
-            found += "accel-mailbox" in os.readlink(f"/proc/self/fd/{one}")
+            found += "accel-shared-memory" in os.readlink(f"/proc/self/fd/{one}")
     return found
 
 
@@ -112,23 +112,25 @@ def digest(content: bytes) -> str:
     return f"{len(content)} {hashlib.sha256(content).hexdigest()}"
 
 
-def take_part(box: Mailbox, rank: int, size: int, plan: Plan, slow: set[tuple[int, int]]) -> list[list[bytes]]:
+def take_part(
+    channel: SharedMemoryChannel, rank: int, size: int, plan: Plan, slow: set[tuple[int, int]]
+) -> list[list[bytes]]:
     """What this rank reads in each round; it lags in those that `slow` has."""
     found = []
     for number, (source, lengths) in enumerate(plan):
         sources = range(size) if source is None else [source % size]
-        box.post(message(rank, number, lengths[rank]) if rank in sources else b"")
+        channel.post(message(rank, number, lengths[rank]) if rank in sources else b"")
         if (rank, number) in slow:
             time.sleep(0.001)
-        found.append([box.read(other) for other in sources if other != rank])
-        box.done()
+        found.append([channel.read(other) for other in sources if other != rank])
+        channel.done()
     return found
 
 
-def assert_arrives(every: list[Mailbox], plan: Plan, slow: set[tuple[int, int]]) -> None:
+def assert_arrives(every: list[SharedMemoryChannel], plan: Plan, slow: set[tuple[int, int]]) -> None:
     size = len(every)
     with ThreadPoolExecutor(size) as pool:
-        parts = [pool.submit(take_part, box, rank, size, plan, slow) for rank, box in enumerate(every)]
+        parts = [pool.submit(take_part, channel, rank, size, plan, slow) for rank, channel in enumerate(every)]
         found = [part.result() for part in parts]
     for rank, rounds in enumerate(found):
         for number, ((source, lengths), heard) in enumerate(zip(plan, rounds, strict=True)):

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from accel_state import hang_detector, stall, watch
-from accel_state.board import Board
-from accel_state.exits import STALLED
-from accel_state.journal import Journal
-from accel_state.pulse import JUDGED, QUESTION
-from accel_state.watch import Watch, users_line
+from accel_state import hang_detector, hang_diagnosis, watchdog
+from accel_state.exit_codes import HUNG
+from accel_state.flight_recorder import FlightRecorder
+from accel_state.heartbeat import DIAGNOSED, QUESTION
+from accel_state.status_store import StatusStore
+from accel_state.watchdog import Watchdog, users_line
 from torch._C._distributed_c10d import HashStore
 
 LONG_S = 1000.0
@@ -25,24 +25,24 @@ LONG_S = 1000.0
 
 @dataclass
 class Job:
-    """Ranks in one process: each has a board, a journal and, once started, a watch."""
+    """Ranks in one process: each has a status store, a flight recorder and, once started, a watchdog."""
 
     store: Any = field(default_factory=HashStore)
-    boards: list[Board] = field(default_factory=list)
-    journals: list[Journal] = field(default_factory=list)
-    watches: dict[int, Watch] = field(default_factory=dict)
+    status_stores: list[StatusStore] = field(default_factory=list)
+    recorders: list[FlightRecorder] = field(default_factory=list)
+    watches: dict[int, Watchdog] = field(default_factory=dict)
     left: dict[int, int] = field(default_factory=dict)
 
     def of(self, size: int) -> "Job":
-        self.boards = [Board(self.store, rank) for rank in range(size)]
-        self.journals = [Journal() for _ in range(size)]
+        self.status_stores = [StatusStore(self.store, rank) for rank in range(size)]
+        self.recorders = [FlightRecorder() for _ in range(size)]
         return self
 
-    def watch(self, rank: int, *, limit_s: float = LONG_S, main: int | None = None) -> Watch:
-        size = len(self.boards)
-        made = Watch(
-            self.boards[rank],
-            self.journals[rank],
+    def watchdog(self, rank: int, *, limit_s: float = LONG_S, main: int | None = None) -> Watchdog:
+        size = len(self.status_stores)
+        made = Watchdog(
+            self.status_stores[rank],
+            self.recorders[rank],
             size,
             limit_s=limit_s,
             leave=lambda code: self.left.setdefault(rank, code),
@@ -54,26 +54,26 @@ class Job:
 
     def start(self, *ranks: int, limit_s: float = LONG_S) -> None:
         for rank in ranks:
-            self.watch(rank, limit_s=limit_s).start()
+            self.watchdog(rank, limit_s=limit_s).start()
 
     def leaves(self, *ranks: int, within_s: float = 60.0) -> bool:
         """Whether just these ranks have left, with the code of a job that stalled."""
         until = time.monotonic() + within_s
         while set(self.left) != set(ranks) and time.monotonic() < until:
             time.sleep(0.01)
-        return self.left == dict.fromkeys(ranks, STALLED)
+        return self.left == dict.fromkeys(ranks, HUNG)
 
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
     """A job whose watches look often."""
     for module, name, seconds in (
-        (watch, "POLL_S", 0.01),
-        (hang_detector, "PULSE_S", 0.2),
+        (watchdog, "POLL_S", 0.01),
+        (hang_detector, "HEARTBEAT_S", 0.2),
         (hang_detector, "LOOK_S", 0.05),
         (hang_detector, "READ_S", 0.02),
         (hang_detector, "LATE_S", 0.1),
-        (stall, "STANDS_S", 0.3),
+        (hang_diagnosis, "STANDS_S", 0.3),
     ):
         monkeypatch.setattr(module, name, seconds)
     one = Job()
@@ -90,7 +90,7 @@ def reports(capfd: pytest.CaptureFixture[str]) -> list[str]:
 def test_a_wait_that_is_too_long_ends_the_job_with_one_report(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
     """T4: one report names both ranks, and the line that each is at."""
     job.of(2)
-    site = job.journals[0].begin("gather")
+    site = job.recorders[0].begin("gather")
     job.start(0, 1, limit_s=0.4)
     assert job.leaves(0, 1)
     (report,) = reports(capfd)
@@ -101,15 +101,15 @@ def test_a_wait_that_is_too_long_ends_the_job_with_one_report(job: Job, capfd: p
 
 def test_a_wait_that_is_over_in_time_is_nothing(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
     """Fault test 34: looked into again and again, and well."""
-    job.of(2).journals[0].begin("gather")
+    job.of(2).recorders[0].begin("gather")
     job.start(0, 1)
     time.sleep(1)
-    assert job.boards[0].pulse().questions > 2
-    job.journals[0].end()
+    assert job.status_stores[0].heartbeat().questions > 2
+    job.recorders[0].end()
     time.sleep(0.1)
-    asked = job.boards[0].pulse().questions
+    asked = job.status_stores[0].heartbeat().questions
     time.sleep(1)
-    assert job.boards[0].pulse().questions == asked
+    assert job.status_stores[0].heartbeat().questions == asked
     assert (job.left, reports(capfd)) == ({}, [])
 
 
@@ -119,7 +119,7 @@ def test_ranks_that_wait_for_each_other_are_found_before_the_limit(
 ) -> None:
     """T4, T26: a patient one as well."""
     whats = ["gather", "main_process_first (after rank 0)", "reduce (sum)"][:size]
-    sites = [one.begin(what, patient="first" in what) for one, what in zip(job.of(size).journals, whats, strict=True)]
+    sites = [one.begin(what, patient="first" in what) for one, what in zip(job.of(size).recorders, whats, strict=True)]
     job.start(*range(size))
     assert job.leaves(*range(size))
     (report,) = reports(capfd)
@@ -130,8 +130,8 @@ def test_ranks_that_wait_for_each_other_are_found_before_the_limit(
 
 def test_ranks_that_wait_in_the_same_call_are_left_alone(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
     """What is the same on all of them is on its way, however slow."""
-    for journal in job.of(2).journals:
-        journal.begin("all_reduce (sum)")
+    for recorder in job.of(2).recorders:
+        recorder.begin("all_reduce (sum)")
     job.start(0, 1)
     time.sleep(0.8)
     assert (job.left, reports(capfd)) == ({}, [])
@@ -139,7 +139,7 @@ def test_ranks_that_wait_in_the_same_call_are_left_alone(job: Job, capfd: pytest
 
 def test_a_patient_wait_outlasts_the_limit(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
     """T26."""
-    job.of(2).journals[1].begin("main_process_first", patient=True)
+    job.of(2).recorders[1].begin("main_process_first", patient=True)
     job.start(0, 1, limit_s=0.2)
     time.sleep(0.8)
     assert (job.left, reports(capfd)) == ({}, [])
@@ -149,11 +149,11 @@ def test_a_wait_for_one_that_is_gone_ends(
     job: Job, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """T14."""
-    monkeypatch.setattr(stall, "GONE_S", 0.2)
+    monkeypatch.setattr(hang_diagnosis, "GONE_S", 0.2)
     gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
     gone.wait()
-    job.of(2).boards[0].post("who/1", [job.boards[0].host, gone.pid])
-    job.journals[0].begin("gather")
+    job.of(2).status_stores[0].post("who/1", [job.status_stores[0].host, gone.pid])
+    job.recorders[0].begin("gather")
     job.start(0)
     assert job.leaves(0)
     (report,) = reports(capfd)
@@ -166,7 +166,7 @@ def test_a_wait_for_one_that_has_ended_ends(job: Job, capfd: pytest.CaptureFixtu
     job.of(2)
     job.start(0, 1)
     job.watches[1].close()
-    job.journals[0].begin("gather")
+    job.recorders[0].begin("gather")
     assert job.leaves(0)
     (report,) = reports(capfd)
     assert report.startswith("accel: rank 1 has ended, and others wait for it\n")
@@ -177,18 +177,18 @@ def test_ranks_that_end_while_one_looks_end_well(
     job: Job, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fault test 34: rank 0 has waited for rank 1 at the last barrier; rank 1 comes, and both are done."""
-    job.of(2).journals[0].begin("wait_for_everyone")
-    made = job.watch(0)
+    job.of(2).recorders[0].begin("wait_for_everyone")
+    made = job.watchdog(0)
     time.sleep(0.1)
 
-    def posted(board: Board, name: str, note: Any) -> None:
-        board._store.set(board._prefix + name, json.dumps(note))
+    def posted(store: StatusStore, name: str, note: Any) -> None:
+        store._store.set(store._prefix + name, json.dumps(note))
         if name == "status/0" and note["asked"]:
-            job.journals[0].end()
-            post(board, "status/1", stall.Status(1, ended=True).as_dict())
+            job.recorders[0].end()
+            post(store, "status/1", hang_diagnosis.RankStatus(1, ended=True).as_dict())
 
-    post = Board.post
-    monkeypatch.setattr(Board, "post", posted)
+    post = StatusStore.post
+    monkeypatch.setattr(StatusStore, "post", posted)
     made.start()
     time.sleep(1)
     assert (job.left, reports(capfd)) == ({}, [])
@@ -196,7 +196,7 @@ def test_ranks_that_end_while_one_looks_end_well(
 
 def test_one_that_does_not_answer_is_named(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
     """Fault test 28: a process that is stopped."""
-    job.of(3).journals[1].begin("gather")
+    job.of(3).recorders[1].begin("gather")
     job.start(0, 1, limit_s=0.5)
     assert job.leaves(0, 1)
     (report,) = reports(capfd)
@@ -207,7 +207,7 @@ def test_a_long_wait_is_told_each_time_it_has_doubled(
     job: Job, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hang_detector, "NOTICE_S", 0.2)
-    job.of(2).journals[0].begin("gather")
+    job.of(2).recorders[0].begin("gather")
     job.start(0, 1)
     time.sleep(1.1)
     told = reports(capfd)
@@ -219,7 +219,7 @@ def test_a_long_wait_is_told_each_time_it_has_doubled(
 def test_a_verdict_of_another_is_obeyed_in_silence(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
     job.of(2)
     job.start(1)
-    job.boards[0].pulse(JUDGED)
+    job.status_stores[0].heartbeat(DIAGNOSED)
     assert job.leaves(1)
     assert reports(capfd) == []
 
@@ -227,14 +227,14 @@ def test_a_verdict_of_another_is_obeyed_in_silence(job: Job, capfd: pytest.Captu
 def test_a_watch_answers_others_while_its_own_process_works(job: Job) -> None:
     job.of(2)
     job.start(1)
-    job.journals[1].begin("reduce (mean)", "float32[2]")
-    job.journals[1].end()
-    asked = job.boards[0].pulse(QUESTION).questions
+    job.recorders[1].begin("reduce (mean)", "float32[2]")
+    job.recorders[1].end()
+    asked = job.status_stores[0].heartbeat(QUESTION).questions
     until = time.monotonic() + 60
-    while (note := job.boards[0].read("status/1"))["asked"] < asked and time.monotonic() < until:
+    while (note := job.status_stores[0].read("status/1"))["asked"] < asked and time.monotonic() < until:
         time.sleep(0.01)
     assert note["asked"] == asked
-    status = stall.Status(**note)
+    status = hang_diagnosis.RankStatus(**note)
     assert (status.rank, status.number, status.waits, status.ended) == (1, 1, None, False)
     assert status.call is not None
     assert status.call.startswith(f"reduce (mean) of float32[2] at {__file__}:")
@@ -245,9 +245,9 @@ def test_rank_0_gives_signs_of_life(job: Job) -> None:
     job.of(2)
     job.start(0, 1)
     time.sleep(1)
-    beats = job.boards[1].pulse().beats
+    beats = job.status_stores[1].heartbeat().beats
     assert 2 < beats < 7
-    assert job.boards[1].pulse().questions == 0
+    assert job.status_stores[1].heartbeat().questions == 0
 
 
 def test_closing_is_told_and_done_once(job: Job) -> None:
@@ -255,8 +255,8 @@ def test_closing_is_told_and_done_once(job: Job) -> None:
     job.start(1)
     job.watches[1].close()
     job.watches[1].close()
-    assert job.boards[0].ended([0, 1]) == {1: None}
-    assert not any(thread.name == "accel-watch" for thread in threading.enumerate())
+    assert job.status_stores[0].ended([0, 1]) == {1: None}
+    assert not any(thread.name == "accel-watchdog" for thread in threading.enumerate())
 
 
 def test_a_store_that_is_gone_ends_the_watch_in_silence(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +265,7 @@ def test_a_store_that_is_gone_ends_the_watch_in_silence(job: Job, monkeypatch: p
     def lost(*_: object) -> NoReturn:
         raise RuntimeError("Connection was likely closed")
 
-    monkeypatch.setattr(Board, "pulse", lost)
+    monkeypatch.setattr(StatusStore, "heartbeat", lost)
     job.start(0)
     job.watches[0]._thread.join(60)
     assert not job.watches[0]._thread.is_alive()
@@ -276,7 +276,7 @@ def test_a_clock_that_is_set_makes_no_wait_long(
     job: Job, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fault test 38."""
-    job.of(2).journals[0].begin("gather")
+    job.of(2).recorders[0].begin("gather")
     later = time.time() + 2 * LONG_S
     monkeypatch.setattr(time, "time", lambda: later)
     job.start(0, 1)

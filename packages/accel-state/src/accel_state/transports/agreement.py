@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar, final
 
-from accel_state.journal import Journal
-from accel_state.transports import _block, _front
+from accel_state.flight_recorder import FlightRecorder
+from accel_state.transports import agreement_block, header
 from accel_state.transports._base import Join, longest_of
-from accel_state.transports._block import Block
-from accel_state.transports._lost_peer import LostPeer
-from accel_state.transports._other_lines import OtherLines
-from accel_state.transports._tree import Tree
+from accel_state.transports.agreement_block import Block
+from accel_state.transports.binomial_tree import BinomialTree
+from accel_state.transports.call_site_warning import CallSiteWarning
+from accel_state.transports.peer_errors import PeerErrors
 
 T = TypeVar("T")
 
@@ -20,9 +20,11 @@ T = TypeVar("T")
 class Agreement:
     """The first message of what goes through the process group: a block that the ranks join on their way up a tree."""
 
-    def __init__(self, rank: int, size: int, journal: Journal, lost: LostPeer, lines: OtherLines) -> None:
-        self._tree = Tree(rank, size, _block.SIZE)
-        self._ranks, self._journal, self._lost, self._lines = range(size), journal, lost, lines
+    def __init__(
+        self, rank: int, size: int, recorder: FlightRecorder, lost: PeerErrors, lines: CallSiteWarning
+    ) -> None:
+        self._tree = BinomialTree(rank, size, agreement_block.SIZE)
+        self._ranks, self._recorder, self._lost, self._lines = range(size), recorder, lost, lines
         self._known = set[tuple[bytes, bytes]]()
 
     def of(
@@ -33,16 +35,16 @@ class Agreement:
         Raises: CollectiveMismatch, with a line for each rank, on every rank where `what` is not the same on all.
         Collective: every rank of the group must call.
         """
-        site = self._journal.begin(what)
-        mine = _block.write(what, site, about, part, longest)
-        said = self._noted(lambda: self._tree.all_reduce(mine, lambda blocks: _block.joined(blocks, join)))
-        block = _block.read(said)
+        site = self._recorder.begin(what)
+        mine = agreement_block.write(what, site, about, part, longest)
+        said = self._noted(lambda: self._tree.all_reduce(mine, lambda blocks: agreement_block.joined(blocks, join)))
+        block = agreement_block.read(said)
         lines = (block.first_line, block.last_line)
-        if block.verdict & _block.DIFFERENT or (lines[0] != lines[1] and lines not in self._known):
-            front = _front.write(what, site, b"", _front.BARE).ljust(_front.BARE, b"\0")
-            fronts = self._noted(lambda: self._tree.all_gather(front))
+        if block.verdict & agreement_block.DIFFERENT or (lines[0] != lines[1] and lines not in self._known):
+            mine = header.write(what, site, b"", header.BARE).ljust(header.BARE, b"\0")
+            headers = self._noted(lambda: self._tree.all_gather(mine))
             self._known.add(lines)
-            self._lines.warn(_front.read(fronts, self._ranks).apart)
+            self._lines.warn(header.read(headers, self._ranks).apart)
         return block
 
     def all_gather(self, row: bytes) -> list[bytes]:
@@ -50,7 +52,7 @@ class Agreement:
 
         Collective: every rank of the group must call, with rows of one length.
         """
-        self._journal.begin("all_gather", f"{len(row)} bytes")
+        self._recorder.begin("all_gather", f"{len(row)} bytes")
         return self._noted(lambda: self._tree.all_gather(row))
 
     def _noted(self, exchange: Callable[[], T]) -> T:
@@ -59,4 +61,4 @@ class Agreement:
         except RuntimeError as error:
             raise self._lost.translated(error) from None  # what gloo says is in the words
         finally:
-            self._journal.end()
+            self._recorder.end()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accel_state.journal import KEPT, SIZE, Journal, call_site, read
+from accel_state.flight_recorder import KEPT, SIZE, FlightRecorder, call_site, read
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -25,68 +25,68 @@ def line_of(marker: str) -> int:
     return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# {marker}"))
 
 
-def from_file(path: str, journal: Journal, what: str = "gather", data: str = "") -> None:
+def from_file(path: str, recorder: FlightRecorder, what: str = "gather", data: str = "") -> None:
     """An exchange begun by line 3 of a script with that name."""
-    begin = compile("\n\njournal.begin(what, data)", path, "exec")
-    exec(begin, {"__name__": "__main__", "journal": journal, "what": what, "data": data})
+    begin = compile("\n\nrecorder.begin(what, data)", path, "exec")
+    exec(begin, {"__name__": "__main__", "recorder": recorder, "what": what, "data": data})
 
 
-def test_a_journal_begins_empty() -> None:
-    assert Journal().newest() is None
+def test_a_flight_recorder_begins_empty() -> None:
+    assert FlightRecorder().newest() is None
 
 
 def test_an_exchange_is_noted_with_the_line_that_asked_for_it() -> None:
     """T4: operation, shape, dtype and call site."""
-    journal, before = Journal(), time.monotonic()
-    site = journal.begin("all_gather", "float32[4]")  # begins
-    entry = journal.newest()
-    assert entry is not None
-    assert site == entry.site == f"{HERE}:{line_of('begins')}"
-    assert (entry.number, entry.what, entry.data) == (1, "all_gather", "float32[4]")
-    assert (entry.patient, entry.ended) == (False, None)
-    assert before <= entry.began <= time.monotonic()
-    assert str(entry) == f"all_gather of float32[4] at {site}"
+    recorder, before = FlightRecorder(), time.monotonic()
+    site = recorder.begin("all_gather", "float32[4]")  # begins
+    record = recorder.newest()
+    assert record is not None
+    assert site == record.site == f"{HERE}:{line_of('begins')}"
+    assert (record.number, record.what, record.data) == (1, "all_gather", "float32[4]")
+    assert (record.patient, record.ended) == (False, None)
+    assert before <= record.began <= time.monotonic()
+    assert str(record) == f"all_gather of float32[4] at {site}"
 
 
 def test_what_has_no_data_is_said_without_it() -> None:
-    journal = Journal()
-    site = journal.begin("wait_for_everyone")
-    assert str(journal.newest()) == f"wait_for_everyone at {site}"
+    recorder = FlightRecorder()
+    site = recorder.begin("wait_for_everyone")
+    assert str(recorder.newest()) == f"wait_for_everyone at {site}"
 
 
 def test_an_exchange_is_over_once_it_has_ended() -> None:
-    journal = Journal()
-    journal.begin("gather")
-    journal.end()
-    entry = journal.newest()
-    assert entry is not None
-    assert entry.ended is not None
-    assert entry.began <= entry.ended <= time.time()
-    journal.begin("reduce")
-    newest = journal.newest()
+    recorder = FlightRecorder()
+    recorder.begin("gather")
+    recorder.end()
+    record = recorder.newest()
+    assert record is not None
+    assert record.ended is not None
+    assert record.began <= record.ended <= time.time()
+    recorder.begin("reduce")
+    newest = recorder.newest()
     assert newest is not None
     assert (newest.number, newest.what, newest.ended) == (2, "reduce", None)
 
 
 def test_a_wait_that_may_last_says_so_to_its_end() -> None:
     """T26."""
-    journal = Journal()
+    recorder = FlightRecorder()
     for patient in (True, False):
-        journal.begin("main_process_first", patient=patient)
+        recorder.begin("main_process_first", patient=patient)
         for over in (False, True):
             if over:
-                journal.end()
-            entry = journal.newest()
-            assert entry is not None
-            assert entry.patient is patient
+                recorder.end()
+            record = recorder.newest()
+            assert record is not None
+            assert record.patient is patient
 
 
 def test_the_newest_exchanges_are_kept_in_their_order(tmp_path: Path) -> None:
     path = tmp_path / "0"
-    journal = Journal(path)
+    recorder = FlightRecorder(path)
     for number in range(3 * KEPT + 5):
-        journal.begin(f"what {number + 1}")
-        journal.end()
+        recorder.begin(f"what {number + 1}")
+        recorder.end()
     found = read(path)
     assert [one.number for one in found] == list(range(2 * KEPT + 6, 3 * KEPT + 6))
     assert [one.what for one in found] == [f"what {one.number}" for one in found]
@@ -95,11 +95,11 @@ def test_the_newest_exchanges_are_kept_in_their_order(tmp_path: Path) -> None:
 
 
 def test_a_shorter_note_in_the_place_of_a_longer_one_has_nothing_of_it() -> None:
-    journal = Journal()
-    journal.begin("long" * 20, "float32[1, 2, 3, 4, 5]")
+    recorder = FlightRecorder()
+    recorder.begin("long" * 20, "float32[1, 2, 3, 4, 5]")
     for _ in range(KEPT):
-        site = journal.begin("a")
-    assert str(journal.newest()) == f"a at {site}"
+        site = recorder.begin("a")
+    assert str(recorder.newest()) == f"a at {site}"
 
 
 def test_where_there_is_no_file_there_are_no_exchanges(tmp_path: Path) -> None:
@@ -110,8 +110,8 @@ def test_where_there_is_no_file_there_are_no_exchanges(tmp_path: Path) -> None:
 
 def test_a_file_of_another_job_is_left_alone(tmp_path: Path) -> None:
     """A job that a process of another one starts inherits its variables."""
-    Journal(tmp_path / "0").begin("of the outer job")
-    other = Journal(tmp_path / "0")
+    FlightRecorder(tmp_path / "0").begin("of the outer job")
+    other = FlightRecorder(tmp_path / "0")
     other.begin("of the inner one")
     assert [one.what for one in read(tmp_path / "0")] == ["of the outer job"]
     newest = other.newest()
@@ -120,19 +120,19 @@ def test_a_file_of_another_job_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_without_a_folder_it_is_kept_in_memory(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "none" / "0")
-    journal.begin("gather")
-    assert journal.newest() is not None
+    recorder = FlightRecorder(tmp_path / "none" / "0")
+    recorder.begin("gather")
+    assert recorder.newest() is not None
 
 
 KILLED = """
 import os, sys
 from pathlib import Path
-from accel_state.journal import Journal
-journal = Journal(Path(sys.argv[1]))
-journal.begin("gather")
-journal.end()
-journal.begin("reduce (mean)", "float32[8]")
+from accel_state.flight_recorder import FlightRecorder
+recorder = FlightRecorder(Path(sys.argv[1]))
+recorder.begin("gather")
+recorder.end()
+recorder.begin("reduce (mean)", "float32[8]")
 os.kill(os.getpid(), int(sys.argv[2]))
 """
 
@@ -168,27 +168,27 @@ def test_a_package_that_only_begins_like_ours_is_the_users() -> None:
 @given(folders=st.lists(st.text("abc-_. é中😀", min_size=1, max_size=12), max_size=40))
 def test_the_line_number_of_a_long_path_stays(folders: list[str]) -> None:
     """T4: both `file:line`."""
-    journal = Journal()
-    from_file(f"/{'/'.join(folders)}/train.py", journal)
-    entry = journal.newest()
-    assert entry is not None
-    assert entry.site.endswith("train.py:3")
+    recorder = FlightRecorder()
+    from_file(f"/{'/'.join(folders)}/train.py", recorder)
+    record = recorder.newest()
+    assert record is not None
+    assert record.site.endswith("train.py:3")
 
 
 def test_the_line_stays_where_what_is_exchanged_has_many_dims() -> None:
-    journal = Journal()
-    from_file(f"/{'folder/' * 20}train.py", journal, "broadcast (from rank 1000)", f"float32{[12345] * 40}")
-    entry = journal.newest()
-    assert entry is not None
-    assert entry.site.endswith("train.py:3")
+    recorder = FlightRecorder()
+    from_file(f"/{'folder/' * 20}train.py", recorder, "broadcast (from rank 1000)", f"float32{[12345] * 40}")
+    record = recorder.newest()
+    assert record is not None
+    assert record.site.endswith("train.py:3")
 
 
 @pytest.mark.parametrize("path", ["/home/a\tb/train.py", os.fsdecode(b"/home/\xe9t\xe9/train.py")])
 def test_an_odd_path_hides_no_exchange(path: str) -> None:
     """A path may have a tab in it, or bytes that are no text."""
-    journal = Journal()
-    from_file(path, journal)
-    entry = journal.newest()
-    assert entry is not None
-    assert (entry.number, entry.what) == (1, "gather")
-    assert entry.site.endswith("train.py:3")
+    recorder = FlightRecorder()
+    from_file(path, recorder)
+    record = recorder.newest()
+    assert record is not None
+    assert (record.number, record.what) == (1, "gather")
+    assert record.site.endswith("train.py:3")

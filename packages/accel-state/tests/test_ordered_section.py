@@ -1,4 +1,4 @@
-"""Turns: who waits for another's work waits as long as it lives."""
+"""OrderedSection: who waits for another's work waits as long as it lives."""
 
 import subprocess
 import sys
@@ -9,21 +9,21 @@ from typing import Any, NoReturn
 
 import pytest
 from accel_state import CollectiveMismatch, PartialState, PeerFailed, release
-from accel_state.board import Board
-from accel_state.pulse import BEAT
-from accel_state.transports import _turns
-from accel_state.transports._turns import Turns
+from accel_state.heartbeat import BEAT
+from accel_state.status_store import StatusStore
+from accel_state.transports import ordered_section
+from accel_state.transports.ordered_section import OrderedSection
 from accel_testing import MakeWorld
 from torch._C._distributed_c10d import HashStore
 
 HERE = "train.py:7"
 
 
-def pair() -> tuple[Turns, Turns, Board]:
-    """The turns of two ranks, and the board of the first."""
+def pair() -> tuple[OrderedSection, OrderedSection, StatusStore]:
+    """The turns of two ranks, and the status store of the first."""
     store = HashStore()
-    first, second = Board(store, 0), Board(store, 1)
-    return Turns(first), Turns(second), first
+    first, second = StatusStore(store, 0), StatusStore(store, 1)
+    return OrderedSection(first), OrderedSection(second), first
 
 
 @pytest.mark.parametrize("failure", [None, "rank 0: KeyError: 'no such data set'"])
@@ -36,10 +36,10 @@ def test_how_a_turn_ended_is_heard(failure: str | None) -> None:
 
 def test_turns_within_turns_end_in_their_order() -> None:
     """T26: the outer one is not over when the inner one is."""
-    first, second, board = pair()
+    first, second, store = pair()
     outer, inner = first.begin(), first.begin()
     first.end(inner, "train.py:8", None)
-    assert board.read(f"turn/{outer}/0") is None
+    assert store.read(f"turn/{outer}/0") is None
     first.end(outer, HERE, "outer")
     assert [second.wait(0, HERE), second.wait(0, "train.py:8")] == ["outer", None]
 
@@ -84,34 +84,34 @@ def test_ranks_that_take_turns_hear_each_other() -> None:
 
 def test_one_that_is_gone_is_not_waited_for() -> None:
     """T26: immediate when it dies."""
-    _, second, board = pair()
+    _, second, store = pair()
     gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
     gone.wait()
-    board.post("who/0", [board.host, gone.pid])
+    store.post("who/0", [store.host, gone.pid])
     with pytest.raises(PeerFailed, match="rank 0, which had to go first, is gone"):
         second.wait(0, HERE)
 
 
 def test_one_that_is_gone_after_its_turn_has_had_it() -> None:
-    first, second, board = pair()
+    first, second, store = pair()
     first.end(first.begin(), HERE, None)
     gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
     gone.wait()
-    board.post("who/0", [board.host, gone.pid])
+    store.post("who/0", [store.host, gone.pid])
     assert second.wait(0, HERE) is None
 
 
 def test_one_on_another_machine_lives_while_its_heart_beats(monkeypatch: pytest.MonkeyPatch) -> None:
     """T26: process ids say nothing there."""
-    monkeypatch.setattr(_turns, "SILENT_S", 1.0)
-    monkeypatch.setattr(_turns, "MOST_S", 0.02)
-    _, second, board = pair()
-    board.post("who/0", ["elsewhere", 1])
+    monkeypatch.setattr(ordered_section, "SILENT_S", 1.0)
+    monkeypatch.setattr(ordered_section, "MOST_S", 0.02)
+    _, second, store = pair()
+    store.post("who/0", ["elsewhere", 1])
     stop = threading.Event()
 
     def beat() -> None:
         while not stop.wait(0.05):
-            board.pulse(BEAT)
+            store.heartbeat(BEAT)
 
     thread = threading.Thread(target=beat)
     thread.start()
@@ -128,7 +128,7 @@ def test_a_store_that_is_gone_took_the_first_one_along(monkeypatch: pytest.Monke
         raise RuntimeError("Connection reset")
 
     _, second, _ = pair()
-    monkeypatch.setattr(Board, "read", lost)
+    monkeypatch.setattr(StatusStore, "read", lost)
     with pytest.raises(PeerFailed, match=r"rank 0, or the process that serves the store, is gone \(Connection reset\)"):
         second.wait(0, HERE)
 

@@ -1,8 +1,8 @@
 """Blocks joined on their way up any tree of ranks say what all ranks say, and whether they say the same."""
 
 import pytest
-from accel_state.transports import _block
-from accel_state.transports._block import DIFFERENT, ROOM, SIZE, UNLIKE
+from accel_state.transports import agreement_block
+from accel_state.transports.agreement_block import DIFFERENT, ROOM, SIZE, UNLIKE
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,19 +14,19 @@ def joined(blocks: list[bytes], cuts: list[int]) -> bytes:
     """All of them joined, some neighbours at a time."""
     while len(blocks) > 1:
         at = (cuts.pop() if cuts else 0) % (len(blocks) - 1)
-        blocks[at : at + 2] = [_block.joined(blocks[at : at + 2], b"".join)]
+        blocks[at : at + 2] = [agreement_block.joined(blocks[at : at + 2], b"".join)]
     return blocks[0]
 
 
 @given(RANKS, st.lists(st.integers(0, 8)))
 def test_the_order_of_joining_does_not_matter(ranks: list[tuple[tuple[str, str], bytes, int]], cuts: list[int]) -> None:
     """T4: every rank hears the same verdict, wherever in the tree the ranks stand that differ."""
-    parts = [_block.with_length(b"p" * rank) for rank in range(len(ranks))]
+    parts = [agreement_block.with_length(b"p" * rank) for rank in range(len(ranks))]
     blocks = [
-        _block.write(what, site, about, part, longest)
+        agreement_block.write(what, site, about, part, longest)
         for ((what, site), about, longest), part in zip(ranks, parts, strict=True)
     ]
-    said = _block.read(joined(blocks, cuts).ljust(SIZE, b"\0"))
+    said = agreement_block.read(joined(blocks, cuts).ljust(SIZE, b"\0"))
     whats, abouts = {what for (what, _), _, _ in ranks}, {about for _, about, _ in ranks}
     lines = sorted(site.rpartition("/")[2].encode() for (_, site), _, _ in ranks)
     assert said.verdict == DIFFERENT * (len(whats) > 1) + UNLIKE * (len(abouts) > 1)
@@ -35,21 +35,21 @@ def test_the_order_of_joining_does_not_matter(ranks: list[tuple[tuple[str, str],
     if said.verdict:
         assert len(ranks) == 1 or said.part == b""
     else:
-        assert _block.without_lengths(said.part) == [b"p" * rank for rank in range(len(ranks))]
+        assert agreement_block.without_lengths(said.part) == [b"p" * rank for rank in range(len(ranks))]
 
 
 def test_parts_of_ranks_that_differ_are_never_joined() -> None:
-    blocks = [_block.write("reduce", "a.py:1", about, b"part", 0) for about in (b"a", b"b")]
-    _block.joined(blocks, lambda _: pytest.fail("they may have unlike lengths"))
+    blocks = [agreement_block.write("reduce", "a.py:1", about, b"part", 0) for about in (b"a", b"b")]
+    agreement_block.joined(blocks, lambda _: pytest.fail("they may have unlike lengths"))
 
 
 @given(st.text(), st.text(), st.integers(0, ROOM))
 def test_a_block_has_at_most_its_length(what: str, site: str, count: int) -> None:
-    block = _block.write(what, site, bytes(16), bytes(count), 1 << 60)
+    block = agreement_block.write(what, site, bytes(16), bytes(count), 1 << 60)
     assert len(block) <= SIZE
-    assert _block.read(block.ljust(SIZE, b"\0")).part == bytes(count)
+    assert agreement_block.read(block.ljust(SIZE, b"\0")).part == bytes(count)
 
 
 def test_a_part_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match=f"a part of {ROOM + 1} bytes"):
-        _block.write("reduce", "a.py:1", b"", bytes(ROOM + 1), 0)
+        agreement_block.write("reduce", "a.py:1", b"", bytes(ROOM + 1), 0)

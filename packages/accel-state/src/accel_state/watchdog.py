@@ -13,27 +13,27 @@ from contextlib import suppress
 from types import FrameType
 from typing import final
 
-from accel_state.board import Board
-from accel_state.exits import STALLED
+from accel_state.exit_codes import HUNG
+from accel_state.flight_recorder import FlightRecorder, is_ours
 from accel_state.hang_detector import HangDetector, Wait
-from accel_state.journal import Journal, is_ours
-from accel_state.pulse import END
-from accel_state.stall import Status
+from accel_state.hang_diagnosis import RankStatus
+from accel_state.heartbeat import END
+from accel_state.status_store import StatusStore
 
-#: seconds between two looks at the own journal
+#: seconds between two looks at the own flight recorder
 POLL_S = 0.25
-#: seconds that the end of a process waits for the watch
+#: seconds that the end of a process waits for the watchdog
 CLOSING_S = 1.6
 
 
 @final
-class Watch:
-    """Looks into waits of this process that last, together with the watches of the others."""
+class Watchdog:
+    """Looks into waits of this process that last, together with the watchdogs of the others."""
 
     def __init__(
         self,
-        board: Board,
-        journal: Journal,
+        store: StatusStore,
+        recorder: FlightRecorder,
         size: int,
         *,
         limit_s: float,
@@ -41,14 +41,14 @@ class Watch:
         main: int | None = None,
         in_wait: Callable[[FrameType], bool] | None = None,
     ) -> None:
-        self._board, self._journal = board, journal
+        self._store, self._recorder = store, recorder
         self._leave = leave
-        # no method of this object, which would keep the board, and so a store's file, until the next garbage collection
+        # no method of this object, which would keep a store's file until the next garbage collection
         main = main or threading.main_thread().ident
-        status = OwnStatus(board.rank, journal, main, in_wait or is_in_wait)
-        self._detector = HangDetector(board, size, status, limit_s=limit_s)
+        status = OwnStatus(store.rank, recorder, main, in_wait or is_in_wait)
+        self._detector = HangDetector(store, size, status, limit_s=limit_s)
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="accel-watch", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="accel-watchdog", daemon=True)
 
     def start(self) -> None:
         """Begins to watch."""
@@ -65,23 +65,23 @@ class Watch:
     def _run(self) -> None:
         with suppress(RuntimeError):  # the store is gone, and the process that serves it: exchanges end by themselves
             self._watch()
-        if self._detector.judged and not self._closing.is_set():
-            self._leave(STALLED)
+        if self._detector.diagnosed and not self._closing.is_set():
+            self._leave(HUNG)
 
     def _watch(self) -> None:
         while not self._closing.wait(POLL_S):
             self._turn()
             if self._detector.over:
                 return
-        last, me = self._journal.newest(), self._board.rank
+        last, me = self._recorder.newest(), self._store.rank
         number, call = (0, None) if last is None else (last.number, str(last))
-        self._board.post(f"status/{me}", Status(me, number, call=call, ended=True).as_dict())
-        self._board.pulse(END)
+        self._store.post(f"status/{me}", RankStatus(me, number, call=call, ended=True).as_dict())
+        self._store.heartbeat(END)
 
     def _turn(self) -> None:
-        entry, now, wait = self._journal.newest(), time.monotonic(), None
-        if entry is not None and entry.ended is None:
-            wait = Wait(entry.number, now - entry.began, entry.patient)
+        record, now, wait = self._recorder.newest(), time.monotonic(), None
+        if record is not None and record.ended is None:
+            wait = Wait(record.number, now - record.began, record.patient)
         verdict = self._detector.turn(now, wait)
         if verdict is not None:
             with suppress(OSError):  # nobody may listen any more
@@ -92,21 +92,23 @@ class Watch:
 class OwnStatus:
     """What this process is doing, asked from another thread than the main one."""
 
-    def __init__(self, rank: int, journal: Journal, main: int | None, in_wait: Callable[[FrameType], bool]) -> None:
-        self._rank, self._journal = rank, journal
+    def __init__(
+        self, rank: int, recorder: FlightRecorder, main: int | None, in_wait: Callable[[FrameType], bool]
+    ) -> None:
+        self._rank, self._recorder = rank, recorder
         self._main, self._in_wait = main, in_wait
 
-    def __call__(self) -> Status:
+    def __call__(self) -> RankStatus:
         """The newest exchange, whether the main thread waits in it, and the line that it is at."""
-        entry = self._journal.newest()
+        record = self._recorder.newest()
         frame = sys._current_frames().get(self._main or 0)
         doing = users_line(frame) if frame is not None else "its end"
-        if entry is None:
-            return Status(self._rank, doing=doing)
-        waiting = entry.ended is None and frame is not None and self._in_wait(frame)
-        waits = time.monotonic() - entry.began if waiting else None
-        call, moves = str(entry), bool(entry.data)
-        return Status(self._rank, entry.number, entry.what, call, waits, entry.patient, doing, moves=moves)
+        if record is None:
+            return RankStatus(self._rank, doing=doing)
+        waiting = record.ended is None and frame is not None and self._in_wait(frame)
+        waits = time.monotonic() - record.began if waiting else None
+        call, moves = str(record), bool(record.data)
+        return RankStatus(self._rank, record.number, record.what, call, waits, record.patient, doing, moves=moves)
 
 
 def is_in_wait(frame: FrameType) -> bool:

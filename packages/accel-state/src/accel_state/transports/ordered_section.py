@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import final
 
-from accel_state.board import Board
 from accel_state.errors import CollectiveMismatch, PeerFailed
+from accel_state.status_store import StatusStore
 
 #: seconds between two requests, at first and at most; in between, each is an eighth of the wait so far
 FIRST_S, MOST_S = 0.001, 5.0
@@ -22,20 +22,20 @@ SILENT_S = 60.0
 
 
 @final
-class Turns:
+class OrderedSection:
     """The turns of a job: the ranks that call these methods must do so in like order."""
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
+    def __init__(self, store: StatusStore) -> None:
+        self._store = store
         self._turn = 0
         self._has_listeners = False
 
     def whereabouts(self, ranks: Sequence[int]) -> str:
         """A line for each of these ranks, other than this one, that is gone, or has come to its end."""
-        others, rows = [rank for rank in ranks if rank != self._board.rank], []
+        others, rows = [rank for rank in ranks if rank != self._store.rank], []
         try:
-            ended = self._board.ended(others)
-            lives = dict(zip(others, self._board.all_alive(others), strict=True))
+            ended = self._store.ended(others)
+            lives = dict(zip(others, self._store.all_alive(others), strict=True))
         except RuntimeError:
             return "\n  the process that serves the store is gone"
         for rank in others:
@@ -47,10 +47,10 @@ class Turns:
                 rows.append(f"\n  rank {rank} is gone")
         return "".join(rows)
 
-    def is_judged(self) -> bool:
+    def is_diagnosed(self) -> bool:
         """Whether the job is being ended, with a report that says why."""
         try:
-            return not self._board.is_gone(CLOSES_S) and self._board.pulse().judged
+            return not self._store.is_gone(CLOSES_S) and self._store.heartbeat().diagnosed
         except RuntimeError:
             return False
 
@@ -61,7 +61,7 @@ class Turns:
 
     def end(self, turn: int, site: str, failure: str | None) -> None:
         """Lets the others go on."""
-        self._board.post(f"turn/{turn}/{self._board.rank}", [failure, site])
+        self._store.post(f"turn/{turn}/{self._store.rank}", [failure, site])
         if not self._has_listeners:
             self._has_listeners = True
             atexit.register(self.close)
@@ -71,7 +71,7 @@ class Turns:
         atexit.unregister(self.close)
         until = time.monotonic() + MOST_S + CHECK_S
         with suppress(RuntimeError):
-            while self._has_listeners and self._board.count(self._listeners(self._board.rank)) > 0:
+            while self._has_listeners and self._store.count(self._listeners(self._store.rank)) > 0:
                 if time.monotonic() > until:
                     break
                 time.sleep(CHECK_S / 5)
@@ -87,9 +87,9 @@ class Turns:
         """
         self._turn += 1
         try:
-            self._board.count(self._listeners(first), 1)
+            self._store.count(self._listeners(first), 1)
             failure, where = self._end_of(first)
-            self._board.count(self._listeners(first), -1)
+            self._store.count(self._listeners(first), -1)
         except PeerFailed:
             raise
         except RuntimeError as error:
@@ -98,7 +98,7 @@ class Turns:
             raise CollectiveMismatch(
                 "ranks take their turns at different lines:"
                 f"\n  rank {first}: main_process_first at {where}"
-                f"\n  rank {self._board.rank}: main_process_first at {site}\nenter it on every rank"
+                f"\n  rank {self._store.rank}: main_process_first at {site}\nenter it on every rank"
             )
         return failure
 
@@ -106,18 +106,18 @@ class Turns:
         name, began = f"turn/{self._turn}/{first}", time.monotonic()
         beat, heard = 0, began
         while True:
-            lives = self._board.alive(first)
+            lives = self._store.alive(first)
             if lives is False:
-                self._board.is_gone(CLOSES_S)
-            note = self._board.read(name)
+                self._store.is_gone(CLOSES_S)
+            note = self._store.read(name)
             if note is not None:
                 return note[0], note[1]
-            newest = self._board.pulse().beats if lives is None and first == 0 else 0
+            newest = self._store.heartbeat().beats if lives is None and first == 0 else 0
             now = time.monotonic()
             if newest != beat:
                 beat, heard = newest, now
             if lives is False or (beat and now - heard > SILENT_S):
                 raise PeerFailed(f"rank {first}, which had to go first, is gone")
             until = now + min(max((now - began) / 8, FIRST_S), MOST_S)
-            while (left := until - time.monotonic()) > 0 and (lives is None or self._board.alive(first)):
+            while (left := until - time.monotonic()) > 0 and (lives is None or self._store.alive(first)):
                 time.sleep(min(left, CHECK_S))

@@ -14,7 +14,7 @@ STANDS_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class RankStatus:
     """What one rank is doing: its newest exchange, since when it waits in it, and the user's line that it is at.
 
     `call` is None before its first exchange; `waits` None where it is in none; `ended` once its script is over; `asked`
@@ -47,7 +47,7 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Diagnosis:
     """What is wrong, and whether the job has to end because of it."""
 
     text: str
@@ -56,14 +56,14 @@ class Verdict:
     sure: bool = True
 
 
-def judge(
-    statuses: Sequence[Status | None],
-    before: Sequence[Status | None] | None,
+def diagnose(
+    statuses: Sequence[RankStatus | None],
+    before: Sequence[RankStatus | None] | None,
     alive: Sequence[bool | None],
     *,
     limit: float,
     notice: float,
-) -> Verdict | None:
+) -> Diagnosis | None:
     """The verdict on what the ranks are doing (None: one that does not answer), now and a look `before`; None if well.
 
     Fatal is a rank that waits for one that is gone or at its end, all ranks waiting in different calls, and a wait
@@ -81,19 +81,19 @@ def judge(
     over = [one.rank for one in statuses if one is not None and one.ended and one.number < farthest]
     table = "".join(f"\n  rank {rank} {_words(one, alive[rank])}" for rank, one in enumerate(statuses))
     if gone and longest >= GONE_S:
-        return Verdict(f"rank {_ranks(gone)} is gone, and others wait for it{table}", fatal=True, sure=False)
+        return Diagnosis(f"rank {_ranks(gone)} is gone, and others wait for it{table}", fatal=True, sure=False)
     if over and impatient:
-        return Verdict(
+        return Diagnosis(
             f"rank {_ranks(over)} has ended, and others wait for it{table}\n{_ADVICE}", fatal=True, sure=False
         )
     if len(waiting) == len(statuses) and before is not None and _stands(waiting, before):
-        return Verdict(f"all ranks wait for each other{table}\n{_ADVICE}", fatal=True)
+        return Diagnosis(f"all ranks wait for each other{table}\n{_ADVICE}", fatal=True)
     if longest >= limit:
-        return Verdict(
+        return Diagnosis(
             f"a wait has lasted {longest:.0f} s, and {limit:.0f} s is its limit{table}\n{_ADVICE}", fatal=True
         )
     if longest >= notice:
-        return Verdict(f"a wait has lasted {longest:.0f} s (its limit is {limit:.0f} s){table}", fatal=False)
+        return Diagnosis(f"a wait has lasted {longest:.0f} s (its limit is {limit:.0f} s){table}", fatal=False)
     return None
 
 
@@ -106,7 +106,7 @@ _ADVICE = (
 )
 
 
-def _stands(now: Sequence[Status], before: Sequence[Status | None]) -> bool:
+def _stands(now: Sequence[RankStatus], before: Sequence[RankStatus | None]) -> bool:
     earlier = {one.rank: one.number for one in before if one is not None and one.waits is not None}
     still = all(earlier.get(one.rank) == one.number and (one.waits or 0.0) >= STANDS_S for one in now)
     # those that are ahead may have their part of what the others still receive
@@ -118,7 +118,7 @@ def _stands(now: Sequence[Status], before: Sequence[Status | None]) -> bool:
     return still and len({one.what for one in now}) > 1
 
 
-def _words(status: Status | None, lives: bool | None) -> str:
+def _words(status: RankStatus | None, lives: bool | None) -> str:
     if status is not None:
         return str(status)
     return "is gone" if lives is False else "does not answer: it is stopped, or in code that never lets go of Python"

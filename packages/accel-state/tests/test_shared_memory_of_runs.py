@@ -10,40 +10,40 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 from accel_state import CollectiveMismatch, release
-from accel_state.transports import _front, _mailbox
-from accel_state.transports._mailbox import LONGEST
+from accel_state.transports import header, shared_memory
+from accel_state.transports.shared_memory import LONGEST
 from accel_testing import MakeWorld
-from mailboxes import digest, joined, mailbox_of, message, shared_memories
+from shared_memory_channels import channel_of, digest, joined, message, shared_memories
 
 
 def exchanged(lengths: list[list[int]]) -> dict[str, Any]:
-    """With and without a mailbox: what is received, relative to a front that is full, and after how many messages."""
+    """With and without a channel: what is received, relative to a header that is full, and after how many messages."""
     found: dict[str, Any] = {}
-    for mailbox in ("1", "0"):
-        os.environ["ACCEL_MAILBOX"] = mailbox
+    for switch in ("1", "0"):
+        os.environ["ACCEL_SHARED_MEMORY"] = switch
         transport = joined()
-        box = mailbox_of(transport)
-        assert (box is not None) == (mailbox == "1")
+        channel = channel_of(transport)
+        assert (channel is not None) == (switch == "1")
         rank, size = transport.rank, transport.size
         rows, messages = [], []
         room = 0
         for number, row in enumerate([[0], *lengths]):
             mine = message(rank, number, max(0, room + row[rank % len(row)]))
-            before = transport.journal.number
+            before = transport.recorder.number
             rows.append([digest(one) for one in transport.exchange("gather", mine)])
-            messages.append(transport.journal.number - before)
-            newest = transport.journal.newest()
+            messages.append(transport.recorder.number - before)
+            newest = transport.recorder.newest()
             assert newest is not None
-            if number == 0:  # the line that asks is a part of the front
-                site = newest.site.encode()[-_front.WORDS :]
-                room = LONGEST - _front._HEAD.size - len("gather") - len(site)
+            if number == 0:  # the line that asks is a part of the header
+                site = newest.site.encode()[-header.WORDS :]
+                room = LONGEST - header._HEAD.size - len("gather") - len(site)
             source = number % size
             what = f"from {source}"
             rows.append([digest(transport.send(what, mine if rank == source else b"not sent", source))])
-        if box is not None:
-            assert box.number >= 2 * len(messages)
-        found[mailbox] = room, rows, messages
-        del box
+        if channel is not None:
+            assert channel.number >= 2 * len(messages)
+        found[switch] = room, rows, messages
+        del channel
         release()
         del transport
         assert shared_memories() == 0
@@ -100,7 +100,7 @@ def many(rounds: int) -> tuple[bool, int]:
         else:
             every = transport.exchange("all", message(transport.rank, number, length))
             right += every == [message(rank, number, length) for rank in range(transport.size)]
-    used = mailbox_of(transport) is not None
+    used = channel_of(transport) is not None
     release()
     return used, right
 
@@ -112,10 +112,10 @@ def test_rounds_without_a_pause_mix_nothing_up(size: int, world: MakeWorld) -> N
 
 def without_memory_on_one(rank: int) -> tuple[bool, list[list[bytes]], int]:
     if dist.get_rank() == rank:
-        vars(_mailbox).update(_made=lambda *_: (None, None), _opened=lambda *_: None)
+        vars(shared_memory).update(_made=lambda *_: (None, None), _opened=lambda *_: None)
     transport = joined()
     found = [transport.exchange("gather", bytes([transport.rank]) * 9) for _ in range(3)]
-    used = mailbox_of(transport) is not None
+    used = channel_of(transport) is not None
     release()
     return used, found, shared_memories()
 
@@ -128,7 +128,7 @@ def test_where_one_rank_has_no_memory_none_uses_it(rank: int, world: MakeWorld) 
 
 def disagree() -> list[str]:
     transport, found = joined(), list[str]()
-    assert mailbox_of(transport) is not None
+    assert channel_of(transport) is not None
     first = transport.rank == 0
     for number in range(3):
         try:

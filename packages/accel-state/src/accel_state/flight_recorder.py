@@ -23,7 +23,7 @@ OURS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CollectiveRecord:
     """One exchange: the how-manieth of its process, what it is, of what data, and the user's line that asked for it.
 
     A `patient` one waits for work that may last; `ended` is None while it waits. Units: seconds of the monotonic clock.
@@ -42,7 +42,7 @@ class Entry:
 
 
 @final
-class Journal:
+class FlightRecorder:
     """The newest exchanges of this process, in a file that others can read, or only in memory.
 
     Noting one costs about three microseconds.
@@ -74,9 +74,9 @@ class Journal:
         record = _HEAD.pack(self.number, ended > 0, self._patient, len(text), self._began, ended) + text
         self._map[place : place + len(record)] = record
 
-    def newest(self) -> Entry | None:
+    def newest(self) -> CollectiveRecord | None:
         """The newest exchange, or None before the first."""
-        found = _entries(self._map[:])
+        found = _records(self._map[:])
         return found[-1] if found else None
 
 
@@ -91,20 +91,20 @@ def _in_file(path: Path) -> mmap.mmap:
         return mmap.mmap(-1, KEPT * SIZE)
 
 
-def read(path: Path) -> list[Entry]:
+def read(path: Path) -> list[CollectiveRecord]:
     """The newest exchanges that a process noted in the file, in their order; none where there is no such file."""
-    return _entries(path.read_bytes()) if path.exists() else []
+    return _records(path.read_bytes()) if path.exists() else []
 
 
-def _entries(content: bytes) -> list[Entry]:
+def _records(content: bytes) -> list[CollectiveRecord]:
     found = []
     for place in range(0, len(content) - SIZE + 1, SIZE):
         number, over, patient, length, began, ended = _HEAD.unpack_from(content, place)
         text = content[place + _HEAD.size : place + _HEAD.size + length].decode(errors="replace").split("\0")
         if number and len(text) == 3:
             what, data, site = text
-            found.append(Entry(number, what, data, site, bool(patient), began, ended if over else None))
-    return sorted(found, key=lambda entry: entry.number)
+            found.append(CollectiveRecord(number, what, data, site, bool(patient), began, ended if over else None))
+    return sorted(found, key=lambda record: record.number)
 
 
 _known: dict[CodeType, bool] = {}

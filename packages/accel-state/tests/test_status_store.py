@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from accel_state.board import Board, open_board
+from accel_state.status_store import StatusStore, open_status_store
 from hypothesis import given
 from hypothesis import strategies as st
 from torch._C._distributed_c10d import FileStore, HashStore
@@ -32,32 +32,32 @@ def child(code: str = "input()") -> subprocess.Popen[bytes]:
 
 
 def test_a_note_is_read_by_all(store: Any) -> None:
-    boards = [Board(store, rank) for rank in range(3)]
-    boards[1].post("status/1/1", {"waits": 3.5})
-    assert [board.read("status/1/1") for board in boards] == [{"waits": 3.5}] * 3
+    status_stores = [StatusStore(store, rank) for rank in range(3)]
+    status_stores[1].post("status/1/1", {"waits": 3.5})
+    assert [status_store.read("status/1/1") for status_store in status_stores] == [{"waits": 3.5}] * 3
 
 
 def test_where_there_is_no_note_nobody_waits_for_one(store: Any) -> None:
-    assert Board(store, 0).read("verdict") is None
+    assert StatusStore(store, 0).read("verdict") is None
 
 
 def test_a_note_takes_the_place_of_an_earlier_one(store: Any) -> None:
-    board = Board(store, 0)
+    status_store = StatusStore(store, 0)
     for beat in range(3):
-        board.post("beat/0", beat)
-        assert board.read("beat/0") == beat
+        status_store.post("beat/0", beat)
+        assert status_store.read("beat/0") == beat
 
 
 @given(note=JSON)
 def test_a_note_comes_back_as_it_was(note: Any) -> None:
     """Texts in any script, numbers, lists and tables of them."""
-    board = Board(HashStore(), 0)
-    board.post("note", [note])
-    assert board.read("note") == [note]
+    status_store = StatusStore(HashStore(), 0)
+    status_store.post("note", [note])
+    assert status_store.read("note") == [note]
 
 
 def test_a_number_counts_for_all(store: Any) -> None:
-    first, second = Board(store, 0), Board(store, 1)
+    first, second = StatusStore(store, 0), StatusStore(store, 1)
     assert first.count("asked") == 0
     assert [first.count("asked", 1), second.count("asked", 1), first.count("asked", 1)] == [1, 2, 3]
     assert second.count("asked") == 3
@@ -65,11 +65,11 @@ def test_a_number_counts_for_all(store: Any) -> None:
 
 def test_threads_that_count_at_once_lose_none() -> None:
     store = HashStore()
-    boards = [Board(store, rank) for rank in range(4)]
-    found: list[list[int]] = [[] for _ in boards]
+    status_stores = [StatusStore(store, rank) for rank in range(4)]
+    found: list[list[int]] = [[] for _ in status_stores]
 
     def count(rank: int) -> None:
-        found[rank] = [boards[rank].count("asked", 1) for _ in range(100)]
+        found[rank] = [status_stores[rank].count("asked", 1) for _ in range(100)]
 
     threads = [threading.Thread(target=count, args=(rank,)) for rank in range(4)]
     for one in threads:
@@ -81,71 +81,71 @@ def test_threads_that_count_at_once_lose_none() -> None:
 
 def test_the_users_own_keys_are_left_alone(store: Any) -> None:
     store.set("verdict", "mine")
-    board = Board(store, 0)
-    board.post("note", "ours")
-    assert board.read("verdict") is None
+    status_store = StatusStore(store, 0)
+    status_store.post("note", "ours")
+    assert status_store.read("verdict") is None
     assert store.get("verdict") == b"mine"
     assert not store.check(["note"])
 
 
 def test_this_process_lives(store: Any) -> None:
-    Board(store, 1)
-    assert Board(store, 0).alive(1) is True
+    StatusStore(store, 1)
+    assert StatusStore(store, 0).alive(1) is True
 
 
 def test_of_one_that_has_not_come_nothing_is_known(store: Any) -> None:
-    board = Board(store, 0)
-    assert board.alive(1) is None
-    Board(store, 1)
-    assert board.alive(1) is True
+    status_store = StatusStore(store, 0)
+    assert status_store.alive(1) is None
+    StatusStore(store, 1)
+    assert status_store.alive(1) is True
 
 
 def test_of_one_on_another_machine_nothing_is_known(store: Any) -> None:
     """Process ids of another machine, or of another container, may be those of strangers here."""
-    board = Board(store, 0)
-    host, pid = board.read("who/0")
-    board.post("who/1", [host + " elsewhere", pid])
-    board.post("who/2", [host, pid])
-    assert (board.alive(1), board.alive(2)) == (None, True)
+    status_store = StatusStore(store, 0)
+    host, pid = status_store.read("who/0")
+    status_store.post("who/1", [host + " elsewhere", pid])
+    status_store.post("who/2", [host, pid])
+    assert (status_store.alive(1), status_store.alive(2)) == (None, True)
 
 
 def test_a_process_that_ended_lives_no_longer(store: Any) -> None:
     """T14: neither as a zombie, of which its parent has not heard yet, nor afterwards."""
-    board, process = Board(store, 0), child()
-    board.post("who/1", [board.host, process.pid])
-    assert board.alive(1) is True
+    status_store, process = StatusStore(store, 0), child()
+    status_store.post("who/1", [status_store.host, process.pid])
+    assert status_store.alive(1) is True
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     assert Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    assert board.alive(1) is False
+    assert status_store.alive(1) is False
     process.communicate()
-    assert board.alive(1) is False
+    assert status_store.alive(1) is False
 
 
 def test_a_stopped_process_lives(store: Any) -> None:
     """T26: it may go on."""
-    board, process = Board(store, 0), child()
-    board.post("who/1", [board.host, process.pid])
+    status_store, process = StatusStore(store, 0), child()
+    status_store.post("who/1", [status_store.host, process.pid])
     process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
-    assert board.alive(1) is True
+    assert status_store.alive(1) is True
     process.kill()
     process.communicate()
 
 
 def test_a_process_of_somebody_else_lives(store: Any) -> None:
     """One that may not be signalled: process 1."""
-    board = Board(store, 0)
-    board.post("who/1", [board.host, 1])
-    assert board.alive(1) is True
+    status_store = StatusStore(store, 0)
+    status_store.post("who/1", [status_store.host, 1])
+    assert status_store.alive(1) is True
 
 
 def test_a_name_with_brackets_and_blanks_hides_no_zombie(store: Any) -> None:
-    board, process = Board(store, 0), child("open('/proc/self/comm', 'w').write(') S 1 (x')")
-    board.post("who/1", [board.host, process.pid])
+    status_store, process = StatusStore(store, 0), child("open('/proc/self/comm', 'w').write(') S 1 (x')")
+    status_store.post("who/1", [status_store.host, process.pid])
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     assert ") S 1 (x) Z" in Path(f"/proc/{process.pid}/stat").read_text()
-    assert board.alive(1) is False
+    assert status_store.alive(1) is False
     process.communicate()
 
 
@@ -155,15 +155,15 @@ def test_without_a_proc_file_system_a_process_is_asked(store: Any, monkeypatch: 
     def missing(*_: object) -> str:
         raise FileNotFoundError("/proc")
 
-    board, process = Board(store, 0), child()
-    board.post("who/1", [board.host, process.pid])
+    status_store, process = StatusStore(store, 0), child()
+    status_store.post("who/1", [status_store.host, process.pid])
     monkeypatch.setattr(Path, "read_text", missing)
-    assert board.alive(1) is True
+    assert status_store.alive(1) is True
     process.communicate(b"\n")
-    assert board.alive(1) is False
+    assert status_store.alive(1) is False
 
 
-def test_a_job_without_a_group_has_no_board() -> None:
+def test_a_job_without_a_group_has_no_status_store() -> None:
     assert not dist.is_initialized()
     with pytest.raises(ValueError, match="process group"):
-        open_board(0, 0)
+        open_status_store(0, 0)

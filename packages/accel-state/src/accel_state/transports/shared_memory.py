@@ -10,8 +10,8 @@ import zlib
 from collections.abc import Callable
 from typing import Any, final
 
-from accel_state.board import Board
 from accel_state.errors import PeerLost
+from accel_state.status_store import StatusStore
 
 #: messages of a rank that may be under way, and bytes of each at most: 128 KiB of data, and what is said of it
 SLOTS, LONGEST = 4, (1 << 17) + (1 << 13) - 16
@@ -25,7 +25,7 @@ PAUSE_S, CHECK_S = 0.002, 0.05
 
 
 @final
-class Mailbox:
+class SharedMemoryChannel:
     """Every rank's newest messages, in one piece of memory; each rank writes its own.
 
     Messages are numbered. A rank posts one for each number, and reads those of that number that it wants before it says
@@ -33,12 +33,12 @@ class Mailbox:
     """
 
     def __init__(
-        self, memory: mmap.mmap, board: Board, size: int, *, limit_s: float, lost: Callable[[str], Exception]
+        self, memory: mmap.mmap, store: StatusStore, size: int, *, limit_s: float, lost: Callable[[str], Exception]
     ) -> None:
         #: the number of the newest message that this rank has posted
         self.number = 0
-        self._memory, self._board, self._size = memory, board, size
-        self._rank = rank = board.rank
+        self._memory, self._store, self._size = memory, store, size
+        self._rank = rank = store.rank
         self._limit_s, self._lost = limit_s, lost
         self._words = memoryview(memory).cast("Q")  # a word is written and read whole
         self._others = [other for other in range(size) if other != rank]
@@ -112,15 +112,15 @@ class Mailbox:
     def _why_in_vain(self, rank: int, waited: float) -> str | None:
         if self._words[self._done(rank)] == CLOSED:
             return f"rank {rank} has ended"
-        if self._board.alive(rank) is False or waited > self._limit_s:
+        if self._store.alive(rank) is False or waited > self._limit_s:
             return f"no message from rank {rank} in {waited:.1f} s"
         return None
 
 
-def shared_memory(board: Board, size: int, limit_s: float) -> mmap.mmap | None:
+def map_shared_memory(store: StatusStore, size: int, limit_s: float) -> mmap.mmap | None:
     """Memory that all ranks share, or None on all of them where one cannot: they are not all on one machine.
 
-    Rank 0 makes it and says on the board where, and each rank whether it has it. It has no name in any file system, and
+    Rank 0 makes it and says in the store where, and each rank whether it has it. It has no name in any file system, and
     goes with the last process that has it open. Where a process is gone already it is None: exchanges will say so.
 
     Raises: PeerLost where one does not come.
@@ -128,16 +128,16 @@ def shared_memory(board: Board, size: int, limit_s: float) -> mmap.mmap | None:
     """
     length, file, memory = _length(size), None, None
     try:
-        if board.rank == 0:
+        if store.rank == 0:
             file, memory = _made(length)
-            place = [board.host, f"/proc/{os.getpid()}/fd/{file}", secrets.token_hex(_TOKEN)] if memory else []
+            place = [store.host, f"/proc/{os.getpid()}/fd/{file}", secrets.token_hex(_TOKEN)] if memory else []
             if memory is not None:
                 memory[:_TOKEN] = bytes.fromhex(place[2])
-            board.post("mailbox", place)
+            store.post("shared_memory", place)
         else:
-            memory = _opened(_awaited(board, "mailbox", 0, limit_s), board.host, length)
-        board.post(f"mailbox/{board.rank}", memory is not None)
-        answers = [_awaited(board, f"mailbox/{rank}", rank, limit_s) for rank in range(size)]
+            memory = _opened(_awaited(store, "shared_memory", 0, limit_s), store.host, length)
+        store.post(f"shared_memory/{store.rank}", memory is not None)
+        answers = [_awaited(store, f"shared_memory/{rank}", rank, limit_s) for rank in range(size)]
     except _Gone:
         return None
     except PeerLost:
@@ -156,7 +156,7 @@ class _Gone(Exception):
 
 def _made(length: int) -> tuple[int | None, mmap.mmap | None]:
     try:
-        file = os.memfd_create("accel-mailbox")
+        file = os.memfd_create("accel-shared-memory")
     except (OSError, AttributeError):  # a system without such memory
         return None, None
     try:
@@ -177,17 +177,17 @@ def _opened(note: Any, host: str, length: int) -> mmap.mmap | None:
     return memory if memory[:_TOKEN].hex() == note[2] else None
 
 
-def _awaited(board: Board, name: str, rank: int, limit_s: float) -> Any:
+def _awaited(store: StatusStore, name: str, rank: int, limit_s: float) -> Any:
     """What that rank writes under the name."""
     began, pause = time.monotonic(), 0.0002
-    while (note := board.read(name)) is None:
-        if board.alive(rank) is False:
+    while (note := store.read(name)) is None:
+        if store.alive(rank) is False:
             raise _Gone
         if time.monotonic() - began > limit_s:
-            raise PeerLost(f"rank {board.rank} was to begin together with rank {rank}, which did not come")
+            raise PeerLost(f"rank {store.rank} was to begin together with rank {rank}, which did not come")
         time.sleep(pause)
         pause = min(2 * pause, 0.01)
-    board.alive(rank)  # remembers which process it is, should the store go before it does
+    store.alive(rank)  # remembers which process it is, should the store go before it does
     return note
 
 

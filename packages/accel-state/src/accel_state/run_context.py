@@ -11,20 +11,20 @@ from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 
-from accel_state.board import Board, open_board
 from accel_state.devices import choose
-from accel_state.environ import JOURNAL, MAILBOX, WATCH, flag, process_environ
+from accel_state.environ import FLIGHT_RECORDER, SHARED_MEMORY, WATCHDOG, flag, process_environ
 from accel_state.environments import detect
 from accel_state.errors import NoRun, RunConflict
 from accel_state.failure_file import install
-from accel_state.journal import Journal
+from accel_state.flight_recorder import FlightRecorder
 from accel_state.process_group import GroupOptions, adopt, close_group, limit_of_open_group, open_group
 from accel_state.run import Run, RunRequest
+from accel_state.status_store import StatusStore, open_status_store
 from accel_state.topology import Topology
-from accel_state.watch import Watch
+from accel_state.watchdog import Watchdog
 
 _process: Run | None = None
-_watch: Watch | None = None
+_watchdog: Watchdog | None = None
 _runs = itertools.count()
 _group = GroupOptions()
 _here: ContextVar[Run | None] = ContextVar("accel_run", default=None)
@@ -67,7 +67,7 @@ def release() -> None:
     """Forgets the run of this process, and closes the process group if the run opened it."""
     global _process
     run, _process = _process, None
-    _stop_watching()
+    _stop_watchdog()
     if run is not None:
         run.transport.close()
         if run.opened_group:
@@ -94,45 +94,47 @@ def _start(request: RunRequest) -> Run:
 
         return Run(topology, device, placed_on, Single(), request.precision)
     opened = open_group(topology, device.group_backend, request.group)
-    from accel_state.transports._mailbox import shared_memory
+    from accel_state.transports.shared_memory import map_shared_memory
     from accel_state.transports.torch_dist import TorchDist
 
-    journal = _journal(environ.get(JOURNAL), topology.rank)
+    recorder = _recorder(environ.get(FLIGHT_RECORDER), topology.rank)
     global _group
     number, _group = next(_runs), request.group
     options = request.group
     if not opened and options.timeout is None:
         options = replace(options, timeout=limit_of_open_group())  # somebody else's, who had reasons
-    board = open_board(topology.rank, number)
-    if WATCH not in environ or flag(environ, WATCH):
-        _start_watching(open_board(topology.rank, number), journal, topology, options)
+    store = open_status_store(topology.rank, number)
+    if WATCHDOG not in environ or flag(environ, WATCHDOG):
+        _start_watchdog(open_status_store(topology.rank, number), recorder, topology, options)
     memory = None
-    if board is not None and (MAILBOX not in environ or flag(environ, MAILBOX)):
-        memory = shared_memory(board, topology.world_size, options.limit.total_seconds())
-    transport = TorchDist(journal, board, memory=memory)
+    if store is not None and (SHARED_MEMORY not in environ or flag(environ, SHARED_MEMORY)):
+        memory = map_shared_memory(store, topology.world_size, options.limit.total_seconds())
+    transport = TorchDist(recorder, store, memory=memory)
     return Run(topology, device, placed_on, transport, request.precision, opened)
 
 
 @functools.cache
-def _journal(folder: str | None, rank: int) -> Journal:
-    """The journal of this process, in which a second run goes on: the launcher reads one file."""
-    return Journal(Path(folder) / str(rank) if folder and Path(folder).is_dir() else None)
+def _recorder(folder: str | None, rank: int) -> FlightRecorder:
+    """The flight recorder of this process, in which a second run goes on: the launcher reads one file."""
+    return FlightRecorder(Path(folder) / str(rank) if folder and Path(folder).is_dir() else None)
 
 
-def _start_watching(board: Board | None, journal: Journal, topology: Topology, options: GroupOptions) -> None:
-    global _watch
-    if board is not None:
-        _watch = Watch(board, journal, topology.world_size, limit_s=options.limit.total_seconds())
-        _watch.start()
-        atexit.register(_stop_watching)
+def _start_watchdog(
+    store: StatusStore | None, recorder: FlightRecorder, topology: Topology, options: GroupOptions
+) -> None:
+    global _watchdog
+    if store is not None:
+        _watchdog = Watchdog(store, recorder, topology.world_size, limit_s=options.limit.total_seconds())
+        _watchdog.start()
+        atexit.register(_stop_watchdog)
 
 
-def _stop_watching() -> None:
-    global _watch
-    watch, _watch = _watch, None
-    if watch is not None:
-        atexit.unregister(_stop_watching)
-        watch.close()
+def _stop_watchdog() -> None:
+    global _watchdog
+    watchdog, _watchdog = _watchdog, None
+    if watchdog is not None:
+        atexit.unregister(_stop_watchdog)
+        watchdog.close()
 
 
 def _agree(run: Run, request: RunRequest) -> Run:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import NamedTuple
 
-from accel_state.transports._front import WORDS
+from accel_state.transports.header import WORDS
 
 #: bytes of a block, however many ranks it speaks for
 SIZE = 4096

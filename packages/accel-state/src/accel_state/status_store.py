@@ -10,12 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
 
-from accel_state.pulse import Pulse
+from accel_state.heartbeat import Heartbeat
 from accel_state.store_connection import StoreConnection
 
 
 @final
-class Board:
+class StatusStore:
     """Notes under names, as JSON; reading never waits for the one who writes.
 
     Raises: RuntimeError, by each method that reads or writes, when the process that serves the store is gone.
@@ -24,7 +24,7 @@ class Board:
     def __init__(self, store: Any, rank: int, run: int = 0) -> None:
         self._connection = StoreConnection(store)
         # A store may serve several runs of a process, one after the other: none is to read another's notes.
-        self._prefix = f"accel.board/{run}/"
+        self._prefix = f"accel.status/{run}/"
         self.rank = rank
         self.host = _host()
         self._who: dict[int, tuple[str, int]] = {}
@@ -62,9 +62,9 @@ class Board:
         """The number of that name, with `more` added to it."""
         return int(self._store.add(self._prefix + name, more))
 
-    def pulse(self, more: int = 0) -> Pulse:
+    def heartbeat(self, more: int = 0) -> Heartbeat:
         """What all ranks read, with `more` added to it."""
-        return Pulse.of(self.count("pulse", more))
+        return Heartbeat.of(self.count("heartbeat", more))
 
     def ended(self, ranks: Sequence[int]) -> dict[int, str | None]:
         """Those of the ranks that have come to the end of their scripts, and the last exchange of each in words."""
@@ -113,11 +113,11 @@ def _host() -> str:
     return f"{socket.gethostname()} {machine} {namespace}".strip()
 
 
-def open_board(rank: int, run: int) -> Board | None:
-    """A board of the default process group; None where its store cannot be used by a second thread."""
+def open_status_store(rank: int, run: int) -> StatusStore | None:
+    """A status store of the default process group; None where its store cannot be used by a second thread."""
     from torch.distributed.distributed_c10d import _get_default_store
 
     try:
-        return Board(_get_default_store(), rank, run)
+        return StatusStore(_get_default_store(), rank, run)
     except (RuntimeError, NotImplementedError):
         return None

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 from accel_state import CollectiveMismatch
-from accel_state.transports import _block
-from accel_state.transports._tree import Tree
+from accel_state.transports import agreement_block
+from accel_state.transports.binomial_tree import BinomialTree
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakeWorld
 
@@ -19,7 +19,7 @@ def joined(blocks: Sequence[bytes]) -> bytes:
 
 def trees() -> list[object]:
     rank, size = dist.get_rank(), dist.get_world_size()
-    tree, found = Tree(rank, size, 64), list[object]()
+    tree, found = BinomialTree(rank, size, 64), list[object]()
     for number in range(3):
         found.append(
             tree.all_reduce(bytes([rank + number + 1]), lambda some: b"".join(one.rstrip(b"\0") for one in some))
@@ -40,7 +40,7 @@ def test_a_tree_of_any_size_joins_in_rank_order_and_tells_all(size: int, world: 
 
 def exchanged(lengths: list[int]) -> list[list[int]]:
     transport = TorchDist()
-    share = _block.ROOM // transport.size - 2
+    share = agreement_block.ROOM // transport.size - 2
     return [
         list(map(len, transport.exchange("lengths", bytes(max(0, share + lengths[(transport.rank + turn) % 3])))))
         for turn in range(3)
@@ -49,7 +49,7 @@ def exchanged(lengths: list[int]) -> list[list[int]]:
 
 def test_payloads_at_the_edge_of_what_fits_come_whole(world: MakeWorld) -> None:
     """Some in the block, some not: those that fit come too where another does not."""
-    share = _block.ROOM // 3 - 2
+    share = agreement_block.ROOM // 3 - 2
     for extra in ([0, 0, 0], [1, 0, -9999], [-9999] * 3, [-9999, 1, 1]):
         for found in world(3).run(exchanged, extra):
             assert found == [[max(0, share + extra[(rank + turn) % 3]) for rank in range(3)] for turn in range(3)]

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from typing import NoReturn
 
 import pytest
-from accel_state.transports import _mailbox
-from accel_state.transports._mailbox import SLOTS, Mailbox
+from accel_state.transports import shared_memory
+from accel_state.transports.shared_memory import SLOTS, SharedMemoryChannel
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mailboxes import LENGTHS, SOURCES, Clock, Lost, Plan, assert_arrives, boxes, hear, message, tell
+from shared_memory_channels import LENGTHS, SOURCES, Clock, Lost, Plan, assert_arrives, channels, hear, message, tell
 
 
 @settings(deadline=None, max_examples=60)
@@ -19,15 +19,15 @@ from mailboxes import LENGTHS, SOURCES, Clock, Lost, Plan, assert_arrives, boxes
     slow=st.sets(st.tuples(st.integers(0, 3), st.integers(0, 3 * SLOTS)), max_size=6),
 )
 def test_messages_of_any_length_arrive_whole_and_in_order(size: int, plan: Plan, slow: set[tuple[int, int]]) -> None:
-    assert_arrives(boxes(size), plan, slow)
+    assert_arrives(channels(size), plan, slow)
 
 
 @pytest.mark.parametrize("start", [2**32 - 3, 2**40])
 def test_numbers_may_be_large(start: int) -> None:
-    every = boxes(3)
-    for box in every:
-        box.number = start
-        box.done()
+    every = channels(3)
+    for channel in every:
+        channel.number = start
+        channel.done()
     assert_arrives(every, [(None, [9, 0, 700]), (1, [0, 80, 0])] * SLOTS, set())
 
 
@@ -39,7 +39,7 @@ def test_numbers_may_be_large(start: int) -> None:
 )
 def test_a_source_waits_for_the_slowest_reader(lengths: list[int], readers: int, turns: list[int]) -> None:
     """The readers do nothing until the source waits, and then as little as they can."""
-    source, *others = boxes(1 + readers)
+    source, *others = channels(1 + readers)
     sent = [message(0, number, length) for number, length in enumerate(lengths)]
     heard: list[list[bytes]] = [[] for _ in others]
     order = itertools.cycle(turns)
@@ -51,20 +51,20 @@ def test_a_source_waits_for_the_slowest_reader(lengths: list[int], readers: int,
         heard[reader].append(hear(others[reader]))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_mailbox, "time", Clock(step))
+        patch.setattr(shared_memory, "time", Clock(step))
         for one in sent:
             tell(source, one)
         assert min(map(len, heard)) >= len(sent) - SLOTS
         for number in range(len(sent)):
-            for box, found in zip(others, heard, strict=True):
+            for channel, found in zip(others, heard, strict=True):
                 if len(found) == number:
-                    found.append(hear(box))
+                    found.append(hear(channel))
     assert heard == [sent] * readers
 
 
 def test_what_a_reader_still_wants_is_not_written_over(clock: Clock) -> None:
     """It has posted its own message of the number, and not read the other's."""
-    source, reader = boxes(2, limit_s=1)
+    source, reader = channels(2, limit_s=1)
     for number in range(SLOTS):
         tell(source, message(0, number, 50))
     reader.post(b"")
@@ -73,7 +73,9 @@ def test_what_a_reader_still_wants_is_not_written_over(clock: Clock) -> None:
     assert reader.read(0) == message(0, 0, 50)
 
 
-def piecewise(reader: Mailbox, writer: Mailbox, content: bytes, arrange: Callable[[list[int]], list[int]]) -> bytes:
+def piecewise(
+    reader: SharedMemoryChannel, writer: SharedMemoryChannel, content: bytes, arrange: Callable[[list[int]], list[int]]
+) -> bytes:
     """What is read of a message whose words, of which the first is its number, are seen in an order of their own."""
     memory = writer._memory
     place = writer._place(0, writer.number + 1)
@@ -89,14 +91,14 @@ def piecewise(reader: Mailbox, writer: Mailbox, content: bytes, arrange: Callabl
         memory[place + at : place + at + 8] = after[at : at + 8]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_mailbox, "time", Clock(step))
+        patch.setattr(shared_memory, "time", Clock(step))
         reader.post(b"")
         return reader.read(0)
 
 
-def lapped(rounds: int) -> tuple[Mailbox, Mailbox]:
+def lapped(rounds: int) -> tuple[SharedMemoryChannel, SharedMemoryChannel]:
     """A reader and a writer that have had some rounds."""
-    writer, reader = boxes(2)
+    writer, reader = channels(2)
     for number in range(rounds):
         tell(writer, message(0, number, 40))
         hear(reader)
@@ -130,7 +132,7 @@ def test_a_message_that_is_never_whole_is_not_waited_for_for_ever(clock: Clock) 
 
 
 def test_who_was_interrupted_before_it_wrote_may_write(clock: Clock) -> None:
-    source, reader = boxes(2)
+    source, reader = channels(2)
     for number in range(SLOTS):
         tell(source, message(0, number, 50))
 

@@ -3,4 +3,4 @@
 #: it was asked to stop, has saved, and goes on where it was when it is started again
 STOPPED = 75
 #: it ended the job, because ranks waited in vain
-STALLED = 70
+HUNG = 70

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from accel_state.distributed_type import DistributedType
 from accel_state.errors import PeerFailed
 from accel_state.run import Run
-from accel_state.split import split
+from accel_state.split_inputs import split
 from accel_state.truth import Truth
 
 if TYPE_CHECKING:
@@ -116,18 +116,18 @@ class ProcessControl(ABC):
         """Collective: every process must enter; the one that is `first` reports when it has left."""
         transport = self.run.transport
         if self.process_index != first:
-            failure = transport.await_turn(first)
+            failure = transport.await_section(first)
             if failure is not None:
                 raise PeerFailed(f"the process that had to go first failed: {failure}")
             yield
             return
-        turn = transport.begin_turn()
+        turn = transport.begin_section()
         try:
             yield
         except BaseException as error:
-            transport.end_turn(turn, f"rank {self.process_index}: {type(error).__name__}: {error}")
+            transport.end_section(turn, f"rank {self.process_index}: {type(error).__name__}: {error}")
             raise
-        transport.end_turn(turn, None)
+        transport.end_section(turn, None)
 
     def on_main_process(self, function: Callable[P, R]) -> Callable[P, R | None]:
         """`function`, called on one process of the job; None elsewhere."""

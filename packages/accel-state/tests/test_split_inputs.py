@@ -6,7 +6,7 @@ from typing import Any, final
 import numpy as np
 import pytest
 import torch
-from accel_state.split import bounds, split
+from accel_state.split_inputs import bounds, split
 from accel_testing import RangeDataset, assert_same_numbers
 from hypothesis import given, settings
 from hypothesis import strategies as st

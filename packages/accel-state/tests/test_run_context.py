@@ -40,7 +40,7 @@ def test_before_the_first_request_there_is_no_run() -> None:
 def test_the_second_request_gets_the_run_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Feature row S120: the second construction does not start anything again."""
     first = acquire(CPU)
-    module = sys.modules["accel_state.current_run"]
+    module = sys.modules["accel_state.run_context"]
     monkeypatch.setattr(module, "detect", lambda environ: pytest.fail("it was detected a second time"))
     assert acquire(CPU) is first
     assert acquire(RunRequest()) is first

@@ -9,7 +9,7 @@ logger = logging.getLogger("accel")
 
 
 @final
-class OtherLines:
+class CallSiteWarning:
     """Says it once of each, on rank 0."""
 
     def __init__(self, rank: int) -> None:

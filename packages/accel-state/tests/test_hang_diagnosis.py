@@ -1,50 +1,50 @@
-"""What is judged to be a wait in vain, and what is not."""
+"""What is diagnosed to be a wait in vain, and what is not."""
 
 import json
 from dataclasses import replace
 
 import pytest
-from accel_state.stall import GONE_S, STANDS_S, Status, Verdict, judge
+from accel_state.hang_diagnosis import GONE_S, STANDS_S, Diagnosis, RankStatus, diagnose
 from hypothesis import given
 from hypothesis import strategies as st
 
 LIMIT, NOTICE = 100.0, 60.0
-Statuses = list[Status | None]
+Statuses = list[RankStatus | None]
 
 
 def waiting(
     rank: int, seconds: float = 10.0, what: str = "gather", *, number: int = 3, patient: bool = False
-) -> Status:
-    return Status(rank, number, what, f"{what} at train.py:{rank + 10}", seconds, patient, "torch.py:1")
+) -> RankStatus:
+    return RankStatus(rank, number, what, f"{what} at train.py:{rank + 10}", seconds, patient, "torch.py:1")
 
 
-def working(rank: int) -> Status:
-    return Status(rank, 2, "reduce", "reduce at train.py:5", doing="data.py:7 in load: time.sleep(9)")
+def working(rank: int) -> RankStatus:
+    return RankStatus(rank, 2, "reduce", "reduce at train.py:5", doing="data.py:7 in load: time.sleep(9)")
 
 
-def judged(
+def diagnosed(
     statuses: Statuses, before: Statuses | None = None, alive: list[bool | None] | None = None
-) -> Verdict | None:
-    return judge(statuses, before, alive or [True] * len(statuses), limit=LIMIT, notice=NOTICE)
+) -> Diagnosis | None:
+    return diagnose(statuses, before, alive or [True] * len(statuses), limit=LIMIT, notice=NOTICE)
 
 
 def test_where_nobody_waits_all_is_well() -> None:
-    assert judged([working(0), Status(1, ended=True)], alive=[True, False]) is None
-    assert judged([None, None]) is None
+    assert diagnosed([working(0), RankStatus(1, ended=True)], alive=[True, False]) is None
+    assert diagnosed([None, None]) is None
 
 
 @pytest.mark.parametrize("lives", [True, None])
 def test_a_wait_for_one_that_works_is_no_fault(lives: bool | None) -> None:
     """Fault test 34: a slow rank is not a lost one, on this machine or on another."""
     statuses: Statuses = [waiting(0), working(1)]
-    assert judged(statuses, statuses, [True, lives]) is None
-    assert judged([waiting(0), None], [waiting(0), None], [True, lives]) is None
+    assert diagnosed(statuses, statuses, [True, lives]) is None
+    assert diagnosed([waiting(0), None], [waiting(0), None], [True, lives]) is None
 
 
 def test_a_wait_for_one_that_is_gone_is_in_vain() -> None:
     """T14: where exchanges do not fail by themselves; one that left without a word may have been through."""
-    assert judged([waiting(0, GONE_S - 1), None], alive=[True, False]) is None
-    verdict = judged([waiting(0, GONE_S), None], alive=[True, False])
+    assert diagnosed([waiting(0, GONE_S - 1), None], alive=[True, False]) is None
+    verdict = diagnosed([waiting(0, GONE_S), None], alive=[True, False])
     assert verdict is not None
     assert verdict.fatal
     lines = verdict.text.splitlines()
@@ -55,13 +55,13 @@ def test_a_wait_for_one_that_is_gone_is_in_vain() -> None:
 
 def test_one_that_ended_after_an_exchange_is_not_missed_in_it() -> None:
     """Fault test 34: it was through, and others still wait for one that is slow."""
-    assert judged([waiting(0, 20.0), working(1), Status(2, 3, ended=True)]) is None
-    assert judged([waiting(0, 20.0), working(1), Status(2, 2, ended=True)]) is not None
+    assert diagnosed([waiting(0, 20.0), working(1), RankStatus(2, 3, ended=True)]) is None
+    assert diagnosed([waiting(0, 20.0), working(1), RankStatus(2, 2, ended=True)]) is not None
 
 
 def test_a_wait_for_one_that_has_ended_is_in_vain() -> None:
     """T4: early `break` of a rank."""
-    verdict = judged([Status(0, ended=True), waiting(1), Status(2, ended=True)])
+    verdict = diagnosed([RankStatus(0, ended=True), waiting(1), RankStatus(2, ended=True)])
     assert verdict is not None
     assert verdict.fatal
     assert verdict.text.startswith("rank 0, 2 has ended, and others wait for it\n  rank 0 has come to the end")
@@ -71,7 +71,7 @@ def test_ranks_that_wait_in_different_calls_wait_for_each_other() -> None:
     """T4: found long before the limit."""
     now: Statuses = [waiting(0, 6.0), waiting(1, 7.0, "main_process_first", patient=True)]
     before: Statuses = [waiting(0, 3.0), waiting(1, 4.0, "main_process_first", patient=True)]
-    verdict = judged(now, before)
+    verdict = diagnosed(now, before)
     assert verdict is not None
     assert verdict.fatal
     assert verdict.text.splitlines()[:3] == [
@@ -97,13 +97,13 @@ def test_ranks_that_wait_in_different_calls_wait_for_each_other() -> None:
 )
 def test_ranks_that_may_still_move_do_not_wait_for_each_other(now: Statuses, before: Statuses | None) -> None:
     """Fault test 34."""
-    assert judged(now, before) is None
+    assert diagnosed(now, before) is None
 
 
 def test_a_wait_ends_at_its_limit() -> None:
     """T4, fault test 28: each rank is named, with what it does."""
-    assert judged([waiting(0, LIMIT - 0.1, patient=True), working(1)]) is None
-    verdict = judged([working(0), waiting(1, LIMIT), None])
+    assert diagnosed([waiting(0, LIMIT - 0.1, patient=True), working(1)]) is None
+    verdict = diagnosed([working(0), waiting(1, LIMIT), None])
     assert verdict is not None
     assert verdict.fatal
     lines = verdict.text.splitlines()
@@ -118,14 +118,14 @@ def test_a_wait_ends_at_its_limit() -> None:
 
 
 def test_the_first_wait_of_a_job_is_judged_like_any_other() -> None:
-    verdict = judged([Status(0, doing="train.py:1 in <module>"), waiting(1, LIMIT, number=1)])
+    verdict = diagnosed([RankStatus(0, doing="train.py:1 in <module>"), waiting(1, LIMIT, number=1)])
     assert verdict is not None
     assert "rank 0 is in no exchange of accel's, but at train.py:1 in <module>\n" in verdict.text
 
 
 def test_a_long_wait_is_told_before_it_is_ended() -> None:
-    assert judged([waiting(0, NOTICE - 1), working(1)]) is None
-    verdict = judged([waiting(0, NOTICE), working(1)])
+    assert diagnosed([waiting(0, NOTICE - 1), working(1)]) is None
+    verdict = diagnosed([waiting(0, NOTICE), working(1)])
     assert verdict is not None
     assert not verdict.fatal
     assert verdict.text.startswith("a wait has lasted 60 s (its limit is 100 s)\n  rank 0 waits since 60 s")
@@ -136,14 +136,14 @@ def test_a_patient_wait_has_no_limit(seconds: float, worker: int) -> None:
     """T26: unlimited while the first one lives."""
     statuses: Statuses = [waiting(rank, seconds, "main_process_first", patient=True) for rank in range(4)]
     statuses[worker] = working(worker)
-    assert judged(statuses, statuses) is None
+    assert diagnosed(statuses, statuses) is None
 
 
-@pytest.mark.parametrize("over", [working(2), Status(2, ended=True), None])
-def test_a_patient_wait_is_only_for_the_one_that_goes_first(over: Status | None) -> None:
+@pytest.mark.parametrize("over", [working(2), RankStatus(2, ended=True), None])
+def test_a_patient_wait_is_only_for_the_one_that_goes_first(over: RankStatus | None) -> None:
     """T26: `local_main_process_first` of one machine, when the processes of another are at their end."""
     statuses: Statuses = [working(0), waiting(1, what="main_process_first (after rank 0)", patient=True), over]
-    assert judged(statuses, alive=[True, True, over is not None and not over.ended]) is None
+    assert diagnosed(statuses, alive=[True, True, over is not None and not over.ended]) is None
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcde"), st.floats(0, 200), st.booleans()), min_size=1, max_size=6))
@@ -152,8 +152,8 @@ def test_a_verdict_names_every_rank(kinds: list[tuple[str, float, bool]]) -> Non
     statuses: Statuses = []
     for rank, (kind, seconds, patient) in enumerate(kinds):
         some = {"a": waiting(rank, seconds, patient=patient), "b": waiting(rank, seconds, "reduce"), "c": working(rank)}
-        statuses.append(Status(rank, ended=True) if kind == "d" else some.get(kind))
-    verdict = judged(statuses, statuses)
+        statuses.append(RankStatus(rank, ended=True) if kind == "d" else some.get(kind))
+    verdict = diagnosed(statuses, statuses)
     if verdict is None:
         return
     assert any(one is not None and one.waits is not None for one in statuses)
@@ -162,27 +162,29 @@ def test_a_verdict_names_every_rank(kinds: list[tuple[str, float, bool]]) -> Non
 
 
 @given(
-    st.builds(Status, st.integers(0, 9), waits=st.none() | st.floats(0, 9), doing=st.text(), call=st.none() | st.text())
+    st.builds(
+        RankStatus, st.integers(0, 9), waits=st.none() | st.floats(0, 9), doing=st.text(), call=st.none() | st.text()
+    )
 )
-def test_a_status_comes_back_from_json(status: Status) -> None:
-    assert Status(**json.loads(json.dumps(status.as_dict()))) == status
+def test_a_status_comes_back_from_json(status: RankStatus) -> None:
+    assert RankStatus(**json.loads(json.dumps(status.as_dict()))) == status
     assert replace(status, ended=True) != status
 
 
-def moving(rank: int, number: int, what: str = "all_gather") -> Status:
+def moving(rank: int, number: int, what: str = "all_gather") -> RankStatus:
     """One that waits for tensors."""
-    return Status(rank, number, what, f"{what} at train.py:{rank + 10}", 10.0, False, "torch.py:1", moves=True)
+    return RankStatus(rank, number, what, f"{what} at train.py:{rank + 10}", 10.0, False, "torch.py:1", moves=True)
 
 
 def test_who_still_receives_what_others_have_is_left_alone() -> None:
     """A large broadcast goes from rank to rank: those that have it stand in the next call already."""
     statuses: Statuses = [waiting(0, number=7), moving(1, 6, "broadcast"), waiting(2, number=7)]
-    assert judged(statuses, statuses) is None
+    assert diagnosed(statuses, statuses) is None
     torn: Statuses = [waiting(0, number=7), moving(1, 6, "broadcast"), moving(2, 6, "all_gather")]
-    verdict = judged(torn, torn)
+    verdict = diagnosed(torn, torn)
     assert verdict is not None
     assert verdict.fatal
     ahead: Statuses = [moving(0, 7), waiting(1, what="reduce", number=6)]
-    verdict = judged(ahead, ahead)
+    verdict = diagnosed(ahead, ahead)
     assert verdict is not None
     assert verdict.fatal

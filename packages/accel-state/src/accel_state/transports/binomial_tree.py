@@ -14,7 +14,7 @@ _TAGS, _FIRST_TAG = 1 << 28, 1 << 29
 
 
 @final
-class Tree:
+class BinomialTree:
     """A binomial tree over the ranks of the default group, which must serve the CPU.
 
     A call is 2 (N - 1) messages in 2 log N steps, where gloo's own gather is N (N - 1) messages in N - 1 steps.

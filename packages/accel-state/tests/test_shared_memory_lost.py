@@ -15,9 +15,9 @@ import pytest
 import torch.distributed as dist
 from accel_state import PeerLost, release
 from accel_state.process_group import limit_of_open_group
-from accel_state.transports._mailbox import SLOTS
+from accel_state.transports.shared_memory import SLOTS
 from accel_testing import MakeWorld, RankFailure
-from mailboxes import SOON_S, joined, mailbox_of
+from shared_memory_channels import SOON_S, channel_of, joined
 
 
 def copied() -> list[bool]:
@@ -28,7 +28,7 @@ def copied() -> list[bool]:
     packed = pickle.dumps(transport)
     release()
     later = pickle.loads(packed)
-    return [*found, later is not transport, mailbox_of(later) is None, (later.rank, later.size) == (dist.get_rank(), 2)]
+    return [*found, later is not transport, channel_of(later) is None, (later.rank, later.size) == (dist.get_rank(), 2)]
 
 
 def test_a_copy_is_the_transport_of_its_process(world: MakeWorld) -> None:
@@ -40,15 +40,15 @@ def runs_in_turn() -> list[tuple[int, list[bytes]]]:
     found = []
     for number in range(3):
         transport = joined()
-        box = mailbox_of(transport)
-        assert box is not None
-        found.append((box.number, transport.exchange("gather", bytes([number, transport.rank]))))
-        del box, transport
+        channel = channel_of(transport)
+        assert channel is not None
+        found.append((channel.number, transport.exchange("gather", bytes([number, transport.rank]))))
+        del channel, transport
         release()
     return found
 
 
-def test_each_run_of_a_process_has_a_mailbox_of_its_own(world: MakeWorld) -> None:
+def test_each_run_of_a_process_has_a_channel_of_its_own(world: MakeWorld) -> None:
     found = world(2).run(runs_in_turn)
     assert found[0] == found[1]
     assert [content for _, content in found[0]] == [[bytes([number, rank]) for rank in (0, 1)] for number in range(3)]
@@ -58,7 +58,7 @@ def test_each_run_of_a_process_has_a_mailbox_of_its_own(world: MakeWorld) -> Non
 def lose(folder: Path, victim: int, how: str) -> tuple[str, float]:
     """What this rank hears, and how many seconds after the victim went."""
     transport = joined()
-    assert mailbox_of(transport) is not None
+    assert channel_of(transport) is not None
     if transport.rank == victim:
         time.sleep(0.3)
         (folder / "when").write_text(str(time.monotonic()))
@@ -89,7 +89,9 @@ def test_a_peer_that_is_killed_is_named_soon(
         text, seconds = json.loads((tmp_path / f"heard-{rank}").read_text())
         assert f"\n  rank {victim} is gone\n" in text
         assert f"no message from rank {victim} in " in text
-        assert re.search(rf"^rank {rank} waits in {'one' if how == 'source' else 'gather'} at \S*test_mailbox", text)
+        assert re.search(
+            rf"^rank {rank} waits in {'one' if how == 'source' else 'gather'} at \S*test_shared_memory", text
+        )
         assert seconds < SOON_S
 
 
@@ -102,7 +104,7 @@ def test_a_peer_that_has_ended_its_run_is_named_soon(world: MakeWorld, tmp_path:
 def interrupted(folder: Path) -> float:
     """Seconds from the signal until the wait is over."""
     transport = joined()
-    assert mailbox_of(transport) is not None
+    assert channel_of(transport) is not None
     if transport.rank == 1:
         until = time.monotonic() + 60
         while not (folder / "over").exists() and time.monotonic() < until:
@@ -122,7 +124,7 @@ def interrupted(folder: Path) -> float:
         transport.exchange("gather", b"x")
     except KeyboardInterrupt:
         waited = time.monotonic() - sent[0]
-    newest = transport.journal.newest()
+    newest = transport.recorder.newest()
     assert newest is not None
     assert newest.ended is not None
     timer.join()
@@ -132,11 +134,11 @@ def interrupted(folder: Path) -> float:
 
 
 def limits() -> list[float]:
-    box, of_group = mailbox_of(joined()), limit_of_open_group()
-    assert box is not None
+    channel, of_group = channel_of(joined()), limit_of_open_group()
+    assert channel is not None
     assert of_group is not None
     release()
-    return [box._limit_s, of_group.total_seconds()]
+    return [channel._limit_s, of_group.total_seconds()]
 
 
 def test_waits_have_the_limit_of_the_group(world: MakeWorld) -> None:
@@ -162,7 +164,7 @@ def left_alone(port: int, heard: Path) -> None:
     try:
         transport.exchange("gather", b"x")
     except RuntimeError as error:
-        newest = transport.journal.newest()
+        newest = transport.recorder.newest()
         heard.write_text(f"{type(error).__name__} {newest is not None and newest.ended is not None} {error}")
 
 

@@ -3,15 +3,15 @@
 import itertools
 
 import pytest
-from accel_state.transports._mailbox import CHECK_S, PAUSE_S, SLOTS
-from mailboxes import Clock, Lost, boards, boxes, gone, hear, message, tell
+from accel_state.transports.shared_memory import CHECK_S, PAUSE_S, SLOTS
+from shared_memory_channels import Clock, Lost, channels, gone, hear, message, status_stores, tell
 
 #: seconds of the test's own clock within which one who waits in vain must have heard of it
 SOON_S = 2.0
 
 
 def test_of_one_that_has_closed_the_last_messages_are_read(clock: Clock) -> None:
-    first, second = boxes(2, limit_s=1000)
+    first, second = channels(2, limit_s=1000)
     for number in range(SLOTS):
         tell(first, message(0, number, 90))
     first.close()
@@ -23,8 +23,8 @@ def test_of_one_that_has_closed_the_last_messages_are_read(clock: Clock) -> None
 
 
 def test_of_one_that_has_died_the_last_messages_are_read(clock: Clock) -> None:
-    on = boards(2)
-    first, second = boxes(2, limit_s=1000, on=on)
+    on = status_stores(2)
+    first, second = channels(2, limit_s=1000, on=on)
     tell(first, b"its last")
     on[0].post("who/0", [on[0].host, gone()])
     assert hear(second) == b"its last"
@@ -35,8 +35,8 @@ def test_of_one_that_has_died_the_last_messages_are_read(clock: Clock) -> None:
 
 def heard_at_last(clock: Clock, moment: int, how: str) -> bytes:
     """What is heard of one that says its last and ends, all while the other sleeps for that time of its wait."""
-    on = boards(2)
-    first, second = boxes(2, on=on)
+    on = status_stores(2)
+    first, second = channels(2, on=on)
     left = itertools.count(1)
 
     def step() -> None:
@@ -61,7 +61,7 @@ def test_a_message_that_comes_just_before_the_end_is_read(how: str, clock: Clock
 
 
 def test_one_that_has_closed_is_not_waited_for_by_who_writes(clock: Clock) -> None:
-    first, second = boxes(2)
+    first, second = channels(2)
     second.close()
     for _ in range(3 * SLOTS):
         tell(first)
@@ -69,8 +69,8 @@ def test_one_that_has_closed_is_not_waited_for_by_who_writes(clock: Clock) -> No
 
 
 def test_one_that_has_died_is_not_waited_for_by_who_writes(clock: Clock) -> None:
-    on = boards(3)
-    first, second, third = boxes(3, limit_s=1000, on=on)
+    on = status_stores(3)
+    first, second, third = channels(3, limit_s=1000, on=on)
     on[0].post("who/2", [on[0].host, gone()])
     for _ in range(SLOTS):
         tell(first)
@@ -86,17 +86,17 @@ def test_one_that_has_died_is_not_waited_for_by_who_writes(clock: Clock) -> None
 @pytest.mark.parametrize("limit_s", [0.3, 30.0])
 def test_a_wait_has_a_limit(who: str, limit_s: float, clock: Clock) -> None:
     """Of one that lives, and of one of which nothing is known."""
-    on = boards(2)
+    on = status_stores(2)
     if who == "elsewhere":
         on[0].post("who/0", ["elsewhere", gone()])
-    _, second = boxes(2, limit_s=limit_s, on=on)
+    _, second = channels(2, limit_s=limit_s, on=on)
     with pytest.raises(Lost, match=rf"^no message from rank 0 in {limit_s:.0f}\.\d s$" if limit_s > 1 else "in 0"):
         hear(second)
     assert limit_s < clock.now < limit_s + 3 * CHECK_S
 
 
 def test_a_long_wait_costs_little_and_is_over_at_once(clock: Clock) -> None:
-    first, second = boxes(2, limit_s=1000)
+    first, second = channels(2, limit_s=1000)
 
     def step() -> None:
         if clock.now > 10 and first.number == 0:
