@@ -46,7 +46,7 @@ def served(loader: Any) -> list[str]:
     """The batches of one process, as text; a star marks a sample that was seen before."""
     cells = []
     for batch in loader:
-        tail = loader.clock.active.tail
+        tail = loader.accumulation.active.tail
         real = len(batch) if tail is None else tail.real[loader.where.index]
         cells.append(" ".join(f"{number}{'' if place < real else '*'}" for place, number in enumerate(batch.tolist())))
     return cells

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from accel_data import ConsumptionLog, prepare_data_loader
-from accel_state import StepClock, Transport
+from accel_state import AccumulationState, Transport
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import RangeDataset
@@ -129,11 +129,11 @@ def serve(folder: Path, kind: str, workers: int, transport: Transport) -> list[l
     path = folder / "committed"
     served, state = committed(path)
     torch.manual_seed(7 if state is None else int.from_bytes(os.urandom(4)))
-    clock = StepClock()
+    accumulation = AccumulationState()
     loader: Any = prepare_data_loader(
         script(kind, workers, transport.size),
         transport=transport,
-        clock=clock,
+        accumulation=accumulation,
         dispatch_batches=False,
         consumption_log=ConsumptionLog(folder / "served"),
     )
@@ -142,8 +142,8 @@ def serve(folder: Path, kind: str, workers: int, transport: Transport) -> list[l
     while loader.iteration < EPOCHS:
         for batch in loader:
             torch.rand(())  # as dropout does
-            clock.tick()
-            tail = clock.active.tail if clock.active is not None else None
+            accumulation.tick()
+            tail = accumulation.active.tail if accumulation.active is not None else None
             real = len(batch) if tail is None else tail.real[transport.rank]
             told = transport.all_gather_objects(batch[:real].tolist())
             ids = [one for each in told for one in each]

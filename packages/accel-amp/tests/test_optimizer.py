@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from accel_amp import AcceleratedOptimizer, LossScaler
-from accel_state import StepClock
+from accel_state import AccumulationState
 from accel_testing import Mlp, Regression, assert_same_numbers
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
@@ -78,14 +78,14 @@ def test_only_an_optimizer_that_is_not_prepared_yet_is_taken() -> None:
 
 def test_nothing_steps_and_nothing_is_cleared_within_a_window() -> None:
     """S98"""
-    clock, parameter = StepClock(2), one()
-    optimizer = AcceleratedOptimizer(SGD([parameter], lr=1.0), clock=clock)
+    accumulation, parameter = AccumulationState(2), one()
+    optimizer = AcceleratedOptimizer(SGD([parameter], lr=1.0), accumulation=accumulation)
     for expected in (1.0, 0.0):
-        clock.tick()
+        accumulation.tick()
         optimizer.step()
         optimizer.zero_grad()
         assert parameter.item() == expected
-        assert (parameter.grad is None) == clock.due
+        assert (parameter.grad is None) == accumulation.due
 
 
 def test_gradients_are_set_to_none_or_to_zero() -> None:
@@ -99,12 +99,12 @@ def test_gradients_are_set_to_none_or_to_zero() -> None:
 
 
 def test_a_closure_is_called_and_its_loss_returned() -> None:
-    model, clock = Regression(1.0, 0.0), StepClock()
-    optimizer = AcceleratedOptimizer(SGD(model.parameters(), lr=0.1), clock=clock)
+    model, accumulation = Regression(1.0, 0.0), AccumulationState()
+    optimizer = AcceleratedOptimizer(SGD(model.parameters(), lr=0.1), accumulation=accumulation)
     calls = []
 
     def closure() -> Tensor:
-        calls.append(clock.due)
+        calls.append(accumulation.due)
         optimizer.zero_grad()
         loss: Tensor = model(torch.tensor(2.0))
         loss.backward()  # type: ignore[no-untyped-call]
@@ -114,7 +114,7 @@ def test_a_closure_is_called_and_its_loss_returned() -> None:
     assert result.item() == 2.0
     assert calls == [True]
     assert model.a.item() == pytest.approx(0.8)
-    clock.set_every(2)
+    accumulation.set_every(2)
     with pytest.raises(ValueError, match="a closure computes the loss of one micro-batch"):
         optimizer.step(closure)
 
@@ -140,12 +140,12 @@ def test_steps_that_overflow_are_skipped_without_an_error_and_said_to_be() -> No
 
 def test_a_skipped_step_is_remembered_through_a_window() -> None:
     """S71: what counts is the last step."""
-    clock, parameter = StepClock(), one()
-    optimizer = AcceleratedOptimizer(SGD([parameter]), scaler=LossScaler("cpu"), clock=clock)
+    accumulation, parameter = AccumulationState(), one()
+    optimizer = AcceleratedOptimizer(SGD([parameter]), scaler=LossScaler("cpu"), accumulation=accumulation)
     parameter.grad = torch.full((1,), float("inf"))
     optimizer.scaler.scale(torch.ones(1))  # type: ignore[union-attr]
     optimizer.step()
-    clock.due = False
+    accumulation.due = False
     optimizer.step()
     assert optimizer.step_was_skipped
 
@@ -283,10 +283,10 @@ def test_hooks_and_attributes_are_those_of_the_inner_optimizer() -> None:
 
 def test_the_step_boundary_is_told_of_steps_and_of_nothing_else() -> None:
     told: list[int] = []
-    clock = StepClock(2)
-    optimizer = AcceleratedOptimizer(SGD([one()]), clock=clock, step_boundary=lambda: told.append(1))
+    accumulation = AccumulationState(2)
+    optimizer = AcceleratedOptimizer(SGD([one()]), accumulation=accumulation, step_boundary=lambda: told.append(1))
     for due in (False, True):
-        assert clock.tick() == due
+        assert accumulation.tick() == due
         optimizer.step()
         optimizer.zero_grad()
         assert bool(told) == due

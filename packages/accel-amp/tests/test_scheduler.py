@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, LossScaler
-from accel_state import StepClock
+from accel_state import AccumulationState
 from torch import nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
@@ -27,14 +27,14 @@ def linear(steps: int) -> Callable[[Any], LambdaLR]:
 
 
 def prepared(
-    make: Callable[[Any], LRScheduler] = by_tenths, *, clock: StepClock | None = None, **settings: Any
+    make: Callable[[Any], LRScheduler] = by_tenths, *, accumulation: AccumulationState | None = None, **settings: Any
 ) -> tuple[AcceleratedOptimizer, AcceleratedScheduler]:
     """An optimizer with a learning rate of 1, and a scheduler that was made before it was prepared."""
-    clock = clock or StepClock()
+    accumulation = accumulation or AccumulationState()
     inner = SGD([one()], lr=1.0)
     scheduler = make(inner)
-    optimizer = AcceleratedOptimizer(inner, clock=clock)
-    return optimizer, AcceleratedScheduler(scheduler, optimizer, clock=clock, **settings)
+    optimizer = AcceleratedOptimizer(inner, accumulation=accumulation)
+    return optimizer, AcceleratedScheduler(scheduler, optimizer, accumulation=accumulation, **settings)
 
 
 def rate(optimizer: AcceleratedOptimizer) -> float:
@@ -98,13 +98,13 @@ def test_one_skipped_optimizer_of_several_stops_the_scheduler() -> None:
 
 def test_nothing_advances_while_gradients_accumulate() -> None:
     """S61, S98: the table of §2.5, six micro-batches of which the fourth and the last step."""
-    clock = StepClock(4)
-    optimizer, scheduler = prepared(linear(100), clock=clock, num_processes=2)
+    accumulation = AccumulationState(4)
+    optimizer, scheduler = prepared(linear(100), accumulation=accumulation, num_processes=2)
     seen = []
-    with clock.iterating(object()) as epoch:
+    with accumulation.iterating(object()) as epoch:
         for number in range(6):
             epoch.last = number == 5
-            clock.tick()
+            accumulation.tick()
             optimizer.step()
             scheduler.step()
             seen.append(scheduler.state_dict()["last_epoch"])
@@ -114,11 +114,11 @@ def test_nothing_advances_while_gradients_accumulate() -> None:
 @pytest.mark.parametrize("every", [1, 2, 4])
 def test_a_linear_schedule_over_two_processes_ends_at_the_last_step(every: int) -> None:
     """S61: 20 training steps of the unsharded loop are 10 of each process."""
-    clock = StepClock(every)
-    optimizer, scheduler = prepared(linear(20), clock=clock, num_processes=2)
+    accumulation = AccumulationState(every)
+    optimizer, scheduler = prepared(linear(20), accumulation=accumulation, num_processes=2)
     rates = []
     for _ in range(10 * every):
-        clock.tick()
+        accumulation.tick()
         optimizer.step()
         scheduler.step()
         rates.append(rate(optimizer))

@@ -5,7 +5,7 @@ import gc
 import pytest
 import torch
 from accel_amp import AcceleratedOptimizer, LossScaler, UnpreparedGuard
-from accel_state import StepClock
+from accel_state import AccumulationState
 from torch import nn
 from torch.optim import SGD
 
@@ -22,7 +22,7 @@ def test_scaled_gradients_are_stepped_with_by_the_scaler_alone() -> None:
     parameter, optimizer, elsewhere = pair()
     parameter.grad = None
     scaler = LossScaler("cpu", init_scale=8.0)
-    guard = UnpreparedGuard(StepClock(), scaler)
+    guard = UnpreparedGuard(AccumulationState(), scaler)
     guard.watch([parameter])
     scaler.scale(parameter.sum()).backward()  # type: ignore[no-untyped-call]
     elsewhere.step()
@@ -35,17 +35,17 @@ def test_scaled_gradients_are_stepped_with_by_the_scaler_alone() -> None:
 def test_a_window_is_not_stepped_in() -> None:
     """A7: on several processes each would go its own way, without a word."""
     parameter, optimizer, elsewhere = pair()
-    clock = StepClock(2)
-    guard = UnpreparedGuard(clock)
+    accumulation = AccumulationState(2)
+    guard = UnpreparedGuard(accumulation)
     guard.watch([parameter])
     guard.arm()
-    clock.tick()
+    accumulation.tick()
     elsewhere.step()
-    AcceleratedOptimizer(optimizer, clock=clock).step()
+    AcceleratedOptimizer(optimizer, accumulation=accumulation).step()
     with pytest.raises(RuntimeError, match=r"not prepared, and would step at micro-batch 1 of 2, .* shared"):
         optimizer.step()
     assert parameter.item() == 1
-    clock.tick()
+    accumulation.tick()
     optimizer.step()
     assert parameter.item() == 0
 
@@ -53,11 +53,11 @@ def test_a_window_is_not_stepped_in() -> None:
 @pytest.mark.parametrize("released", [True, False])
 def test_a_guard_that_is_gone_refuses_nothing(released: bool) -> None:
     parameter, optimizer, _ = pair()
-    clock = StepClock(2)
-    guard = UnpreparedGuard(clock)
+    accumulation = AccumulationState(2)
+    guard = UnpreparedGuard(accumulation)
     guard.watch([parameter])
     guard.arm()
-    clock.tick()
+    accumulation.tick()
     if released:
         guard.release()
     else:

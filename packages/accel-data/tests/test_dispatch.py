@@ -9,7 +9,7 @@ import pytest
 import torch
 from accel_data import DataLoaderDispatcher, Ending, prepare_data_loader, skip_first_batches
 from accel_data.loaders.dispatch_message import slices_of
-from accel_state import PeerFailed, StepClock, Tail
+from accel_state import AccumulationState, BatchPadding, PeerFailed
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakeWorld, RangeDataset, RangeStream
@@ -57,7 +57,7 @@ def dispatched(loader: DataLoader[Any], **settings: Any) -> DataLoaderDispatcher
         loader,
         dispatch_batches=True,
         transport=settings.pop("transport", None) or TorchDist(),
-        clock=settings.pop("clock", None),
+        accumulation=settings.pop("accumulation", None),
         **settings,
     )
     assert isinstance(prepared, DataLoaderDispatcher)
@@ -65,7 +65,7 @@ def dispatched(loader: DataLoader[Any], **settings: Any) -> DataLoaderDispatcher
 
 
 def watched(loader: DataLoaderDispatcher[Any]) -> Seen:
-    return [(batch.tolist(), loader.clock.end_of_dataloader, loader.clock.remainder) for batch in loader]
+    return [(batch.tolist(), loader.accumulation.end_of_dataloader, loader.accumulation.remainder) for batch in loader]
 
 
 def two_epochs(
@@ -184,7 +184,7 @@ def left_early() -> tuple[list[int], Seen, bool]:
     for batch in loader:
         first: list[int] = batch.tolist()
         break
-    return first, watched(loader), loader.clock.in_dataloader
+    return first, watched(loader), loader.accumulation.in_dataloader
 
 
 def test_a_new_epoch_after_a_break_is_whole(world: MakeWorld) -> None:
@@ -213,7 +213,7 @@ def test_a_dataset_that_fails_on_rank_zero_fails_everywhere_with_its_words(world
 
 def read_growing() -> list[tuple[list[int], int]]:
     loader = dispatched(DataLoader(Growing(), batch_size=1))
-    return [(list(batch.shape), loader.clock.remainder) for batch in loader]
+    return [(list(batch.shape), loader.accumulation.remainder) for batch in loader]
 
 
 def test_batches_that_cannot_be_joined_are_handed_on_whole(world: MakeWorld) -> None:
@@ -278,7 +278,7 @@ class Epochs(RandomSampler):
 def test_the_epoch_is_told_to_a_sampler_that_takes_it() -> None:
     sampler = Epochs(range(4))
     loader: DataLoaderDispatcher[Tensor] = DataLoaderDispatcher(
-        RangeDataset(4), transport=Single(), clock=StepClock(), sampler=sampler, batch_size=2
+        RangeDataset(4), transport=Single(), accumulation=AccumulationState(), sampler=sampler, batch_size=2
     )
     loader.set_epoch(5)
     assert sampler.epoch == 5
@@ -290,7 +290,7 @@ def test_no_round_is_filled_with_more_than_it_lacks() -> None:
     start = [torch.arange(8)]
     parts, tail = slices_of([torch.tensor([8, 9, 10])], start, 4, Ending.REPEAT)
     assert [part.tolist() for part in parts] == [[8], [9], [10], [0]]
-    assert tail == Tail((1, 1, 1, 0), (1, 1, 1, 1))
+    assert tail == BatchPadding((1, 1, 1, 0), (1, 1, 1, 1))
     alone, _ = slices_of([torch.tensor([5])], [torch.tensor([5])], 4, Ending.REPEAT)
     assert [part.tolist() for part in alone] == [[5]] * 4
     assert slices_of(start, start, 4, Ending.REPEAT)[1] is None

@@ -7,7 +7,7 @@ from unittest.mock import patch
 import pytest
 from accel_data import prepare_data_loader
 from accel_data.loaders import device_prefetch
-from accel_state import PeerFailed, StepClock
+from accel_state import AccumulationState, PeerFailed
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakeWorld, RangeDataset, RangeStream
 from torch.utils.data import DataLoader, RandomSampler
@@ -17,14 +17,14 @@ SIDE: Any = SimpleNamespace(send=lambda batch: (batch, None), await_copy=lambda 
 
 
 def with_one_ahead() -> tuple[list[list[int]], list[bool], int]:
-    transport, clock = TorchDist(), StepClock()
-    loader = prepare_data_loader(DataLoader(RangeStream(12), 2), transport=transport, clock=clock)
+    transport, accumulation = TorchDist(), AccumulationState()
+    loader = prepare_data_loader(DataLoader(RangeStream(12), 2), transport=transport, accumulation=accumulation)
 
     def ahead(batches: Any, epoch: Any, device: Any, non_blocking: bool) -> Any:
         return device_prefetch._ahead(batches, epoch, SIDE)
 
     with patch("accel_data.loaders.loader.feed", ahead):
-        seen = [(batch.tolist(), clock.end_of_dataloader) for batch in loader]
+        seen = [(batch.tolist(), accumulation.end_of_dataloader) for batch in loader]
     return [batch for batch, _ in seen], [last for _, last in seen], transport.broadcast_object(7, 0)
 
 

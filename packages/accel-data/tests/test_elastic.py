@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from accel_data import prepare_data_loader
-from accel_state import StepClock
+from accel_state import AccumulationState
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import Cases, MakeWorld, RangeDataset
 from torch.utils.data import DataLoader, IterableDataset
@@ -164,14 +164,14 @@ def test_a_state_taken_inside_a_window_goes_back_to_the_newest_step(stop: int) -
 
     def window(state: State | None, upto: int | None) -> tuple[list[list[int]], State]:
         """The batches of each optimizer step; the window in hand is lost at the end."""
-        clock = StepClock(4)
-        loader: Any = prepare_data_loader(make("shuffled", 20, 2), clock=clock)
+        accumulation = AccumulationState(4)
+        loader: Any = prepare_data_loader(make("shuffled", 20, 2), accumulation=accumulation)
         if state is not None:
             loader.load_state_dict(state)
         steps, taken = [], []
         for number, batch in enumerate(loader, start=1):
             taken += batch.tolist()
-            if clock.tick():
+            if accumulation.tick():
                 steps.append(taken)
                 taken = []
             if number == upto:
@@ -186,15 +186,15 @@ def test_a_state_taken_inside_a_window_goes_back_to_the_newest_step(stop: int) -
 
 
 def test_a_window_that_is_carried_over_the_end_keeps_its_samples() -> None:
-    clock = StepClock(4, at_epoch_end="carry")
-    loader: Any = prepare_data_loader(make("shuffled", 12, 2), clock=clock)
+    accumulation = AccumulationState(4, at_epoch_end="carry")
+    loader: Any = prepare_data_loader(make("shuffled", 12, 2), accumulation=accumulation)
     ids: list[int] = []
     for batch in loader:
         ids += batch.tolist()
-        clock.tick()
+        accumulation.tick()
     state = loader.state_dict()  # 4 of 6 batches are in a step, 2 wait for the next epoch
     assert (state["epoch"], state["consumed"]) == (0, 8)
-    again: Any = prepare_data_loader(make("shuffled", 12, 2), clock=StepClock(4, at_epoch_end="carry"))
+    again: Any = prepare_data_loader(make("shuffled", 12, 2), accumulation=AccumulationState(4, at_epoch_end="carry"))
     again.load_state_dict(state)
     assert list(chain.from_iterable(batch.tolist() for batch in again)) == ids[8:]
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from accel_data import prepare_data_loader
 from accel_ops import gather_for_metrics
-from accel_state import StepClock
+from accel_state import AccumulationState
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import Cases, MakeWorld, RangeDataset, RangeStream
 from torch import Tensor
@@ -33,7 +33,7 @@ class Case:
     split: bool
     ending: str | None
 
-    def loader(self, clock: StepClock) -> DataLoader[Tensor]:
+    def loader(self, accumulation: AccumulationState) -> DataLoader[Tensor]:
         dataset: Any = RangeDataset(self.n) if self.source.endswith("map") else RangeStream(self.n)
         dispatch = {"map": None, "sent map": True, "stream": False, "sent stream": None}[self.source]
         plain = DataLoader[Tensor](dataset, batch_size=self.size, drop_last=self.drop_last)
@@ -43,7 +43,7 @@ class Case:
             dispatch_batches=dispatch,
             ending=self.ending,
             transport=TorchDist(),
-            clock=clock,
+            accumulation=accumulation,
         )
 
     def expected(self, world: int) -> list[int]:
@@ -72,11 +72,11 @@ def sampled(count: int, world: int) -> list[Case]:
     return cases
 
 
-def ids_of(batch: Tensor, kind: str, clock: StepClock) -> list[int]:
+def ids_of(batch: Tensor, kind: str, accumulation: AccumulationState) -> list[int]:
     """The ids of a batch of the job, in the shape in which a script might return them; two gathers a batch."""
 
     def gathered(data: Any, **settings: Any) -> Any:
-        return gather_for_metrics(data, TorchDist(), clock.active, **settings)
+        return gather_for_metrics(data, TorchDist(), accumulation.active, **settings)
 
     ids: list[int] = gathered(batch).tolist()
     if kind == "dict":
@@ -95,22 +95,22 @@ def ids_of(batch: Tensor, kind: str, clock: StepClock) -> list[int]:
 
 
 def evaluated(case: Case) -> list[int]:
-    clock = StepClock()
-    loader, seen = case.loader(clock), list[int]()
+    accumulation = AccumulationState()
+    loader, seen = case.loader(accumulation), list[int]()
     if case.use == "broken off":
         for batch in loader:
-            ids_of(batch, case.kind, clock)
+            ids_of(batch, case.kind, accumulation)
             break
     if case.use == "nested":
-        validation = case.loader(clock)
+        validation = case.loader(accumulation)
         for number, batch in enumerate(loader):
             if number % 3 == 0:
-                inner = [one for part in validation for one in ids_of(part, case.kind, clock)]
+                inner = [one for part in validation for one in ids_of(part, case.kind, accumulation)]
                 assert inner == case.expected(TorchDist().size), inner
-            seen += ids_of(batch, case.kind, clock)
+            seen += ids_of(batch, case.kind, accumulation)
         return seen
     for batch in loader:
-        seen += ids_of(batch, case.kind, clock)
+        seen += ids_of(batch, case.kind, accumulation)
     return seen
 
 
@@ -169,20 +169,20 @@ Endings = dict[str, tuple[list[list[int]], list[int], int, list[bool]]]
 def under_each_policy(sampler: Varying) -> Endings:
     """By policy: this rank's batches, the ids in metrics, the length, and which batch was said to be the last."""
     found: Endings = {}
-    transport, clock = TorchDist(), StepClock()
+    transport, accumulation = TorchDist(), AccumulationState()
     for policy in POLICIES:
         loader = prepare_data_loader(
             DataLoader(RangeDataset(sum(sampler.sizes)), batch_sampler=sampler),
             ending=policy,
             transport=transport,
-            clock=clock,
+            accumulation=accumulation,
         )
         batches, metrics, lasts = [], [], []
         for batch in loader:
             batches.append(batch.tolist())
-            lasts.append(clock.end_of_dataloader)
+            lasts.append(accumulation.end_of_dataloader)
             if policy != "join":
-                metrics += ids_of(batch, "dict", clock)
+                metrics += ids_of(batch, "dict", accumulation)
         transport.barrier()
         found[policy] = batches, metrics, len(loader), lasts
     return found
@@ -226,19 +226,19 @@ def test_a_round_with_a_short_last_batch_is_dropped_whole(world: MakeWorld) -> N
 def drop_last_and_exact(source: str) -> tuple[int, list[int]]:
     """An ending that is asked for decides, whatever the loader's `drop_last`."""
     dataset: Any = RangeDataset(11) if source == "map" else RangeStream(11)
-    transport, clock = TorchDist(), StepClock()
+    transport, accumulation = TorchDist(), AccumulationState()
     loader = prepare_data_loader(
         DataLoader[Tensor](dataset, batch_size=2, drop_last=True),
         dispatch_batches=source == "sent",
         ending="exact",
         transport=transport,
-        clock=clock,
+        accumulation=accumulation,
     )
     served = list(map(Tensor.tolist, loader))
     metrics = [one for one in served for one in one]
     counts = transport.all_gather_objects(len(served))
     if len(set(counts)) == 1:
-        metrics = [one for batch in loader for one in ids_of(batch, "tensor", clock)]
+        metrics = [one for batch in loader for one in ids_of(batch, "tensor", accumulation)]
     return len(served), metrics
 
 
@@ -282,20 +282,20 @@ Rounds = list[tuple[Any, list[Any]]]
 
 def dispatched_rounds(make: Callable[[int], Any], count: int, ending: str) -> Rounds:
     """This rank's batches, and what metrics hold of what each of their entries is called."""
-    clock, found = StepClock(), []
+    accumulation, found = AccumulationState(), []
     loader = prepare_data_loader(
         DataLoader(Batches(make, count), batch_size=None),
         dispatch_batches=True,
         ending=ending,
         transport=TorchDist(),
-        clock=clock,
+        accumulation=accumulation,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for batch in loader:
             entries = batch["x"] if isinstance(batch, dict) else batch
             names = [str(one.flatten()[0].item()) if isinstance(one, Tensor) else one for one in entries]
-            metrics = gather_for_metrics(names, TorchDist(), clock.active, use_gather_object=True)
+            metrics = gather_for_metrics(names, TorchDist(), accumulation.active, use_gather_object=True)
             found.append((batch, metrics))
     return found
 

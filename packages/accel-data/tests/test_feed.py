@@ -6,7 +6,7 @@ import pytest
 import torch
 from accel_data import prepare_data_loader
 from accel_data.loaders import device_prefetch as feeding
-from accel_state import Epoch, StepClock
+from accel_state import AccumulationState, LoaderPass
 from accel_testing import RangeDataset
 from torch.utils.data import DataLoader
 
@@ -26,7 +26,7 @@ class NoStream:
         self.calls.append(f"await {moved}")
 
 
-def told(count: int, epoch: Epoch) -> Any:
+def told(count: int, epoch: LoaderPass) -> Any:
     for number in range(count):
         epoch.last, epoch.at = number == count - 1, number
         yield number
@@ -34,7 +34,7 @@ def told(count: int, epoch: Epoch) -> Any:
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_the_next_batch_is_on_its_way_before_one_is_handed_out(count: int) -> None:
-    side, epoch = NoStream(), Epoch("loader")
+    side, epoch = NoStream(), LoaderPass("loader")
     seen = []
     for batch in feeding._ahead(told(count, epoch), epoch, side):  # type: ignore[arg-type]
         seen.append((batch, epoch.last, epoch.at))
@@ -48,8 +48,8 @@ def test_the_next_batch_is_on_its_way_before_one_is_handed_out(count: int) -> No
 def test_nothing_is_touched_on_a_machine_without_an_accelerator() -> None:
     batches = iter([object()])
     if not torch.accelerator.is_available():
-        assert feeding.feed(batches, Epoch("loader"), "cpu", non_blocking=True) is batches
-    assert feeding.feed(batches, Epoch("loader"), None, non_blocking=True) is batches
+        assert feeding.feed(batches, LoaderPass("loader"), "cpu", non_blocking=True) is batches
+    assert feeding.feed(batches, LoaderPass("loader"), None, non_blocking=True) is batches
 
 
 def test_the_place_is_that_of_the_batch_in_hand_when_one_is_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ def test_the_place_is_that_of_the_batch_in_hand_when_one_is_ahead(monkeypatch: p
         "accel_data.loaders.loader.feed",
         lambda batches, epoch, device, non_blocking: feeding._ahead(batches, epoch, side),  # type: ignore[arg-type]
     )
-    clock = StepClock()
-    loader: Any = prepare_data_loader(DataLoader(RangeDataset(10), 2), clock=clock)
-    places = [(loader.state_dict()["consumed"], clock.end_of_dataloader) for _ in loader]
+    accumulation = AccumulationState()
+    loader: Any = prepare_data_loader(DataLoader(RangeDataset(10), 2), accumulation=accumulation)
+    places = [(loader.state_dict()["consumed"], accumulation.end_of_dataloader) for _ in loader]
     assert places == [(2, False), (4, False), (6, False), (8, False), (10, True)]

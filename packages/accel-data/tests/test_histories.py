@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from accel_data import DataLoaderDispatcher, SeedableRandomSampler, prepare_data_loader
-from accel_state import StepClock, Transport
+from accel_state import AccumulationState, Transport
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import Cases, MakeWorld, RangeDataset, RangeStream
@@ -133,7 +133,7 @@ def step_of(loaders: list[Any], parts: tuple[Tensor | None, ...]) -> list[int]:
     """What the job has in hand, in rank order, less what fills it up."""
     found = []
     for loader, part in zip(loaders, parts, strict=True):
-        tail = loader.clock.active.tail
+        tail = loader.accumulation.active.tail
         found += part.tolist()[: None if tail is None else tail.real[loader.where.index]] if part is not None else []
     return found
 
@@ -141,7 +141,11 @@ def step_of(loaders: list[Any], parts: tuple[Tensor | None, ...]) -> list[int]:
 def simulated(kind: str, n: int, size: int, world: int, every: int, ending: str) -> list[Any]:
     return [
         prepare_data_loader(
-            script(kind, n, size), num_processes=world, process_index=rank, ending=ending, clock=StepClock(every)
+            script(kind, n, size),
+            num_processes=world,
+            process_index=rank,
+            ending=ending,
+            accumulation=AccumulationState(every),
         )
         for rank in range(world)
     ]
@@ -204,10 +208,10 @@ def part_of_a_job(
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", message=".* samples are read again")
     transport: Transport = TorchDist() if torch.distributed.is_initialized() else Single()
-    clock = StepClock(every)
+    accumulation = AccumulationState(every)
     torch.manual_seed(10 if state is None else 99 + transport.rank)
     loader: Any = prepare_data_loader(
-        script(kind, N, size), transport=transport, clock=clock, dispatch_batches=dispatch
+        script(kind, N, size), transport=transport, accumulation=accumulation, dispatch_batches=dispatch
     )
     if dispatch and transport.size > 1:
         assert isinstance(loader, DataLoaderDispatcher)
@@ -216,7 +220,7 @@ def part_of_a_job(
     found: list[Step] = [[]]
     while loader.iteration < EPOCHS:
         for batch in loader:
-            due = clock.tick()
+            due = accumulation.tick()
             found[-1] += chain(*transport.all_gather_objects(batch.tolist()))
             torch.rand(3)
             if due:
@@ -277,7 +281,7 @@ def passes_of_a_job(
         for batch in loader:
             found.append(sorted(chain(*transport.all_gather_objects(batch.tolist()))))
             torch.rand(3)
-            if at_last and number == passes - 1 and loader.clock.end_of_dataloader:
+            if at_last and number == passes - 1 and loader.accumulation.end_of_dataloader:
                 return found, loader.state_dict()
     return found, loader.state_dict()
 

@@ -9,7 +9,7 @@ import torch
 from accel_data import IterableDatasetShard
 from accel_data.iterable.read_batch import ReadBatch, ReadCollate
 from accel_data.iterable.reader import Reader
-from accel_state import Tail
+from accel_state import BatchPadding
 from accel_testing import RangeStream
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
@@ -113,15 +113,17 @@ def test_the_epoch_is_passed_on_to_a_dataset_that_takes_it() -> None:
     assert dataset.epochs == [3]
 
 
-def read(n: int, batch_size: int | None, rank: int, *, drop_last: bool = False) -> list[tuple[Any, Tail | None]]:
+def read(
+    n: int, batch_size: int | None, rank: int, *, drop_last: bool = False
+) -> list[tuple[Any, BatchPadding | None]]:
     """The samples of each batch of one of two ranks, and what is real in it."""
     share = IterableDatasetShard(Sized(n), batch_size, drop_last, 2, rank)
     return [(batch.value, batch.tail) for batch in Reader(share)]
 
 
 def test_only_a_filled_round_has_a_tail() -> None:
-    assert read(6, 2, 1) == [([2, 3], None), ([0, 1], Tail((2, 0), (2, 2)))]
-    assert read(3, None, 0) == [(0, None), (2, Tail((1, 0), (1, 1)))]
+    assert read(6, 2, 1) == [([2, 3], None), ([0, 1], BatchPadding((2, 0), (2, 2)))]
+    assert read(3, None, 0) == [(0, None), (2, BatchPadding((1, 0), (1, 1)))]
     assert read(6, 2, 1, drop_last=True) == [([2, 3], None)]
 
 
@@ -130,7 +132,7 @@ def summed(samples: Iterable[int]) -> int:
 
 
 def test_a_collate_function_sees_samples_alone() -> None:
-    tail = Tail((2, 1), (2, 2))
+    tail = BatchPadding((2, 1), (2, 2))
     assert ReadCollate(summed)(ReadBatch([3, 4], 1, tail=tail)) == ReadBatch(7, 1, tail=tail)
     end = ReadBatch(None, 1, end=True)
     assert ReadCollate(summed)(end) is end
@@ -144,13 +146,13 @@ def test_tails_come_through_loader_workers(workers: int) -> None:
     # each worker reads the whole dataset, and ends with a filled-up round of its own
     last = list(loader)[-1]
     assert last.value.tolist() == [4, 0]
-    assert last.tail == Tail((1, 0), (2, 2))
+    assert last.tail == BatchPadding((1, 0), (2, 2))
 
 
 def test_a_batch_of_a_stream_can_be_pinned_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor + 100)  # pinning needs a GPU
-    pinned = ReadBatch({"x": torch.tensor([1]), "name": "a"}, 0, tail=Tail((1, 0), (1, 1))).pin_memory()
-    assert (pinned.value["x"].tolist(), pinned.value["name"], pinned.tail) == ([101], "a", Tail((1, 0), (1, 1)))
+    pinned = ReadBatch({"x": torch.tensor([1]), "name": "a"}, 0, tail=BatchPadding((1, 0), (1, 1))).pin_memory()
+    assert (pinned.value["x"].tolist(), pinned.value["name"], pinned.tail) == ([101], "a", BatchPadding((1, 0), (1, 1)))
 
 
 class Pinnable:

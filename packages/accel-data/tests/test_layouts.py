@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from accel_data import prepare_data_loader
-from accel_state import StepClock
+from accel_state import AccumulationState
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -187,16 +187,16 @@ def test_every_rank_gets_what_the_prose_says(
     found: list[list[Any]] = []
     real: int | None = None
     for rank in range(world):
-        clock = StepClock()
+        accumulation = AccumulationState()
         loader = prepare_data_loader(
             make(kind, n, size, drop_last),
             num_processes=world,
             process_index=rank,
             split_batches=split,
             even_batches=even,
-            clock=clock,
+            accumulation=accumulation,
         )
-        seen = [(batch.tolist(), clock.end_of_dataloader, clock.remainder) for batch in loader]
+        seen = [(batch.tolist(), accumulation.end_of_dataloader, accumulation.remainder) for batch in loader]
         found.append([batch for batch, _, _ in seen])
         assert [last for _, last, _ in seen] == [False] * (len(seen) - 1) + [True] * bool(seen)
         assert [left for _, _, left in seen[:-1]] == [0] * (len(seen) - 1)

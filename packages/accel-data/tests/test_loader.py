@@ -11,7 +11,7 @@ import pytest
 import torch
 from accel_data import DataLoaderShard, prepare_data_loader
 from accel_data.loaders.device_prefetch import feed
-from accel_state import Epoch, StepClock, Tail
+from accel_state import AccumulationState, BatchPadding, LoaderPass
 from accel_state.transports.single import Single
 from accel_testing import RangeDataset, RangeStream
 from torch import Tensor
@@ -68,85 +68,89 @@ class Named(Dataset[dict[str, Any]]):
 
 
 def prepared(
-    loader: DataLoader[Any], world: int = 2, rank: int = 0, clock: StepClock | None = None, **settings: Any
+    loader: DataLoader[Any],
+    world: int = 2,
+    rank: int = 0,
+    accumulation: AccumulationState | None = None,
+    **settings: Any,
 ) -> DataLoaderShard[Any]:
-    shard = prepare_data_loader(loader, num_processes=world, process_index=rank, clock=clock, **settings)
+    shard = prepare_data_loader(loader, num_processes=world, process_index=rank, accumulation=accumulation, **settings)
     assert isinstance(shard, DataLoaderShard)
     return shard
 
 
-def watched(loader: DataLoader[Any], clock: StepClock) -> Flags:
-    """Each batch, with what the clock says while it is used."""
-    return [(batch.tolist(), clock.end_of_dataloader, clock.remainder) for batch in loader]
+def watched(loader: DataLoader[Any], accumulation: AccumulationState) -> Flags:
+    """Each batch, with what the accumulation state says while it is used."""
+    return [(batch.tolist(), accumulation.end_of_dataloader, accumulation.remainder) for batch in loader]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.parametrize("source", ["map", "stream"])
 def test_the_last_batch_is_known_while_it_is_used_in_every_epoch(source: str, world: int, workers: int) -> None:
-    clock = StepClock()
+    accumulation = AccumulationState()
     # a stream is read by every loader worker: one of them makes the epoch that the map dataset has
     dataset: Any = RangeDataset(8 * world) if source == "map" else RangeStream(8 * world)
     count = min(workers, 1) if source == "stream" else workers
-    loader = prepared(DataLoader(dataset, batch_size=2, num_workers=count), world, 0, clock)
+    loader = prepared(DataLoader(dataset, batch_size=2, num_workers=count), world, 0, accumulation)
     for _ in range(3):
-        assert [last for _, last, _ in watched(loader, clock)] == [False, False, False, True]
-        assert (clock.active, clock.in_dataloader, clock.remainder) == (None, False, -1)
+        assert [last for _, last, _ in watched(loader, accumulation)] == [False, False, False, True]
+        assert (accumulation.active, accumulation.in_dataloader, accumulation.remainder) == (None, False, -1)
 
 
 @pytest.mark.parametrize("source", [RangeDataset, RangeStream])
-def test_the_clock_says_what_is_real_in_the_last_batch(source: Any) -> None:
-    clock = StepClock()
-    loader = prepared(DataLoader(source(11), batch_size=2), 2, 1, clock)
+def test_the_accumulation_state_says_what_is_real_in_the_last_batch(source: Any) -> None:
+    accumulation = AccumulationState()
+    loader = prepared(DataLoader(source(11), batch_size=2), 2, 1, accumulation)
     for _ in range(2):
-        assert watched(loader, clock) == [([2, 3], False, 0), ([6, 7], False, 0), ([10, 0], True, 3)]
+        assert watched(loader, accumulation) == [([2, 3], False, 0), ([6, 7], False, 0), ([10, 0], True, 3)]
 
 
 @pytest.mark.parametrize(("drop_last", "even"), [(True, True), (False, False)])
 def test_nothing_is_left_over_where_nothing_is_repeated(drop_last: bool, even: bool) -> None:
-    clock = StepClock()
-    loader = prepared(DataLoader(RangeDataset(11), 2, drop_last=drop_last), 2, 0, clock, even_batches=even)
-    assert {remainder for _, _, remainder in watched(loader, clock)} == {0}
+    accumulation = AccumulationState()
+    loader = prepared(DataLoader(RangeDataset(11), 2, drop_last=drop_last), 2, 0, accumulation, even_batches=even)
+    assert {remainder for _, _, remainder in watched(loader, accumulation)} == {0}
 
 
 def test_one_process_repeats_nothing() -> None:
-    clock = StepClock()
-    loader = prepared(DataLoader(RangeDataset(5), batch_size=2), 1, 0, clock)
-    assert watched(loader, clock) == [([0, 1], False, 0), ([2, 3], False, 0), ([4], True, 1)]
+    accumulation = AccumulationState()
+    loader = prepared(DataLoader(RangeDataset(5), batch_size=2), 1, 0, accumulation)
+    assert watched(loader, accumulation) == [([0, 1], False, 0), ([2, 3], False, 0), ([4], True, 1)]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_tail_is_whole_with_loader_workers_that_run_ahead(workers: int) -> None:
-    clock = StepClock()
-    loader = prepared(DataLoader(RangeDataset(11), batch_size=2, num_workers=workers), 2, 1, clock)
-    tails = [clock.active.tail for _ in loader if clock.active is not None]
-    assert tails == [None, None, Tail((2, 1), (2, 2))]
+    accumulation = AccumulationState()
+    loader = prepared(DataLoader(RangeDataset(11), batch_size=2, num_workers=workers), 2, 1, accumulation)
+    tails = [accumulation.active.tail for _ in loader if accumulation.active is not None]
+    assert tails == [None, None, BatchPadding((2, 1), (2, 2))]
 
 
 def test_an_inner_loop_is_the_active_one_until_it_ends() -> None:
-    clock = StepClock()
-    outer = prepared(DataLoader(RangeDataset(6), batch_size=1), 2, 0, clock)
-    inner = prepared(DataLoader(RangeDataset(3), batch_size=1), 2, 0, clock)
+    accumulation = AccumulationState()
+    outer = prepared(DataLoader(RangeDataset(6), batch_size=1), 2, 0, accumulation)
+    inner = prepared(DataLoader(RangeDataset(3), batch_size=1), 2, 0, accumulation)
     seen = []
     for _ in outer:
-        seen.append(("outer", clock.end_of_dataloader))
+        seen.append(("outer", accumulation.end_of_dataloader))
         for _ in inner:
-            assert clock.active_dataloader is inner
-            seen.append(("inner", clock.end_of_dataloader))
-        assert clock.active_dataloader is outer
+            assert accumulation.active_dataloader is inner
+            seen.append(("inner", accumulation.end_of_dataloader))
+        assert accumulation.active_dataloader is outer
     inside = [("inner", False), ("inner", True)]
     assert seen == [("outer", False), *inside, ("outer", False), *inside, ("outer", True), *inside]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_new_epoch_after_a_break_is_whole(workers: int) -> None:
-    clock = StepClock()
-    loader = prepared(DataLoader(RangeDataset(8), batch_size=1, num_workers=workers), 2, 0, clock)
+    accumulation = AccumulationState()
+    loader = prepared(DataLoader(RangeDataset(8), batch_size=1, num_workers=workers), 2, 0, accumulation)
     for batch in loader:
         assert batch.tolist() == [0]
         break
-    assert clock.active is None
-    assert watched(loader, clock) == [([0], False, 0), ([2], False, 0), ([4], False, 0), ([6], True, 0)]
+    assert accumulation.active is None
+    assert watched(loader, accumulation) == [([0], False, 0), ([2], False, 0), ([4], False, 0), ([6], True, 0)]
     assert loader.iteration == 2
 
 
@@ -154,38 +158,41 @@ def test_a_new_epoch_after_a_break_is_whole(workers: int) -> None:
 @pytest.mark.parametrize("world", [1, 2])
 def test_a_length_that_lies_changes_neither_batches_nor_flags(world: int, says: int) -> None:
     """S49: the end is where the data ends, whatever a sampler says."""
-    clock = StepClock()
-    loader = prepared(DataLoader(RangeDataset(6), batch_size=1, sampler=Liar(says)), world, 0, clock)
+    accumulation = AccumulationState()
+    loader = prepared(DataLoader(RangeDataset(6), batch_size=1, sampler=Liar(says)), world, 0, accumulation)
     expected = [([index], index == 6 - world, 0) for index in range(0, 6, world)]
-    assert watched(loader, clock) == expected
+    assert watched(loader, accumulation) == expected
 
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_an_endless_loader_can_be_left(world: int) -> None:
     """S50: a sampler without an end."""
-    clock = StepClock()
+    accumulation = AccumulationState()
     loaders: list[DataLoader[Any]] = [
         DataLoader(RangeDataset(6), batch_sampler=BatchSampler(Endless(), 2, False)),
         DataLoader(EndlessStream(), batch_size=2),
     ]
     for loader in loaders:
-        shard = prepared(loader, world, 0, clock)
+        shard = prepared(loader, world, 0, accumulation)
         step = 2 * world
         assert [batch.tolist() for batch in islice(shard, 2)] == [[0, 1], [step, step + 1]]
         gc.collect()
-        assert not clock.in_dataloader
+        assert not accumulation.in_dataloader
 
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_persistent_workers_serve_every_epoch(world: int) -> None:
-    clock = StepClock()
+    accumulation = AccumulationState()
     loader = prepared(
-        DataLoader(RangeDataset(4 * world), batch_size=2, num_workers=1, persistent_workers=True), world, 0, clock
+        DataLoader(RangeDataset(4 * world), batch_size=2, num_workers=1, persistent_workers=True),
+        world,
+        0,
+        accumulation,
     )
-    first = watched(loader, clock)
+    first = watched(loader, accumulation)
     process = loader._iterator._workers[0].pid  # type: ignore[union-attr] # there is one, after a pass
     assert first == [([0, 1], False, 0), ([2 * world, 2 * world + 1], True, 0)]
-    assert watched(loader, clock) == first
+    assert watched(loader, accumulation) == first
     assert loader._iterator._workers[0].pid == process  # type: ignore[union-attr] # as above
 
 
@@ -194,10 +201,10 @@ def test_persistent_workers_serve_every_epoch(world: int) -> None:
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_loader_that_nobody_has_is_gone_at_once(workers: int, dispatched: bool, due: bool) -> None:
     """Workers that live on wait for seconds for the end of a loader that only a collection of garbage finds."""
-    clock = StepClock()
+    accumulation = AccumulationState()
     made: Any = RangeStream(8) if dispatched else RangeDataset(8)
     plain = DataLoader(made, 2, num_workers=workers, persistent_workers=workers > 0)
-    loader: Any = prepare_data_loader(plain, clock=clock, dispatch_batches=dispatched, transport=Single())
+    loader: Any = prepare_data_loader(plain, accumulation=accumulation, dispatch_batches=dispatched, transport=Single())
     del plain
     gc.collect()
     gc.disable()
@@ -205,7 +212,7 @@ def test_a_loader_that_nobody_has_is_gone_at_once(workers: int, dispatched: bool
         for _ in range(2):
             for _ in loader:
                 loader.state_dict()
-                clock.due = due  # a pass that ends inside of a window is remembered
+                accumulation.due = due  # a pass that ends inside of a window is remembered
         known = weakref.ref(loader)
         del loader
         assert known() is None
@@ -248,7 +255,7 @@ class Recorded:
 
 def test_whatever_has_a_to_is_moved() -> None:
     thing = Recorded()
-    assert list(feed(iter([[thing]]), Epoch("loader"), "meta", non_blocking=True)) == [[thing]]
+    assert list(feed(iter([[thing]]), LoaderPass("loader"), "meta", non_blocking=True)) == [[thing]]
     assert thing.went == [(torch.device("meta"),)]
 
 
@@ -256,12 +263,12 @@ def test_whatever_has_a_to_is_moved() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_prepared_loader_survives_pickling(stream: bool, world: int) -> None:
     dataset: Any = RangeStream(5) if stream else RangeDataset(5)
-    loader = prepared(DataLoader(dataset, batch_size=2), world, world - 1, StepClock())
+    loader = prepared(DataLoader(dataset, batch_size=2), world, world - 1, AccumulationState())
     expected = [batch.tolist() for batch in loader]
     twin = pickle.loads(pickle.dumps(loader))  # its own bytes, as a spawned process gets a loader
     assert [batch.tolist() for batch in twin] == expected
     assert stream or len(twin) == len(loader)
-    assert (twin.iteration, watched(twin, twin.clock)[-1][1]) == (2, True)
+    assert (twin.iteration, watched(twin, twin.accumulation)[-1][1]) == (2, True)
 
 
 def test_a_shuffled_prepared_loader_survives_pickling() -> None:
@@ -273,7 +280,7 @@ def test_a_shuffled_prepared_loader_survives_pickling() -> None:
 
 def test_a_prepared_loader_survives_pickling_in_a_pass_over_a_sampler_that_is_read() -> None:
     sampler = SubsetRandomSampler(range(8), generator=torch.Generator().manual_seed(3))
-    loader = prepared(DataLoader(RangeDataset(8), batch_size=2, sampler=sampler), 1, 0, StepClock())
+    loader = prepared(DataLoader(RangeDataset(8), batch_size=2, sampler=sampler), 1, 0, AccumulationState())
     for _ in loader:
         twin = pickle.loads(pickle.dumps(loader.share))  # its own bytes
     assert sorted(number for batch in twin for number in batch) == list(range(8))
@@ -316,12 +323,12 @@ def test_the_total_length_is_that_of_the_dataset(world: int) -> None:
 
 
 def test_a_loader_that_was_left_can_be_collected() -> None:
-    clock = StepClock()
-    loader = prepared(DataLoader(RangeDataset(8), batch_size=2), clock=clock)
+    accumulation = AccumulationState()
+    loader = prepared(DataLoader(RangeDataset(8), batch_size=2), accumulation=accumulation)
     iterator = iter(loader)
     next(iterator)
     gone = weakref.ref(loader)
     del loader, iterator
     gc.collect()
     assert gone() is None
-    assert clock.active is None
+    assert accumulation.active is None

@@ -38,12 +38,12 @@ def unseeded_runs(kind: str, workers: int, runs: int) -> list[list[list[int]]]:
         torch.seed()
         random.seed()
         loader = prepare_data_loader(script(kind, workers), transport=TorchDist(), ending="exact")
-        clock = loader.clock  # type: ignore[attr-defined]
+        accumulation = loader.accumulation  # type: ignore[attr-defined]
         served = []
         for _ in range(2):
             ids: list[int] = []
             for batch in loader:
-                tail = clock.active.tail
+                tail = accumulation.active.tail
                 ids += batch.tolist()[: None if tail is None else tail.real[TorchDist().rank]]
             served.append(ids)
             torch.rand(TorchDist().rank)
@@ -87,10 +87,10 @@ class SeedStream(IterableDataset[Tensor]):
         return (Seeds()[number] for number in range(self.index, 24, self.of))
 
 
-Epoch = list[list[float]]
+LoaderPass = list[list[float]]
 
 
-def seeded_epochs(kind: str, workers: int, seeds: str, state: Any, stop: int | None) -> tuple[list[Epoch], Any]:
+def seeded_epochs(kind: str, workers: int, seeds: str, state: Any, stop: int | None) -> tuple[list[LoaderPass], Any]:
     """The samples of two epochs, or of the first `stop` batches of one and the state after them."""
     transport = TorchDist()
     seed = {"same": 5, "each its own": 5 + transport.rank, "a new process": 99 + transport.rank}[seeds]
@@ -101,7 +101,7 @@ def seeded_epochs(kind: str, workers: int, seeds: str, state: Any, stop: int | N
     )
     if state is not None:
         loader.load_state_dict(state)
-    epochs: list[Epoch] = []
+    epochs: list[LoaderPass] = []
     for _ in range(2):
         epochs.append([])
         for number, batch in enumerate(loader, start=1):
@@ -111,7 +111,7 @@ def seeded_epochs(kind: str, workers: int, seeds: str, state: Any, stop: int | N
     return epochs, loader.state_dict()
 
 
-def seeds_of(epoch: Epoch) -> set[float]:
+def seeds_of(epoch: LoaderPass) -> set[float]:
     return {sample[1] for sample in epoch}
 
 

@@ -15,7 +15,7 @@ from accel_data.sharding.rank_slices import (
     slices_of_samples,
     with_last,
 )
-from accel_state import Tail
+from accel_state import BatchPadding
 
 
 def endless() -> Iterator[int]:
@@ -38,20 +38,20 @@ def test_two_flags_of_a_loader_name_one_ending() -> None:
 def test_only_a_part_of_a_filled_round_has_a_tail() -> None:
     first, last = slices_of_samples(range(10), DataRank(1, 3), rows=2, ending=Ending.REPEAT)
     assert first == RankSlice([2, 3], None)
-    assert last == RankSlice([8, 9], Tail((2, 2, 0), (2, 2, 2)))
+    assert last == RankSlice([8, 9], BatchPadding((2, 2, 0), (2, 2, 2)))
 
 
 def test_the_tail_says_how_many_samples_of_each_rank_are_real() -> None:
     tails = [
         list(slices_of_samples(range(5), DataRank(rank, 4), rows=2, ending=Ending.REPEAT))[-1].tail for rank in (0, 3)
     ]
-    assert tails == [Tail((2, 2, 1, 0), (2, 2, 2, 2))] * 2
+    assert tails == [BatchPadding((2, 2, 1, 0), (2, 2, 2, 2))] * 2
     assert [tail.total for tail in tails if tail is not None] == [5, 5]
 
 
 def test_a_stream_shorter_than_a_round_goes_round_and_round() -> None:
     parts = [list(slices_of_samples([7], DataRank(rank, 3), rows=2, ending=Ending.REPEAT)) for rank in range(3)]
-    assert parts == [[RankSlice([7, 7], Tail((1, 0, 0), (2, 2, 2)))]] * 3
+    assert parts == [[RankSlice([7, 7], BatchPadding((1, 0, 0), (2, 2, 2)))]] * 3
 
 
 @pytest.mark.parametrize("ending", [Ending.DROP, Ending.UNEVEN])
@@ -70,7 +70,7 @@ def test_nothing_that_is_dropped_or_uneven_has_a_tail(ending: Ending) -> None:
 def test_whole_batches_that_vary_are_repeated_whole() -> None:
     batches = [[0, 1, 2], [3], [4, 5]]
     parts = list(slices_of_batches(batches, DataRank(1, 2), ending=Ending.REPEAT))
-    assert parts == [RankSlice([3], None), RankSlice([0, 1, 2], Tail((2, 0), (2, 3)))]
+    assert parts == [RankSlice([3], None), RankSlice([0, 1, 2], BatchPadding((2, 0), (2, 3)))]
 
 
 def dealt_batches(
@@ -85,13 +85,13 @@ def test_a_short_last_batch_of_a_full_round_is_filled_up_too() -> None:
     for rank, last in enumerate(([4, 5], [6, 0])):
         found, order = dealt_batches([[0, 1], [2, 3], [4, 5], [6]], DataRank(rank, 2), 2, Ending.REPEAT)
         assert list(found)[-1] == last
-        assert (order.last, order.tail) == (2, Tail((2, 1), (2, 2)))
+        assert (order.last, order.tail) == (2, BatchPadding((2, 1), (2, 2)))
 
 
 def test_a_short_last_batch_of_a_full_round_stays_as_it_is_if_parts_may_differ() -> None:
     found, order = dealt_batches([[0, 1], [2, 3], [4, 5], [6]], DataRank(1, 2), 2, Ending.EXACT)
     assert list(found) == [[2, 3], [6]]
-    assert (order.last, order.tail) == (2, Tail((2, 1), (2, 1)))
+    assert (order.last, order.tail) == (2, BatchPadding((2, 1), (2, 1)))
 
 
 def test_a_round_is_the_last_that_counts_if_the_next_is_dropped() -> None:
@@ -113,12 +113,12 @@ def test_a_short_batch_in_the_middle_is_left_as_it_is() -> None:
 def test_a_short_batch_in_the_middle_of_the_last_round_is_filled_up_and_counted(rank: int) -> None:
     found, order = dealt_batches([[0, 1], [2], [3], [4]], DataRank(rank, 3), 2, Ending.REPEAT)
     assert list(found)[-1] == [[4, 0], [1, 2], [3, 0]][rank]
-    assert order.tail == Tail((1, 0, 0), (2, 2, 2))
+    assert order.tail == BatchPadding((1, 0, 0), (2, 2, 2))
 
 
 def test_a_batch_that_is_no_sequence_counts_as_one_sample() -> None:
     parts = list(slices_of_batches([10, 11, 12], DataRank(1, 2), ending=Ending.REPEAT))
-    assert parts == [RankSlice(11), RankSlice(10, Tail((1, 0), (1, 1)))]
+    assert parts == [RankSlice(11), RankSlice(10, BatchPadding((1, 0), (1, 1)))]
 
 
 def test_an_endless_stream_is_dealt_as_it_comes() -> None:

@@ -11,7 +11,6 @@ import numpy
 import pytest
 import torch
 from accel_data import DataLoaderShard, SeedableRandomSampler, prepare_data_loader
-from accel_state import StepClock
 from accel_testing import Cases
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -257,9 +256,7 @@ def prepared(case: Case, seed: int | None = None) -> list[DataLoaderShard[Any]]:
     numpy.random.seed(seed)
     loaders = []
     for rank in range(case.world):
-        loader = prepare_data_loader(
-            made(case), num_processes=case.world, process_index=rank, ending=case.ending, clock=StepClock()
-        )
+        loader = prepare_data_loader(made(case), num_processes=case.world, process_index=rank, ending=case.ending)
         assert isinstance(loader, DataLoaderShard)
         loaders.append(loader)
     return loaders
@@ -293,7 +290,7 @@ def events(case: Case, loaders: list[DataLoaderShard[Any]], epoch: int = 0, done
 def real(loader: DataLoaderShard[Any], batch: Tensor) -> list[int]:
     """What a rank has in hand, less what only fills it up."""
     ids: list[int] = batch.reshape(-1).tolist()
-    tail = loader.clock.active.tail if loader.clock.active is not None else None
+    tail = loader.accumulation.active.tail if loader.accumulation.active is not None else None
     return ids if tail is None else ids[: tail.real[loader.where.index]]
 
 

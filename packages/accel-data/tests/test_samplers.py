@@ -8,7 +8,7 @@ import pytest
 import torch
 from accel_data import BatchSamplerShard, SeedableRandomSampler
 from accel_data.sharding.batch_sampler_shard import follows_torch, innermost_sampler
-from accel_state import Tail
+from accel_state import BatchPadding
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, SequentialSampler, TensorDataset
 
 Batches = list[list[int]]
@@ -251,7 +251,7 @@ def test_the_last_batch_is_known_before_it_is_yielded_and_forgotten_in_the_next_
     shard = BatchSamplerShard(cut(5, 2), 2, 1)
     for _ in range(2):
         known = [(shard.newest().last, shard.newest().tail) for _ in shard]
-        assert known[-1] == (2, Tail((1, 0), (2, 2)))
+        assert known[-1] == (2, BatchPadding((1, 0), (2, 2)))
 
 
 def test_a_length_that_lies_changes_nothing_that_is_dealt() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from accel_data import prepare_data_loader
 from accel_ops import gather_for_metrics
-from accel_state import StepClock
+from accel_state import AccumulationState
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakeWorld
 from torch import Tensor
@@ -127,17 +127,18 @@ def reads_in(folder: Path) -> list[int]:
 
 def served(dataset: Any, size: int, workers: int, ending: str = "pad", dispatch: bool | None = None) -> Found:
     """This rank's batches of an epoch, and what metrics hold of them unless ranks may differ."""
-    transport, clock = TorchDist(), StepClock()
+    transport, window = TorchDist(), AccumulationState()
     plain = DataLoader[Tensor](dataset, batch_size=size, num_workers=workers)
-    loader = prepare_data_loader(plain, ending=ending, dispatch_batches=dispatch, transport=transport, clock=clock)
+    settings: dict[str, Any] = {"ending": ending, "dispatch_batches": dispatch}
+    loader = prepare_data_loader(plain, transport=transport, accumulation=window, **settings)
     batches, metrics, lasts = [], [], []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for batch in loader:
             batches.append(batch.tolist())
-            lasts.append(clock.end_of_dataloader)
+            lasts.append(window.end_of_dataloader)
             if ending != "join":
-                metrics += gather_for_metrics(batch, transport, clock.active).tolist()
+                metrics += gather_for_metrics(batch, transport, window.active).tolist()
     transport.barrier()
     assert lasts == [False] * (len(batches) - 1) + [True] * bool(batches)
     return batches, metrics
@@ -202,9 +203,9 @@ def test_uneven_shards_end_under_every_policy(world: MakeWorld, lengths: list[in
 
 
 def counted(lengths: list[int], ending: str) -> tuple[int, list[int]]:
-    transport, clock = TorchDist(), StepClock()
-    loader = prepare_data_loader(DataLoader(Lengths(lengths), 4), ending=ending, transport=transport, clock=clock)
-    found = [gather_for_metrics(batch, transport, clock.active).tolist() for batch in loader]
+    transport, window, plain = TorchDist(), AccumulationState(), DataLoader(Lengths(lengths), 4)
+    loader = prepare_data_loader(plain, ending=ending, transport=transport, accumulation=window)
+    found = [gather_for_metrics(batch, transport, window.active).tolist() for batch in loader]
     return len(found), list(chain.from_iterable(found))
 
 
@@ -218,15 +219,15 @@ def test_a_rank_without_a_sample_is_served_what_does_not_count(world: MakeWorld,
 
 def passed(lengths: list[int], size: int, ending: str, stop: int, state: Any) -> tuple[list[int], Any]:
     """What metrics hold of a pass that begins at a state, up to a number of batches, and the state there."""
-    transport, clock, metrics = TorchDist(), StepClock(), list[int]()
+    transport, window, metrics = TorchDist(), AccumulationState(), list[int]()
     plain = DataLoader(Lengths(lengths), batch_size=size)
-    loader: Any = prepare_data_loader(plain, ending=ending, transport=transport, clock=clock)
+    loader: Any = prepare_data_loader(plain, ending=ending, transport=transport, accumulation=window)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # these shards are read again up to their places
         if state is not None:
             loader.load_state_dict(state)
         for number, batch in enumerate(loader, start=1):
-            metrics += gather_for_metrics(batch, transport, clock.active).tolist()
+            metrics += gather_for_metrics(batch, transport, window.active).tolist()
             if number == stop:
                 return metrics, loader.state_dict()
     return metrics, None
@@ -292,13 +293,12 @@ def begun(dataset: Any, workers: int, batches: int) -> tuple[list[list[int]], di
 
 
 def continued(dataset: Any, size: int, workers: int, state: dict[str, Any]) -> list[list[int]]:
-    clock = StepClock()
     plain = DataLoader(dataset, batch_size=size, num_workers=workers)
-    loader: Any = prepare_data_loader(plain, transport=TorchDist(), clock=clock)
+    loader: Any = prepare_data_loader(plain, transport=TorchDist())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         loader.load_state_dict(state)
-        return [sorted(gather_for_metrics(batch, TorchDist(), clock.active).tolist()) for batch in loader]
+        return [sorted(gather_for_metrics(one, TorchDist(), loader.accumulation.active).tolist()) for one in loader]
 
 
 @pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (2, 0), (4, 0), (2, 2)])
@@ -322,15 +322,15 @@ def test_shards_that_know_their_place_read_nothing_again(
 
 
 def elements(lengths: list[int], rows: int | None, ending: str) -> tuple[int, list[int]]:
-    transport, clock = TorchDist(), StepClock()
+    transport, window = TorchDist(), AccumulationState()
     plain = DataLoader(Lengths(lengths, rows=rows), batch_size=None)
-    loader = prepare_data_loader(plain, ending=ending, transport=transport, clock=clock)
+    loader = prepare_data_loader(plain, ending=ending, transport=transport, accumulation=window)
     count, metrics = 0, []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for batch in loader:
             count += 1
-            metrics += gather_for_metrics(batch.view(-1), transport, clock.active).tolist()
+            metrics += gather_for_metrics(batch.view(-1), transport, window.active).tolist()
     return count, sorted(metrics)
 
 
@@ -347,9 +347,9 @@ def test_elements_that_are_batches_are_served_whole(
 
 
 def worded(lengths: list[int], kind: str, ending: str) -> tuple[int, list[str]]:
-    transport, clock = TorchDist(), StepClock()
+    transport, window = TorchDist(), AccumulationState()
     plain = DataLoader(Lengths(lengths), batch_size=2, collate_fn=Words(kind))
-    loader = prepare_data_loader(plain, ending=ending, transport=transport, clock=clock)
+    loader = prepare_data_loader(plain, ending=ending, transport=transport, accumulation=window)
     count, metrics = 0, []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -358,7 +358,7 @@ def worded(lengths: list[int], kind: str, ending: str) -> tuple[int, list[str]]:
             words = batch if kind == "words" else batch["words"]
             if kind != "words":
                 assert words == [str(one) for one in batch["id"].tolist()]
-            metrics += gather_for_metrics(words, transport, clock.active, use_gather_object=True)
+            metrics += gather_for_metrics(words, transport, window.active, use_gather_object=True)
     return count, sorted(metrics, key=int)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from accel_data import SeedableRandomSampler, prepare_data_loader
-from accel_state import StepClock
+from accel_state import AccumulationState
 from accel_testing import RangeDataset, RangeStream
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
@@ -62,8 +62,8 @@ class Job:
 
     def __init__(self, kind: str, flush: bool, state: dict[str, Any] | None, seed: int) -> None:
         torch.manual_seed(seed)
-        self.clock = StepClock(EVERY, at_epoch_end="flush" if flush else "carry")
-        loader: Any = prepare_data_loader(MAKE[kind](), clock=self.clock)
+        self.accumulation = AccumulationState(EVERY, at_epoch_end="flush" if flush else "carry")
+        loader: Any = prepare_data_loader(MAKE[kind](), accumulation=self.accumulation)
         self.loader = loader
         self.steps: list[list[int]] = []
         if state is not None:
@@ -73,7 +73,7 @@ class Job:
         window: list[int] = []
         while self.loader.iteration < EPOCHS:
             for batch in self.loader:
-                due = self.clock.tick()
+                due = self.accumulation.tick()
                 window = window + batch.tolist()
                 if due:
                     self.steps.append(window)
@@ -109,11 +109,11 @@ def test_evaluation_inside_a_window_changes_nothing(flush: bool) -> None:
     for _ in whole.micro_batches():
         pass
     job = Job("shuffled", flush, None, 1)
-    inner = prepare_data_loader(DataLoader(RangeDataset(6), 1), clock=job.clock)
+    inner = prepare_data_loader(DataLoader(RangeDataset(6), 1), accumulation=job.accumulation)
     for number, _ in enumerate(job.micro_batches(), start=1):
-        due = job.clock.due
+        due = job.accumulation.due
         for _ in inner:
-            assert job.clock.due == due
+            assert job.accumulation.due == due
             if number % 2:
                 break
         done, state = len(job.steps), job.loader.state_dict()

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 from accel.gradients import Gradients
-from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, GradientWindow
+from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, WindowScaler
 from accel_data import DataLoaderShard
 from accel_parallel.strategies._replicated import Replicated
-from accel_state import StepClock
+from accel_state import AccumulationState
 from accel_verify.runner import RunComparison
 
 DIGITS = Path(__file__).parents[3] / "docs" / "examples" / "digits.py"
@@ -63,8 +63,8 @@ def test_plain_pytorch_uses_none_of_the_step_code(
         monkeypatch.setattr(kind, "__init__", refuse)
     for owner, name in (
         (Gradients, "share"),
-        (GradientWindow, "share"),
-        (StepClock, "tick"),
+        (WindowScaler, "share"),
+        (AccumulationState, "tick"),
         (Replicated, "clip_norm"),
     ):
         monkeypatch.setattr(owner, name, refuse)

@@ -14,11 +14,11 @@ from accel import Accelerator, GradientAccumulationPlugin
 from accel.gradients import Gradients
 from accel.preparation import Preparer
 from accel.training import TrainingStep
-from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, GradientWindow, LossScaler
+from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, LossScaler, WindowScaler
 from accel_data import DataLoaderShard
 from accel_parallel.strategies._replicated import Replicated
 from accel_parallel.strategies.ddp import Ddp
-from accel_state import StepClock
+from accel_state import AccumulationState
 from accel_state.transports.single import Single
 from accel_verify.runner import RunComparison
 from torch import nn
@@ -67,12 +67,12 @@ def loss_is_not_divided() -> Replacement:
 @mistake(HALF)
 def loss_is_divided_twice() -> Replacement:
     share = Gradients.share
-    return Gradients, {"share": lambda self, loss, weight: share(self, loss, weight) / self._parts.clock.every}
+    return Gradients, {"share": lambda self, loss, weight: share(self, loss, weight) / self._parts.accumulation.every}
 
 
 @mistake("it is 0.25 times that of plain PyTorch", **SHORT)
 def short_window_is_divided_by_the_full_length() -> Replacement:
-    return Gradients, {"share": lambda self, loss, weight: loss / self._parts.clock.every}
+    return Gradients, {"share": lambda self, loss, weight: loss / self._parts.accumulation.every}
 
 
 @mistake(FIRST, weights=True)
@@ -81,14 +81,14 @@ def weight_is_ignored() -> Replacement:
     return Gradients, {"share": lambda self, loss, weight: share(self, loss, None)}
 
 
-def by_weight(change: Callable[[GradientWindow], None]) -> Replacement:
-    original = GradientWindow._by_weight
+def by_weight(change: Callable[[WindowScaler], None]) -> Replacement:
+    original = WindowScaler._by_weight
 
-    def mutated(self: GradientWindow, loss: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def mutated(self: WindowScaler, loss: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         change(self)
         return original(self, loss, weight)
 
-    return GradientWindow, {"_by_weight": mutated}
+    return WindowScaler, {"_by_weight": mutated}
 
 
 @mistake(FIRST, weights=True)
@@ -103,7 +103,7 @@ def weights_of_earlier_micro_batches_are_ignored() -> Replacement:
 
 @mistake(FIRST, weights=True)
 def earlier_micro_batches_are_not_weighed() -> Replacement:
-    return GradientWindow, {"_rescale": lambda self, factor: None}
+    return WindowScaler, {"_rescale": lambda self, factor: None}
 
 
 # How gradients travel.
@@ -182,9 +182,9 @@ def zero_grad_never_clears() -> Replacement:
 @mistake("step 1: micro-batches", ranks=1)
 def optimizer_steps_inside_a_window() -> Replacement:
     def step(self: AcceleratedOptimizer, closure: Any = None) -> None:
-        due, self.clock.due = self.clock.due, True  # or the guard would refuse
+        due, self.accumulation.due = self.accumulation.due, True  # or the guard would refuse
         self.optimizer.step()
-        self.clock.due = due
+        self.accumulation.due = due
 
     return AcceleratedOptimizer, {"step": step}
 
@@ -192,7 +192,7 @@ def optimizer_steps_inside_a_window() -> Replacement:
 @mistake("step 2: micro-batches")
 def every_second_step_is_left_out() -> Replacement:
     step = AcceleratedOptimizer.step
-    return AcceleratedOptimizer, {"step": lambda self, closure=None: step(self) if self.clock.steps % 2 else None}
+    return AcceleratedOptimizer, {"step": lambda self, closure=None: self.accumulation.steps % 2 and step(self)}
 
 
 @mistake("step 2: micro-batches")
@@ -207,7 +207,7 @@ def parameters_are_rounded_after_a_step() -> Replacement:
 
     def mutated(self: AcceleratedOptimizer, closure: Any = None) -> None:
         step(self)
-        for parameter in self.param_groups[0]["params"] if self.clock.due else ():
+        for parameter in self.param_groups[0]["params"] if self.accumulation.due else ():
             parameter.data = parameter.data.to(torch.bfloat16).to(torch.float32)
 
     return AcceleratedOptimizer, {"step": mutated}
@@ -215,8 +215,8 @@ def parameters_are_rounded_after_a_step() -> Replacement:
 
 @mistake("step 1: micro-batches")
 def windows_are_too_long() -> Replacement:
-    made = StepClock.__init__
-    return StepClock, {"__init__": lambda self, every, **options: made(self, every + 1, **options)}
+    made = AccumulationState.__init__
+    return AccumulationState, {"__init__": lambda self, every, **options: made(self, every + 1, **options)}
 
 
 @mistake("step 2: micro-batches", **SHORT)
@@ -237,7 +237,7 @@ def schedule_step(times: Callable[[AcceleratedScheduler], int]) -> Replacement:
 
 @mistake("step 2: learning rate of group 0")
 def schedule_advances_once() -> Replacement:
-    return schedule_step(lambda self: int(self.clock.due))
+    return schedule_step(lambda self: int(self.accumulation.due))
 
 
 @mistake("step 1: learning rate of group 0")
@@ -247,12 +247,12 @@ def schedule_advances_inside_a_window() -> Replacement:
 
 @mistake("step 2: learning rate of group 0")
 def schedule_is_a_step_late() -> Replacement:
-    return schedule_step(lambda self: 2 if self.clock.due and self.clock.steps > 1 else 0)
+    return schedule_step(lambda self: 2 if self.accumulation.due and self.accumulation.steps > 1 else 0)
 
 
 @mistake("step 2: learning rate of group 0", precision="fp16", scale=2.0**24)
 def schedule_advances_after_a_skipped_step() -> Replacement:
-    return schedule_step(lambda self: 2 * self.clock.due)
+    return schedule_step(lambda self: 2 * self.accumulation.due)
 
 
 # What the optimizer has, and in which format.

@@ -7,18 +7,18 @@ from accel_amp.precisions import PRECISIONS, Precision
 from accel_amp.scaler import LossScaler
 from accel_amp.scheduler import AcceleratedScheduler
 from accel_amp.unprepared_guard import UnpreparedGuard
-from accel_amp.window import GradientWindow
+from accel_amp.window_scaling import WindowScaler
 
 __all__ = [
     "PRECISIONS",
     "AcceleratedOptimizer",
     "AcceleratedScheduler",
     "AutocastForward",
-    "GradientWindow",
     "LossScaler",
     "Precision",
     "PrecisionPolicy",
     "UnpreparedGuard",
+    "WindowScaler",
     "autocast",
     "unwrap_forward",
     "wrap_forward",

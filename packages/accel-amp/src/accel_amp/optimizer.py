@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from accel_state import StepClock
+from accel_state import AccumulationState
 from torch.optim import Optimizer
 
 from accel_amp.scaler import LossScaler
@@ -28,7 +28,7 @@ class AcceleratedOptimizer(Optimizer):
         device_placement: bool = True,
         scaler: LossScaler | None = None,
         *,
-        clock: StepClock | None = None,
+        accumulation: AccumulationState | None = None,
         step_boundary: Callable[[], None] | None = None,
     ) -> None:
         if not isinstance(optimizer, Optimizer):
@@ -38,7 +38,7 @@ class AcceleratedOptimizer(Optimizer):
         # Optimizer.__init__ would build groups and state of its own: everything is the inner optimizer's.
         self.optimizer = optimizer
         self.scaler = scaler
-        self.clock = clock or StepClock()
+        self.accumulation = accumulation or AccumulationState()
         self.step_was_skipped = False
         #: steps that were taken
         self.steps = 0
@@ -46,7 +46,7 @@ class AcceleratedOptimizer(Optimizer):
         self.on_step: Callable[[AcceleratedOptimizer], None] | None = None
         # whether the gradients have had their step; and whether they were to be cleared without one
         self._spent, self._given_up = False, False
-        self._dropped = self.clock.dropped
+        self._dropped = self.accumulation.dropped
         self._warned = False
         self._boundary = step_boundary
         if scaler is not None:
@@ -104,15 +104,15 @@ class AcceleratedOptimizer(Optimizer):
 
         Raises: ValueError for a closure, which would not see the micro-batches before, when there are some.
         """
-        if closure is not None and self.clock.every > 1:
+        if closure is not None and self.accumulation.every > 1:
             raise ValueError(
-                f"step(closure) with gradient_accumulation_steps={self.clock.every}: a closure computes the loss of one"
-                " micro-batch; compute that of all of them in it, and set the number to 1"
+                f"step(closure) with gradient_accumulation_steps={self.accumulation.every}: a closure computes the"
+                " loss of one micro-batch; compute that of all of them in it, and set the number to 1"
             )
-        clock = self.clock
-        if not clock.due:
+        accumulation = self.accumulation
+        if not accumulation.due:
             return None
-        if clock.inside and clock.shared != clock.windows:
+        if accumulation.inside and accumulation.shared != accumulation.windows:
             self._warn_of_no_loss()
         if self.scaler is not None:
             self.step_was_skipped = not self.scaler.step(self.optimizer, closure)
@@ -128,7 +128,7 @@ class AcceleratedOptimizer(Optimizer):
         return loss
 
     def _warn_of_no_loss(self) -> None:
-        if not self._warned and self.clock.every > 1:
+        if not self._warned and self.accumulation.every > 1:
             self._warned = True
             logger.warning(
                 "%s steps, and no loss of its window went through accelerator.backward(loss), which divides by the"
@@ -141,22 +141,22 @@ class AcceleratedOptimizer(Optimizer):
         if self._spent:
             self._clear(set_to_none)
             return
-        clock = self.clock
-        alone = clock.every == 1 or not clock.waiting  # no window, or nobody counts its micro-batches
-        if (clock.due and alone) or self._dropped != clock.dropped:
+        accumulation = self.accumulation
+        alone = accumulation.every == 1 or not accumulation.waiting  # no window, or nobody counts its micro-batches
+        if (accumulation.due and alone) or self._dropped != accumulation.dropped:
             self._clear(set_to_none)
-        elif clock.due:
+        elif accumulation.due:
             self._given_up = (
                 True  # unless a step follows: this may stand before the last backward, or in place of a step
             )
 
     def begin_window(self) -> None:
         """Clears what was to be cleared in the last window and had no step there, or was thrown away with it."""
-        if self._given_up or self._dropped != self.clock.dropped:
+        if self._given_up or self._dropped != self.accumulation.dropped:
             self._clear()
 
     def _clear(self, set_to_none: bool = True) -> None:
-        self._spent, self._given_up, self._dropped = False, False, self.clock.dropped
+        self._spent, self._given_up, self._dropped = False, False, self.accumulation.dropped
         self.optimizer.zero_grad(set_to_none=set_to_none)
         if self.scaler is not None:
             self.scaler.discard(self.optimizer)

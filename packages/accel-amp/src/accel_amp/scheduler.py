@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from accel_state import StepClock
+from accel_state import AccumulationState
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
 from accel_amp.optimizer import AcceleratedOptimizer
@@ -27,13 +27,13 @@ class AcceleratedScheduler:
         split_batches: bool = False,
         *,
         num_processes: int = 1,
-        clock: StepClock | None = None,
+        accumulation: AccumulationState | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.optimizers = [optimizers] if isinstance(optimizers, AcceleratedOptimizer) else list(optimizers)
         self.step_with_optimizer = step_with_optimizer
         self.split_batches = split_batches
-        self.clock = clock or StepClock()
+        self.accumulation = accumulation or AccumulationState()
         self._advance = 1 if split_batches else num_processes
         #: how many steps it has in all, where it says so
         self._total: int | None = scheduler.total_steps if isinstance(scheduler, OneCycleLR) else None
@@ -43,7 +43,7 @@ class AcceleratedScheduler:
     def step(self, *args: Any, **kwargs: Any) -> None:
         """Advances the schedule if its optimizers have stepped."""
         if not self._always:
-            if not self.clock.due:
+            if not self.accumulation.due:
                 return
             for optimizer in self.optimizers:
                 if optimizer.step_was_skipped:

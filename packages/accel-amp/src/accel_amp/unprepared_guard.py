@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, final
 
 import torch
-from accel_state import StepClock
+from accel_state import AccumulationState
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
@@ -22,8 +22,8 @@ class UnpreparedGuard:
     Within a window their gradients are those of a part of it, and of one process; in fp16 they are scaled as well.
     """
 
-    def __init__(self, clock: StepClock, scaler: LossScaler | None = None) -> None:
-        self.clock = clock
+    def __init__(self, accumulation: AccumulationState, scaler: LossScaler | None = None) -> None:
+        self.accumulation = accumulation
         self.scaler = scaler
         self._guarded: set[int] = set()
         self._hook: RemovableHandle | None = None
@@ -31,7 +31,7 @@ class UnpreparedGuard:
     def watch(self, parameters: Iterable[torch.Tensor]) -> None:
         """Guards these parameters too."""
         self._guarded.update(map(id, parameters))
-        if self.scaler is not None or self.clock.every > 1:
+        if self.scaler is not None or self.accumulation.every > 1:
             self.arm()
 
     def arm(self) -> None:
@@ -57,17 +57,17 @@ def _refuse(guard_of: weakref.ref[UnpreparedGuard]) -> Callable[..., None]:
         guard = guard_of()
         if guard is None:
             return
-        clock, scaler = guard.clock, guard.scaler
-        in_time = clock.due or not clock.waiting
+        accumulation, scaler = guard.accumulation, guard.scaler
+        in_time = accumulation.due or not accumulation.waiting
         if (in_time and (scaler is None or scaler.stepping)) or not guard.owns(optimizer):
             return
         name = type(optimizer).__name__
         if scaler is None:
             raise RuntimeError(
-                f"this {name} is not prepared, and would step at micro-batch {clock.position} of {clock.every}, with"
-                " gradients that processes have not shared yet; pass it to accelerator.prepare and step with what that"
-                " returns, or step only where accelerator.sync_gradients is true (free_memory() ends a window that"
-                " was left)"
+                f"this {name} is not prepared, and would step at micro-batch {accumulation.position} of"
+                f" {accumulation.every}, with gradients that processes have not shared yet; pass it to"
+                " accelerator.prepare and step with what that returns, or step only where accelerator.sync_gradients is"
+                " true (free_memory() ends a window that was left)"
             )
         raise RuntimeError(
             f"this {name} is not prepared, and would step with gradients that fp16 has multiplied by"

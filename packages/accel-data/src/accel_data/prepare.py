@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 from accel_ops.rng import RNGType, rng_types_of
-from accel_state import Device, StepClock, Transport
+from accel_state import AccumulationState, Device, Transport
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
@@ -50,7 +50,7 @@ def prepare_data_loader(
     consumption_log: ConsumptionLog | None = None,
     transport: Transport | None = None,
     hardware: Device | None = None,
-    clock: StepClock | None = None,
+    accumulation: AccumulationState | None = None,
 ) -> DataLoader[Batch]:
     """A loader that serves rank `process_index` of `num_processes` its share of what `dataloader` would serve alone.
 
@@ -124,9 +124,9 @@ def prepare_data_loader(
         alone = dataloader.batch_sampler is None
         settings |= {"sampler": shown, "batch_size": None} if alone else {"batch_sampler": shown}
         settings["share"] = share
-    settings |= {"device": device if put_on_device else None, "non_blocking": non_blocking, "clock": clock}
+    settings |= {"device": device if put_on_device else None, "non_blocking": non_blocking}
     settings |= {"ending": end, "rng_types": rng_types, "hardware": hardware, "fingerprint": known}
-    settings["consumption_log"] = consumption_log
+    settings |= {"consumption_log": consumption_log, "accumulation": accumulation}
     if dispatching is not None:
         return DataLoaderDispatcher(source, split_batches, transport=dispatching, **settings)
     return DataLoaderShard(source, where=where, transport=transport, **settings)

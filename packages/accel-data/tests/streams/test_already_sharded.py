@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from accel_data import ResumeError, prepare_data_loader
 from accel_ops import gather_for_metrics
-from accel_state import StepClock
+from accel_state import AccumulationState
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakeWorld
 from torch import Tensor
@@ -86,17 +86,19 @@ def test_each_rank_is_served_what_its_own_loader_serves(kind: str, workers: int)
 
 def served(kind: str, lengths: Sequence[int], ending: str, workers: int) -> Found:
     """This rank's batches, and what metrics hold of them."""
-    transport, clock = TorchDist(), StepClock()
+    transport, accumulation = TorchDist(), AccumulationState()
     plain = DataLoader(KINDS[kind](lengths), 4, num_workers=workers)
-    loader = prepare_data_loader(plain, already_sharded=True, ending=ending, transport=transport, clock=clock)
+    loader = prepare_data_loader(
+        plain, already_sharded=True, ending=ending, transport=transport, accumulation=accumulation
+    )
     batches, metrics, lasts = [], [], []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for batch in loader:
             batches.append(batch.tolist())
-            lasts.append(clock.end_of_dataloader)
+            lasts.append(accumulation.end_of_dataloader)
             if ending != "join":
-                metrics += gather_for_metrics(batch, transport, clock.active).tolist()
+                metrics += gather_for_metrics(batch, transport, accumulation.active).tolist()
     transport.barrier()
     assert lasts == [False] * (len(batches) - 1) + [True] * bool(batches)
     return batches, metrics
@@ -129,9 +131,9 @@ def test_a_part_is_read_by_the_loader_workers_of_its_rank(world: MakeWorld) -> N
 
 def life(kind: str, lengths: Sequence[int], stop: int | None, state: Any) -> tuple[list[int], list[int], Any]:
     """The samples of the job from a state on, in the pass that goes on and in the next, and the state at a batch."""
-    transport, clock = TorchDist(), StepClock()
+    transport, accumulation = TorchDist(), AccumulationState()
     loader: Any = prepare_data_loader(
-        DataLoader(KINDS[kind](lengths), 4), already_sharded=True, transport=transport, clock=clock
+        DataLoader(KINDS[kind](lengths), 4), already_sharded=True, transport=transport, accumulation=accumulation
     )
     warnings.simplefilter("error" if kind == "a part with a place" else "ignore")
     if state is not None:
@@ -139,7 +141,7 @@ def life(kind: str, lengths: Sequence[int], stop: int | None, state: Any) -> tup
     passes: list[list[int]] = [[], []]
     for metrics in passes:
         for number, batch in enumerate(loader, start=1):
-            metrics += gather_for_metrics(batch, transport, clock.active).tolist()
+            metrics += gather_for_metrics(batch, transport, accumulation.active).tolist()
             if number == stop:
                 return metrics, [], loader.state_dict()
     return passes[0], passes[1], None
@@ -170,7 +172,7 @@ def test_parts_of_another_number_of_ranks_are_refused(world: MakeWorld) -> None:
 
 def refusal(lengths: Sequence[int], state: Any) -> str:
     loader: Any = prepare_data_loader(
-        DataLoader(Placed(lengths), 4), already_sharded=True, transport=TorchDist(), clock=StepClock()
+        DataLoader(Placed(lengths), 4), already_sharded=True, transport=TorchDist(), accumulation=AccumulationState()
     )
     with pytest.raises(ResumeError) as error:
         loader.load_state_dict(state)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from accel_data import prepare_data_loader
 from accel_ops import gather_for_metrics
-from accel_state import StepClock
+from accel_state import AccumulationState
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakeWorld
 from torch.utils.data import DataLoader
@@ -84,14 +84,14 @@ STREAMS: dict[str, tuple[Callable[[str], Any], list[int]]] = {
 
 def prepared(kind: str, folder: str, size: int, workers: int, **options: Any) -> Any:
     plain = DataLoader[Any](STREAMS[kind][0](folder), size, num_workers=workers, **options)
-    return prepare_data_loader(plain, transport=TorchDist(), clock=StepClock())
+    return prepare_data_loader(plain, transport=TorchDist(), accumulation=AccumulationState())
 
 
 def steps_of(loader: Any, stop: int | None = None) -> tuple[Steps, Any]:
     """The samples of each step of the job in a pass, up to a stop, and the state there."""
     found: Steps = []
     for batch in loader:
-        found.append(sorted(gather_for_metrics(batch["id"], TorchDist(), loader.clock.active).tolist()))
+        found.append(sorted(gather_for_metrics(batch["id"], TorchDist(), loader.accumulation.active).tolist()))
         if len(found) == stop:
             return found, loader.state_dict()
     return found, None
@@ -175,7 +175,7 @@ def later(kind: str, folder: str, state: Any) -> tuple[Steps, Any]:
     steps_of(loader)
     whole, at_30 = Steps(), None
     for batch in loader:
-        whole.append(sorted(gather_for_metrics(batch["id"], TorchDist(), loader.clock.active).tolist()))
+        whole.append(sorted(gather_for_metrics(batch["id"], TorchDist(), loader.accumulation.active).tolist()))
         if len(whole) == 30:
             at_30 = loader.state_dict()
     return whole, at_30

@@ -13,7 +13,7 @@ import pytest
 import torch
 from accel_data import ResumeError, prepare_data_loader
 from accel_ops import gather_for_metrics
-from accel_state import StepClock
+from accel_state import AccumulationState
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakeWorld
 from torch import Tensor
@@ -141,7 +141,9 @@ Steps = list[list[int]]
 def begun(folder: str, size: int, workers: int, steps: int) -> tuple[Steps, Any]:
     """The first steps of a job, and its state."""
     loader: Any = prepare_data_loader(
-        DataLoader(Files(500, 4, folder), size, num_workers=workers), transport=TorchDist(), clock=StepClock()
+        DataLoader(Files(500, 4, folder), size, num_workers=workers),
+        transport=TorchDist(),
+        accumulation=AccumulationState(),
     )
     return some(loader, steps)
 
@@ -149,7 +151,7 @@ def begun(folder: str, size: int, workers: int, steps: int) -> tuple[Steps, Any]
 def some(loader: Any, steps: int | None) -> tuple[Steps, Any]:
     found: Steps = []
     for batch in loader:
-        found.append(sorted(gather_for_metrics(batch, TorchDist(), loader.clock.active).tolist()))
+        found.append(sorted(gather_for_metrics(batch, TorchDist(), loader.accumulation.active).tolist()))
         if len(found) == steps:
             return found, loader.state_dict()
     return found, None
@@ -158,7 +160,9 @@ def some(loader: Any, steps: int | None) -> tuple[Steps, Any]:
 def continued(folder: str, size: int, workers: int, state: Any) -> Steps:
     """The rest of the pass of a job."""
     loader: Any = prepare_data_loader(
-        DataLoader(Files(500, 4, folder), size, num_workers=workers), transport=TorchDist(), clock=StepClock()
+        DataLoader(Files(500, 4, folder), size, num_workers=workers),
+        transport=TorchDist(),
+        accumulation=AccumulationState(),
     )
     loader.load_state_dict(state)
     return some(loader, None)[0]
@@ -189,7 +193,9 @@ def test_a_job_keeps_its_shards_on_any_world_that_divides_them(
 
 
 def refusal(folder: str, size: int, state: Any) -> str:
-    loader: Any = prepare_data_loader(DataLoader(Files(500, 4, folder), size), transport=TorchDist(), clock=StepClock())
+    loader: Any = prepare_data_loader(
+        DataLoader(Files(500, 4, folder), size), transport=TorchDist(), accumulation=AccumulationState()
+    )
     with pytest.raises(ResumeError) as error:
         first_after(loader, state)
     return str(error.value)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from accel_data import prepare_data_loader
 from accel_data.loaders import device_prefetch
-from accel_state import StepClock
+from accel_state import AccumulationState
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakeWorld
 from torch import Tensor
@@ -132,7 +132,7 @@ class Life:
         while self.loader.iteration < EPOCHS:
             epoch = self.loader.iteration
             for number, batch in enumerate(self.loader, start=1):
-                due = self.loader.clock.tick()
+                due = self.loader.accumulation.tick()
                 self.open += batch.tolist()
                 if due:
                     self.steps.append(self.open)
@@ -150,7 +150,7 @@ class Life:
 
 def alone(kind: str, every: int) -> Any:
     """A fresh job of one process."""
-    return prepare_data_loader(DataLoader(KINDS[kind](), 2), clock=StepClock(every))
+    return prepare_data_loader(DataLoader(KINDS[kind](), 2), accumulation=AccumulationState(every))
 
 
 @pytest.mark.parametrize("every", [1, 2, 4])
@@ -214,7 +214,9 @@ def test_a_loader_worker_that_has_ended_keeps_its_epoch() -> None:
     """The first of two workers that live on has ended where the job is stopped, and both go on in order."""
 
     def fresh() -> Any:
-        return prepare_data_loader(DataLoader(Unequal(), 2, num_workers=2, persistent_workers=True), clock=StepClock())
+        return prepare_data_loader(
+            DataLoader(Unequal(), 2, num_workers=2, persistent_workers=True), accumulation=AccumulationState()
+        )
 
     whole = Life(fresh(), 1, None).run().steps
     for stop in [(0, 8), (1, 8)]:
@@ -228,7 +230,7 @@ def of_rank(kind: str, dispatch: bool, stop: Moment | None, state: Any) -> tuple
     warnings.simplefilter("error")
     transport = TorchDist()
     loader = prepare_data_loader(
-        DataLoader(KINDS[kind](), 2), transport=transport, dispatch_batches=dispatch, clock=StepClock(2)
+        DataLoader(KINDS[kind](), 2), transport=transport, dispatch_batches=dispatch, accumulation=AccumulationState(2)
     )
     life = Life(loader, 2, stop, state).run()
     return [sorted(chain(*transport.all_gather_objects(step))) for step in life.steps], life.state

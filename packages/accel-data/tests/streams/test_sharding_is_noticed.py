@@ -12,7 +12,7 @@ import torch.distributed as dist
 import webdataset
 from accel_data import prepare_data_loader
 from accel_ops import gather_for_metrics
-from accel_state import StepClock
+from accel_state import AccumulationState
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakeWorld
 from torch import Tensor
@@ -159,14 +159,14 @@ def test_first_samples_that_are_unlike_on_the_ranks_are_noticed(
 
 def served(kind: str, folder: str, workers: int) -> list[int]:
     """What metrics hold of two epochs of a stream that is left alone."""
-    transport, clock = TorchDist(), StepClock()
+    transport, accumulation = TorchDist(), AccumulationState()
     plain = DataLoader[Any](SHARDED[kind](folder), 4, num_workers=workers)
-    loader = prepare_data_loader(plain, already_sharded=True, transport=transport, clock=clock)
+    loader = prepare_data_loader(plain, already_sharded=True, transport=transport, accumulation=accumulation)
     found: list[int] = []
     for _ in range(2):
         for batch in loader:
             numbers = batch["id"] if kind == "datasets" else batch
-            found += gather_for_metrics(numbers, transport, clock.active).tolist()
+            found += gather_for_metrics(numbers, transport, accumulation.active).tolist()
     return sorted(found)
 
 

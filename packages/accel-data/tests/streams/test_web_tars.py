@@ -10,7 +10,7 @@ import torch
 import webdataset
 from accel_data import prepare_data_loader
 from accel_ops import gather_for_metrics
-from accel_state import StepClock
+from accel_state import AccumulationState
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakeWorld
 from torch import Tensor
@@ -54,14 +54,14 @@ KINDS = {"plain": N, "nobody splits by node": N, "a pattern": N, "seven tars": 7
 
 def prepared(kind: str, folder: str, size: int, workers: int) -> Any:
     plain = DataLoader[Any](stream(kind, folder), size, num_workers=workers)
-    return prepare_data_loader(plain, transport=TorchDist(), clock=StepClock())
+    return prepare_data_loader(plain, transport=TorchDist(), accumulation=AccumulationState())
 
 
 def steps_of(loader: Any, stop: int | None = None) -> tuple[Steps, Any]:
     """The samples of each step of the job in a pass, up to a stop, and the state there."""
     found: Steps = []
     for batch in loader:
-        found.append(sorted(gather_for_metrics(batch, TorchDist(), loader.clock.active).tolist()))
+        found.append(sorted(gather_for_metrics(batch, TorchDist(), loader.accumulation.active).tolist()))
         if len(found) == stop:
             return found, loader.state_dict()
     return found, None

@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from accel_state import Epoch, Tail, Transport
+from accel_state import BatchPadding, LoaderPass, Transport
 
 from accel_ops.flat import any_tensor
 from accel_ops.gather import gather_leaves
@@ -16,7 +16,9 @@ from accel_ops.packing import packed_object, unpacked_objects
 from accel_ops.tree import recursively_apply
 
 
-def gather_for_metrics(data: Any, transport: Transport, epoch: Epoch | None, *, use_gather_object: bool = False) -> Any:
+def gather_for_metrics(
+    data: Any, transport: Transport, epoch: LoaderPass | None, *, use_gather_object: bool = False
+) -> Any:
     """What `gather` returns, less what was repeated to fill the last batch of the loader behind `epoch`.
 
     What has as many entries as a full batch, where the last one is short, was repeated by the script, as in
@@ -49,7 +51,7 @@ def _alone(data: Any, real: int, rows: int, *, objects: bool) -> Any:
     return recursively_apply(lambda leaf: leaf[:real] if leaf.ndim and len(leaf) == rows else leaf, data)
 
 
-def _trimmed(leaf: Any, tail: Tail | None, rows: int | None, sent: Sequence[int | None]) -> Any:
+def _trimmed(leaf: Any, tail: BatchPadding | None, rows: int | None, sent: Sequence[int | None]) -> Any:
     """A gathered leaf without its repeated entries, of which each rank sent so many (None: a single value)."""
     kept = None if tail is None or leaf is None else _kept(tail, rows, sent)
     if kept is None:
@@ -61,7 +63,7 @@ def _trimmed(leaf: Any, tail: Tail | None, rows: int | None, sent: Sequence[int 
     return leaf[torch.tensor(kept, device=leaf.device)]
 
 
-def _kept(tail: Tail, rows: int | None, sent: Sequence[int | None]) -> list[int] | None:
+def _kept(tail: BatchPadding, rows: int | None, sent: Sequence[int | None]) -> list[int] | None:
     """Which entries of a gathered leaf are real, of which each rank sent so many (None: a single value)."""
     if all(one is None for one in sent):
         return [one for one, real in enumerate(tail.real) if real]

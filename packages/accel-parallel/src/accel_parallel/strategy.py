@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import torch
 from accel_amp import Precision
-from accel_state import Run, StepClock
+from accel_state import AccumulationState, Run
 from torch import nn
 
 
@@ -39,10 +39,10 @@ class Strategy(ABC):
         """The context of a backward whose gradients travel, although its forward was not to synchronise."""
 
     @abstractmethod
-    def joining(self, models: Iterable[nn.Module], windows: StepClock | None) -> AbstractContextManager[None]:
+    def joining(self, models: Iterable[nn.Module], windows: AccumulationState | None) -> AbstractContextManager[None]:
         """The context in which ranks may have unequal numbers of batches: those that end first take part in silence.
 
-        The clock's `windows` of several micro-batches end on all ranks when the data of one of them do.
+        The accumulation state's `windows` of several micro-batches end on all ranks when the data of one of them do.
         """
 
     @abstractmethod

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from accel_state.clock import AtEpochEnd, Epoch, StepClock, Tail
+    from accel_state.accumulation import AccumulationState, BatchPadding, LoaderPass, PartialWindow
     from accel_state.devices import Device
     from accel_state.distributed_type import DistributedType
     from accel_state.environments import detect
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 _FOUND_IN = {
     "AccelError": "accel_state.errors",
     "AcceleratorState": "accel_state.views",
-    "AtEpochEnd": "accel_state.clock",
+    "PartialWindow": "accel_state.accumulation",
     "CannotRun": "accel_state.errors",
     "CollectiveMismatch": "accel_state.errors",
     "Device": "accel_state.devices",
     "DistributedType": "accel_state.distributed_type",
-    "Epoch": "accel_state.clock",
+    "LoaderPass": "accel_state.accumulation",
     "GroupOptions": "accel_state.process_group",
     "NoRun": "accel_state.errors",
     "PartialState": "accel_state.views",
@@ -50,8 +50,8 @@ _FOUND_IN = {
     "Run": "accel_state.run",
     "RunConflict": "accel_state.errors",
     "RunRequest": "accel_state.run",
-    "StepClock": "accel_state.clock",
-    "Tail": "accel_state.clock",
+    "AccumulationState": "accel_state.accumulation",
+    "BatchPadding": "accel_state.accumulation",
     "Topology": "accel_state.topology",
     "TopologyError": "accel_state.errors",
     "Transport": "accel_state.transports",
@@ -68,15 +68,17 @@ _FOUND_IN = {
 __all__ = [
     "AccelError",
     "AcceleratorState",
-    "AtEpochEnd",
+    "AccumulationState",
+    "BatchPadding",
     "CannotRun",
     "CollectiveMismatch",
     "Device",
     "DistributedType",
-    "Epoch",
     "GroupOptions",
+    "LoaderPass",
     "NoRun",
     "PartialState",
+    "PartialWindow",
     "PeerFailed",
     "PeerLost",
     "ProcessControl",
@@ -86,8 +88,6 @@ __all__ = [
     "Run",
     "RunConflict",
     "RunRequest",
-    "StepClock",
-    "Tail",
     "Topology",
     "TopologyError",
     "Transport",

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from accel_state.callable_bool import CallableBool
 from accel_state.distributed_type import DistributedType
 from accel_state.errors import PeerFailed
 from accel_state.run import Run
 from accel_state.split_inputs import split
-from accel_state.truth import Truth
 
 if TYPE_CHECKING:
     import torch
@@ -60,19 +60,19 @@ class ProcessControl(ABC):
         return self.num_processes > 1
 
     @property
-    def is_main_process(self) -> Truth:
+    def is_main_process(self) -> CallableBool:
         """True on one process of the job; may also be called."""
-        return Truth(self.process_index == 0)
+        return CallableBool(self.process_index == 0)
 
     @property
-    def is_local_main_process(self) -> Truth:
+    def is_local_main_process(self) -> CallableBool:
         """True on one process of each machine; may also be called."""
-        return Truth(self.local_process_index == 0)
+        return CallableBool(self.local_process_index == 0)
 
     @property
-    def is_last_process(self) -> Truth:
+    def is_last_process(self) -> CallableBool:
         """True on the process with the highest rank; may also be called."""
-        return Truth(self.process_index == self.num_processes - 1)
+        return CallableBool(self.process_index == self.num_processes - 1)
 
     def wait_for_everyone(self) -> None:
         """Returns when every process has called; at once when there is only one.

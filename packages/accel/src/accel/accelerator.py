@@ -202,7 +202,7 @@ class Accelerator(Checkpoints):
         """Forgets what was prepared and returns a None for each object, to assign to its name."""
         self._preparer.forget()
         self._gradients = Gradients(self.parts, self._preparer)
-        self.parts.clock.reset()
+        self.parts.accumulation.reset()
         nothing: list[None] = [None] * len(objects)
         del objects
         gc.collect()

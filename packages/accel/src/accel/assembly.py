@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from accel_amp import PRECISIONS, LossScaler, Precision, PrecisionPolicy, UnpreparedGuard
 from accel_parallel import STRATEGIES, Strategy
-from accel_state import CannotRun, Run, RunRequest, StepClock, acquire, current, is_initialized
+from accel_state import AccumulationState, CannotRun, Run, RunRequest, acquire, current, is_initialized
 
 from accel.settings import AUTO, Settings
 
@@ -18,7 +18,7 @@ class Parts:
     run: Run
     strategy: Strategy
     precision: Precision
-    clock: StepClock
+    accumulation: AccumulationState
     scaler: LossScaler | None
     guard: UnpreparedGuard
     policy: PrecisionPolicy
@@ -37,7 +37,7 @@ def assemble(settings: Settings) -> Parts:
     strategy = settings.strategy if isinstance(settings.strategy, Strategy) else _load(settings, run)
     kind, policy = run.placed_on.type, precision.policy
     missing = precision.missing(kind)
-    clock = StepClock(settings.accumulation_steps, at_epoch_end=settings.accumulation.end)
+    accumulation = AccumulationState(settings.accumulation_steps, at_epoch_end=settings.accumulation.end)
     problems = [*strategy.check(run, precision), *([missing] if missing is not None else [])]
     if problems:
         raise CannotRun(f"strategy {strategy.name} with precision {precision.name} on {kind}", problems)
@@ -46,10 +46,10 @@ def assemble(settings: Settings) -> Parts:
         run=run,
         strategy=strategy,
         precision=precision,
-        clock=clock,
+        accumulation=accumulation,
         policy=_asked(policy, settings),
         scaler=scaler,
-        guard=UnpreparedGuard(clock, scaler),
+        guard=UnpreparedGuard(accumulation, scaler),
     )
 
 

@@ -22,7 +22,7 @@ class Exchanges(ProcessControl):
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
         """What `gather` returns, less the samples that were repeated to fill the loader's last batch. Collective."""
-        active = self.parts.clock.active
+        active = self.parts.accumulation.active
         return gather_for_metrics(input_data, self.parts.run.transport, active, use_gather_object=use_gather_object)
 
     def reduce(self, tensor: Any, reduction: Reduction = "sum", scale: float = 1.0) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from accel_amp import GradientWindow
+from accel_amp import WindowScaler
 
 from accel.assembly import Parts
 from accel.preparation import Preparer
@@ -20,10 +20,10 @@ class Gradients:
 
     def __init__(self, parts: Parts, preparer: Preparer) -> None:
         self._parts = parts
-        self._clock = parts.clock
+        self._accumulation = parts.accumulation
         self._preparer = preparer
-        self.window = GradientWindow(
-            parts.clock, parts.run.transport, self._parameters, scaled=parts.precision.policy.scale_loss
+        self.window = WindowScaler(
+            parts.accumulation, parts.run.transport, self._parameters, scaled=parts.precision.policy.scale_loss
         )
         self._window = 0
         self._agreed: bool | None = None
@@ -38,25 +38,25 @@ class Gradients:
         Raises: ValueError for a weight that cannot be, or that not every process has.
         Collective: where the gradients travel every process must call, with a weight on all or on none.
         """
-        preparer, clock = self._preparer, self._clock
+        preparer, accumulation = self._preparer, self._accumulation
         if not preparer.models:
             preparer.warn_of_no_model()
-        if clock.inside:
-            clock.shared = clock.windows
+        if accumulation.inside:
+            accumulation.shared = accumulation.windows
         else:
-            if clock.ends_anywhere is not None:
+            if accumulation.ends_anywhere is not None:
                 raise ValueError(
                     "backward outside of accumulate(), inside join_uneven_inputs with"
-                    f" gradient_accumulation_steps={clock.every}: ranks agree in accumulate() on the ends of windows;"
-                    " put the micro-batch into `with accelerator.accumulate(model):`"
+                    f" gradient_accumulation_steps={accumulation.every}: ranks agree in accumulate() on the ends of"
+                    " windows; put the micro-batch into `with accelerator.accumulate(model):`"
                 )
-            clock.begin_alone()
-            if clock.every > 1:
+            accumulation.begin_alone()
+            if accumulation.every > 1:
                 self._say_that_nothing_accumulates()
         if self._agreed is not (weight is not None):
             self._check(weighted=weight is not None)
-        if self._window != clock.windows:
-            self._window = clock.windows
+        if self._window != accumulation.windows:
+            self._window = accumulation.windows
             for optimizer in preparer.optimizers:
                 optimizer.begin_window()
         return self.window.share(loss, weight)
@@ -72,7 +72,7 @@ class Gradients:
 
     def refuse_new_windows(self, steps: int) -> None:
         """Raises: ValueError for another length of windows where ranks may end apart."""
-        if self._joining and steps != self._clock.every:
+        if self._joining and steps != self._accumulation.every:
             raise ValueError(
                 f"gradient_accumulation_steps = {steps} inside join_uneven_inputs: set it before the block, at whose"
                 " beginning all agree on how those that have ended take part"
@@ -87,7 +87,7 @@ class Gradients:
             )
         if weighted and not self._preparer.models and self._parts.run.topology.world_size > 1:
             raise ValueError("backward: a weight is shared with all processes, and no model was prepared to share with")
-        if self._agreed is None and self._clock.due and self._preparer.models and not self._joining:
+        if self._agreed is None and self._accumulation.due and self._preparer.models and not self._joining:
             found = self._parts.run.transport.all_gather_objects(weighted)
             if len(set(found)) > 1:
                 have = ", ".join(str(rank) for rank, one in enumerate(found) if one)
@@ -110,7 +110,7 @@ class Gradients:
         logger.warning(
             "gradient_accumulation_steps=%d, and backward() outside of accumulate(): each loss is divided by it, and"
             " each optimizer.step() steps; put micro-batches into `with accelerator.accumulate(model):`",
-            self._clock.every,
+            self._accumulation.every,
         )
 
     def _parameters(self) -> Iterator[torch.Tensor]:

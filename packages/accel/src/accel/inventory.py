@@ -85,7 +85,7 @@ class Inventory(TrainingStep):
         return items(self._preparer, self.parts, self._gradients, self._objects, names_of(self._models()))
 
     def _warn_of_what_is_lost(self) -> None:
-        if self.parts.clock.waiting and not self.parts.clock.due:
+        if self.parts.accumulation.waiting and not self.parts.accumulation.due:
             self._say_once(
                 "save_state inside of a window of gradient accumulation: the checkpoint is that of the last optimizer"
                 " step, and the micro-batches since will be served again; what they changed in buffers, random numbers"

@@ -15,7 +15,7 @@ from accel.preparation import Preparer
 
 @final
 class MicroBatch(AbstractContextManager[None]):
-    """Ticks the clock; while no step is due gradients of these models stay in this process, unless `always`.
+    """Counts a micro-batch; while no step is due gradients of these models stay in this process, unless `always`.
 
     A micro-batch that fails takes its window with it.
 
@@ -37,7 +37,7 @@ class MicroBatch(AbstractContextManager[None]):
         containers, parts = [], self._parts
         for model in self._models:
             containers.append(self._preparer.container(model, "accumulate"))
-        if parts.clock.tick() or self._always:
+        if parts.accumulation.tick() or self._always:
             return
         self._open = []
         for container in containers:
@@ -48,8 +48,8 @@ class MicroBatch(AbstractContextManager[None]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._parts.clock.leave()
+        self._parts.accumulation.leave()
         if kind is not None:
-            self._parts.clock.abandon()
+            self._parts.accumulation.abandon()
         while self._open:
             self._open.pop().__exit__(kind, error, trace)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, unwrap_forward, wrap_forward
 from accel_data import ConsumptionLog, DataLoaderShard, Ending, prepare_data_loader
 from accel_parallel import rebind, refuse_stale, replaced
-from accel_state import AtEpochEnd
+from accel_state import PartialWindow
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -122,14 +122,14 @@ class Preparer:
                 rebind(optimizer, new_of)
 
     def optimizer(self, optimizer: Optimizer, *, place: bool | None = None) -> AcceleratedOptimizer:
-        """The optimizer, stepping when the clock says so."""
+        """The optimizer, stepping when a step is due."""
         if isinstance(optimizer, AcceleratedOptimizer) and self._is_ready(optimizer):
             return optimizer
         ready = AcceleratedOptimizer(
             optimizer,
             self.device_placement if place is None else place,
             self.parts.scaler,
-            clock=self.parts.clock,
+            accumulation=self.parts.accumulation,
             step_boundary=self.parts.run.device.step_boundary,
         )
         return self._remember(self.optimizers, ready)
@@ -159,7 +159,7 @@ class Preparer:
             consumption_log=ConsumptionLog(Path(log), str(len(self.loaders))) if log is not None else None,
             transport=run.transport,
             hardware=run.device,
-            clock=self.parts.clock,
+            accumulation=self.parts.accumulation,
         )
         return self._remember(self.loaders, ready)
 
@@ -185,15 +185,16 @@ class Preparer:
 
         Raises: ValueError for a model that was not prepared, and windows that would go on after the end.
         """
-        containers, clock = [self.container(model, "join_uneven_inputs") for model in models], self.parts.clock
-        if clock.every > 1 and clock.at_epoch_end is AtEpochEnd.CARRY and self.parts.run.topology.world_size > 1:
+        containers = [self.container(model, "join_uneven_inputs") for model in models]
+        accumulation, world_size = self.parts.accumulation, self.parts.run.topology.world_size
+        if accumulation.every > 1 and accumulation.at_epoch_end is PartialWindow.CARRY and world_size > 1:
             raise ValueError(
-                f"join_uneven_inputs with at_epoch_end='carry' and gradient_accumulation_steps={clock.every}: ranks end"
-                " apart, and so with unlike parts of a window; use 'flush' or 'drop'"
+                f"join_uneven_inputs with at_epoch_end='carry' and gradient_accumulation_steps={accumulation.every}:"
+                " ranks end apart, and so with unlike parts of a window; use 'flush' or 'drop'"
             )
         # what is dropped is dropped by each rank at its own end: it has no step that others would have to take part in
-        together = clock.every > 1 and clock.at_epoch_end is AtEpochEnd.FLUSH
-        return self.parts.strategy.joining(containers, clock if together else None)
+        together = accumulation.every > 1 and accumulation.at_epoch_end is PartialWindow.FLUSH
+        return self.parts.strategy.joining(containers, accumulation if together else None)
 
     @contextmanager
     def ending(self, ending: Ending) -> Iterator[None]:
@@ -230,7 +231,7 @@ class Preparer:
             self.step_scheduler_with_optimizer,
             self.settings.data.split_batches,
             num_processes=advance,
-            clock=self.parts.clock,
+            accumulation=self.parts.accumulation,
         )
         self._say_how_schedulers_step(advance)
         return self._remember(self.schedulers, ready)

@@ -66,7 +66,7 @@ def items(preparer: Preparer, parts: Parts, gradients: Gradients, objects: dict[
         found.append(Item(name, REST, kind, scheduler.state_dict, same, scheduler.load_state_dict))
     if parts.scaler is not None:
         found.append(_scaler(parts.scaler))
-    found.append(_clock(parts, preparer, gradients))
+    found.append(_accumulation(parts, preparer, gradients))
     return found
 
 
@@ -129,12 +129,12 @@ def _scaler(scaler: LossScaler) -> Item:
     return Item("scaler", REST, "LossScaler", scaler.state_dict, _mapping, scaler.load_state_dict)
 
 
-def _clock(parts: Parts, preparer: Preparer, gradients: Gradients) -> Item:
-    clock, window = parts.clock, gradients.window
+def _accumulation(parts: Parts, preparer: Preparer, gradients: Gradients) -> Item:
+    accumulation, window = parts.accumulation, gradients.window
 
     def state() -> dict[str, Any]:
         taken = [one.steps for one in preparer.optimizers]
-        return {"steps": clock.steps, "taken": taken, "window": window.state_dict()}
+        return {"steps": accumulation.steps, "taken": taken, "window": window.state_dict()}
 
     def refused(state: Any) -> list[str]:
         fine = isinstance(state, dict) and {"steps", "taken", "window"} <= set(state)
@@ -143,12 +143,13 @@ def _clock(parts: Parts, preparer: Preparer, gradients: Gradients) -> Item:
         return [] if fine and len(state["taken"]) == len(preparer.optimizers) else ["its state is damaged"]
 
     def load(state: Any) -> None:
-        clock.reset()
-        clock.steps = state["steps"]
+        accumulation.reset()
+        accumulation.steps = state["steps"]
         for one, taken in zip(preparer.optimizers, state["taken"], strict=True):
             one.steps = taken
         window.load_state_dict(state["window"])
 
+    # the words under which checkpoints have it
     return Item("clock", REST, "StepClock", state, refused, load)
 
 

@@ -127,7 +127,7 @@ class Resuming(Inventory):
         self._say_once(found.left)
 
     def _begin_anew(self) -> None:
-        self.parts.clock.reset()
+        self.parts.accumulation.reset()
         for optimizer in self._preparer.optimizers:
             optimizer.discard_gradients()
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from accel_amp import AcceleratedOptimizer, LossScaler, autocast
 from accel_data import Ending
-from accel_state import StepClock
+from accel_state import AccumulationState
 from torch import nn
 
 from accel.exchanges import Exchanges
@@ -34,9 +34,9 @@ class TrainingStep(Exchanges):
     at_home = False
 
     @property
-    def gradient_state(self) -> StepClock:
-        """The clock of this Accelerator: accumulation, and the loader that is being iterated."""
-        return self.parts.clock
+    def gradient_state(self) -> AccumulationState:
+        """Where this Accelerator stands in its window, and in the loader that is being iterated."""
+        return self.parts.accumulation
 
     @property
     def scaler(self) -> LossScaler | None:
@@ -46,23 +46,23 @@ class TrainingStep(Exchanges):
     @property
     def gradient_accumulation_steps(self) -> int:
         """Micro-batches to an optimizer step; may be set at any time."""
-        return self.parts.clock.every
+        return self.parts.accumulation.every
 
     @gradient_accumulation_steps.setter
     def gradient_accumulation_steps(self, steps: int) -> None:
         self._gradients.refuse_new_windows(steps)
-        self.parts.clock.set_every(steps)
+        self.parts.accumulation.set_every(steps)
         if steps > 1:
             self.parts.guard.arm()
 
     @property
     def sync_gradients(self) -> bool:
         """Whether the current micro-batch ends with an optimizer step."""
-        return self.parts.clock.due
+        return self.parts.accumulation.due
 
     @sync_gradients.setter
     def sync_gradients(self, due: bool) -> None:
-        self.parts.clock.sync_gradients = due
+        self.parts.accumulation.sync_gradients = due
 
     @property
     def stateful(self) -> list[Any]:
@@ -125,7 +125,7 @@ class TrainingStep(Exchanges):
         """
         if self.observer is not None:
             self.observer.loss(loss, weight)
-        if weight is None and not kwargs and self._gradients.plain and self.parts.clock.alone:
+        if weight is None and not kwargs and self._gradients.plain and self.parts.accumulation.alone:
             loss.backward()  # type: ignore[no-untyped-call]
             return
         if weight is not None and self.at_home:
@@ -148,7 +148,7 @@ class TrainingStep(Exchanges):
 
     def unscale_gradients(self, optimizer: AcceleratedOptimizer | Sequence[AcceleratedOptimizer] | None = None) -> None:
         """Divides gradients by the scale of the loss, once a step; does nothing but in fp16, and within a window."""
-        if self.parts.scaler is None or not self.parts.clock.due:
+        if self.parts.scaler is None or not self.parts.accumulation.due:
             return
         chosen = self._preparer.optimizers if optimizer is None else optimizer
         for one in [chosen] if isinstance(chosen, AcceleratedOptimizer) else chosen:
@@ -162,7 +162,7 @@ class TrainingStep(Exchanges):
         Raises: ValueError when a step is due and there is no gradient.
         """
         chosen = _listed(parameters, "clip_grad_norm_")
-        if self.parts.clock.due:
+        if self.parts.accumulation.due:
             if chosen and chosen[0].grad is None:
                 _refuse_without_gradients(chosen, "clip_grad_norm_")
             if self.parts.scaler is not None:
@@ -177,7 +177,7 @@ class TrainingStep(Exchanges):
 
         Raises: ValueError when a step is due and there is no gradient.
         """
-        if not self.parts.clock.due:
+        if not self.parts.accumulation.due:
             return
         chosen = _listed(parameters, "clip_grad_value_")
         _refuse_without_gradients(chosen, "clip_grad_value_")

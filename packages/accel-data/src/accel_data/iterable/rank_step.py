@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from accel_ops import recursively_apply, slice_tensors
-from accel_state import Tail, Transport
+from accel_state import BatchPadding, Transport
 
 from accel_data.iterable.batch_size import can_be_cut, samples_in
 from accel_data.iterable.read_batch import ReadBatch
@@ -68,7 +68,7 @@ def in_step(
                 if step.value is None:
                     start, step = sample, again
             if served != reals or (rows is not None and min(reals) < rows):
-                step.tail = Tail(tuple(max(count, 0) for count in reals), served)
+                step.tail = BatchPadding(tuple(max(count, 0) for count in reals), served)
             last = decisive(following_reals) < least
         yield step, last
         if last:

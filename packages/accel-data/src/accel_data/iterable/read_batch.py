@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
-from accel_state import Tail
+from accel_state import BatchPadding
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from accel_data.iterable.round_robin import Ring
@@ -30,7 +30,7 @@ class ReadBatch:
     ring: Ring = NOTHING
     given: int = 0
     samples: int = 0
-    tail: Tail | None = None
+    tail: BatchPadding | None = None
     states: dict[int, Any] | None = None
     end: bool = False
     first: str | None = None

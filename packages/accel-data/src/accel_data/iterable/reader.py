@@ -7,7 +7,7 @@ from functools import partial
 from itertools import chain, cycle, islice, product
 from typing import Any, final
 
-from accel_state import Tail
+from accel_state import BatchPadding
 from torch.utils.data import IterableDataset, get_worker_info
 
 from accel_data.checks.content_hash import digest_of
@@ -130,7 +130,7 @@ class Reader(IterableDataset[ReadBatch]):
                 if self.ending is Ending.DROP:
                     return
                 if self.where.of == 1:
-                    tail = Tail((count,), (count,))
+                    tail = BatchPadding((count,), (count,))
                 elif self.in_step and self.ending is Ending.REPEAT:
                     samples = [*samples, *islice(cycle(first), rows - count)]
             yield ReadBatch(samples[0] if elements else samples, reader, turns.ring, turns.given, count, tail)

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from accel_ops import recursively_apply, send_to_device
-from accel_state import Epoch
+from accel_state import LoaderPass
 
 
 def feed(
-    batches: Iterator[Any], epoch: Epoch, device: torch.device | str | None, *, non_blocking: bool
+    batches: Iterator[Any], epoch: LoaderPass, device: torch.device | str | None, *, non_blocking: bool
 ) -> Iterator[Any]:
     """The batches on `device`; `epoch` is true of each when it comes.
 
@@ -48,7 +48,7 @@ class SideStream:
         recursively_apply(lambda tensor: (tensor.record_stream(current), tensor)[1], moved)
 
 
-def _ahead(batches: Iterator[Any], epoch: Epoch, side: SideStream) -> Iterator[Any]:
+def _ahead(batches: Iterator[Any], epoch: LoaderPass, side: SideStream) -> Iterator[Any]:
     waiting: tuple[Any, Any, tuple[Any, ...]] | None = None
     for batch in batches:
         facts = (epoch.last, epoch.tail, epoch.at)
@@ -60,7 +60,7 @@ def _ahead(batches: Iterator[Any], epoch: Epoch, side: SideStream) -> Iterator[A
         yield _ready(side, epoch, *waiting)
 
 
-def _ready(side: SideStream, epoch: Epoch, moved: Any, event: Any, facts: tuple[Any, ...]) -> Any:
+def _ready(side: SideStream, epoch: LoaderPass, moved: Any, event: Any, facts: tuple[Any, ...]) -> Any:
     side.await_copy(moved, event)
     epoch.last, epoch.tail, epoch.at = facts
     return moved

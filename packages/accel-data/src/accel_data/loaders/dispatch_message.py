@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from accel_ops import concatenate, slice_tensors
-from accel_state import Tail
+from accel_state import BatchPadding
 
 from accel_data.iterable.batch_size import can_be_cut, samples_in
 from accel_data.sharding.rank_slices import Ending
@@ -16,12 +16,14 @@ class GlobalBatch(NamedTuple):
     """One batch of the whole job: the parts of ranks 1 and on, the end of the data, or why there is no more."""
 
     parts: list[Any] | None = None
-    tail: Tail | None = None
+    tail: BatchPadding | None = None
     last: bool = False
     failure: str | None = None
 
 
-def slices_of(batches: list[Any], start: list[Any], world: int, ending: Ending) -> tuple[list[Any], Tail | None]:
+def slices_of(
+    batches: list[Any], start: list[Any], world: int, ending: Ending
+) -> tuple[list[Any], BatchPadding | None]:
     """A part of the round for each rank, and what is real in them.
 
     Whole batches of one size are handed on as they are; others are joined and divided evenly. Batches that do not fit
@@ -29,7 +31,7 @@ def slices_of(batches: list[Any], start: list[Any], world: int, ending: Ending) 
     """
     sizes = [samples_in(batch) for batch in batches]
     if len(batches) == world and len(set(sizes)) == 1:
-        return batches, Tail(tuple(sizes), tuple(sizes)) if sizes[0] < samples_in(start[0]) else None
+        return batches, BatchPadding(tuple(sizes), tuple(sizes)) if sizes[0] < samples_in(start[0]) else None
     if all(map(can_be_cut, batches + start)):
         try:
             whole, first = (concatenate(many) if len(many) > 1 else many[0] for many in (batches, start))
@@ -38,10 +40,10 @@ def slices_of(batches: list[Any], start: list[Any], world: int, ending: Ending) 
             pass  # of different shapes: handed on whole, as what cannot be cut
     parts = batches + [batches[0]] * (world - len(batches))
     real = sizes + [0] * (world - len(batches))
-    return parts, Tail(tuple(real), tuple(map(samples_in, parts))) if len(batches) < world else None
+    return parts, BatchPadding(tuple(real), tuple(map(samples_in, parts))) if len(batches) < world else None
 
 
-def _divided(whole: Any, first: Any, world: int, ending: Ending) -> tuple[list[Any], Tail | None]:
+def _divided(whole: Any, first: Any, world: int, ending: Ending) -> tuple[list[Any], BatchPadding | None]:
     real, rows = samples_in(whole), -(-samples_in(whole) // world)
     if ending is Ending.EXACT and real < rows * world:
         bounds = [rank * real // world for rank in range(world + 1)]
@@ -50,11 +52,11 @@ def _divided(whole: Any, first: Any, world: int, ending: Ending) -> tuple[list[A
         parts = [
             slice_tensors(whole, slice(begin, end) if begin < end else slice(0, 1)) for begin, end in pairwise(bounds)
         ]
-        return parts, Tail(counts, tuple(max(count, 1) for count in counts))
+        return parts, BatchPadding(counts, tuple(max(count, 1) for count in counts))
     # also if it comes out even: what was repeated for a full batch has more entries
-    tail = Tail((rows,) * world, (rows,) * world) if rows < samples_in(first) // world else None
+    tail = BatchPadding((rows,) * world, (rows,) * world) if rows < samples_in(first) // world else None
     if real < rows * world:
-        tail = Tail(tuple(min(max(real - rank * rows, 0), rows) for rank in range(world)), (rows,) * world)
+        tail = BatchPadding(tuple(min(max(real - rank * rows, 0), rows) for rank in range(world)), (rows,) * world)
         while (have := samples_in(whole)) < rows * world:
             whole = concatenate([whole, slice_tensors(first, slice(0, rows * world - have))])
     return [slice_tensors(whole, slice(rank * rows, (rank + 1) * rows)) for rank in range(world)], tail

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from accel_ops import recursively_apply
 from accel_ops.rng import RNGType, synchronize_rng_states
-from accel_state import Epoch, PeerFailed, Transport
+from accel_state import LoaderPass, PeerFailed, Transport
 
 from accel_data.loaders.dispatch_message import GlobalBatch, slices_of
 from accel_data.loaders.loader import DataLoaderShard
@@ -83,7 +83,7 @@ class DataLoaderDispatcher(DataLoaderShard[Batch]):
                 return super()._begin_pass()
         resumed = self._epochs.take_pending() is not None
         self.set_epoch(self.iteration)
-        running = EpochRun(self.iteration, Cursor(), Epoch(self), {}, None)
+        running = EpochRun(self.iteration, Cursor(), LoaderPass(self), {}, None)
         self._epochs.open(running, self.fresh, resumed=resumed)
         return running, iter(()), resumed
 
@@ -103,7 +103,7 @@ class DataLoaderDispatcher(DataLoaderShard[Batch]):
                 synchronize_rng_states(others, transport=self._ranks, device=self._hardware)
             yield batch
 
-    def _received(self, epoch: Epoch) -> Iterator[Any]:
+    def _received(self, epoch: LoaderPass) -> Iterator[Any]:
         """Collective: every rank of the transport must call."""
         while True:
             message = self._heard("read the next batch")
@@ -125,7 +125,7 @@ class DataLoaderDispatcher(DataLoaderShard[Batch]):
         return message
 
     def _sent(self, running: EpochRun, batches: Iterator[Any]) -> Iterator[Any]:
-        epoch, place = running.epoch, Epoch(self)
+        epoch, place = running.epoch, LoaderPass(self)
         start, last = None, False
         with self._failures_told():
             for (taken, at), last in with_last(self._rounds(running.cursor.served(batches, place), place)):
@@ -141,7 +141,7 @@ class DataLoaderDispatcher(DataLoaderShard[Batch]):
         plain: Any = tuple(message)  # is pickled in half the time
         return GlobalBatch(*self._ranks.broadcast_object(plain, 0))
 
-    def _rounds(self, batches: Iterator[Any], place: Epoch) -> Iterator[tuple[list[Any], Any]]:
+    def _rounds(self, batches: Iterator[Any], place: LoaderPass) -> Iterator[tuple[list[Any], Any]]:
         while taken := list(islice(batches, self._together)):
             if len(taken) < self._together and self._ending is Ending.DROP:
                 return

@@ -1,4 +1,4 @@
-"""A DataLoader that serves one rank: on its device, telling the clock which batch is the last, and where it stands."""
+"""A DataLoader that serves one rank on its device: it says which batch is the last, and where it stands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 import torch
 from accel_ops.rng import RNGType, synchronize_rng_states
-from accel_state import Device, Epoch, StepClock, Transport
+from accel_state import AccumulationState, Device, LoaderPass, Transport
 from torch.utils.data import DataLoader
 
 from accel_data.checks.fingerprint import Fingerprint
@@ -33,7 +33,7 @@ Batch = TypeVar("Batch")
 
 
 class DataLoaderShard(DataLoader[Batch]):
-    """A DataLoader that serves one rank: on its device, telling the clock which batch is the last, and where it stands.
+    """A DataLoader that serves one rank on its device: it says which batch is the last, and where it stands.
 
     Each pass is a new epoch: `set_epoch` is passed on to whatever takes it. With a transport, generators named by
     `rng_types` are made equal to those of rank 0 at the start of each pass, and so are those that draw the order.
@@ -55,7 +55,7 @@ class DataLoaderShard(DataLoader[Batch]):
         ending: Ending = Ending.REPEAT,
         transport: Transport | None = None,
         hardware: Device | None = None,
-        clock: StepClock | None = None,
+        accumulation: AccumulationState | None = None,
         non_blocking: bool = False,
         fingerprint: Fingerprint | None = None,
         consumption_log: ConsumptionLog | None = None,
@@ -72,21 +72,23 @@ class DataLoaderShard(DataLoader[Batch]):
         self._source: Any = self._reader if self._reader is not None else self.share
         self.device = device
         self.rng_types = list(rng_types or ())
-        self.clock = clock or StepClock()
+        self.accumulation = accumulation or AccumulationState()
         self.where = where or DataRank(0, 1)
         # one line for the job, not one a rank
-        self._epochs = EpochTracker(self.clock, consumption_log if self.where.index == 0 else None, self.where.of)
+        self._epochs = EpochTracker(
+            self.accumulation, consumption_log if self.where.index == 0 else None, self.where.of
+        )
         self._transport = transport
         self._hardware = hardware
         self._non_blocking = non_blocking
         self._fingerprint = fingerprint
-        self._graphs = graphs_of(device, self.clock, hardware)
+        self._graphs = graphs_of(device, self.accumulation, hardware)
         self._skip = 0
         self._seeds = True
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override] # torch names a private class of its own
         running, batches, resumed = self._begin_pass()
-        with self.clock.iterating(self, rows=self.rows) as epoch:
+        with self.accumulation.iterating(self, rows=self.rows) as epoch:
             running.epoch = epoch
             try:
                 served = self._served(running, batches, 0 if resumed else self._skip)
@@ -265,7 +267,7 @@ class DataLoaderShard(DataLoader[Batch]):
         for rank, found in enumerate(self._gathered(refusal) if state is not None else ()):
             if found is not None:
                 raise refusal or ResumeError(f"rank {rank} cannot continue: {found}")
-        running = EpochRun(self.iteration, cursor, Epoch(self), draws, sampler, seeded)
+        running = EpochRun(self.iteration, cursor, LoaderPass(self), draws, sampler, seeded)
         self._epochs.open(running, self.fresh, resumed=state is not None)
         return running, batches, state is not None
 
@@ -281,7 +283,7 @@ class DataLoaderShard(DataLoader[Batch]):
         return LoaderState(
             unit=source.unit,
             streams=0 if self._reader is None else self._reader.streams,
-            step=source.round * self.clock.every,
+            step=source.round * self.accumulation.every,
             drawn_by=type(innermost_sampler(self.share)).__name__ if self.share is not None else None,
             length=None if known is None else known.length,
             dataset=None if known is None else known.digest,

@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 from accel_ops.tree import leaves
-from accel_state import Device, StepClock
+from accel_state import AccumulationState, Device
 
 
 class Graphs:
     """What the batches of one loader, over all of its passes, mean to a device that compiles what a script does."""
 
-    def __init__(self, clock: StepClock, cut: Callable[[], None] | None) -> None:
-        self._clock = clock
+    def __init__(self, accumulation: AccumulationState, cut: Callable[[], None] | None) -> None:
+        self._accumulation = accumulation
         self._cut = cut
         self._first: dict[str, list[int]] | None = None
         self._said = False
@@ -35,7 +35,7 @@ class Graphs:
                     stacklevel=4,  # the script's own loop
                 )
             yield batch
-            if self._cut is not None and self._clock.due:
+            if self._cut is not None and self._accumulation.due:
                 self._cut()
 
     def _change(self, batch: Any) -> str | None:
@@ -50,8 +50,10 @@ class Graphs:
         return None
 
 
-def graphs_of(device: torch.device | str | None, clock: StepClock, hardware: Device | None) -> Graphs | None:
+def graphs_of(
+    device: torch.device | str | None, accumulation: AccumulationState, hardware: Device | None
+) -> Graphs | None:
     """What a loader whose batches go to `device` needs; None but on XLA."""
     if device is None or torch.device(device).type != "xla":
         return None
-    return Graphs(clock, None if hardware is None else hardware.step_boundary)
+    return Graphs(accumulation, None if hardware is None else hardware.step_boundary)

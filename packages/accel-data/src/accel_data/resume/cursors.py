@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
-from accel_state import Epoch
+from accel_state import LoaderPass
 
 from accel_data.resume.loader_state import LoaderState, ResumeError
 from accel_data.sharding.batch_sampler_shard import BatchSamplerShard
@@ -18,7 +18,7 @@ class Cursor:
     def begin(self) -> None:
         """Draws the order, if that is done in this process; torch has begun to read."""
 
-    def served(self, batches: Iterator[Any], epoch: Epoch) -> Iterator[Any]:
+    def served(self, batches: Iterator[Any], epoch: LoaderPass) -> Iterator[Any]:
         """The batches of this rank; `epoch` is true of each before it is yielded."""
         return iter(())
 
@@ -57,7 +57,7 @@ class MapCursor(Cursor):
                 " state_dict; and dataset, sampler and library versions must be the same"
             )
 
-    def served(self, batches: Iterator[Any], epoch: Epoch) -> Iterator[Any]:
+    def served(self, batches: Iterator[Any], epoch: LoaderPass) -> Iterator[Any]:
         """As `Cursor`."""
         order = self._order
         for at, batch in enumerate(batches, start=1):

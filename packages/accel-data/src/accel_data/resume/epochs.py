@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-from accel_state import Epoch, StepClock
+from accel_state import AccumulationState, LoaderPass
 
 from accel_data.resume.consumption_log import ConsumptionLog
 from accel_data.resume.cursors import Cursor
@@ -23,7 +23,7 @@ class EpochRun:
 
     number: int
     cursor: Cursor
-    epoch: Epoch
+    epoch: LoaderPass
     draws: dict[str, Any]
     sampler: dict[str, Any] | None
     seeded: bool = True
@@ -51,12 +51,12 @@ class EpochTracker:
     end as soon as nobody has the loader any more, which those of a loader in a cycle do seconds later.
     """
 
-    def __init__(self, clock: StepClock, consumption_log: ConsumptionLog | None, world: int) -> None:
+    def __init__(self, accumulation: AccumulationState, consumption_log: ConsumptionLog | None, world: int) -> None:
         self.iteration = 0
         #: where the loader was put, until the next pass begins
         self.pending: LoaderState | None = None
         self.consumption_log = consumption_log
-        self._clock = clock
+        self._accumulation = accumulation
         self._world = world
         self._running: list[EpochRun] = []
         self._ended: EpochRun | None = None
@@ -72,9 +72,9 @@ class EpochTracker:
             return
         self.iteration += 1
         self._running.remove(running)
-        running.steps_at_end = self._clock.steps
+        running.steps_at_end = self._accumulation.steps
         running.epoch.loader = None
-        self._ended = running if running.ended and running.epoch.ticked and not self._clock.due else None
+        self._ended = running if running.ended and running.epoch.ticked and not self._accumulation.due else None
         self._tell("end" if running.ended else "left", running, fresh)
 
     def put_at(self, state: LoaderState) -> None:
@@ -96,7 +96,7 @@ class EpochTracker:
         running = unsettled or (self._running[-1] if self._running else None)
         if running is None:
             return None
-        rolled_back = not self._clock.due and running.epoch.ticked
+        rolled_back = not self._accumulation.due and running.epoch.ticked
         return running, running.epoch.settled if rolled_back else running.epoch.at
 
     def next_draws(self) -> dict[str, Any] | None:
@@ -106,7 +106,7 @@ class EpochTracker:
     def _unsettled(self) -> EpochRun | None:
         """The pass that ended inside an accumulation window which is still open."""
         ended = self._ended
-        if ended is None or self._clock.due or self._clock.steps != ended.steps_at_end:
+        if ended is None or self._accumulation.due or self._accumulation.steps != ended.steps_at_end:
             return None
         return None if ended.epoch.settled == ended.epoch.at else ended
 

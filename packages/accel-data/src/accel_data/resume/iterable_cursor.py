@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any, final
 
-from accel_state import Epoch, Transport
+from accel_state import LoaderPass, Transport
 
 from accel_data.iterable.rank_step import in_step, rotated
 from accel_data.iterable.read_batch import ReadBatch
@@ -42,7 +42,7 @@ class IterableCursor(Cursor):
             self._front = self._reader.front_states()  # of shards too, which are made by now
         self._reader.start = StreamPosition({}, self._front) if self._front else None
 
-    def served(self, batches: Iterator[Any], epoch: Epoch) -> Iterator[Any]:
+    def served(self, batches: Iterator[Any], epoch: LoaderPass) -> Iterator[Any]:
         """As `Cursor`."""
         source = self._without_ends(batches) if self._reader.persistent else batches
         source = rotated(source, self._first) if self._first else source

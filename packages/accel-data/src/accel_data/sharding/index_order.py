@@ -10,7 +10,7 @@ from itertools import chain, islice
 from typing import Any, final
 
 import torch
-from accel_state import Tail
+from accel_state import BatchPadding
 from torch.utils.data import RandomSampler, SequentialSampler
 
 from accel_data.sharding.order_digest import EVERY, NEWEST, NEWEST_BATCHES, note_batches, note_samples
@@ -31,7 +31,7 @@ class KnownOrder:
         self.end = len(indices)
         #: which batch is the last one, and what is real in it
         self.last: int | None = None
-        self.tail: Tail | None = None
+        self.tail: BatchPadding | None = None
         self._skip = skip
         self._generator = generator
         self._ended = False
@@ -96,7 +96,7 @@ class LazyOrder:
         self.end = 0
         #: as of a `KnownOrder`, once that batch is dealt
         self.last: int | None = None
-        self.tail: Tail | None = None
+        self.tail: BatchPadding | None = None
         self._note = note_batches if whole else note_samples
         self._window = NEWEST_BATCHES if whole else NEWEST
         self._noted, self._newest = array("Q"), array("Q")

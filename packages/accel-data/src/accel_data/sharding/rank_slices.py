@@ -12,7 +12,7 @@ from itertools import chain, cycle, islice, pairwise, repeat
 from operator import length_hint
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from accel_state import Tail
+from accel_state import BatchPadding
 
 T = TypeVar("T")
 #: counts the samples of a batch
@@ -56,7 +56,7 @@ class RankSlice(NamedTuple, Generic[T]):
     """One rank's piece of a round; `tail` says what is real in it, None if everything is."""
 
     items: T
-    tail: Tail | None = None
+    tail: BatchPadding | None = None
 
 
 def slices_of_samples(
@@ -102,7 +102,7 @@ def last_of_samples(
         return
     if ending is Ending.UNEVEN:
         # with nobody else, what is short is known to be the end of the job's data
-        yield RankSlice(own, Tail((taken,), (taken,)) if where.of == 1 else None)
+        yield RankSlice(own, BatchPadding((taken,), (taken,)) if where.of == 1 else None)
     elif ending is Ending.REPEAT:
         real = [min(max(taken - rank * rows, 0), rows) for rank in range(where.of)]
         yield _filled(own, real, start, where, rows)
@@ -110,7 +110,7 @@ def last_of_samples(
         bounds = [rank * taken // where.of for rank in range(where.of + 1)]
         counts = tuple(end - begin for begin, end in pairwise(bounds))
         own = kept[bounds[where.index] : bounds[where.index + 1]] or kept[:1]
-        yield RankSlice(own, Tail(counts, tuple(max(one, 1) for one in counts)))
+        yield RankSlice(own, BatchPadding(counts, tuple(max(one, 1) for one in counts)))
 
 
 def slices_of_batches(
@@ -147,13 +147,13 @@ def last_of_batches(
         return
     real = [*map(length, taken), *[0] * missing]
     if ending is Ending.UNEVEN:
-        yield RankSlice(mine[0], Tail(tuple(real), tuple(real)) if where.of == 1 else None)
+        yield RankSlice(mine[0], BatchPadding(tuple(real), tuple(real)) if where.of == 1 else None)
     elif ending is Ending.REPEAT and rows is not None:
         yield _filled(list(chain(*mine)), real, list(chain(*start)), where, rows)
     else:
         first = taken[0][:1] if isinstance(taken[0], Sequence) else taken[0]
         filled = [*taken, *islice(cycle(start if ending is Ending.REPEAT else [first]), missing)]
-        yield RankSlice(filled[where.index], Tail(tuple(real), tuple(map(length, filled))))
+        yield RankSlice(filled[where.index], BatchPadding(tuple(real), tuple(map(length, filled))))
 
 
 def _filled(own: list[T], real: list[int], start: Sequence[T], where: DataRank, rows: int) -> RankSlice[list[T]]:
@@ -163,7 +163,7 @@ def _filled(own: list[T], real: list[int], start: Sequence[T], where: DataRank, 
     """
     again = sum(max(rows - one, 0) for one in real[: where.index]) % max(len(start), 1)
     own = [*own, *islice(cycle(start), again, again + max(rows - len(own), 0))]
-    return RankSlice(own, Tail(tuple(real), tuple(max(rows, one) for one in real)))
+    return RankSlice(own, BatchPadding(tuple(real), tuple(max(rows, one) for one in real)))
 
 
 def slices_in(items: int, where: DataRank, *, ending: Ending, rows: int = 1) -> int:

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any, ClassVar, final
 
 from accel_amp import Precision
-from accel_state import Run, StepClock
+from accel_state import AccumulationState, Run
 from torch import nn
 from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.parallel import DistributedDataParallel
@@ -64,7 +64,7 @@ class Ddp(Replicated):
         return model.module if isinstance(model, DistributedDataParallel) else model
 
     @contextmanager
-    def joining(self, models: Iterable[nn.Module], windows: StepClock | None) -> Iterator[None]:
+    def joining(self, models: Iterable[nn.Module], windows: AccumulationState | None) -> Iterator[None]:
         """torch's Join over the containers and the ends of windows. Collective: every rank must enter and leave it."""
         containers = [model for model in models if isinstance(model, DistributedDataParallel)]
         if not containers:

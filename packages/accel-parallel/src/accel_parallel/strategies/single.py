@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar, final
 
 from accel_amp import Precision
-from accel_state import Run, StepClock
+from accel_state import AccumulationState, Run
 from torch import nn
 
 from accel_parallel.strategies._replicated import Replicated
@@ -33,7 +33,7 @@ class SingleProcess(Replicated):
         """The model itself."""
         return model
 
-    def joining(self, models: Iterable[nn.Module], windows: StepClock | None) -> AbstractContextManager[None]:
+    def joining(self, models: Iterable[nn.Module], windows: AccumulationState | None) -> AbstractContextManager[None]:
         """Does nothing: nobody waits."""
         return nullcontext()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class BatchPadding:
     """What is real in a batch of the job in which ranks got samples that were seen before, or unequally many.
 
     `real` and `served` have one number a rank: its samples that are no repetitions (they come first), and all of them.
@@ -26,22 +26,22 @@ class Tail:
 
 
 @dataclass(slots=True)
-class Epoch:
+class LoaderPass:
     """One pass over a loader, as far as it has come.
 
     `rows` counts the samples of a full batch of a rank, None where batches vary. `last` says whether the batch in hand
     is the last one and `tail` what is real in it, None where it is full and all is real. `at` is the place after it,
-    `settled` the place at the newest optimizer step, and `ticked` whether the clock counts batches of this pass.
+    `settled` the place at the newest optimizer step, and `ticked` whether a micro-batch came of it.
     `passes` are all that run, the one in hand last. `came` counts its batches since the last micro-batch began;
     `in_step` for how many of those in a row it was one, as it is of loaders that are read side by side. A pass that
     began while another was in step is `inner`: an evaluation, or a loader that is begun again and again.
     """
 
     loader: Any
-    passes: list[Epoch] = field(default_factory=list, repr=False, compare=False)
+    passes: list[LoaderPass] = field(default_factory=list, repr=False, compare=False)
     rows: int | None = None
     last: bool = False
-    tail: Tail | None = None
+    tail: BatchPadding | None = None
     at: Any = None
     settled: Any = None
     ticked: bool = False
@@ -54,7 +54,7 @@ class Epoch:
         self.passes[:] = [*(one for one in self.passes if one is not self), self]
 
 
-class AtEpochEnd(Enum):
+class PartialWindow(Enum):
     """What becomes of a window of micro-batches that the last batch of a loader leaves short."""
 
     FLUSH = "flush"  # it ends there, with an optimizer step
@@ -62,10 +62,10 @@ class AtEpochEnd(Enum):
     CARRY = "carry"  # it goes on in the next epoch
 
 
-class StepClock:
+class AccumulationState:
     """Counts micro-batches, and says when an optimizer step is due."""
 
-    def __init__(self, every: int = 1, *, at_epoch_end: AtEpochEnd | str = AtEpochEnd.FLUSH) -> None:
+    def __init__(self, every: int = 1, *, at_epoch_end: PartialWindow | str = PartialWindow.FLUSH) -> None:
         #: micro-batches of the window, the current one included; 0 before the first
         self.position = 0
         #: whether the script is in a micro-batch just now
@@ -75,13 +75,13 @@ class StepClock:
         self.dropped = 0
         self._over = self.due = True
         self.set_every(every)
-        self.at_epoch_end = AtEpochEnd(at_epoch_end)
+        self.at_epoch_end = PartialWindow(at_epoch_end)
         #: optimizer steps that were due so far, and windows that began and that were dropped
         self.steps = 0
         self.windows = 0
         #: whether the data end on any rank, where those of ranks end apart: asked in each micro-batch, by all
         self.ends_anywhere: Callable[[bool], bool] | None = None
-        self._epochs: list[Epoch] = []
+        self._epochs: list[LoaderPass] = []
 
     # A property, or a name of an enum, costs a tiny step about a microsecond on CPython 3.11: what a micro-batch asks
     # for is a plain attribute.
@@ -110,8 +110,8 @@ class StepClock:
         if self.ends_anywhere is not None:
             ends = self.ends_anywhere(ends)
         if ends and not self.due:
-            self.due = self.at_epoch_end is AtEpochEnd.FLUSH
-            self._over = self.at_epoch_end is not AtEpochEnd.CARRY
+            self.due = self.at_epoch_end is PartialWindow.FLUSH
+            self._over = self.at_epoch_end is not PartialWindow.CARRY
             self.dropped += self._over and not self.due
         if self._over:
             self.steps += self.due
@@ -166,10 +166,10 @@ class StepClock:
         return self.inside or not self._over
 
     @contextmanager
-    def iterating(self, loader: Any, *, rows: int | None = None) -> Iterator[Epoch]:
+    def iterating(self, loader: Any, *, rows: int | None = None) -> Iterator[LoaderPass]:
         """A pass over `loader`; while it lasts it is the active one, unless a batch of another came since."""
         inner = any(one.in_step > 1 and one.loader is not loader for one in self._epochs)
-        epoch = Epoch(loader, self._epochs, rows, inner=inner)
+        epoch = LoaderPass(loader, self._epochs, rows, inner=inner)
         self._epochs.append(epoch)
         try:
             yield epoch
@@ -178,7 +178,7 @@ class StepClock:
             self._epochs[:] = [one for one in self._epochs if one is not epoch]
 
     @property
-    def active(self) -> Epoch | None:
+    def active(self) -> LoaderPass | None:
         """The innermost pass that has not ended."""
         return self._epochs[-1] if self._epochs else None
 

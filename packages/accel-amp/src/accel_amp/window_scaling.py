@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 from typing import Any, final
 
 import torch
-from accel_state import StepClock, Transport
+from accel_state import AccumulationState, Transport
 
 
 @final
-class GradientWindow:
+class WindowScaler:
     """Scales each loss so that the gradients at the end of a window are those of all its samples together.
 
     Without weights a window is the mean of its micro-batches, however many it has. With weights it is the sum of all
@@ -20,17 +20,17 @@ class GradientWindow:
 
     def __init__(
         self,
-        clock: StepClock,
+        accumulation: AccumulationState,
         transport: Transport,
         parameters: Callable[[], Iterable[torch.Tensor]],
         *,
         scaled: bool = False,
     ) -> None:
-        self._clock = clock
+        self._accumulation = accumulation
         self._transport = transport
         self._parameters = parameters
         self._scaled = scaled
-        self._window, self._dropped = 0, clock.dropped
+        self._window, self._dropped = 0, accumulation.dropped
         #: what the losses of this window were divided by; None before the first
         self._divisor: torch.Tensor | int | None = None
         self._weighted: bool | None = None
@@ -62,7 +62,7 @@ class GradientWindow:
         newest = state["newest"]
         self._newest = newest if newest is None or self._newest is None else newest.to(self._newest.device)
         self._window, self._divisor, self._weighted, self._settled, self._sums = 0, None, None, False, []
-        self._dropped = self._clock.dropped
+        self._dropped = self._accumulation.dropped
 
     def share(self, loss: torch.Tensor, weight: torch.Tensor | float | None = None) -> torch.Tensor:
         """What to call backward on, in place of `loss`.
@@ -70,14 +70,14 @@ class GradientWindow:
         Raises: ValueError for a weight that cannot be, and for weights on some losses of a window only.
         Collective: with weights every rank must call at the end of each window.
         """
-        clock = self._clock
-        if self._dropped != clock.dropped and not clock.dropping:
+        accumulation = self._accumulation
+        if self._dropped != accumulation.dropped and not accumulation.dropping:
             self._clear()  # zero_grad may have come before the last backward of the window that was dropped
-        position = clock.position if clock.inside else 0
-        if weight is None and clock.every == 1 and position <= 1 and clock.due and self._weighted is None:
+        position = accumulation.position if accumulation.inside else 0
+        if weight is None and accumulation.every == 1 and position <= 1 and accumulation.due and self._weighted is None:
             return loss  # nothing to share, and nothing to look after
-        if self._window != clock.windows or position == 0:
-            self._window, self._divisor, self._settled, self._sums = clock.windows, None, False, []
+        if self._window != accumulation.windows or position == 0:
+            self._window, self._divisor, self._settled, self._sums = accumulation.windows, None, False, []
             self._weighted = None
         if self._weighted is not None and self._weighted != (weight is not None):
             raise ValueError(
@@ -85,31 +85,31 @@ class GradientWindow:
             )
         if weight is None:
             return self._mean(loss)
-        if position == 0 and clock.every > 1:
+        if position == 0 and accumulation.every > 1:
             raise ValueError(
-                f"backward: weights of a window of {clock.every} micro-batches are added up within accumulate();"
+                f"backward: weights of a window of {accumulation.every} micro-batches are added up within accumulate();"
                 " put the micro-batch into `with accelerator.accumulate(model):`"
             )
         self._weighted = True
         return self._by_weight(loss, _checked(weight, loss))
 
     def _mean(self, loss: torch.Tensor) -> torch.Tensor:
-        clock = self._clock
-        position = clock.position if clock.inside else 0
+        accumulation = self._accumulation
+        position = accumulation.position if accumulation.inside else 0
         if position:
             self._weighted = False
-        size = position if clock.due and position else clock.every
-        if clock.due and not self._settled:
+        size = position if accumulation.due and position else accumulation.every
+        if accumulation.due and not self._settled:
             self._settled = True
             if self._divisor is not None and self._divisor != size:  # a window that ends early, or late
                 self._rescale(self._divisor / size)
-        elif not clock.due:
+        elif not accumulation.due:
             # all losses of a window are divided alike, also where the number of steps is changed inside of it
-            self._divisor = size = self._divisor if isinstance(self._divisor, int) else clock.every
+            self._divisor = size = self._divisor if isinstance(self._divisor, int) else accumulation.every
         return loss / size if size > 1 else loss
 
     def _by_weight(self, loss: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        clock = self._clock
+        accumulation = self._accumulation
         if self._settled:
             raise ValueError(
                 "backward: a second loss with a weight at the end of a window, when the weights are added up already."
@@ -117,7 +117,7 @@ class GradientWindow:
             )
         here = torch.stack([loss.detach().to(weight.dtype).reshape(()), weight])
         self._sums.append(here)
-        if not clock.due:
+        if not accumulation.due:
             if self._divisor is None:
                 self._divisor = self._about() if self._scaled else 1
             return loss / self._divisor
@@ -130,7 +130,7 @@ class GradientWindow:
         factor = torch.where(total > 0, self._transport.size / total, torch.zeros_like(total))
         if early:
             self._rescale(factor if self._divisor is None else factor * self._divisor)
-        if clock.inside:
+        if accumulation.inside:
             self._settled = True
         else:
             self._sums, self._weighted = [], None
@@ -143,11 +143,11 @@ class GradientWindow:
         """
         if self._newest is None:
             return 1
-        one = self._newest[1] / (self._transport.size * self._clock.every)
+        one = self._newest[1] / (self._transport.size * self._accumulation.every)
         return torch.exp2(torch.log2(one.clamp(min=1)).round())
 
     def _clear(self) -> None:
-        self._dropped = self._clock.dropped
+        self._dropped = self._accumulation.dropped
         for parameter in self._parameters():
             parameter.grad = None
 

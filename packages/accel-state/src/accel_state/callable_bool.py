@@ -1,10 +1,10 @@
 """A truth value that scripts may also call."""
 
 
-class Truth(int):
+class CallableBool(int):
     """True or False as an attribute, and the same when called: scripts in the wild write it both ways."""
 
-    def __new__(cls, value: object) -> "Truth":
+    def __new__(cls, value: object) -> "CallableBool":
         return super().__new__(cls, bool(value))
 
     def __call__(self) -> bool:

@@ -1,0 +1,262 @@
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import pytest
+from accel_state import AccumulationState, BatchPadding, LoaderPass, PartialWindow
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+QUICK = settings(derandomize=True, deadline=None)
+
+
+def flags(accumulation: AccumulationState, batches: int) -> list[bool]:
+    """What each tick of one pass over a loader of so many batches says."""
+    found = []
+    with accumulation.iterating("loader") as epoch:
+        for index in range(batches):
+            epoch.last = index == batches - 1
+            found.append(accumulation.tick())
+            assert accumulation.sync_gradients is found[-1]
+    return found
+
+
+def test_six_batches_of_four_steps_are_due_at_the_fourth_and_the_last() -> None:
+    """Reference 2.5, feature row S96: the next epoch starts afresh."""
+    accumulation = AccumulationState(4)
+    expected = [False, False, False, True, False, True]
+    assert flags(accumulation, 6) == expected
+    assert flags(accumulation, 6) == expected
+
+
+def test_without_the_flush_the_count_carries_over() -> None:
+    """Reference 2.5: 2 epochs of 6 with sync_with_dataloader=False."""
+    accumulation = AccumulationState(4, at_epoch_end="carry")
+    assert flags(accumulation, 6) + flags(accumulation, 6) == [False, False, False, True] * 3
+
+
+def test_outside_a_loader_every_nth_tick_is_due() -> None:
+    accumulation = AccumulationState(3)
+    assert [accumulation.tick() for _ in range(7)] == [False, False, True, False, False, True, False]
+
+
+def test_before_the_first_tick_a_step_is_due() -> None:
+    """A script that never accumulates never ticks, and all its steps count."""
+    assert AccumulationState(4).due is True
+
+
+@QUICK
+@given(st.integers(1, 9), st.lists(st.integers(1, 30), max_size=5))
+def test_a_flushed_epoch_is_due_at_every_nth_batch_and_at_its_last(every: int, epochs: list[int]) -> None:
+    accumulation = AccumulationState(every)
+    for batches in epochs:
+        assert flags(accumulation, batches) == [n % every == 0 or n == batches for n in range(1, batches + 1)]
+
+
+@QUICK
+@given(st.integers(1, 9), st.lists(st.integers(1, 30), max_size=5))
+def test_an_unflushed_run_is_due_at_every_nth_batch_of_all(every: int, epochs: list[int]) -> None:
+    accumulation = AccumulationState(every, at_epoch_end="carry")
+    found = [flag for batches in epochs for flag in flags(accumulation, batches)]
+    assert found == [n % every == 0 for n in range(1, sum(epochs) + 1)]
+
+
+def test_reset_forgets_a_window_that_has_begun() -> None:
+    accumulation = AccumulationState(3)
+    accumulation.tick()
+    accumulation.tick()
+    accumulation.reset()
+    assert accumulation.due is True
+    assert [accumulation.tick() for _ in range(3)] == [False, False, True]
+
+
+def test_the_number_of_steps_may_be_set_later() -> None:
+    """Reference 2.5: `accelerator.gradient_accumulation_steps = 4`."""
+    accumulation = AccumulationState()
+    accumulation.set_every(2)
+    assert (accumulation.every, accumulation.num_steps) == (2, 2)
+    assert [accumulation.tick() for _ in range(4)] == [False, True, False, True]
+
+
+@pytest.mark.parametrize("steps", [0, -1, 1.0, "2", None, True])
+def test_a_number_of_steps_that_is_none_is_refused_and_changes_nothing(steps: Any) -> None:
+    with pytest.raises(ValueError, match=f"gradient_accumulation_steps={steps!r}: expected a whole number of at least"):
+        AccumulationState(steps)
+    accumulation = AccumulationState(4)
+    with pytest.raises(ValueError, match="of at least 1"):
+        accumulation.set_every(steps)
+    assert accumulation.every == 4
+
+
+def test_the_flag_may_be_overruled_where_nothing_is_accumulated() -> None:
+    accumulation = AccumulationState(2)
+    accumulation.sync_gradients = False
+    assert accumulation.due is False
+    accumulation.sync_gradients = True
+    assert accumulation.due is True
+
+
+def test_the_flag_of_a_window_is_not_overruled() -> None:
+    """Its gradients would be stepped with before they have travelled, or be added to the next window's."""
+    accumulation = AccumulationState(2)
+    accumulation.tick()
+    with pytest.raises(ValueError, match="micro-batch 1 of 2; set gradient_accumulation_steps"):
+        accumulation.sync_gradients = True
+    accumulation.tick()
+    accumulation.sync_gradients = True  # it is
+    with pytest.raises(ValueError, match="micro-batch 2 of 2"):
+        accumulation.sync_gradients = False
+    assert [accumulation.tick() for _ in range(2)] == [False, True]
+
+
+def test_outside_a_loop_nothing_is_active() -> None:
+    accumulation = AccumulationState()
+    assert (accumulation.in_dataloader, accumulation.active_dataloader, accumulation.active) == (False, None, None)
+    assert (accumulation.end_of_dataloader, accumulation.remainder) == (False, -1)
+
+
+def test_an_inner_loop_is_the_active_one_and_gives_the_outer_back() -> None:
+    """Reference 2.3: an evaluation in the middle of a training epoch."""
+    accumulation = AccumulationState()
+    with accumulation.iterating("train") as train:
+        train.last = True
+        with accumulation.iterating("eval") as inner:
+            assert (accumulation.active, accumulation.active_dataloader, accumulation.end_of_dataloader) == (
+                inner,
+                "eval",
+                False,
+            )
+        assert (accumulation.active, accumulation.active_dataloader, accumulation.end_of_dataloader) == (
+            train,
+            "train",
+            True,
+        )
+    assert not accumulation.in_dataloader
+
+
+def test_an_evaluation_inside_does_not_end_the_window_of_the_training() -> None:
+    accumulation = AccumulationState(4)
+    with accumulation.iterating("train"):
+        accumulation.tick()
+        with accumulation.iterating("eval") as inner:
+            inner.last = True
+        assert [accumulation.tick() for _ in range(3)] == [False, False, True]
+
+
+def test_an_outer_pass_may_end_before_an_inner_one_that_was_left_with_break() -> None:
+    accumulation = AccumulationState()
+    outer, inner = accumulation.iterating("outer"), accumulation.iterating("inner")
+    outer.__enter__()
+    inner_epoch = inner.__enter__()
+    outer.__exit__(None, None, None)
+    assert accumulation.active is inner_epoch
+    inner.__exit__(None, None, None)
+    assert accumulation.active is None
+
+
+def test_two_equal_passes_over_one_loader_are_told_apart() -> None:
+    accumulation = AccumulationState()
+    first, second = accumulation.iterating("same"), accumulation.iterating("same")
+    first.__enter__()
+    last = second.__enter__()
+    first.__exit__(None, None, None)
+    assert accumulation.active is last
+    second.__exit__(None, None, None)
+    assert not accumulation.in_dataloader
+
+
+def test_a_pass_ends_when_its_loop_fails() -> None:
+    accumulation = AccumulationState()
+    with pytest.raises(ZeroDivisionError), accumulation.iterating("loader"):
+        1 / 0  # noqa: B018
+    assert not accumulation.in_dataloader
+
+
+def test_a_pass_knows_how_many_samples_a_full_batch_has() -> None:
+    accumulation = AccumulationState()
+    with accumulation.iterating("loader", rows=4) as epoch:
+        assert accumulation.active is epoch
+        assert epoch.rows == 4
+
+
+def test_the_remainder_is_what_is_real_in_the_batch() -> None:
+    accumulation = AccumulationState()
+    with accumulation.iterating("loader") as epoch:
+        assert accumulation.remainder == 0
+        epoch.tail = BatchPadding((2, 1), (2, 2))
+        assert accumulation.remainder == 3
+    with pytest.raises(FrozenInstanceError):
+        epoch.tail.real = (2, 2)  # type: ignore[misc]
+
+
+def test_a_short_window_is_dropped_on_request() -> None:
+    """T24: the next epoch begins a window of its own."""
+    accumulation = AccumulationState(4, at_epoch_end="drop")
+    assert flags(accumulation, 10) == [False, False, False, True, False, False, False, True, False, False]
+    assert (accumulation.steps, accumulation.dropped) == (2, 1)
+    assert flags(accumulation, 4) == [False, False, False, True]
+    assert (accumulation.steps, accumulation.dropped) == (3, 1)
+
+
+@QUICK
+@given(st.integers(1, 9), st.lists(st.integers(1, 30), max_size=5), st.sampled_from(PartialWindow))
+def test_positions_count_the_micro_batches_of_each_window(every: int, epochs: list[int], end: PartialWindow) -> None:
+    accumulation, position, windows = AccumulationState(every, at_epoch_end=end), 0, 0
+    for batches in epochs:
+        with accumulation.iterating("loader") as epoch:
+            for index in range(batches):
+                epoch.last = index == batches - 1
+                due = accumulation.tick()
+                windows += position == 0
+                position += 1
+                assert (accumulation.position, accumulation.windows) == (position, windows)
+                assert due == (position == every or (epoch.last and end is PartialWindow.FLUSH))
+                if due or (epoch.last and end is PartialWindow.DROP):
+                    position = 0
+
+
+def test_a_pass_whose_batch_comes_is_the_active_one_again() -> None:
+    """T24: an evaluation that was begun and left standing says nothing of the training loop."""
+    accumulation = AccumulationState(2)
+    with accumulation.iterating("train") as train, accumulation.iterating("evaluation") as left:
+        left.last = True
+        assert accumulation.active_dataloader == "evaluation"
+        train.take_over()
+        assert accumulation.active_dataloader == "train"
+        assert [accumulation.tick(), accumulation.tick()] == [False, True]
+        left.take_over()
+        assert accumulation.end_of_dataloader
+    assert accumulation.active is None
+
+
+def read(accumulation: AccumulationState, *passes: LoaderPass, last: tuple[bool, ...]) -> bool:
+    """One micro-batch of a batch of each pass."""
+    for epoch, ends in zip(passes, last, strict=True):
+        epoch.take_over()
+        epoch.came += 1
+        epoch.last = ends
+    return accumulation.tick()
+
+
+def test_of_passes_read_side_by_side_each_ends_the_window() -> None:
+    """T24: `for a, b in zip(short, long)`."""
+    accumulation = AccumulationState(4)
+    with accumulation.iterating("short") as short, accumulation.iterating("long") as long:
+        found = [read(accumulation, short, long, last=(index == 5, False)) for index in range(6)]
+    assert found == [False, False, False, True, False, True]
+
+
+def test_a_pass_that_was_left_at_its_last_batch_ends_no_window() -> None:
+    """T24: evaluations in the middle of an epoch, of one batch each, or of several by one iterator."""
+    accumulation = AccumulationState(4)
+    with accumulation.iterating("train") as train, accumulation.iterating("evaluation") as left:
+        assert not read(accumulation, left, train, last=(False, False))
+        for ends in (False, True):
+            left.take_over()
+            left.came += 1
+            left.last = ends
+        assert not read(accumulation, train, last=(False,))
+        assert not read(accumulation, train, last=(False,))
+    with accumulation.iterating("train") as train, accumulation.iterating("evaluation") as left:
+        accumulation.reset()
+        assert not read(accumulation, left, train, last=(True, False))
+        assert not read(accumulation, train, last=(False,))
