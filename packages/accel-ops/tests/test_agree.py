@@ -245,7 +245,7 @@ def test_every_difference_is_seen_and_what_is_enclosed_comes_all_the_same(
     data = [[X, X], [X, X], other]
     for found in loopback(3, agreed_on, data):
         assert found.sent == [b"", b"\1", b"\2\2"]
-        assert found.everyone == [signature(Flat(one, "gather", objects=True)) for one in data]
+        assert found.signatures == [signature(Flat(one, "gather", objects=True)) for one in data]
         assert len(found.sites) == 3
 
 

@@ -1,4 +1,4 @@
-"""Ranks tell each other what they are about to exchange, before they do: a mismatch becomes an error, not a hang."""
+"""Compares what ranks are about to exchange, before they do: a mismatch becomes an error, not a hang."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ MOST_DIGESTS = 256
 
 
 class ShapeMismatch(CollectiveMismatch):
-    """Ranks entered one collective call with data that does not fit together; the message has each rank's."""
+    """Ranks called one operation with data that does not fit together; the message has the shapes of each rank."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """What one rank is about to send at one place of its data; what is no tensor has the name of its type."""
+    """A leaf that one rank is about to send; `dtype` of a leaf that is no tensor is the name of its type."""
 
     path: str
     shape: tuple[int, ...]
@@ -36,13 +36,13 @@ class Leaf:
 
     @property
     def kind(self) -> str:
-        """What sets it apart from a tensor that is its numbers, and whether it is one."""
+        """The kind of an unusual tensor such as "(sparse)", nothing for a plain tensor, or the type of an object."""
         return self.dtype.partition(" ")[2] if self.dtype.startswith("torch.") else self.dtype
 
     def __str__(self) -> str:
-        place = "" if self.device == "cpu" else f" on {self.device}"
+        device = "" if self.device == "cpu" else f" on {self.device}"
         shape = str(list(self.shape)) if self.dtype.startswith("torch.") else ""
-        return f"data{self.path} {self.dtype.removeprefix('torch.')}{shape}{place}"
+        return f"data{self.path} {self.dtype.removeprefix('torch.')}{shape}{device}"
 
 
 Signature = tuple[Leaf, ...]
@@ -50,23 +50,23 @@ Signature = tuple[Leaf, ...]
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """What ranks are about to exchange: what each sent with it, and, where they are not alike, their signatures."""
+    """The payload of each rank and, if ranks are about to exchange unlike data, the signature and line of each."""
 
     sent: list[bytes]
-    everyone: list[Signature] | None
+    signatures: list[Signature] | None
     sites: list[str]
 
 
 def agree(operation: str, flat: Flat, transport: Transport, enclosed: bytes = b"") -> Agreed:
-    """What all ranks are about to exchange, and what each has `enclosed`; one message where that is little.
+    """Whether all ranks are about to exchange like data, and the bytes that each has `enclosed`.
 
-    Raises: CollectiveMismatch when ranks call different operations.
+    Raises: CollectiveMismatch if ranks call different operations.
     Collective: every rank of the group must call.
     """
     answers = transport.exchange(operation, digest(flat) + enclosed)
-    sent = [one[DIGEST:] for one in answers]
+    sent = [answer[DIGEST:] for answer in answers]
     first = answers[0][:DIGEST]
-    if all(one.startswith(first) for one in answers):
+    if all(answer.startswith(first) for answer in answers):
         return Agreed(sent, None, [])
     return Agreed(sent, *signatures(operation, flat, transport))
 
@@ -74,26 +74,26 @@ def agree(operation: str, flat: Flat, transport: Transport, enclosed: bytes = b"
 def agree_alike(
     operation: str, flat: Flat, transport: Transport, part: bytes = b"", join: Join = longest_of, *, advice: str
 ) -> Sequence[bytes]:
-    """The ranks' parts, or what `join` made of them, once all are known to have tensors of equal shape and dtype.
+    """The parts of the ranks, or what `join` made of them, if all ranks have tensors of equal shapes and dtypes.
 
-    Raises: ShapeMismatch otherwise, with the table of ranks and shapes, and `advice`; CollectiveMismatch when ranks
+    Raises: ShapeMismatch otherwise, with the table of ranks and shapes, and `advice`; CollectiveMismatch if ranks
     call different operations.
     Collective: every rank of the group must call, with parts that fit into the transport's room.
     """
     parts = transport.agree(operation, digest(flat), part, join)
     if parts is None:
-        found = table(*signatures(operation, flat, transport))
-        raise ShapeMismatch(f"{operation} needs equal shapes and dtypes on all ranks, found{found}\n{advice}")
+        rows = table(*signatures(operation, flat, transport))
+        raise ShapeMismatch(f"{operation} needs equal shapes and dtypes on all ranks, found{rows}\n{advice}")
     return parts
 
 
 def signatures(operation: str, flat: Flat, transport: Transport) -> tuple[list[Signature], list[str]]:
-    """Every rank's signature, and the line that asks.
+    """The signature of every rank, and the line of the script that it is at.
 
     Collective: every rank of the group must call.
     """
-    told = transport.all_gather_objects((signature(flat), call_site()), f"{operation}: shapes")
-    return [leaves for leaves, _ in told], [site for _, site in told]
+    answers = transport.all_gather_objects((signature(flat), call_site()), f"{operation}: shapes")
+    return [leaves for leaves, _ in answers], [site for _, site in answers]
 
 
 def signature(flat: Flat) -> Signature:
@@ -116,7 +116,7 @@ def _apart(tensor: torch.Tensor) -> str:
 
 
 def digest(flat: Flat) -> bytes:
-    """A number of DIGEST bytes that tells structure, shapes and dtypes from most others."""
+    """DIGEST bytes that are equal for equal structure, shapes and dtypes, and unlike for almost all others."""
     kinds = tuple(
         [
             (path, leaf.shape if kind is None else _shape(leaf), leaf.dtype, leaf.device.type, kind)
@@ -125,22 +125,22 @@ def digest(flat: Flat) -> bytes:
             for path, leaf, kind in zip(flat.paths, flat.leaves, flat.kinds, strict=True)
         ]
     )
-    found = _digests.get(kinds)
-    if found is None:
+    known = _digests.get(kinds)
+    if known is None:
         if len(_digests) >= MOST_DIGESTS:
             _digests.clear()
-        found = _digests[kinds] = hashlib.blake2b(repr(kinds).encode(), digest_size=DIGEST).digest()
-    return found
+        known = _digests[kinds] = hashlib.blake2b(repr(kinds).encode(), digest_size=DIGEST).digest()
+    return known
 
 
-def table(everyone: Sequence[Signature], sites: Sequence[str]) -> str:
-    """One line a rank: the leaves in which ranks differ, or all of them when only their order differs."""
-    common = set.intersection(*(set(one) for one in everyone))
-    if all(common.issuperset(one) for one in everyone):
+def table(signatures: Sequence[Signature], sites: Sequence[str]) -> str:
+    """A line for each rank: the leaves in which ranks differ, or all leaves if only their order differs."""
+    common = set.intersection(*map(set, signatures))
+    if all(common.issuperset(leaves) for leaves in signatures):
         common = set()
     rows = []
-    for rank, (one, site) in enumerate(zip(everyone, sites, strict=True)):
-        different = [str(leaf) for leaf in one if leaf not in common]
+    for rank, (leaves, site) in enumerate(zip(signatures, sites, strict=True)):
+        different = [str(leaf) for leaf in leaves if leaf not in common]
         rows.append(f"\n  rank {rank} at {site}: {', '.join(different) or 'nothing else'}")
     if len(set(sites)) > 1:
         rows.append("\nthe lines differ: look for a call inside an `if`, or after a `break`")

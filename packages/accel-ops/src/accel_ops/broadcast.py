@@ -1,4 +1,4 @@
-"""One rank's tensors and objects, on every rank."""
+"""The tensors and objects of one rank, on every rank."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from accel_ops.packing import from_bytes, in_groups, to_bytes, travels_small
 
 
 def broadcast(data: Any, transport: Transport, *, source: int = 0) -> Any:
-    """Nested tensors of rank `source`, in tensors of the receiver's own; alone, data comes back as it is.
+    """The nested tensors of rank `source`, in new tensors; alone, data comes back as it is.
 
     Shape: unchanged.
-    Raises: ShapeMismatch when shapes or dtypes differ between ranks; CollectiveMismatch when the sources do; TypeError
+    Raises: ShapeMismatch if shapes or dtypes differ between ranks; CollectiveMismatch if the sources do; TypeError
     for a leaf that is no tensor; ValueError for a rank that does not exist.
     Collective: every rank of the group must call.
     """
@@ -42,13 +42,14 @@ def broadcast(data: Any, transport: Transport, *, source: int = 0) -> Any:
 
 
 def broadcast_object_list(objects: list[Any], transport: Transport, *, source: int = 0) -> list[Any]:
-    """`objects`, overwritten in place by those of rank `source`.
+    """The list `objects` itself, with the objects of rank `source` in it.
 
-    Raises: CollectiveMismatch when ranks name different sources; ValueError for a rank that does not exist.
+    Raises: CollectiveMismatch if ranks name different sources; ValueError for a rank that does not exist.
     Collective: every rank of the group must call.
     """
     _require_rank(source, transport)
-    transport.agree(f"broadcast_object_list (from rank {source})")  # who only sends would not hear of another source
+    # a rank that only sends would not hear of another source
+    transport.agree(f"broadcast_object_list (from rank {source})")
     objects[:] = transport.broadcast_object(objects, source)
     return objects
 
@@ -59,12 +60,12 @@ def _broadcast(whole: torch.Tensor, transport: Transport, source: int) -> torch.
 
 
 def _unpacked(tensors: Sequence[torch.Tensor], sent: bytes) -> list[torch.Tensor]:
-    start, found = 0, []
+    start, received = 0, []
     for tensor in tensors:
         end = start + tensor.nbytes
-        found.append(from_bytes(sent[start:end], tensor.shape, tensor.dtype))
+        received.append(from_bytes(sent[start:end], tensor.shape, tensor.dtype))
         start = end
-    return found
+    return received
 
 
 def _require_rank(source: int, transport: Transport) -> None:

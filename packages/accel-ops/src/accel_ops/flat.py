@@ -1,4 +1,4 @@
-"""Nested data as a row of leaves, and back."""
+"""Flattens nested data into a row of leaves, and rebuilds it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from accel_ops.tree import honor_type, is_namedtuple, same_mapping
 class Flat:
     """The leaves of nested lists, tuples, named tuples and mappings, in the order of the containers.
 
-    With `objects` a list or plain tuple without a tensor in it is one leaf, and everything else may be one; otherwise
-    every leaf has to be a tensor that can travel.
-
-    Raises: TypeError that names the first leaf that cannot.
+    With `objects` a leaf may be any object, and a list or plain tuple without a tensor in it is one leaf. Otherwise
+    every leaf has to be a tensor that can travel: `check` raises for the first other leaf.
     """
 
     def __init__(self, data: Any, operation: str, *, objects: bool = False) -> None:
@@ -25,19 +23,24 @@ class Flat:
         self._objects = objects
         self.paths: list[str] = []
         self.leaves: list[Any] = []
-        #: what keeps each leaf from being sent as its numbers
+        #: why each leaf cannot be sent as its numbers; None if it can
         self.kinds: list[str | None] = []
-        #: why it cannot travel; said only when all ranks know what the others have
+        #: why the data cannot travel; raised only when all ranks know what the others have
         self.refusal: str | None = None
         self._walk("", data, operation)
 
     @property
     def tensors(self) -> list[torch.Tensor]:
         """The leaves that are tensors."""
-        return [one for one in self.leaves if isinstance(one, torch.Tensor)]
+        return [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
+
+    @property
+    def objects(self) -> list[Any]:
+        """The leaves that are no tensors."""
+        return [leaf for leaf in self.leaves if not isinstance(leaf, torch.Tensor)]
 
     def kind(self, leaf: Any) -> str:
-        """What a leaf is that is no tensor: any object where objects may come, and otherwise its type."""
+        """The name for a leaf that is no tensor: "object" if objects may come, and otherwise its type."""
         return "object" if self._objects else type(leaf).__name__
 
     def named(self) -> Iterator[tuple[str, Any]]:
@@ -50,7 +53,7 @@ class Flat:
             raise TypeError(self.refusal)
 
     def rebuilt(self, leaves: Iterable[Any]) -> Any:
-        """The data with other leaves in the places of these."""
+        """The data with other leaves in the places of its own."""
         return self._rebuilt(self._data, iter(leaves))
 
     def _walk(self, path: str, value: Any, operation: str) -> None:
@@ -64,7 +67,7 @@ class Flat:
                     f"{operation} cannot send the {kind} tensor at data{path};"
                     " make it dense and strided first (to_dense, dequantize), or send it as an object: gather_object"
                 )
-        elif isinstance(value, tuple | list) and not self._is_one(value):
+        elif isinstance(value, tuple | list) and not self._is_object(value):
             for index, item in enumerate(value):
                 self._walk(f"{path}[{index}]", item, operation)
             return
@@ -81,13 +84,13 @@ class Flat:
         self.leaves.append(value)
         self.kinds.append(kind)
 
-    def _is_one(self, value: Any) -> bool:
+    def _is_object(self, value: Any) -> bool:
         return self._objects and not is_namedtuple(value) and not any_tensor(value)
 
     def _rebuilt(self, value: Any, leaves: Iterator[Any]) -> Any:
         if isinstance(value, torch.Tensor):
             return next(leaves)
-        if isinstance(value, tuple | list) and not self._is_one(value):
+        if isinstance(value, tuple | list) and not self._is_object(value):
             return honor_type(value, [self._rebuilt(item, leaves) for item in value])
         if isinstance(value, Mapping):
             return same_mapping(value, {key: self._rebuilt(item, leaves) for key, item in value.items()})
@@ -104,7 +107,7 @@ def any_tensor(value: Any) -> bool:
 
 
 def unusual(tensor: torch.Tensor) -> str | None:
-    """What keeps a tensor from being sent as its numbers; None where nothing does."""
+    """Why a tensor cannot be sent as its numbers; None if it can."""
     if tensor.is_nested:
         return "nested"
     if tensor.layout != torch.strided:

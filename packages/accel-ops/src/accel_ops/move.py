@@ -20,7 +20,7 @@ def send_to_device(
     def move(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return value.to(device, non_blocking=non_blocking)
-        # Before containers: a PackedSequence is a tuple that knows better which of its parts move.
+        # Before containers: a PackedSequence is a tuple, whose own method knows which of its parts move.
         to = getattr(value, "to", None)
         if callable(to):
             return to(device)

@@ -17,7 +17,7 @@ LARGE = 1 << 16
 
 
 def travels_small(tensors: Sequence[torch.Tensor], room: int = SMALL) -> bool:
-    """Whether these are few bytes, and on the CPU, where the agreement travels."""
+    """Whether tensors are few bytes, and on the CPU, where the agreement travels."""
     total = 0
     for tensor in tensors:
         total += tensor.nbytes
@@ -38,20 +38,15 @@ def _bytes(tensor: torch.Tensor) -> bytes:
 
 
 def from_bytes(content: bytes, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """The tensor whose numbers these are; it has memory of its own."""
+    """The tensor with these numbers, in memory of its own."""
     if not content:
         return torch.empty(tuple(shape), dtype=dtype)
     return torch.frombuffer(bytearray(content), dtype=dtype).view(tuple(shape))
 
 
 def packed(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The numbers of tensors of one device, one after the other, as bytes."""
-    return torch.cat([as_bytes(tensor) for tensor in tensors])
-
-
-def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The numbers of a tensor as bytes: a view of it where it is contiguous. Some backends know few dtypes."""
-    return _without_gaps(tensor.detach().reshape(-1)).view(torch.uint8)
+    """The numbers of tensors of one device, one after the other, as bytes; one contiguous tensor is not copied."""
+    return _joined([_without_gaps(tensor.detach().reshape(-1)).view(torch.uint8) for tensor in tensors])
 
 
 def packed_object(value: object) -> bytes:
@@ -65,64 +60,76 @@ def packed_object(value: object) -> bytes:
 def unpacked_objects(operation: str, sent: Sequence[bytes]) -> list[Any]:
     """The objects of all ranks.
 
-    Raises: TypeError, on every rank, where one of them cannot be pickled.
+    Raises: TypeError, on every rank, if an object cannot be pickled.
     """
-    found = [serialization.unpack(one) for one in sent]
-    failed = "".join(f"\n  rank {rank}: {value}" for rank, (fine, value) in enumerate(found) if not fine)
+    values = [serialization.unpack(content) for content in sent]
+    failed = "".join(f"\n  rank {rank}: {value}" for rank, (fine, value) in enumerate(values) if not fine)
     if failed:
         raise TypeError(f"{operation} sends objects pickled, and this cannot be:{failed}")
-    return [value for _, value in found]
+    return [value for _, value in values]
+
+
+def exchange_objects(operation: str, value: object, transport: Transport) -> list[Any]:
+    """The objects of all ranks.
+
+    Raises: TypeError, on every rank, if an object cannot be pickled.
+    Collective: every rank of the group must call.
+    """
+    return unpacked_objects(operation, transport.exchange(operation, packed_object(value)))
 
 
 def in_groups(tensors: Sequence[torch.Tensor], exchange: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
-    """What `exchange` makes of tensors: one call for each large one, and one for all others of a device and dtype.
+    """The results of `exchange`: one call for each large tensor, and one for all others of a device and dtype.
 
-    Those that went together come back as views of one tensor; those without numbers do not go.
+    Tensors of one call come back as views of one tensor; tensors without numbers are not exchanged.
     Collective: as `exchange`, with tensors of equal shapes and dtypes on every rank.
     """
-    found = [tensor if tensor.numel() else tensor.detach().clone() for tensor in tensors]
+    results = [tensor if tensor.numel() else tensor.detach().clone() for tensor in tensors]
     for places in _groups(tensors).values():
-        some = [tensors[place] for place in places]
-        whole = exchange(_flat(some))
-        for place, one, part in zip(places, some, torch.split(whole, [one.numel() for one in some]), strict=True):
-            found[place] = part.view(one.shape)
-    return found
+        group = [tensors[place] for place in places]
+        parts = torch.split(exchange(_flat(group)), [tensor.numel() for tensor in group])
+        for place, tensor, part in zip(places, group, parts, strict=True):
+            results[place] = part.view(tensor.shape)
+    return results
 
 
 def all_gathered(tensors: Sequence[torch.Tensor], transport: Transport) -> list[torch.Tensor]:
-    """The tensors of all ranks, each joined along dim 0: a message for each large one, and one for all others.
+    """The tensors of all ranks, joined along dim 0: a message for each large tensor, and one for all others.
 
     Collective: every rank of the group must call, with tensors of equal shapes and dtypes.
     """
     size = transport.size
-    found = [one if one.numel() else one.new_empty((size * one.shape[0], *one.shape[1:])) for one in tensors]
+    joined = [
+        tensor if tensor.numel() else tensor.new_empty((size * tensor.shape[0], *tensor.shape[1:]))
+        for tensor in tensors
+    ]
     messages: dict[object, list[list[int]]] = {}
     for (device, _, alone), places in _groups(tensors).items():
         messages.setdefault((device, alone), []).append(places)
     for columns in messages.values():
         sent = [_flat([tensors[place] for place in places]).view(torch.uint8) for places in columns]
         rows = transport.all_gather(_joined(sent)).view(size, -1)
-        for places, column in zip(columns, torch.split(rows, [len(one) for one in sent], dim=1), strict=True):
-            some = [tensors[place] for place in places]
-            whole = column.contiguous().view(some[0].dtype)
-            # copies, so that none keeps the memory of all
-            lengths = [one.numel() for one in some]
+        for places, column in zip(columns, torch.split(rows, [len(content) for content in sent], dim=1), strict=True):
+            group = [tensors[place] for place in places]
+            whole = column.contiguous().view(group[0].dtype)
+            # copies, so that no part keeps the memory of all
+            lengths = [tensor.numel() for tensor in group]
             parts: Any = [whole]
-            if len(some) > 1:
+            if len(group) > 1:
                 parts = torch.split_with_sizes_copy(whole, lengths, dim=1)  # type: ignore[func-returns-value]
-            for place, one, part in zip(places, some, parts, strict=True):
-                found[place] = part.view(-1, *one.shape[1:]) if one.ndim > 1 else part.view(-1)
-    return found
+            for place, tensor, part in zip(places, group, parts, strict=True):
+                joined[place] = part.view(-1, *tensor.shape[1:])
+    return joined
 
 
 def _groups(tensors: Sequence[torch.Tensor]) -> dict[tuple[torch.device, torch.dtype, int], list[int]]:
-    """The places of tensors with numbers, by device and dtype; each large one is alone."""
-    found: dict[tuple[torch.device, torch.dtype, int], list[int]] = {}
+    """The places of tensors with numbers, by device and dtype; a large tensor is alone."""
+    groups: dict[tuple[torch.device, torch.dtype, int], list[int]] = {}
     for place, tensor in enumerate(tensors):
         count = tensor.nbytes
         if count:
-            found.setdefault((tensor.device, tensor.dtype, place if count >= LARGE else -1), []).append(place)
-    return found
+            groups.setdefault((tensor.device, tensor.dtype, place if count >= LARGE else -1), []).append(place)
+    return groups
 
 
 def _flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

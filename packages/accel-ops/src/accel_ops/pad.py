@@ -15,10 +15,10 @@ from accel_ops.tree import recursively_apply
 def pad_across_processes(
     data: Any, transport: Transport, *, dim: int = 0, pad_index: float = 0, pad_first: bool = False
 ) -> Any:
-    """Nested tensors made as long along `dim` as the longest rank's; a tensor without that dim stays as it is.
+    """Nested tensors, padded along `dim` to the length of the longest rank; a tensor without that dim stays as it is.
 
     Shape: (..., n_r, ...) on rank r -> (..., max of n_r, ...) on all; other dims are not touched.
-    Raises: TypeError for a leaf that is no tensor; ShapeMismatch when ranks have different structures.
+    Raises: TypeError for a leaf that is no tensor; ShapeMismatch if ranks have different structures.
     Collective: every rank of the group must call.
     """
     operation = f"pad_across_processes (dim {dim})"
@@ -26,12 +26,11 @@ def pad_across_processes(
     if transport.size == 1 or transport.agree(operation, digest(flat)) is not None:
         flat.check()
         return flat.rebuilt(flat.leaves)
-    everyone, sites = signatures(operation, flat, transport)
-    if len({tuple((leaf.path, len(leaf.shape), leaf.kind, leaf.device) for leaf in one) for one in everyone}) > 1:
-        found = table(everyone, sites)
-        raise ShapeMismatch(f"pad_across_processes needs the same structure on all ranks, found{found}")
+    rows, sites = signatures(operation, flat, transport)
+    if len({tuple((leaf.path, len(leaf.shape), leaf.kind, leaf.device) for leaf in leaves) for leaves in rows}) > 1:
+        raise ShapeMismatch(f"pad_across_processes needs the same structure on all ranks, found{table(rows, sites)}")
     flat.check()
-    columns = iter(list(zip(*everyone, strict=True)))
+    columns = iter(list(zip(*rows, strict=True)))
 
     def pad(tensor: torch.Tensor) -> torch.Tensor:
         column = next(columns)

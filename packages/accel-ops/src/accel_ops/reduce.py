@@ -28,7 +28,7 @@ def reduce(data: Any, transport: Transport, *, how: Reduction = "mean", scale: f
     """Nested tensors combined element by element over all ranks, then multiplied by `scale`.
 
     Shape: unchanged; a mean of whole numbers is a float.
-    Raises: ValueError for an unknown reduction; TypeError for a leaf that is no tensor; ShapeMismatch when shapes or
+    Raises: ValueError for an unknown reduction; TypeError for a leaf that is no tensor; ShapeMismatch if shapes or
     dtypes differ between ranks.
     Collective: every rank of the group must call.
     """
@@ -42,12 +42,11 @@ def reduce(data: Any, transport: Transport, *, how: Reduction = "mean", scale: f
     flat.refusal = flat.refusal or _not_to_be_combined(flat, how)
     # what ranks agree on is what they were given; whole numbers of few bits would overflow in a mean
     leaves = [_as_float(leaf) for leaf in flat.leaves] if how == "mean" else flat.leaves
-    dtypes = [one.dtype for one in _tensors(leaves)]
-    wider = _WIDER_FOR_A_MEAN if how == "mean" else _WIDER
-    tensors = [one.to(wider[one.dtype]) if one.dtype in wider and not unusual(one) else one for one in _tensors(leaves)]
+    given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    tensors = [_widened(tensor, how) for tensor in given]
     if transport.size == 1:
         flat.check()
-        found = [transport.all_reduce(tensor, how) for tensor in tensors]
+        results = [transport.all_reduce(tensor, how) for tensor in tensors]
     else:
         small = flat.refusal is None and travels_small(tensors, transport.room)
         parts = agree_alike(
@@ -55,48 +54,49 @@ def reduce(data: Any, transport: Transport, *, how: Reduction = "mean", scale: f
             flat,
             transport,
             to_bytes(tensors) if small else b"",
-            (lambda some: to_bytes(_combined(tensors, some, how))) if small else longest_of,
+            (lambda sent: to_bytes(_combined(tensors, sent, how))) if small else longest_of,
             advice="give every rank the same, or use gather",
         )
         flat.check()
         if small:
-            found = _combined(tensors, parts, how)
-            found = [tensor / transport.size for tensor in found] if how == "mean" else found
+            results = _combined(tensors, parts, how)
+            results = [tensor / transport.size for tensor in results] if how == "mean" else results
         else:
-            found = in_groups(tensors, lambda whole: _all_reduced(whole, transport, how))
-    found = [one.to(dtype) if dtype in wider else one for one, dtype in zip(found, dtypes, strict=True)]
-    return flat.rebuilt(found if scale == 1.0 else (tensor * scale for tensor in found))
+            results = in_groups(tensors, lambda whole: _all_reduced(whole, transport, how))
+    results = [result.to(tensor.dtype) for result, tensor in zip(results, given, strict=True)]
+    return flat.rebuilt(results if scale == 1.0 else (result * scale for result in results))
 
 
 def _combined(tensors: Sequence[torch.Tensor], sent: Sequence[bytes], how: Reduction) -> list[torch.Tensor]:
-    """Of numbers that ranks have sent, combined in the order of the ranks; of a mean the sum."""
-    start, found = 0, []
+    """The tensors of all ranks, combined in the order of the ranks; for a mean their sum."""
+    start, combined = 0, []
     for tensor in tensors:
         end = start + tensor.nbytes
-        stack = from_bytes(b"".join(one[start:end] for one in sent), (len(sent), *tensor.shape), tensor.dtype)
-        found.append(_COMBINED[how](stack))
+        stack = from_bytes(b"".join(content[start:end] for content in sent), (len(sent), *tensor.shape), tensor.dtype)
+        combined.append(_COMBINED[how](stack))
         start = end
-    return found
+    return combined
 
 
 def _all_reduced(tensor: torch.Tensor, transport: Transport, how: Reduction) -> torch.Tensor:
     """Collective: every rank of the group must call, with tensors of equal shapes and dtypes."""
-    found = transport.all_reduce(tensor, how)
+    result = transport.all_reduce(tensor, how)
     if how in ("max", "min") and tensor.is_floating_point() and tensor.device.type == "cpu":
-        # gloo compares as C does, and loses what is not a number
+        # gloo compares as C does, and loses NaN
         lost = transport.all_reduce(torch.isnan(tensor).to(torch.uint8), "max").bool()
-        found.masked_fill_(lost, torch.nan)
-    return found
+        result.masked_fill_(lost, torch.nan)
+    return result
 
 
-#: dtypes that torch or gloo cannot combine, and one that has the same low bits
+#: dtypes that torch or gloo cannot combine, and a dtype that has the same low bits
 _WIDER = {torch.int16: torch.int32, torch.uint16: torch.int32, torch.uint32: torch.int64}
-#: and one whose sum is beyond its range where the mean is within
+#: and a dtype in whose range a mean fits, but not its sum
 _WIDER_FOR_A_MEAN = {**_WIDER, torch.float16: torch.float32}
 
 
-def _tensors(leaves: Sequence[Any]) -> list[torch.Tensor]:
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+def _widened(tensor: torch.Tensor, how: Reduction) -> torch.Tensor:
+    wider = _WIDER_FOR_A_MEAN if how == "mean" else _WIDER
+    return tensor if unusual(tensor) else tensor.to(wider.get(tensor.dtype, tensor.dtype))
 
 
 def _as_float(leaf: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Random numbers over ranks: equal where they must be, different where they should be."""
+"""Makes the random numbers of ranks equal, or different."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class RNGType(StrEnum):
 def rng_types_of(names: Iterable[str | RNGType]) -> list[RNGType]:
     """The named generators.
 
-    Raises: ValueError that lists what there is.
+    Raises: ValueError that lists the known names.
     """
-    known = {one.value for one in RNGType}
+    known = {member.value for member in RNGType}
     wrong = [name for name in names if name not in known]
     if wrong:
         raise ValueError(f"rng_types {', '.join(map(repr, wrong))}: expected some of {', '.join(sorted(known))}")
@@ -41,7 +41,7 @@ def synchronize_rng_state(
     transport: Transport,
     device: Device | None = None,
 ) -> None:
-    """Puts one generator where that of rank 0 stands.
+    """Puts a generator into the state of the generator of rank 0.
 
     Raises: ValueError for a name that is not known, for "generator" without a generator, or for a device not in use.
     Collective: every rank of the transport must call.
@@ -67,7 +67,7 @@ def synchronize_rng_states(
     transport: Transport,
     device: Device | None = None,
 ) -> None:
-    """Puts each named generator where that of rank 0 stands.
+    """Puts each named generator into the state of the same generator of rank 0.
 
     Raises: ValueError as `synchronize_rng_state`.
     Collective: every rank of the transport must call.
@@ -77,7 +77,7 @@ def synchronize_rng_states(
 
 
 def set_seed(seed: int, device_specific: bool = False, deterministic: bool = False, *, rank: int = 0) -> None:
-    """Seeds Python, torch with all its devices, and NumPy when it is loaded; one seed a rank when device-specific.
+    """Seeds Python, torch with all its devices, and NumPy if it is loaded; `device_specific` adds the rank to the seed.
 
     XLA's generator is seeded once there is an Accelerator on XLA, or torch_xla is imported.
     """

@@ -18,7 +18,7 @@ def is_namedtuple(value: object) -> bool:
 
 
 def honor_type(like: Any, items: Any) -> Any:
-    """A list or tuple of `items` with the type of `like`."""
+    """A list or tuple of `items`, of the same type as `like`."""
     return type(like)(*items) if is_namedtuple(like) else type(like)(items)
 
 
@@ -32,7 +32,7 @@ def recursively_apply(
 ) -> Any:
     """`data` with `func` applied to every leaf that passes `test_type`; other leaves stay as they are.
 
-    Raises: TypeError for another leaf when `error_on_other_type` is set.
+    Raises: TypeError for another leaf if `error_on_other_type` is set.
     """
 
     def apply(value: Any) -> Any:
@@ -53,11 +53,11 @@ def recursively_apply(
 
 
 def same_mapping(like: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
-    """A mapping of the type of `like`, with what else it carries, that holds `items`."""
+    """A mapping of the type of `like`, with its other attributes, that holds `items`."""
     if type(like) is dict:
         return items
     if isinstance(like, MutableMapping):
-        # A copy keeps what a constructor would not know: the factory of a defaultdict, the fields of a BatchEncoding.
+        # A copy keeps the factory of a defaultdict and the fields of a BatchEncoding, which no constructor knows.
         twin = copy.copy(like)
         for key, item in items.items():
             twin[key] = item
@@ -79,23 +79,10 @@ def leaves(data: Any) -> Iterator[tuple[str, Any]]:
         yield "", data
 
 
-def require_tensors(operation: str, data: Any) -> None:
-    """Returns when every leaf is a tensor.
-
-    Raises: TypeError that names the first other one.
-    """
-    for path, leaf in leaves(data):
-        if not isinstance(leaf, torch.Tensor):
-            raise TypeError(
-                f"{operation} takes tensors in lists, tuples, named tuples and mappings;"
-                f" found a {type(leaf).__name__} at data{path}"
-            )
-
-
 def find_batch_size(data: Any) -> int:
     """The length of the first leaf along its first dim.
 
-    Raises: ValueError when there is no leaf; TypeError when the first leaf is no tensor with a dim.
+    Raises: ValueError if there is no leaf; TypeError if the first leaf is no tensor with a dim.
     """
     for path, leaf in leaves(data):
         if not isinstance(leaf, torch.Tensor):
@@ -107,7 +94,7 @@ def find_batch_size(data: Any) -> int:
 
 
 def ignorant_find_batch_size(data: Any) -> int | None:
-    """The batch size, or None where `find_batch_size` would raise."""
+    """The batch size, or None if `find_batch_size` would raise."""
     try:
         return find_batch_size(data)
     except (ValueError, TypeError):
@@ -136,15 +123,15 @@ def slice_tensors(
 def concatenate(data: Any, dim: int = 0) -> Any:
     """The nested structures of the list `data`, joined leaf by leaf along `dim`.
 
-    Raises: TypeError for leaves that are no tensors, when there is more than one structure to join.
+    Raises: TypeError for leaves that are no tensors, if there is more than one structure to join.
     """
     first = data[0]
     if len(data) == 1:
         return first
     if isinstance(first, tuple | list):
-        return honor_type(first, [concatenate([one[index] for one in data], dim=dim) for index in range(len(first))])
+        return honor_type(first, [concatenate([part[index] for part in data], dim=dim) for index in range(len(first))])
     if isinstance(first, Mapping):
-        return same_mapping(first, {key: concatenate([one[key] for one in data], dim=dim) for key in first})
+        return same_mapping(first, {key: concatenate([part[key] for part in data], dim=dim) for key in first})
     if not isinstance(first, torch.Tensor):
         raise TypeError(f"only tensors can be joined, found a {type(first).__name__}")
     return torch.cat(data, dim=dim)
