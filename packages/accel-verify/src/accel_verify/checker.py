@@ -1,7 +1,7 @@
-"""Follows a run of plain PyTorch and holds each of its steps against the recording of the run as configured.
+"""Follows a run of plain PyTorch, and compares each of its steps with the records of the run as configured.
 
-Each step is judged by itself: once its gradient was compared, plain PyTorch goes on with the gradient and the
-parameters of the recording, so that rounding does not add up, and a difference is found where it arises.
+After each comparison plain PyTorch goes on with the gradients and parameters of the records, so that rounding does not
+add up, and a difference is found in the step in which it arises.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from accel_verify.reference_loader import CannotVerify
 from accel_verify.step_record import AFTER, BEFORE, GRADIENT, StepRecord, read_ends, read_step
 from accel_verify.step_watcher import StepWatcher
 
-#: tolerances: what comes near a kink in float32, such as zero before a ReLU, may lie beyond it in half precision, and
-#: matrix units of accelerators may round float32
+#: tolerances: near a kink, such as zero before a ReLU, half precision may be on the other side of it, and matrix units
+#: of accelerators may round float32
 HALF, ACCELERATOR, CPU = 0.2, 5e-3, 1e-4
-#: a gradient that is this much smaller than the largest of all is noise: that of a bias before a normalisation
+#: a gradient below this part of the largest is noise, such as the gradient of a bias before a normalisation
 NOISE_OF_HALF, NOISE = 0.1, 0.01
 
 
 @final
 class Checker(StepWatcher):
-    """Raises Mismatch at the first thing that differs."""
+    """Raises Mismatch at the first difference."""
 
     def __init__(self, folder: Path, steps: int, tolerance: float | None = None) -> None:
         super().__init__(steps)
@@ -37,14 +37,14 @@ class Checker(StepWatcher):
         half, on_cpu = self._ends[0].precision != "no", self._ends[0].device == "cpu"
         self.tolerance = tolerance if tolerance is not None else HALF if half else CPU if on_cpu else ACCELERATOR
         self._noise = NOISE_OF_HALF if half else NOISE
-        #: the largest differences so far, and what one that is found now belongs to
-        self.loss_difference = self.gradient_difference = self.update_difference = 0.0
+        #: the largest differences so far, and the words that tell the place of the next
+        self.largest = {"losses": 0.0, "gradients": 0.0, "parameters": 0.0}
         self.place = ""
-        # the recorded step that is due, and then that of plain PyTorch
+        # the recorded step that is due, and then the same step of plain PyTorch
         self._due: list[StepRecord] = []
 
     def require_steps(self) -> None:
-        """Raises: CannotVerify for a script that has left out what is compared."""
+        """Raises: CannotVerify for a script in which there is nothing to compare."""
         end = self._ends[0]
         if not end.steps:
             missing = "made no step with what accelerator.prepare(model, optimizer, loader) returned"
@@ -71,16 +71,15 @@ class Checker(StepWatcher):
         return recorded.skipped
 
     def before_step(self, optimizer: Optimizer) -> None:
-        """Compares what the optimizer is given, and gives it what it was given as configured."""
+        """Compares parameters, losses and gradients, and gives the optimizer the recorded gradients."""
         parameters = self.parameters(optimizer)
         self._due.append(self.begin_record(optimizer))
         recorded, plain = self._due
         comparison.same_window(recorded, plain)
         comparison.same_starts(recorded, plain, parameters)
-        off = comparison.loss_difference(recorded, plain, self.tolerance)
-        self.loss_difference = max(self.loss_difference, off)
+        self._note("losses", comparison.loss_difference(recorded, plain, self.tolerance))
         off = comparison.gradient_difference(recorded, plain, parameters, self.tolerance, self._noise)
-        self.gradient_difference = max(self.gradient_difference, off)
+        self._note("gradients", off)
         with torch.no_grad():
             for name, parameter in parameters.items():
                 gradient = recorded.tensors.get(GRADIENT.format(name))
@@ -89,15 +88,17 @@ class Checker(StepWatcher):
                 parameter.copy_(recorded.tensors[BEFORE.format(name)])
 
     def after_step(self, optimizer: Optimizer) -> None:
-        """Compares what the optimizer made of it, and goes on from what it made as configured."""
+        """Compares the parameters after the step, and goes on from the recorded parameters."""
         (recorded, plain), parameters = self._due, self.parameters(optimizer)
         self.end_record(plain, optimizer)
         comparison.same_settings(recorded.settings, plain.settings)
-        off = comparison.update_difference(recorded, plain, parameters)
-        self.update_difference = max(self.update_difference, off)
+        self._note("parameters", comparison.update_difference(recorded, plain, parameters))
         with torch.no_grad():
             for name, parameter in parameters.items():
                 parameter.copy_(recorded.tensors[AFTER.format(name)])
+
+    def _note(self, what: str, difference: float) -> None:
+        self.largest[what] = max(self.largest[what], difference)
 
     def finish(self) -> None:
         """Compares how the two runs ended.

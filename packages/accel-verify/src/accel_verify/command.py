@@ -91,10 +91,10 @@ def _prove(path: str) -> int:
         _say(str(error))
         return 1
     _say(f"{path} proves that each sample was served once")
-    for one in served:
-        pieces = f" in {one.pieces} pieces" if one.pieces > 1 else ""
-        end = "" if one.complete else ", and its end is not there"
-        print(f"  loader {one.loader}, epoch {one.epoch}: {one.unit} {one.first} to {one.upto}{pieces}{end}")
+    for epoch in served:
+        pieces = f" in {epoch.pieces} pieces" if epoch.pieces > 1 else ""
+        end = "" if epoch.complete else ", and its end is not there"
+        print(f"  loader {epoch.loader}, epoch {epoch.epoch}: {epoch.unit} {epoch.first} to {epoch.upto}{pieces}{end}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Compares one step as configured with the same step of plain PyTorch, thing by thing."""
+"""Compares a step as configured with the same step of plain PyTorch."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 
 from accel_verify.step_record import AFTER, BEFORE, GRADIENT, Settings, StepRecord
 
-#: a small cross entropy is off by as much as logits are in half precision, which is less than gradients are
+#: losses are less off in half precision than gradients are
 LOSS = 0.1
-#: of a step of the optimizer that is given the same gradient on both sides, and of a parameter
+#: relative to the step that an optimizer makes of the same gradient, and to the largest number of a parameter
 SAME_STEP, ROUNDING = 1e-4, 2e-6
 
 
@@ -65,7 +65,7 @@ def same_settings(recorded: Settings, plain: Settings, names: Iterable[str] | No
 
 
 def same_starts(recorded: StepRecord, plain: StepRecord, names: Iterable[str]) -> None:
-    """Raises: Mismatch for a parameter that is another one before the step."""
+    """Raises: Mismatch for a parameter that is unlike before the step."""
     for before in map(BEFORE.format, names):
         own = plain.tensors[before]
         if _distance(recorded.tensors[before], own) > ROUNDING * _largest(own):
@@ -73,7 +73,7 @@ def same_starts(recorded: StepRecord, plain: StepRecord, names: Iterable[str]) -
 
 
 def loss_difference(recorded: StepRecord, plain: StepRecord, tolerance: float) -> float:
-    """By how much the loss of the window is off: its mean, or all losses over all weights.
+    """The relative difference of the mean loss of a window; with weights, of all losses divided by all weights.
 
     Raises: Mismatch for more than is tolerated.
     """
@@ -88,9 +88,11 @@ def loss_difference(recorded: StepRecord, plain: StepRecord, tolerance: float) -
 def gradient_difference(
     recorded: StepRecord, plain: StepRecord, names: Iterable[str], tolerance: float, noise: float
 ) -> float:
-    """By how much the gradient is off that is furthest off; a missing one counts as zero.
+    """The largest relative difference of a gradient; a missing gradient counts as zero.
 
-    One that is smaller than `noise` of the largest is compared with that. Raises: Mismatch for more than is tolerated.
+    A gradient below `noise` times the largest of all is compared relative to that limit.
+
+    Raises: Mismatch for more than is tolerated.
     """
     gradients = [GRADIENT.format(name) for name in names]
     smallest = noise * max((_largest(plain.tensors.get(name)) for name in gradients), default=0.0)
@@ -105,7 +107,7 @@ def gradient_difference(
 
 
 def update_difference(recorded: StepRecord, plain: StepRecord, names: Iterable[str]) -> float:
-    """By how much of the step the parameters are off; both began with the same ones and had the same gradient.
+    """The largest difference of a parameter after a step, relative to that step, which had the same gradient.
 
     Raises: Mismatch for more than rounding.
     """
@@ -130,7 +132,7 @@ def _window_loss(record: StepRecord, losses: Iterable[float]) -> float:
 
 def _described(name: str, recorded: torch.Tensor | None, plain: torch.Tensor | None, off: float, most: float) -> str:
     if recorded is None or plain is None:
-        return f"{name}: there is one only {'in plain PyTorch' if recorded is None else 'as configured'}"
+        return f"{name}: it is there only {'in plain PyTorch' if recorded is None else 'as configured'}"
     theirs, own = recorded.double().flatten(), plain.double().flatten()
     text = f"{name}: norm {float(theirs.norm()):.6g} as configured, {float(own.norm()):.6g} in plain PyTorch"
     factor = float(theirs @ own) / max(float(own @ own), 1e-300)
@@ -143,13 +145,13 @@ def _percent(off: float, tolerance: float) -> str:
     return f"off by {off:.3%}, {tolerance:.3%} is tolerated"
 
 
-def _distance(one: torch.Tensor | None, other: torch.Tensor | None) -> float:
+def _distance(recorded: torch.Tensor | None, plain: torch.Tensor | None) -> float:
     """The largest difference of two numbers; a tensor that is missing counts as zero."""
-    if one is None or other is None:
-        return _largest(other if one is None else one)
-    if one.shape != other.shape:
+    if recorded is None or plain is None:
+        return _largest(plain if recorded is None else recorded)
+    if recorded.shape != plain.shape:
         return float("inf")
-    return _largest((one.double() - other.double()).nan_to_num(nan=torch.inf))
+    return _largest((recorded.double() - plain.double()).nan_to_num(nan=torch.inf))
 
 
 def _largest(tensor: torch.Tensor | None) -> float:

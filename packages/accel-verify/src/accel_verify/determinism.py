@@ -1,4 +1,4 @@
-"""Switches off what would differ for good reasons: dropout, and statistics of one process's batch."""
+"""Switches off dropout and the statistics of a batch, which differ for good reasons."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def deterministic() -> Iterator[None]:
 
 
 def _with_argument(function: Callable[..., Any], position: int, name: str, value: object) -> Callable[..., Any]:
-    """The function, always called with this value of one of its arguments."""
+    """The function, which is always called with this value of the argument `name`."""
 
     def call(*arguments: Any, **options: Any) -> Any:
         if len(arguments) > position:

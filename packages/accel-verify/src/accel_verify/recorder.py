@@ -1,4 +1,4 @@
-"""Runs a script with the real Accelerator, and records what its optimizers are given."""
+"""Records the steps of a script that runs with the real Accelerator."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Recorder(StepWatcher):
         self._stepped = False
 
     def prepared(self, accelerator: Accelerator, ready: object) -> None:
-        """Takes note of what an Accelerator has made ready."""
+        """Notes an object that an Accelerator has prepared."""
         self._end.precision, self._end.device = accelerator.mixed_precision, accelerator.device.type
         if isinstance(ready, nn.Module):
             self._containers.append((accelerator, ready))
@@ -62,7 +62,7 @@ class Recorder(StepWatcher):
         self._stepped = True
 
     def on_step(self, optimizer: AcceleratedOptimizer) -> None:
-        """Marks a step that was due and skipped; a fused optimizer was called all the same."""
+        """Marks a step that was due and skipped; a fused optimizer was called nevertheless."""
         if optimizer.step_was_skipped:
             if not self._stepped:
                 self.before_step(optimizer.optimizer)
@@ -70,11 +70,11 @@ class Recorder(StepWatcher):
             self.skipped.append(self.made)
             record, kind = self._open[-1], GRADIENT.format("")
             gradients = [tensor for name, tensor in record.tensors.items() if name.startswith(kind)]
-            record.skipped, record.overflowed = True, not all(bool(one.isfinite().all()) for one in gradients)
+            record.skipped, record.overflowed = True, not all(bool(gradient.isfinite().all()) for gradient in gradients)
         self._stepped = False
 
     def finish(self) -> None:
-        """Writes how the run ended, and on rank 0 what a round trip changes. Nobody waits for anybody."""
+        """Writes how the run ended, and on rank 0 what a round trip changes. No rank waits for another."""
         self._write()
         self._end.settings = [self.settings(optimizer) for optimizer in self.optimizers]
         if self._rank == 0 and self._end.steps:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from inspect import signature
+from itertools import chain
 from types import MethodType
 from typing import Any, ClassVar
 from unittest.mock import patch
@@ -22,9 +23,11 @@ from torch.utils.data import DataLoader
 from accel_verify.checker import Checker
 from accel_verify.reference_loader import CannotVerify, GlobalBatches, GlobalLoader
 
+Parameters = torch.Tensor | Iterable[torch.Tensor]
+
 
 class ReferenceAccelerator:
-    """Stands in for Accelerator, and pretends to be rank 0 of all; what is no part of the step is a real one's."""
+    """Stands in for Accelerator as rank 0 of all ranks; a real Accelerator does all that is no part of the step."""
 
     checker: ClassVar[Checker]
 
@@ -41,8 +44,8 @@ class ReferenceAccelerator:
         self.optimizer_step_was_skipped = False
         #: whether the current micro-batch ends with an optimizer step
         self.sync_gradients = True
-        # of the window: its micro-batches so far and in all, whether it is over, whether all gradients are there, and
-        # the sums of losses that have weights and of these
+        # of the window: its micro-batches so far and in all, whether it is over, whether it has all its gradients, and
+        # the sums of its weighted losses and of their weights
         self._number, self._planned, self._ended, self._whole = 0, 1, True, False
         self._loss = self._weight = 0.0
         self._ready: list[object] = []
@@ -56,26 +59,27 @@ class ReferenceAccelerator:
         return getattr(vars(self)["_real"], name)
 
     def prepare(self, *objects: Any, device_placement: object = None) -> Any:
-        """The objects, watched; what is none of torch's classes comes back as it is."""
-        ready = tuple(self.prepare_one(one) for one in objects)
+        """The objects, watched; an object of no class of torch comes back as it is."""
+        ready = tuple(map(self.prepare_object, objects))
         return ready[0] if len(ready) == 1 else ready
 
-    def prepare_one(self, one: Any, *_: Any, ending: Any = None, **__: Any) -> Any:
+    def prepare_object(self, unprepared: Any, *_: Any, ending: Any = None, **__: Any) -> Any:
         """The object, watched."""
-        if any(one is known for known in self._ready):
-            return one
-        if isinstance(one, nn.Module):
-            self.checker.models.append(one)
-        elif isinstance(one, Optimizer):
-            self._guard_optimizer(one)
-        elif isinstance(one, LRScheduler):
-            self._guard_scheduler(one)
-        elif isinstance(one, DataLoader):
-            one = self._loader(one, getattr(ending, "value", ending))
-        self._ready.append(one)
-        return one
+        if any(unprepared is known for known in self._ready):
+            return unprepared
+        ready = unprepared
+        if isinstance(unprepared, nn.Module):
+            self.checker.models.append(unprepared)
+        elif isinstance(unprepared, Optimizer):
+            self._guard_optimizer(unprepared)
+        elif isinstance(unprepared, LRScheduler):
+            self._guard_scheduler(unprepared)
+        elif isinstance(unprepared, DataLoader):
+            ready = self._loader(unprepared, getattr(ending, "value", ending))
+        self._ready.append(ready)
+        return ready
 
-    prepare_model = prepare_optimizer = prepare_data_loader = prepare_scheduler = prepare_one
+    prepare_model = prepare_optimizer = prepare_data_loader = prepare_scheduler = prepare_object
 
     @contextmanager
     def accumulate(self, *_: nn.Module) -> Iterator[None]:
@@ -95,7 +99,7 @@ class ReferenceAccelerator:
         yield
 
     def backward(self, loss: torch.Tensor, *, weight: Any = None, **kwargs: Any) -> None:
-        """Adds up gradients: of the mean of the window, or of all its losses over all its weights."""
+        """Adds up gradients of the mean loss of the window, or of the sum of its losses divided by its weights."""
         self.checker.loss(loss, weight)
         if weight is None:
             loss = loss / (self._planned if self._number > 0 else self.gradient_accumulation_steps)
@@ -110,14 +114,12 @@ class ReferenceAccelerator:
             self.last_loss = self._loss / self._weight
             self._loss = self._weight = 0.0
 
-    def clip_grad_norm_(
-        self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float = 2.0
-    ) -> torch.Tensor:
-        """torch's own at the end of a window; within one nothing is clipped."""
+    def clip_grad_norm_(self, parameters: Parameters, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+        """Clips as torch does at the end of a window; within a window nothing is clipped."""
         return nn.utils.clip_grad_norm_(parameters, max_norm if self.sync_gradients else math.inf, norm_type)
 
-    def clip_grad_value_(self, parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float) -> None:
-        """torch's own at the end of a window; within one nothing is clipped."""
+    def clip_grad_value_(self, parameters: Parameters, clip_value: float) -> None:
+        """Clips as torch does at the end of a window; within a window nothing is clipped."""
         nn.utils.clip_grad_value_(parameters, clip_value if self.sync_gradients else math.inf)
 
     def skip_first_batches(self, dataloader: GlobalLoader, num_batches: int = 0) -> GlobalLoader:
@@ -127,21 +129,20 @@ class ReferenceAccelerator:
         return twin
 
     def no_context(self, *_: Any, **__: Any) -> nullcontext[None]:
-        """The context of what plain PyTorch has no need of."""
+        """A context that does nothing: plain PyTorch does not need it."""
         return nullcontext()
 
     no_sync = trigger_sync_in_backward = join_uneven_inputs = autocast = no_context
 
     def nothing(self, *_: Any, **__: Any) -> None:
-        """Does nothing: gradients are not scaled, and files of the user's are not for a trial to write over."""
+        """Does nothing: gradients are not scaled, and a trial must not write over files of the user."""
 
     unscale_gradients = save_model = save = nothing
 
     def _parameters(self) -> list[torch.Tensor]:
-        parameters = [one for model in self._ready if isinstance(model, nn.Module) for one in model.parameters()]
-        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
-        parameters += [one for group in groups for one in group["params"]]
-        return list({id(one): one for one in parameters}.values())
+        of_models = [model.parameters() for model in self._ready if isinstance(model, nn.Module)]
+        of_groups = [group["params"] for optimizer in self._optimizers for group in optimizer.param_groups]
+        return list(dict.fromkeys(chain(*of_models, *of_groups)))
 
     def _guard_optimizer(self, optimizer: Optimizer) -> None:
         """The optimizer steps, and forgets its gradients, at the ends of windows only."""
@@ -185,7 +186,7 @@ class ReferenceAccelerator:
                     if total is None or scheduler.last_epoch < total:
                         raw_step(*args, **kwargs)
 
-        # of a class of its own: what stands in the instance is part of its state dict
+        # a class of its own: an attribute of the instance would be part of its state dict
         kind = type(scheduler)
         scheduler.__class__ = type(kind.__name__, (kind,), {"step": step})
 
@@ -203,7 +204,7 @@ class ReferenceAccelerator:
 
 @contextmanager
 def plain_pytorch(checker: Checker) -> Iterator[None]:
-    """In this block a script that imports Accelerator gets one that leaves the step to plain PyTorch."""
+    """In this block a script that imports Accelerator gets a ReferenceAccelerator."""
     reference = type("Accelerator", (ReferenceAccelerator,), {"checker": checker})
     with patch.object(accel, "Accelerator", reference), patch.object(accel.accelerator, "Accelerator", reference):
         yield

@@ -1,4 +1,4 @@
-"""Serves in one process the batches of the whole job, by torch's own DataLoader."""
+"""Serves the batches of the whole job in one process, by the DataLoader of torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
 
 
 class CannotVerify(BaseException):
-    """The script does what plain PyTorch in one process has no equal for; no handler of its own should catch it."""
+    """Plain PyTorch in one process has no equal for a call of the script, whose handlers should not catch this."""
 
 
 @final
@@ -21,7 +21,7 @@ class GlobalBatches(Sampler[list[int]]):
     def __init__(self, batches: Any, ranks: int, *, split: bool, ending: str) -> None:
         self.batches = batches
         self._ending = ending if ranks > 1 else "join"
-        # of torch's own batches the samples are dealt out, of others whole batches
+        # accel deals out the samples of a BatchSampler of torch, and whole batches of another
         self._by_sample = type(batches).__iter__ is BatchSampler.__iter__
         self._taken = (1 if split else ranks) * (batches.batch_size if self._by_sample else 1)
 
@@ -47,9 +47,9 @@ class GlobalBatches(Sampler[list[int]]):
 
 @final
 class GlobalLoader(DataLoader[Any]):
-    """A DataLoader whose batches are those of all ranks together; knows how many are left.
+    """A DataLoader that joins the batches of all ranks into one, and counts how many are left.
 
-    `passes` are those that run, the one in hand last. `on_batch` is called before each batch.
+    `passes` has the running passes, the current pass last. `on_batch` is called before each batch.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class GlobalLoader(DataLoader[Any]):
                 if number > self.skipped:
                     self._on_batch()
                     self.left = len(self) - number
-                    self._passes.sort(key=lambda one: one is self)
+                    self._passes.sort(key=lambda running: running is self)
                     yield batch
         finally:
             self._passes.remove(self)

@@ -15,7 +15,7 @@ from torch import nn
 
 
 def model_changes(accelerator: Accelerator, model: nn.Module) -> list[str]:
-    """What `save_model` and `load_checkpoint_in_model` change of the parameters and buffers that the model keeps."""
+    """The parameters and buffers that `save_model` and `load_checkpoint_in_model` change."""
     inner = accelerator.unwrap_model(model)
     before = {name: tensor.detach().clone() for name, tensor in inner.state_dict().items()}
     with tempfile.TemporaryDirectory() as folder:
@@ -27,11 +27,12 @@ def model_changes(accelerator: Accelerator, model: nn.Module) -> list[str]:
             load_checkpoint_in_model(inner, folder, strict=True)
         except CheckpointError as error:
             return [f"the weights that were saved do not load: {error}"]
-    return [f"{name} of the model" for name, one in inner.state_dict().items() if not torch.equal(one, before[name])]
+    after = inner.state_dict()
+    return [f"{name} of the model" for name, tensor in after.items() if not torch.equal(tensor, before[name])]
 
 
 def state_changes(prepared: AcceleratedOptimizer | AcceleratedScheduler, initial: dict[str, Any]) -> list[str]:
-    """What `state_dict` and `load_state_dict` change of what was prepared, given the state that it had at first."""
+    """The entries that `state_dict` and `load_state_dict` change. `initial` is the state from before training."""
     if isinstance(prepared, AcceleratedOptimizer):
         inner, owner = prepared.optimizer, "optimizer"
     else:
@@ -54,5 +55,5 @@ def _leaves(state: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]
 def _same(old: Any, new: Any) -> bool:
     if isinstance(old, torch.Tensor):
         return isinstance(new, torch.Tensor) and old.dtype == new.dtype and torch.equal(old, new)
-    # an object of the user's: a copy is never equal
+    # an object of a class of the user: its copy need not be equal
     return bool(old == new) if isinstance(old, int | float | str | type(None)) else True

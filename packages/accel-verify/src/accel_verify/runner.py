@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from accel.utils import set_seed
@@ -24,7 +25,7 @@ from accel_verify.step_watcher import StepLimitReached
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """Whether nothing differs, and the lines that say so."""
+    """The result of a comparison: whether the runs are the same, and the lines to print."""
 
     same: bool
     lines: tuple[str, ...]
@@ -33,10 +34,7 @@ class RunComparison:
 def main(arguments: Sequence[str]) -> int:
     """Runs ROLE FOLDER STEPS TOLERANCE KIND SCRIPT [ARGUMENTS]; exit code 1 if something differs."""
     role, folder, steps, tolerance, kind, name, *rest = arguments
-
-    def script() -> None:
-        run_script(name, rest, module=kind == "module")
-
+    script = partial(run_script, name, rest, module=kind == "module")
     if role == "configured":
         record(script, Path(folder), detect(process_environ()).rank, int(steps))
         return 0
@@ -47,9 +45,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run_script(script: str, arguments: Sequence[str], *, module: bool) -> None:
-    """Runs the script as `python script arguments` would; what it raises goes on, but for an exit with code 0."""
+    """Runs the script as `python script arguments` would. Its errors are raised, but not its exit with code 0."""
     sys.argv = [script, *arguments]
-    set_seed(0)  # a script that sets none would start from other weights each time
+    set_seed(0)  # a script without a seed would start from other weights each time
     try:
         if module:
             runpy.run_module(script, run_name="__main__", alter_sys=True)
@@ -88,10 +86,10 @@ def compare(script: Callable[[], None], folder: Path, steps: int, tolerance: flo
     if same:
         alike = f", and the same on {checker.ranks} ranks" if checker.ranks > 1 else ""
         lines += [
-            f"  losses: off by {checker.loss_difference:.1e} at most",
-            f"  gradients: off by {checker.gradient_difference:.1e} of each parameter's largest at most"
+            f"  losses: off by {checker.largest['losses']:.1e} at most",
+            f"  gradients: off by {checker.largest['gradients']:.1e} of each parameter's largest at most"
             f" ({checker.tolerance:.0e} is tolerated){alike}",
-            f"  parameters after each step: off by {checker.update_difference:.1e} of the step at most{alike}",
+            f"  parameters after each step: off by {checker.largest['parameters']:.1e} of the step at most{alike}",
             "  learning rates and dtypes: equal; a save and load round trip changes nothing",
         ]
     if checker.skipped:

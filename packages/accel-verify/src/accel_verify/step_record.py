@@ -1,31 +1,29 @@
-"""What a run as configured did in each optimizer step, in files: numbers as JSON, tensors as safetensors.
+"""Records of the steps of the run as configured, in files: numbers as JSON, tensors as safetensors.
 
-Each process writes its own files and waits for nobody. Tensors are those of rank 0; the others write digests of theirs.
+Each process writes its own files and waits for nobody. Rank 0 writes tensors; the others write digests of theirs.
 """
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
-from accel_checkpoint import save_object
+from accel_checkpoint import FileDigest, save_object, serialize
 from accel_checkpoint.load import read_tensors
 
-#: learning rates and dtypes, by what they are
+#: learning rates and dtypes, by their names
 Settings = dict[str, float | str]
-#: how a tensor of a record is called, given the name of its parameter
+#: the names of the tensors of a record, made of the name of a parameter
 BEFORE, GRADIENT, AFTER = "{} before the step", "gradient of {}", "{} after the step"
 
 
 @dataclass
 class StepRecord:
-    """One step of one optimizer, or one that was skipped.
+    """A step of an optimizer, made or skipped.
 
-    `losses` and `weights` are those of the micro-batches since the step before; `digests` tell tensors from others.
+    `losses` and `weights` belong to the micro-batches since the step before; `digests` are equal for equal tensors.
     """
 
     optimizer: int
@@ -54,7 +52,7 @@ class RunEnd:
 def write_step(folder: Path, rank: int, number: int, record: StepRecord) -> None:
     """Writes step `number` of a process, counted from 1."""
     path = folder / f"rank-{rank}" / str(number)
-    record.digests = {name: _digest(tensor) for name, tensor in record.tensors.items()}
+    record.digests = {name: FileDigest.of(serialize({name: value})).xxh3 for name, value in record.tensors.items()}
     tensors, record.tensors = {name: tensor.cpu() for name, tensor in record.tensors.items()}, {}
     if rank == 0:
         save_object(tensors, path.with_suffix(".safetensors"), safe_serialization=True)
@@ -62,7 +60,7 @@ def write_step(folder: Path, rank: int, number: int, record: StepRecord) -> None
 
 
 def read_step(folder: Path, rank: int, number: int) -> StepRecord:
-    """Step `number` of a process; that of rank 0 has its tensors."""
+    """Step `number` of a process; only rank 0 has tensors."""
     path = folder / f"rank-{rank}" / str(number)
     record = StepRecord(**json.loads(path.with_suffix(".json").read_text()))
     record.tensors = dict(read_tensors(path.with_suffix(".safetensors"))) if rank == 0 else {}
@@ -78,11 +76,3 @@ def read_ends(folder: Path) -> list[RunEnd]:
     """How the run of each process ended."""
     ranks = range(len(list(folder.glob("rank-*"))))
     return [RunEnd(**json.loads((folder / f"rank-{rank}" / "end.json").read_text())) for rank in ranks]
-
-
-def _digest(tensor: torch.Tensor) -> str:
-    """A word that is the same for equal bytes only."""
-    whole = tensor.detach().cpu().contiguous()
-    if not whole.numel():
-        return "empty"
-    return hashlib.blake2b(ctypes.string_at(whole.data_ptr(), whole.nbytes), digest_size=12).hexdigest()

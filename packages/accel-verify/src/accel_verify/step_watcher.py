@@ -21,7 +21,7 @@ class StepWatcher(ABC):
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
-        #: how many steps were asked of optimizers when they were due, and the numbers of those that were skipped
+        #: the number of steps that were due, and the numbers of the skipped steps
         self.made = 0
         self.skipped: list[int] = []
         self.models: list[nn.Module] = []
@@ -31,11 +31,11 @@ class StepWatcher(ABC):
 
     @abstractmethod
     def before_step(self, optimizer: Optimizer) -> None:
-        """Is called when the optimizer is about to step."""
+        """Records what the optimizer is given. Is called when it is about to step."""
 
     @abstractmethod
     def after_step(self, optimizer: Optimizer) -> None:
-        """Is called when the optimizer has stepped."""
+        """Records what the optimizer has made of it. Is called when it has stepped."""
 
     @property
     def is_done(self) -> bool:
@@ -48,30 +48,30 @@ class StepWatcher(ABC):
             raise StepLimitReached
 
     def add_optimizer(self, optimizer: Optimizer) -> None:
-        """Looks on when the optimizer steps."""
+        """Watches the steps of the optimizer."""
         self.optimizers.append(optimizer)
         optimizer.register_step_pre_hook(lambda raw, *_: self.before_step(raw))
         optimizer.register_step_post_hook(lambda raw, *_: self.after_step(raw))
 
     def loss(self, loss: torch.Tensor, weight: torch.Tensor | float | None) -> None:
-        """Takes note of the loss of a micro-batch."""
+        """Notes the loss of a micro-batch."""
         self.stop_if_done()
         self._losses.append(loss.detach())
         if weight is not None:
             self._weights.append(float(weight))
 
     def parameters(self, optimizer: Optimizer) -> Mapping[str, nn.Parameter]:
-        """The optimizer's parameters, by the names that models give them; with the number of one of several models."""
+        """The parameters of the optimizer by their names in the model. Several models are numbered."""
         names: dict[int, str] = {}
         for number, model in enumerate(self.models):
             prefix = f"model{number}." if len(self.models) > 1 else ""
             for name, parameter in model.named_parameters():
                 names.setdefault(id(parameter), prefix + name)
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        return {names.get(id(one), f"parameter {number}"): one for number, one in enumerate(parameters)}
+        return {names.get(id(value), f"parameter {number}"): value for number, value in enumerate(parameters)}
 
     def settings(self, optimizer: Optimizer) -> Settings:
-        """The learning rate of each group, the dtype of each parameter, and of what the optimizer keeps for it."""
+        """The learning rate of each group, and the dtypes of each parameter and of its state in the optimizer."""
         settings: Settings = {}
         for number, group in enumerate(optimizer.param_groups):
             settings[f"learning rate of group {number}"] = float(group["lr"])
@@ -84,7 +84,7 @@ class StepWatcher(ABC):
         return settings
 
     def begin_record(self, optimizer: Optimizer) -> StepRecord:
-        """What the optimizer is given, and the losses since the record before."""
+        """A record of the losses since the record before, the parameters and the gradients."""
         number, losses = self.optimizers.index(optimizer), [float(loss) for loss in self._losses]
         record = StepRecord(number, len(losses), losses, self._weights, self.settings(optimizer))
         for name, parameter in self.parameters(optimizer).items():
@@ -95,7 +95,7 @@ class StepWatcher(ABC):
         return record
 
     def end_record(self, record: StepRecord, optimizer: Optimizer) -> None:
-        """Adds what the optimizer has made of it."""
+        """Adds the parameters after the step to the record."""
         record.settings |= self.settings(optimizer)
         for name, parameter in self.parameters(optimizer).items():
             record.tensors[AFTER.format(name)] = parameter.detach().clone()
