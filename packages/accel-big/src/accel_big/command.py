@@ -1,8 +1,7 @@
-"""`accel estimate-memory`: reads the command line, and prints what package accel-big counts."""
+"""`accel estimate-memory`: reads the command line, and prints an estimate."""
 
 import sys
 from collections.abc import Iterable
-from difflib import get_close_matches
 from importlib.util import find_spec
 
 import click
@@ -10,7 +9,7 @@ from click.shell_completion import CompletionItem
 
 from accel_big.estimate_options import DEFAULT_DTYPES, DEFAULT_OPTIMIZER, DTYPES, STATES
 
-#: options of accelerate estimate-memory, and why they are none here
+#: options of accelerate estimate-memory, and why accel has no such option
 FOREIGN = {
     "--library_name": "config.json says which library it is of",
     "--trust_remote_code": "no code out of a folder is run; name what makes the model as MODULE:NAME",
@@ -36,8 +35,8 @@ examples:
 exit codes: 0; 2 if there is nothing to count."""
 
 
-class _Words(click.ParamType):  # type: ignore[type-arg] # which takes one only in newer versions of click
-    """Any word, of which a shell offers some: the report says what is wrong with others."""
+class _Words(click.ParamType):  # type: ignore[type-arg] # generic only in newer versions of click
+    """Any word; a shell completes the known words, and the report says what is wrong with others."""
 
     name = "word"
 
@@ -45,17 +44,17 @@ class _Words(click.ParamType):  # type: ignore[type-arg] # which takes one only 
         self._words = tuple(words)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Those that begin so."""
+        """The known words that begin with the incomplete word."""
         return [CompletionItem(word) for word in self._words if word.startswith(incomplete)]
 
 
 class _Command(click.Command):
-    """Takes all words after --dtypes up to the next option as dtypes, but the last that can be none if MODEL lacks."""
+    """Takes all words after --dtypes up to the next option as dtypes, but for a last word that can only be MODEL."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Reads a line.
 
-        Raises: click.UsageError at an option that nobody knows.
+        Raises: click.UsageError for an unknown option.
         """
         words: list[str] = []
         for word in args:
@@ -67,22 +66,12 @@ class _Command(click.Command):
                 raise click.UsageError("--dtypes needs a value, found none")
             listed = "--dtypes" in words and not word.startswith("-") and not after and words[-2:-1] == ["--dtypes"]
             words += ["--dtypes", word] if listed else [word]
-        try:
-            super().parse_args(ctx, words)
-        except click.NoSuchOption as error:
-            near = get_close_matches(error.option_name, ("--dtypes", "--optimizer", "--json", "--help"), n=1)
-            meant = f"; did you mean {near[0]}?" if near else ""
-            see = "(see accel estimate-memory --help)"
-            raise click.UsageError(
-                f"{error.option_name} is not an option of accel estimate-memory{meant} {see}"
-            ) from None
-        wanted, named = (
-            [one for part in ctx.params["dtypes"] for one in part.split(",") if one],
-            [*ctx.params["models"]],
-        )
-        if not named and wanted and not wanted[-1].isidentifier():
-            named.append(wanted.pop())
-        ctx.params |= {"dtypes": tuple(wanted), "models": tuple(named)}
+        super().parse_args(ctx, words)
+        dtypes = [dtype for part in ctx.params["dtypes"] for dtype in part.split(",") if dtype]
+        models = [*ctx.params["models"]]
+        if not models and dtypes and not dtypes[-1].isidentifier():
+            models.append(dtypes.pop())
+        ctx.params |= {"dtypes": tuple(dtypes), "models": tuple(models)}
         return []
 
 
@@ -105,16 +94,16 @@ class _Command(click.Command):
 )
 @click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON, in bytes.")
 def COMMAND(models: tuple[str, ...], dtypes: tuple[str, ...], optimizer: str, as_json: bool) -> int:
-    """Prints the estimate, and gives exit code 0.
+    """Prints the estimate, and returns exit code 0.
 
-    Raises: CannotRun with every reason why there is none.
+    Raises: CannotRun with every reason why there is no estimate.
     """
     from accel_state.errors import CannotRun
 
     problems = []
     if len(models) != 1:
-        found = "none" if not models else f"{len(models)}: {', '.join(models)}"
-        problems.append(f"expected one MODEL, found {found} (see accel estimate-memory --help)")
+        given = f"{len(models)}: {', '.join(models)}" if models else "none"
+        problems.append(f"expected one MODEL, found {given} (see accel estimate-memory --help)")
     if find_spec("torch") is None:
         problems.append(f"torch is not installed for {sys.executable}: pip install torch")
         raise CannotRun("accel estimate-memory", problems)

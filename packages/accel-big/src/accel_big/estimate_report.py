@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Literal
 
 from accel_state.errors import CannotRun
 
@@ -65,66 +66,55 @@ def _json(model: ModelSize, rows: Sequence[Estimate], optimizer: str) -> str:
     return json.dumps(
         {
             "model": model.made_by,
-            "parameters": sum(one.count for one in model.parameters),
-            "trained_parameters": sum(one.count for one in model.parameters if one.trained),
-            "buffers": sum(one.count for one in model.buffers),
-            "as_built_bytes": sum(one.size for one in (*model.parameters, *model.buffers)),
+            "parameters": sum(tensor.count for tensor in model.parameters),
+            "trained_parameters": sum(tensor.count for tensor in model.parameters if tensor.trained),
+            "buffers": sum(tensor.count for tensor in model.buffers),
+            "as_built_bytes": sum(tensor.size for tensor in (*model.parameters, *model.buffers)),
             "optimizer": optimizer,
             "notes": list(model.notes),
-            "dtypes": [_json_row(row) for row in rows],
+            "dtypes": [asdict(row) for row in rows],
         },
         indent=2,
     )
 
 
-def _json_row(row: Estimate) -> dict[str, Any]:
-    return {
-        "dtype": row.dtype,
-        "largest_layer": row.largest_layer_name,
-        "largest_layer_bytes": row.largest_layer,
-        "total_bytes": row.total,
-        "gradients_bytes": row.gradients,
-        "optimizer_state_bytes": row.optimizer_state,
-        "training_bytes": row.training,
-    }
-
-
 def _table(model: ModelSize, rows: Sequence[Estimate], optimizer: str, how: str) -> str:
-    count = sum(one.count for one in model.parameters)
-    trained = sum(one.count for one in model.parameters if one.trained)
-    built = sum(one.size for one in (*model.parameters, *model.buffers))
-    all_of_them = "" if trained == count else f", {trained:,} of them trained"
-    lines = [f"{model.made_by}: {count:,} parameters{all_of_them}, {human(built)} as built"]
-    lines += [f"note: {one}" for one in model.notes]
+    count = sum(tensor.count for tensor in model.parameters)
+    trained = sum(tensor.count for tensor in model.parameters if tensor.trained)
+    built = sum(tensor.size for tensor in (*model.parameters, *model.buffers))
+    of_them_trained = "" if trained == count else f", {trained:,} of them trained"
+    lines = [f"{model.made_by}: {count:,} parameters{of_them_trained}, {human(built)} as built"]
+    lines += [f"note: {note}" for note in model.notes]
     cells = [["dtype", "largest layer", "total", "gradients", f"state of {optimizer}", "training"]]
     for row in rows:
-        sizes = (row.largest_layer, row.total, row.gradients, row.optimizer_state, row.training)
-        cells.append([row.dtype, *("-" if one is None else human(one) for one in sizes)])
+        sizes: list[int | None] = [row.largest_layer_bytes, row.total_bytes]
+        sizes += [row.gradients_bytes, row.optimizer_state_bytes, row.training_bytes]
+        cells.append([row.dtype, *("-" if size is None else human(size) for size in sizes)])
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines.append("")
     for first, *rest in cells:
         padded = (cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))
         lines.append("  ".join([first.ljust(widths[0]), *padded]))
-    by_layer: dict[str, list[str]] = {}
+    dtypes_of: dict[str, list[str]] = {}
     for row in rows:
-        by_layer.setdefault(row.largest_layer_name, []).append(row.dtype)
-    told = [f"{name} in {', '.join(of)}" for name, of in by_layer.items()] if len(by_layer) > 1 else list(by_layer)
+        dtypes_of.setdefault(row.largest_layer, []).append(row.dtype)
+    several = len(dtypes_of) > 1
+    largest = [f"{layer} in {', '.join(dtypes)}" if several else layer for layer, dtypes in dtypes_of.items()]
     lines.append("")
-    for text in (f"Largest layer: {'; '.join(told)}.", how, NOT_COUNTED):
+    for text in (f"Largest layer: {'; '.join(largest)}.", how, NOT_COUNTED):
         lines += textwrap.wrap(text, WIDTH)
-    # names may come out of a file of somebody else's, which is not to steer the terminal
-    return "\n".join("".join(one if one.isprintable() else "?" for one in line) for line in lines)
+    # names may come from a foreign file, which must not control the terminal
+    return "\n".join("".join(letter if letter.isprintable() else "?" for letter in line) for line in lines)
 
 
 def human(size: int) -> str:
-    """A size in the largest unit of which there is one at least.
+    """A size in the largest unit in which it is at least 1.
 
     Units: bytes, with KiB of 1024.
     """
-    if size < 1024:
-        return f"{size} B"
-    number, units = float(size), iter(("KiB", "MiB", "GiB", "TiB"))
-    unit = ""
-    while number >= 1024 and unit != "TiB":
-        number, unit = number / 1024, next(units)
-    return f"{number:.2f} {unit}"
+    number = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if number < 1024 or unit == "TiB":
+            break
+        number /= 1024
+    return f"{size} B" if unit == "B" else f"{number:.2f} {unit}"

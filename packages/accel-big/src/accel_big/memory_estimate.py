@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,13 +18,13 @@ from accel_big.estimate_options import DTYPES, STATES
 from accel_big.model_source import COMMAND
 from accel_big.safetensors_header import stored_tensors
 
-#: parameters are not trained in less
+#: the fewest bits of parameters that are trained
 TRAINED_BITS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSize:
-    """A tensor of a model, as what counts for memory; `converts` if a change of dtype reaches it."""
+    """The size of a tensor of a model; `converts` if it follows a change of dtype. Units: bytes."""
 
     count: int
     size: int
@@ -32,13 +32,13 @@ class TensorSize:
     trained: bool
 
     def bytes_in(self, bits: int) -> int:
-        """Its size in a dtype of so many bits."""
+        """The size in a dtype with this number of bits."""
         return -(-self.count * bits // 8) if self.converts else self.size
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Tensors that have to be there at once."""
+    """Tensors that have to be in memory at the same time."""
 
     name: str
     kind: str
@@ -47,7 +47,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """A model's tensors, each once, and its layers, which may share some."""
+    """The tensors of a model, once each, and its layers, which may share tensors."""
 
     made_by: str
     parameters: tuple[TensorSize, ...]
@@ -58,50 +58,49 @@ class ModelSize:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a model takes in one dtype; None where it is not trained in that.
-
-    Units: bytes.
-    """
+    """The memory of a model in one dtype; None for training in a dtype in which it is not trained. Units: bytes."""
 
     dtype: str
-    largest_layer: int
-    largest_layer_name: str
-    total: int
-    gradients: int | None
-    optimizer_state: int | None
-    training: int | None
+    largest_layer: str
+    largest_layer_bytes: int
+    total_bytes: int
+    gradients_bytes: int | None
+    optimizer_state_bytes: int | None
+    training_bytes: int | None
 
 
 def estimate(model: ModelSize, dtype: str, optimizer: str) -> Estimate:
-    """What the model takes in `dtype`: gradients and state are of that dtype, for parameters that are trained."""
+    """The memory of the model in `dtype`, in which also the gradients and the optimizer state are."""
     bits = DTYPES[dtype]
-    sizes = [(sum(one.bytes_in(bits) for one in layer.tensors), layer) for layer in model.layers]
+    sizes = [(_sum(layer.tensors, bits), layer) for layer in model.layers]
     largest, layer = max(sizes, key=lambda pair: pair[0], default=(0, None))
-    total = sum(one.bytes_in(bits) for one in (*model.parameters, *model.buffers))
+    total = _sum((*model.parameters, *model.buffers), bits)
     gradients = state = training = None
     if bits >= TRAINED_BITS:
-        gradients = sum(one.bytes_in(bits) for one in model.parameters if one.trained)
+        gradients = _sum((tensor for tensor in model.parameters if tensor.trained), bits)
         state = STATES[optimizer] * gradients
         training = total + gradients + state
     name = "none" if layer is None else f"{layer.name} ({layer.kind})" if layer.kind else layer.name
-    return Estimate(dtype, largest, name, total, gradients, state, training)
+    return Estimate(dtype, name, largest, total, gradients, state, training)
+
+
+def _sum(tensors: Iterable[TensorSize], bits: int) -> int:
+    return sum(tensor.bytes_in(bits) for tensor in tensors)
 
 
 def measure_model(model: nn.Module, made_by: str, notes: tuple[str, ...] = ()) -> ModelSize:
-    """A model as what counts for memory; tied weights count once.
+    """The sizes of a model; tied weights count once.
 
     Raises: CannotRun for parameters without a shape.
     """
-    lazy = [name for name, one in (*model.named_parameters(), *model.named_buffers()) if is_lazy(one)]
+    lazy = [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if is_lazy(tensor)]
     if lazy:
-        raise CannotRun(
-            COMMAND,
-            [f"{made_by}: {', '.join(lazy)} have no shape before the first batch; give the lazy modules their sizes"],
-        )
-    parameters = {_key(one): _size(one, trained=one.requires_grad) for one in model.parameters()}
-    buffers = {_key(one): _size(one, trained=False) for one in model.buffers()}
-    alone = tuple(one for key, one in buffers.items() if key not in parameters)
-    whole = {str(name) for one in model.modules() for name in getattr(one, "_no_split_modules", None) or ()}
+        reason = f"{', '.join(lazy)} have no shape before the first batch; give the lazy modules their sizes"
+        raise CannotRun(COMMAND, [f"{made_by}: {reason}"])
+    parameters = {_key(tensor): _size(tensor, trained=tensor.requires_grad) for tensor in model.parameters()}
+    buffers = {_key(tensor): _size(tensor) for tensor in model.buffers()}
+    alone = tuple(size for key, size in buffers.items() if key not in parameters)
+    whole = {str(name) for module in model.modules() for name in getattr(module, "_no_split_modules", None) or ()}
     layers = tuple(_layers("", model, whole, set()))
     return ModelSize(made_by, tuple(parameters.values()), alone, layers, notes)
 
@@ -113,10 +112,13 @@ def _layers(name: str, module: nn.Module, whole: set[str], seen: set[int]) -> It
     kind = type(module).__name__
     together = kind in whole or isinstance(module, nn.MultiheadAttention) or is_parametrized(module)
     parts = list(module.modules() if together else _own_parts(module))
-    tensors = [one for part in parts for one in (*part.parameters(recurse=False), *part.buffers(recurse=False))]
-    if tensors:
-        once = {_key(one): _size(one, trained=False) for one in tensors}
-        yield Layer(name or "the model itself", kind, tuple(once.values()))
+    sizes = {
+        _key(tensor): _size(tensor)
+        for part in parts
+        for tensor in (*part.parameters(recurse=False), *part.buffers(recurse=False))
+    }
+    if sizes:
+        yield Layer(name or "the model itself", kind, tuple(sizes.values()))
     if not together:
         for child_name, child in module.named_children():
             if child not in parts:
@@ -124,47 +126,42 @@ def _layers(name: str, module: nn.Module, whole: set[str], seen: set[int]) -> It
 
 
 def _own_parts(module: nn.Module) -> Iterator[nn.Module]:
-    """The module and its lists of parameters, which it uses itself: they have no forward."""
+    """The module and its lists of parameters, which have no forward of their own."""
     yield module
     for child in module.children():
         if isinstance(child, nn.ParameterList | nn.ParameterDict):
             yield child
 
 
-def _size(tensor: torch.Tensor, *, trained: bool) -> TensorSize:
+def _size(tensor: torch.Tensor, *, trained: bool = False) -> TensorSize:
     return TensorSize(tensor.numel(), tensor.numel() * tensor.element_size(), tensor.is_floating_point(), trained)
 
 
 def _key(tensor: torch.Tensor) -> tuple[object, ...]:
-    """Equal for tensors that are the same memory; on the meta device too, where all addresses are 0."""
+    """A key that is equal for tensors of the same memory, also on the meta device, where all addresses are 0."""
     if tensor.layout != torch.strided or is_traceable_wrapper_subclass(tensor):
         return (id(tensor),)
     return (tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.numel(), tensor.dtype)
 
 
 def measure_weights(path: Path, notes: tuple[str, ...] = ()) -> ModelSize:
-    """Weights in safetensors files as what counts for memory, from their headers alone.
+    """The sizes of weights in safetensors files, of which only the headers are read.
 
-    Raises: CannotRun for what is missing, damaged or of a format that can run code.
+    Raises: CannotRun if files are missing, damaged, or of a format that can run code.
     """
     try:
         files = weight_files(path)
-        other = [str(one) for one in files if one.suffix != ".safetensors"]
-        if other:
-            raise CannotRun(
-                COMMAND,
-                [
-                    f"{', '.join(other)}: only .safetensors files are looked at; others may be pickles, which can run"
-                    " code and are not opened here; save the model as safetensors"
-                ],
-            )
-        stored = {name: one for file in files for name, one in stored_tensors(file).items()}
+        pickles = [str(file) for file in files if file.suffix != ".safetensors"]
+        if pickles:
+            reason = "only .safetensors files are looked at; others may be pickles, which can run code and are not"
+            raise CannotRun(COMMAND, [f"{', '.join(pickles)}: {reason} opened here; save the model as safetensors"])
+        stored = {name: tensor for file in files for name, tensor in stored_tensors(file).items()}
     except CheckpointError as error:
         raise CannotRun(COMMAND, [str(error)]) from None
-    tensors = {name: TensorSize(one.count, one.size, one.floating, one.floating) for name, one in stored.items()}
     stems: dict[str, list[TensorSize]] = {}
-    for name, one in tensors.items():
-        stems.setdefault(name.rpartition(".")[0] or name, []).append(one)
+    for name, tensor in stored.items():
+        size = TensorSize(tensor.count, tensor.size, tensor.floating, tensor.floating)
+        stems.setdefault(name.rpartition(".")[0] or name, []).append(size)
     layers = tuple(Layer(stem, "", tuple(sizes)) for stem, sizes in stems.items())
     made_by = f"{path}, {'1 file' if len(files) == 1 else f'{len(files)} files'} of weights"
-    return ModelSize(made_by, tuple(tensors.values()), (), layers, notes)
+    return ModelSize(made_by, tuple(size for sizes in stems.values() for size in sizes), (), layers, notes)

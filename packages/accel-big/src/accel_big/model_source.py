@@ -1,4 +1,4 @@
-"""Finds the model that a command line names, and builds it where that takes no memory."""
+"""Finds the model that a command line names, and builds it, without memory if its constructor allows that."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from itertools import compress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -29,7 +30,7 @@ FORMS = (
 
 
 class ModelSource(NamedTuple):
-    """Where a model is: in code, in a config of transformers, or in weights."""
+    """The place of a model: code, a config of transformers, or weights."""
 
     kind: Literal["code", "config", "weights"]
     module: str = ""
@@ -39,7 +40,7 @@ class ModelSource(NamedTuple):
 
 
 class LoadedModel(NamedTuple):
-    """A model, what made it in words, and what the user ought to know of how."""
+    """A model, words that tell its origin, and notes for the user."""
 
     model: nn.Module
     made_by: str
@@ -47,9 +48,9 @@ class LoadedModel(NamedTuple):
 
 
 def locate(text: str) -> ModelSource:
-    """Where the model is; nothing of it is imported or read, apart from names.
+    """Finds the model, of which nothing is imported or read but names.
 
-    Raises: CannotRun where nothing is found.
+    Raises: CannotRun if there is no such model.
     """
     path = Path(text)
     if path.is_dir():
@@ -64,14 +65,14 @@ def locate(text: str) -> ModelSource:
         return _in_file(text, module, name)
     if not all(part.isidentifier() for part in f"{module}.{name}".split(".")):
         raise _refused(f"{text!r}: expected MODULE:NAME, such as models:make, or a file or folder that exists")
-    first = module.partition(".")[0]
+    package = module.partition(".")[0]
     with _own_modules_first():
         try:
-            there = find_spec(first) is not None
-        except ValueError:  # a module that is being run, which no import finds
-            there = False
-        if not there:
-            raise _no_module(module, first)
+            known = find_spec(package) is not None
+        except ValueError:  # __main__, which no import finds
+            known = False
+        if not known:
+            raise _no_module(module, package)
     return ModelSource("code", module=module, name=name)
 
 
@@ -99,9 +100,9 @@ def _in_folder(folder: Path) -> ModelSource:
 
 
 def weights_instead(folder: Path, why: str) -> ModelSource:
-    """The weights in a folder whose config is of no use.
+    """The weights in a folder whose config cannot be used.
 
-    Raises: CannotRun if there are none either.
+    Raises: CannotRun if there are no weights.
     """
     try:
         weight_files(folder)
@@ -112,11 +113,11 @@ def weights_instead(folder: Path, why: str) -> ModelSource:
 
 
 def load(source: ModelSource) -> LoadedModel | ModelSource:
-    """The model, on the meta device if its constructor allows it; the source itself if that is weights.
+    """The model, on the meta device if its constructor allows that; the source itself if it is weights.
 
-    What the code prints goes to stderr.
+    Prints of the code go to stderr.
 
-    Raises: CannotRun for what cannot be imported or made, and with what the user's code raises.
+    Raises: CannotRun if the model cannot be imported or made; it tells the error of the user's code.
     """
     if source.kind == "weights":
         return source
@@ -138,7 +139,7 @@ def _from_code(source: ModelSource) -> LoadedModel:
             try:
                 named = getattr(named, part)
             except AttributeError:
-                known = ", ".join(one for one in dir(named) if not one.startswith("_")) or "nothing"
+                known = ", ".join(name for name in dir(named) if not name.startswith("_")) or "nothing"
                 raise _refused(f"{text}: there is no {part!r}; there is {known}") from None
         if isinstance(named, nn.Module):
             return LoadedModel(named, f"{text}, a {type(named).__name__}", ())
@@ -161,12 +162,12 @@ def _imported(module: str) -> Any:
         return import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # something that the user's module imports
+            raise  # an import inside the user's module
         raise _no_module(module, error.name) from None
 
 
 def _executed(path: Path) -> Any:
-    """The module that a file is, whatever its name and whichever module of that name there is."""
+    """The module of a file, whose name may be that of another module."""
     name = "__model__"
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -179,7 +180,7 @@ def _executed(path: Path) -> Any:
 
 
 def _no_module(module: str, missing: str) -> CannotRun:
-    path = "".join(f"\n  {one or Path.cwd()}" for one in sys.path)
+    path = "".join(f"\n  {folder or Path.cwd()}" for folder in sys.path)
     return _refused(f"module {module!r} is not found: there is no {missing!r} in the search path, which is{path}")
 
 
@@ -187,9 +188,9 @@ def _without_default(callable_: Callable[..., Any]) -> list[str]:
     try:
         parameters = inspect.signature(callable_).parameters.values()
     except (ValueError, TypeError):
-        return []  # something that is not written in Python; the call will tell
+        return []  # not written in Python: the call will tell
     optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [one.name for one in parameters if one.default is one.empty and one.kind not in optional]
+    return [value.name for value in parameters if value.default is value.empty and value.kind not in optional]
 
 
 def _on_meta(text: str, make: Callable[[], Any]) -> tuple[Any, tuple[str, ...]]:
@@ -203,7 +204,10 @@ def _on_meta(text: str, make: Callable[[], Any]) -> tuple[Any, tuple[str, ...]]:
 
 
 def _run(what: str, action: Callable[[], Any]) -> Any:
-    """What the action gives; what the user's code raises is told in words, with the line."""
+    """The result of the action.
+
+    Raises: CannotRun that tells the error of the user's code, with its line.
+    """
     try:
         return action()
     except CannotRun:
@@ -218,19 +222,15 @@ def _words(error: BaseException) -> str:
 
 
 def _line(error: BaseException) -> str:
-    """The innermost line of the user's code in a traceback, or of any code where there is none."""
+    """The innermost line of the user's code in a traceback, or of any code if the user's is not in it."""
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f" ({_short(error.filename)}:{error.lineno})"
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith("<frozen")]
-    frames = [one for one in frames if one.filename != __file__]
-    here = Path.cwd()
-    own = [
-        one
-        for one in frames
-        if Path(one.filename).is_relative_to(here) and "site-packages" not in Path(one.filename).parts
-    ]
-    last = (own or frames)[-1:]
-    return "".join(f" ({_short(one.filename)}:{one.lineno}, in {one.name})" for one in last)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    frames = [frame for frame in frames if not frame.filename.startswith("<frozen")]
+    paths = [Path(frame.filename) for frame in frames]
+    own = [path.is_relative_to(Path.cwd()) and "site-packages" not in path.parts for path in paths]
+    last = (list(compress(frames, own)) or frames)[-1:]
+    return "".join(f" ({_short(frame.filename)}:{frame.lineno}, in {frame.name})" for frame in last)
 
 
 def _short(file: str) -> str:
@@ -238,7 +238,7 @@ def _short(file: str) -> str:
 
 
 def _from_config(folder: Path) -> LoadedModel:
-    # not a dependency, and its types are not checked: only who has such a folder has it
+    # no dependency: a user with such a folder has it
     transformers: Any = _run("importing transformers", lambda: import_module("transformers"))
     config = _run(
         f"reading {folder / CONFIG}",
@@ -247,8 +247,8 @@ def _from_config(folder: Path) -> LoadedModel:
     # A config may name attention kernels, which would be downloaded and run; they have no parameters.
     config._attn_implementation = "eager"
     notes: tuple[str, ...] = ()
-    named = [getattr(transformers, one, None) for one in config.architectures or ()]
-    classes = [one for one in named if isinstance(one, type) and issubclass(one, transformers.PreTrainedModel)]
+    named = [getattr(transformers, name, None) for name in config.architectures or ()]
+    classes = [kind for kind in named if isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)]
     if config.architectures and not classes:
         notes = (f"transformers has no {', '.join(config.architectures)}: counted without its head",)
 
@@ -261,9 +261,9 @@ def _from_config(folder: Path) -> LoadedModel:
 
 @contextlib.contextmanager
 def _own_modules_first(folder: Path | None = None) -> Iterator[None]:
-    """Inside, modules of the working directory, or of a file's folder, are found as by `python`.
+    """In this block modules of the working directory, or of a file's folder, are found as by `python`.
 
-    Not with PYTHONSAFEPATH, as there.
+    With PYTHONSAFEPATH they are not found, as by `python`.
     """
     here = str(folder or Path.cwd())
     if sys.flags.safe_path or here in sys.path or (folder is None and "" in sys.path):
@@ -279,7 +279,7 @@ def _own_modules_first(folder: Path | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_run_left() -> Iterator[None]:
-    """A run that the user's code starts, by an Accelerator in its module, ends with the block."""
+    """A run that the user's code starts, such as by an Accelerator in its module, ends with the block."""
     before = is_initialized()
     try:
         yield

@@ -1,4 +1,4 @@
-"""What tensors a safetensors file has, from its header alone: a file may be larger than memory."""
+"""Reads the header of a safetensors file, which may be larger than memory."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 from accel_checkpoint import CheckpointError
 
-#: what the format allows for a header
+#: the most bytes of a header, by the format
 MOST_BYTES = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One tensor of a file; `size` is in bytes."""
+    """A tensor of a file. Units: bytes."""
 
     count: int
     size: int
@@ -23,11 +23,11 @@ class Stored:
 
 
 def stored_tensors(path: Path) -> dict[str, Stored]:
-    """Every tensor of the file by name, of any dtype, also of those that torch does not know.
+    """Every tensor of the file by its name, also of dtypes that torch does not know.
 
     Raises: CheckpointError if the header is none, or the file is shorter or longer than it says.
     """
-    # safetensors maps the whole file for torch, which the system refuses for one that is larger than memory
+    # safetensors maps the whole file, which the system refuses if the file is larger than memory
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -38,13 +38,13 @@ def stored_tensors(path: Path) -> dict[str, Stored]:
     try:
         head = json.loads(text)
         entries = {name: entry for name, entry in head.items() if name != "__metadata__"}
-        found = {name: _stored(entry) for name, entry in entries.items()}
+        tensors = {name: _stored(entry) for name, entry in entries.items()}
         ends = [entry["data_offsets"][1] for entry in entries.values()]
     except (ValueError, KeyError, IndexError, AttributeError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged or no safetensors file: it has no header ({error})") from error
     if max(ends, default=0) != total:
         raise CheckpointError(f"{path} is damaged: its header tells of {max(ends, default=0)} bytes, it has {total}")
-    return found
+    return tensors
 
 
 def _stored(entry: dict[str, object]) -> Stored:
@@ -52,6 +52,6 @@ def _stored(entry: dict[str, object]) -> Stored:
     if not isinstance(dtype, str) or not isinstance(shape, list) or not isinstance(offsets, list):
         raise TypeError(f"{entry} is no tensor")
     begin, end = offsets
-    if not all(isinstance(one, int) and one >= 0 for one in (*shape, begin, end)) or end < begin:
+    if not all(isinstance(number, int) and number >= 0 for number in (*shape, begin, end)) or end < begin:
         raise ValueError(f"{entry} is no tensor")
     return Stored(math.prod(shape), end - begin, dtype.startswith(("F", "BF")))
