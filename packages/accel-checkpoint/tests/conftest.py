@@ -10,6 +10,7 @@ import numpy
 import pytest
 import torch
 from accel_checkpoint import Manifest, StagedCheckpoint
+from accel_checkpoint.filesystem import Filesystem
 from accel_testing import Mlp
 
 
@@ -60,6 +61,32 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
         stage.seal(Manifest({}, stage.files))
         stage.commit()
     return folder
+
+
+class InterruptedFilesystem(Filesystem):
+    """Calls `interrupt` before a rename or removal: before the one after `effects` others, or from there on."""
+
+    def __init__(self, interrupt: Callable[[], None], effects: int, *, from_there_on: bool = False) -> None:
+        self.interrupt, self.left, self.from_there_on = interrupt, effects, from_there_on
+
+    def _effect(self) -> None:
+        self.left -= 1
+        if self.left == -1 or (self.left < 0 and self.from_there_on):
+            self.interrupt()
+
+    def rename(self, path: Path, to: Path) -> None:
+        self._effect()
+        super().rename(path, to)
+
+    def remove(self, path: Path) -> None:
+        self._effect()
+        super().remove(path)
+
+
+@pytest.fixture
+def interrupted() -> Callable[..., Filesystem]:
+    """Makes a filesystem on which another job does its work, or the process dies, between two effects of a save."""
+    return InterruptedFilesystem
 
 
 @pytest.fixture

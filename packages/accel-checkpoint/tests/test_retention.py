@@ -237,33 +237,19 @@ def test_what_others_put_beside_a_checkpoint_stays_when_it_is_replaced(tmp_path:
     assert os.listdir(tmp_path) == ["last"]
 
 
-class Dying(Filesystem):
-    """Does nothing any more from one of its renames or removals on, as when the process has died."""
-
-    def __init__(self, at: int) -> None:
-        self.left = at
-
-    def _effect(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise KeyboardInterrupt
-
-    def rename(self, path: Path, to: Path) -> None:
-        self._effect()
-        super().rename(path, to)
-
-    def remove(self, path: Path) -> None:
-        self._effect()
-        super().remove(path)
+def die() -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("effects", range(6))
-def test_they_stay_also_where_the_process_dies_before_it_has_moved_them(tmp_path: Path, effects: int) -> None:
+def test_they_stay_also_if_the_process_dies_before_it_has_moved_them(
+    tmp_path: Path, interrupted: Callable[..., Filesystem], effects: int
+) -> None:
     save(tmp_path / "last", 1)
     for name in ("notes.txt", "more.txt"):
         (tmp_path / "last" / name).write_text("mine")
     with suppress(KeyboardInterrupt):
-        save(tmp_path / "last", 2, Dying(effects))
+        save(tmp_path / "last", 2, interrupted(die, effects, from_there_on=True))
     gc.collect()
     recover(tmp_path / "last")
     collect(tmp_path)

@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -122,30 +123,10 @@ def test_on_a_disk_without_locks_nothing_goes_before_a_day(tmp_path: Path, monke
     assert os.listdir(tmp_path) == ["last"]
 
 
-class Interrupted(Filesystem):
-    """Another job does its work before one of the renames and removals of a save."""
-
-    def __init__(self, other: Callable[[Path], None], target: Path, at: int) -> None:
-        self.other, self.target, self.left = other, target, at
-
-    def _effect(self) -> None:
-        self.left -= 1
-        if self.left == -1:
-            self.other(self.target)
-
-    def rename(self, path: Path, to: Path) -> None:
-        self._effect()
-        super().rename(path, to)
-
-    def remove(self, path: Path) -> None:
-        self._effect()
-        super().remove(path)
-
-
 @pytest.mark.parametrize("at", range(7))
 @pytest.mark.parametrize("other", OTHER_JOBS)
 def test_a_save_that_replaces_a_checkpoint_survives_what_other_jobs_do_between_its_steps(
-    tmp_path: Path, other: Callable[[Path], None], at: int
+    tmp_path: Path, interrupted: Callable[..., Filesystem], other: Callable[[Path], None], at: int
 ) -> None:
     """Between the two renames there is no checkpoint of that name, and the old one looks left over."""
     target = tmp_path / "last"
@@ -153,7 +134,7 @@ def test_a_save_that_replaces_a_checkpoint_survives_what_other_jobs_do_between_i
     (target / "plots").mkdir()
     (target / "plots" / "a.png").write_text("a user's")
     (target / "notes.txt").write_text("a user's too")
-    assert stage_of(target, 2, Interrupted(other, target, at)).commit()
+    assert stage_of(target, 2, interrupted(partial(other, target), at)).commit()
     assert number_of(target) == 2
     assert (target / "plots" / "a.png").read_text() == "a user's"
     assert (target / "notes.txt").read_text() == "a user's too"
@@ -162,14 +143,17 @@ def test_a_save_that_replaces_a_checkpoint_survives_what_other_jobs_do_between_i
 
 
 @pytest.mark.parametrize("at", range(5))
-def test_of_two_saves_that_replace_one_checkpoint_at_the_same_time_both_succeed(tmp_path: Path, at: int) -> None:
-    def save_as_well(target: Path) -> None:
+def test_of_two_saves_that_replace_one_checkpoint_at_the_same_time_both_succeed(
+    tmp_path: Path, interrupted: Callable[..., Filesystem], at: int
+) -> None:
+    target = tmp_path / "last"
+
+    def save_as_well() -> None:
         assert stage_of(target, 7).commit()
 
-    target = tmp_path / "last"
     stage_of(target, 1).commit()
     (target / "notes.txt").write_text("a user's")
-    assert stage_of(target, 2, Interrupted(save_as_well, target, at)).commit()
+    assert stage_of(target, 2, interrupted(save_as_well, at)).commit()
     assert number_of(target) == (2 if at < 2 else 7)
     assert (target / "notes.txt").read_text() == "a user's"
     assert os.listdir(tmp_path) == ["last"]
@@ -178,7 +162,11 @@ def test_of_two_saves_that_replace_one_checkpoint_at_the_same_time_both_succeed(
 @pytest.mark.parametrize("at", range(4))
 @pytest.mark.parametrize("other", OTHER_JOBS)
 def test_two_jobs_that_clean_up_the_same_do_each_other_no_harm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: Callable[[Path], None], at: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    interrupted: Callable[..., Filesystem],
+    other: Callable[[Path], None],
+    at: int,
 ) -> None:
     target = tmp_path / "last"
     stage_of(target, 2).commit()
@@ -186,7 +174,7 @@ def test_two_jobs_that_clean_up_the_same_do_each_other_no_harm(
     (old / "notes.txt").write_text("a user's")
     shutil.copytree(target, hidden_path(target, "saving"))
     later(monkeypatch, DAY_S + 60)
-    collect(tmp_path, Interrupted(other, target, at))
+    collect(tmp_path, interrupted(partial(other, target), at))
     assert number_of(target) == 2
     assert (target / "notes.txt").read_text() == "a user's"
     assert os.listdir(tmp_path) == ["last"]
