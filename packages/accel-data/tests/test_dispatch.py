@@ -326,9 +326,9 @@ def messages_of_a_pass(size: int) -> int:
 
 
 def test_a_round_is_one_message(world: MakeWorld) -> None:
-    """100 rounds, and one message that draws the epoch."""
+    """100 rounds, and one message that says that the pass has begun."""
     (sent, _) = world(2).run(messages_of_a_pass, 400)
-    assert sent == 100
+    assert sent == 101
 
 
 def changed_in_place() -> list[list[float]]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from accel_data import DataLoaderShard, prepare_data_loader
-from accel_data.loaders.device_prefetch import feed
+from accel_data.loaders.device_prefetch import on_device
 from accel_state import AccumulationState, BatchPadding, LoaderPass
 from accel_state.transports.single import Single
 from accel_testing import RangeDataset, RangeStream
@@ -80,7 +80,7 @@ def prepared(
 
 
 def watched(loader: DataLoader[Any], accumulation: AccumulationState) -> Flags:
-    """Each batch, with what the accumulation state says while it is used."""
+    """Each batch, with what the accumulation says while it is used."""
     return [(batch.tolist(), accumulation.end_of_dataloader, accumulation.remainder) for batch in loader]
 
 
@@ -99,7 +99,7 @@ def test_the_last_batch_is_known_while_it_is_used_in_every_epoch(source: str, wo
 
 
 @pytest.mark.parametrize("source", [RangeDataset, RangeStream])
-def test_the_accumulation_state_says_what_is_real_in_the_last_batch(source: Any) -> None:
+def test_the_clock_says_what_is_real_in_the_last_batch(source: Any) -> None:
     accumulation = AccumulationState()
     loader = prepared(DataLoader(source(11), batch_size=2), 2, 1, accumulation)
     for _ in range(2):
@@ -255,7 +255,7 @@ class Recorded:
 
 def test_whatever_has_a_to_is_moved() -> None:
     thing = Recorded()
-    assert list(feed(iter([[thing]]), LoaderPass("loader"), "meta", non_blocking=True)) == [[thing]]
+    assert list(on_device(iter([[thing]]), LoaderPass("loader"), "meta", non_blocking=True)) == [[thing]]
     assert thing.went == [(torch.device("meta"),)]
 
 

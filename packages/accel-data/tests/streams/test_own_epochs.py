@@ -249,15 +249,15 @@ def test_two_processes_go_on_from_a_pause_and_a_window(world: MakeWorld, kind: s
         assert done + more == whole, stop
 
 
-#: stands in for a side stream where there is no accelerator
+#: stands in for a stream for copies where there is no accelerator
 SIDE: Any = SimpleNamespace(send=lambda batch: (batch, None), await_copy=lambda moved, event: None)
 
 
 def test_a_last_batch_that_is_copied_ahead_is_not_yet_served(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop that is left before its last batch begins again, whether or not that batch was on its way."""
     monkeypatch.setattr(
-        "accel_data.loaders.loader.feed",
-        lambda batches, epoch, device, non_blocking: device_prefetch._ahead(batches, epoch, SIDE),
+        "accel_data.loaders.loader.on_device",
+        lambda batches, epoch, device, non_blocking: device_prefetch._one_ahead(batches, epoch, SIDE),
     )
     loader: Any = prepare_data_loader(DataLoader(Reshuffled(), 2))
     seen = list[list[int]]()

@@ -1,4 +1,4 @@
-"""Brings batches to the device: at once, or one ahead on a side stream of an accelerator."""
+"""Brings batches to the device: at once, or one ahead on another stream of an accelerator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from accel_ops import recursively_apply, send_to_device
 from accel_state import LoaderPass
 
 
-def feed(
+def on_device(
     batches: Iterator[Any], epoch: LoaderPass, device: torch.device | str | None, *, non_blocking: bool
 ) -> Iterator[Any]:
     """The batches on `device`; `epoch` is true of each when it comes.
@@ -24,11 +24,11 @@ def feed(
         return batches  # walking through every batch would cost time and change nothing
     # XLA has no streams: it collects operations, and never lets the script wait for a copy
     if non_blocking and place.type not in ("cpu", "meta", "xla"):
-        return _ahead(batches, epoch, SideStream(place))
+        return _one_ahead(batches, epoch, CopyStream(place))
     return (send_to_device(batch, place, non_blocking=non_blocking) for batch in batches)
 
 
-class SideStream:
+class CopyStream:
     """A stream of an accelerator on which copies are made while the current stream computes."""
 
     def __init__(self, device: torch.device) -> None:
@@ -48,19 +48,19 @@ class SideStream:
         recursively_apply(lambda tensor: (tensor.record_stream(current), tensor)[1], moved)
 
 
-def _ahead(batches: Iterator[Any], epoch: LoaderPass, side: SideStream) -> Iterator[Any]:
+def _one_ahead(batches: Iterator[Any], epoch: LoaderPass, copies: CopyStream) -> Iterator[Any]:
     waiting: tuple[Any, Any, tuple[Any, ...]] | None = None
     for batch in batches:
         facts = (epoch.last, epoch.tail, epoch.at)
-        moved, event = side.send(batch)
+        moved, event = copies.send(batch)
         if waiting is not None:
-            yield _ready(side, epoch, *waiting)
+            yield _ready(copies, epoch, *waiting)
         waiting = moved, event, facts
     if waiting is not None:
-        yield _ready(side, epoch, *waiting)
+        yield _ready(copies, epoch, *waiting)
 
 
-def _ready(side: SideStream, epoch: LoaderPass, moved: Any, event: Any, facts: tuple[Any, ...]) -> Any:
-    side.await_copy(moved, event)
+def _ready(copies: CopyStream, epoch: LoaderPass, moved: Any, event: Any, facts: tuple[Any, ...]) -> Any:
+    copies.await_copy(moved, event)
     epoch.last, epoch.tail, epoch.at = facts
     return moved

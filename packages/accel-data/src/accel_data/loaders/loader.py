@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any, Self, TypeVar
 
@@ -17,11 +18,12 @@ from torch.utils.data import DataLoader
 from accel_data.checks.fingerprint import Fingerprint
 from accel_data.iterable.reader import Reader, cut_alike
 from accel_data.iterable.source import is_stateful, state_of
-from accel_data.loaders.device_prefetch import feed
-from accel_data.loaders.xla_graphs import graphs_of
+from accel_data.loaders.delivery import Delivery, OwnBatches
+from accel_data.loaders.device_prefetch import on_device
+from accel_data.loaders.xla_graphs import step_marker_of
 from accel_data.resume.consumption_log import ConsumptionLog
 from accel_data.resume.cursors import MapCursor
-from accel_data.resume.epochs import EpochRun, EpochTracker
+from accel_data.resume.epochs import Cursor, EpochRun, EpochTracker
 from accel_data.resume.iterable_cursor import IterableCursor
 from accel_data.resume.loader_state import LoaderState, ResumeError
 from accel_data.resume.sampling_rng import SHARED, SamplingRng
@@ -37,12 +39,10 @@ class DataLoaderShard(DataLoader[Batch]):
 
     Each pass is a new epoch: `set_epoch` is passed on to whatever takes it. With a transport, generators named by
     `rng_types` are made equal to those of rank 0 at the start of each pass, and so are those that draw the order.
+    `delivery` makes the batches that are read those of each rank.
 
     Collective: with a transport, every rank must start and end each pass.
     """
-
-    #: batches that are read for one of each rank
-    _together = 1
 
     def __init__(
         self,
@@ -53,6 +53,7 @@ class DataLoaderShard(DataLoader[Batch]):
         share: BatchSamplerShard | None = None,
         where: DataRank | None = None,
         ending: Ending = Ending.REPEAT,
+        delivery: Delivery | None = None,
         transport: Transport | None = None,
         hardware: Device | None = None,
         accumulation: AccumulationState | None = None,
@@ -78,11 +79,12 @@ class DataLoaderShard(DataLoader[Batch]):
         self._epochs = EpochTracker(
             self.accumulation, consumption_log if self.where.index == 0 else None, self.where.of
         )
+        self._delivery = delivery or OwnBatches()
         self._transport = transport
         self._hardware = hardware
         self._non_blocking = non_blocking
         self._fingerprint = fingerprint
-        self._graphs = graphs_of(device, self.accumulation, hardware)
+        self._step_marker = step_marker_of(device, self.accumulation, hardware)
         self._skip = 0
         self._seeds = True
 
@@ -91,24 +93,29 @@ class DataLoaderShard(DataLoader[Batch]):
         with self.accumulation.iterating(self, rows=self.rows) as epoch:
             running.epoch = epoch
             try:
-                served = self._served(running, batches, 0 if resumed else self._skip)
-                if self._graphs is not None:
-                    served = self._graphs.fed(served)
+                served = self._delivery.served(running.cursor, batches, epoch)
+                if self._reader is not None and self._skip and not resumed:
+                    served = islice(served, self._skip, None)  # what a sampler can leave out is passed over already
+                if self._step_marker is not None:
+                    served = self._step_marker.mark_steps(served)
                 passes = epoch.passes
-                for batch in feed(served, epoch, self.device, non_blocking=self._non_blocking):
+                for batch in on_device(served, epoch, self.device, non_blocking=self._non_blocking):
                     if passes[-1] is not epoch:
                         epoch.take_over()
                     epoch.came += 1
                     if epoch.last:
-                        running.cursor.finish()
+                        running.finish()
                     yield batch
-                running.cursor.finish()
+                running.finish()
                 running.ended = True
                 if resumed and not epoch.last and self.where.index == 0:
                     words = f"the rest of epoch {running.number}, which was resumed, has no batch"
                     warnings.warn(f"{words}; the next pass is epoch {running.number + 1}", stacklevel=2)
             finally:
                 self._epochs.close(running, self.fresh)
+
+    def __len__(self) -> int:
+        return self._delivery.length(super().__len__())
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch of the next pass, for every sampler and dataset that has epochs."""
@@ -127,9 +134,14 @@ class DataLoaderShard(DataLoader[Batch]):
         Inside a pass the batch in hand counts as served; with its last batch the next epoch begins. While gradients
         accumulate, only what the newest optimizer step has seen is served.
 
-        Collective: if ranks read shards of a stream, every rank must call.
+        Collective: if ranks read shards of a stream, or rank 0 reads for all, every rank must call.
         """
+        return self._delivery.told(self._taken_state)
+
+    def _taken_state(self) -> dict[str, Any]:
         epochs, fresh = self._epochs, self.fresh()
+        places_apart = self._reader is not None and self._reader.rank_alone
+        gathered = self._gathered if places_apart else lambda mine: [mine]
         standing = epochs.standing()
         if standing is None and epochs.pending is not None:
             return replace(epochs.pending, step=fresh.step).as_dict()
@@ -142,17 +154,13 @@ class DataLoaderShard(DataLoader[Batch]):
         else:
             running, at = standing
             entries = running.entries(at, fresh)
-            if all(self._told(running.at_end(at))):
-                with running.cursor.ended():
+            if all(gathered(running.at_end(at))):
+                with running.generators_at_end():
                     entries |= front | {"ended": True, "now": generators.capture()}
             else:
                 now = epochs.next_draws() or generators.capture()
                 entries["now"] = {name: state for name, state in now.items() if name in SHARED}
-        return replace(fresh, **LoaderState.merged(self._told(entries))).as_dict()
-
-    def _told(self, mine: Any) -> list[Any]:
-        """What each rank says that has places of its own; Collective: if ranks read shards, every rank must call."""
-        return self._gathered(mine) if self._reader is not None and self._reader.rank_alone else [mine]
+        return replace(fresh, **LoaderState.merged(gathered(entries))).as_dict()
 
     def _gathered(self, mine: Any) -> list[Any]:
         """Collective: with a transport, every rank must call."""
@@ -212,7 +220,7 @@ class DataLoaderShard(DataLoader[Batch]):
     def rows(self) -> int | None:
         """Samples of a full batch of this rank; None when batches vary."""
         rows: int | None = self._source.rows
-        return rows
+        return None if rows is None else rows * self._delivery.together // self._delivery.ranks
 
     @property
     def _index_sampler(self) -> Any:
@@ -231,12 +239,19 @@ class DataLoaderShard(DataLoader[Batch]):
         Collective: with a transport, every rank must call.
         """
         state = self._epochs.take_pending()
-        if state is not None:
-            self._iterator = None  # workers that live on, of a loader without its first batches, are elsewhere
         if self._transport is not None:
             others = [kind for kind in self.rng_types if kind != RNGType.GENERATOR]
             synchronize_rng_states(others, transport=self._transport, device=self._hardware)
         self.set_epoch(self.iteration)
+        drawn = self._delivery.begun(partial(self._draw, state))
+        running, batches = drawn or (EpochRun(self.iteration, None, LoaderPass(self), {}, None), iter(()))
+        self._epochs.open(running, self.fresh, resumed=state is not None)
+        return running, batches, state is not None
+
+    def _draw(self, state: LoaderState | None) -> tuple[EpochRun, Iterator[Any]]:
+        """A pass from `state` on, or from the front, whose order is drawn, and its batches before they are served."""
+        if state is not None:
+            self._iterator = None  # workers that live on, of a loader without its first batches, are elsewhere
         generators, sampler = self._sampling_rng(), self._sampler_state()
         draws = generators.capture() if state is None else state.draws
         if self._transport is not None and self._transport.size > 1:
@@ -251,7 +266,7 @@ class DataLoaderShard(DataLoader[Batch]):
         if self.share is not None:
             # where the epoch drew no seed for workers, as they lived on, the order is drawn as if none were drawn now
             self.share.before_draw = (lambda: generators.put(draws)) if self._iterator is None and not seeded else None
-            cursor: MapCursor | IterableCursor = MapCursor(self.share, state, self._skip * self._together)
+            cursor: Cursor = MapCursor(self.share, state, self._skip * self._delivery.together)
         else:
             cursor = IterableCursor(self._source, self._transport, state)
         refusal: Exception | None = None
@@ -267,23 +282,15 @@ class DataLoaderShard(DataLoader[Batch]):
         for rank, found in enumerate(self._gathered(refusal) if state is not None else ()):
             if found is not None:
                 raise refusal or ResumeError(f"rank {rank} cannot continue: {found}")
-        running = EpochRun(self.iteration, cursor, LoaderPass(self), draws, sampler, seeded)
-        self._epochs.open(running, self.fresh, resumed=state is not None)
-        return running, batches, state is not None
-
-    def _served(self, running: EpochRun, batches: Iterator[Any], skip: int) -> Iterator[Any]:
-        """The batches of this rank, from `batches` as they are read; `skip` of them are left out."""
-        served = running.cursor.served(batches, running.epoch)
-        # what a sampler can leave out is passed over already
-        return islice(served, skip, None) if skip and self._reader is not None else served
+        return EpochRun(self.iteration, cursor, LoaderPass(self), draws, sampler, seeded), batches
 
     def fresh(self) -> LoaderState:
         """What a state of this loader holds whatever its place."""
-        source, known = self._source, self._fingerprint
+        known = self._fingerprint
         return LoaderState(
-            unit=source.unit,
+            unit=self._source.unit,
             streams=0 if self._reader is None else self._reader.streams,
-            step=source.round * self.accumulation.every,
+            step=self._source.round * self._delivery.together * self.accumulation.every,
             drawn_by=type(innermost_sampler(self.share)).__name__ if self.share is not None else None,
             length=None if known is None else known.length,
             dataset=None if known is None else known.digest,

@@ -11,7 +11,7 @@ from accel_ops.tree import leaves
 from accel_state import AccumulationState, Device
 
 
-class Graphs:
+class XlaStepMarker:
     """What the batches of one loader, over all of its passes, mean to a device that compiles what a script does."""
 
     def __init__(self, accumulation: AccumulationState, cut: Callable[[], None] | None) -> None:
@@ -20,7 +20,7 @@ class Graphs:
         self._first: dict[str, list[int]] | None = None
         self._said = False
 
-    def fed(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def mark_steps(self, batches: Iterator[Any]) -> Iterator[Any]:
         """The batches as they are; the first that is shaped unlike the very first one is warned of.
 
         What was done with a batch is run before the next, unless gradients accumulate: a loop that evaluates would
@@ -50,10 +50,10 @@ class Graphs:
         return None
 
 
-def graphs_of(
+def step_marker_of(
     device: torch.device | str | None, accumulation: AccumulationState, hardware: Device | None
-) -> Graphs | None:
+) -> XlaStepMarker | None:
     """What a loader whose batches go to `device` needs; None but on XLA."""
     if device is None or torch.device(device).type != "xla":
         return None
-    return Graphs(accumulation, None if hardware is None else hardware.step_boundary)
+    return XlaStepMarker(accumulation, None if hardware is None else hardware.step_boundary)

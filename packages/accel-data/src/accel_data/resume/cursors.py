@@ -1,9 +1,9 @@
-"""Where a pass over a loader stands, for each kind of data: what each batch is, and the place after it."""
+"""Where a pass over a map-style dataset stands."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, final
 
 from accel_state import LoaderPass
@@ -12,30 +12,8 @@ from accel_data.resume.loader_state import LoaderState, ResumeError
 from accel_data.sharding.batch_sampler_shard import BatchSamplerShard
 
 
-class Cursor:
-    """Where one pass of a loader stands; by itself, the pass of a process that reads nothing."""
-
-    def begin(self) -> None:
-        """Draws the order, if that is done in this process; torch has begun to read."""
-
-    def served(self, batches: Iterator[Any], epoch: LoaderPass) -> Iterator[Any]:
-        """The batches of this rank; `epoch` is true of each before it is yielded."""
-        return iter(())
-
-    def finish(self) -> None:
-        """Notes that the script has the last batch, or that there is none."""
-
-    def entries(self, at: Any) -> dict[str, Any]:
-        """What the loader's state says of the place `at`; None is the place where the pass began."""
-        return {}
-
-    def ended(self) -> AbstractContextManager[None]:
-        """In this block, at the last batch, generators stand where the end of the pass leaves them."""
-        return nullcontext()
-
-
 @final
-class MapCursor(Cursor):
+class MapCursor:
     """A pass over a map-style dataset; a place is the number of batches handed out."""
 
     def __init__(self, shard: BatchSamplerShard, state: LoaderState | None, skip: int) -> None:
@@ -45,7 +23,10 @@ class MapCursor(Cursor):
         shard.start_at(self._begun)
 
     def begin(self) -> None:
-        """Raises: ResumeError if the order is not the recorded one."""
+        """Draws the order; torch has begun to read.
+
+        Raises: ResumeError if the order is not the recorded one.
+        """
         self._order, state = self._shard.newest(), self._state
         if state is None or state.digest is None:
             return
@@ -58,7 +39,7 @@ class MapCursor(Cursor):
             )
 
     def served(self, batches: Iterator[Any], epoch: LoaderPass) -> Iterator[Any]:
-        """As `Cursor`."""
+        """The batches of this rank; `epoch` is true of each before it is yielded."""
         order = self._order
         for at, batch in enumerate(batches, start=1):
             epoch.at = at
@@ -66,11 +47,14 @@ class MapCursor(Cursor):
                 epoch.last, epoch.tail = True, order.tail
             yield batch
 
+    def finish(self) -> None:
+        """Returns at once: the order is drawn, whatever the script was served of it."""
+
     def entries(self, at: Any) -> dict[str, Any]:
-        """As `Cursor`."""
+        """What the loader's state says of the place `at`; None is the place where the pass began."""
         consumed = min(self._begun + (at or 0) * self._shard.round, self._order.end)
         return {"consumed": consumed, "digest": self._order.digest(consumed)}
 
     def ended(self) -> AbstractContextManager[None]:
-        """As `Cursor`."""
+        """In this block, at the last batch, generators stand where the end of the pass leaves them."""
         return self._order.ended()

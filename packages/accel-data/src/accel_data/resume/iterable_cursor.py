@@ -1,9 +1,10 @@
-"""Where a pass over a stream stands."""
+"""Where a pass over a stream stands; its methods are those of `MapCursor`."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, islice
 from typing import Any, final
 
@@ -12,13 +13,12 @@ from accel_state import LoaderPass, Transport
 from accel_data.iterable.rank_step import in_step, rotated
 from accel_data.iterable.read_batch import ReadBatch
 from accel_data.iterable.reader import Reader
-from accel_data.resume.cursors import Cursor
 from accel_data.resume.loader_state import LoaderState, StreamPosition
 from accel_data.sharding.rank_slices import with_last
 
 
 @final
-class IterableCursor(Cursor):
+class IterableCursor:
     """A pass over a stream; a place is the newest batch of each reader, and the reader whose turn is next."""
 
     def __init__(self, reader: Reader, transport: Transport | None, state: LoaderState | None) -> None:
@@ -43,7 +43,7 @@ class IterableCursor(Cursor):
         self._reader.start = StreamPosition({}, self._front) if self._front else None
 
     def served(self, batches: Iterator[Any], epoch: LoaderPass) -> Iterator[Any]:
-        """As `Cursor`."""
+        """The batches of this rank; `epoch` is true of each before it is yielded."""
         source = self._without_ends(batches) if self._reader.persistent else batches
         source = rotated(source, self._first) if self._first else source
         source = source if self._same is None else self._compared(iter(source), self._same)
@@ -61,7 +61,7 @@ class IterableCursor(Cursor):
             yield batch
 
     def finish(self) -> None:
-        """As `Cursor`: the next pass begins where sources stand then, or readers have said that it does."""
+        """Lets the next pass begin where sources stand then, or readers have said that it does."""
         self._reader.start = StreamPosition({}, self._ends) if self._ends else None
 
     def _without_ends(self, batches: Iterator[ReadBatch]) -> Iterator[ReadBatch]:
@@ -94,7 +94,7 @@ class IterableCursor(Cursor):
         yield from chain(begun, batches)
 
     def entries(self, at: Any) -> dict[str, Any]:
-        """As `Cursor`."""
+        """What the loader's state says of the place `at`; None is the place where the pass began."""
         newest, following = at if at is not None else ((), self._first)
         taken, states = dict(self._taken), dict(self._states)
         for read in newest:
@@ -108,6 +108,10 @@ class IterableCursor(Cursor):
             "front": {str(source): state for source, state in sorted((self._front or {}).items()) if state is not None},
             "next_stream": following,
         }
+
+    def ended(self) -> AbstractContextManager[None]:
+        """In this block, at the last batch, generators stand where they do: a stream was read to its end."""
+        return nullcontext()
 
 
 def _warn_of_replay(start: StreamPosition, dataset: Any) -> None:

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 import torch
 from accel_data import prepare_data_loader
-from accel_data.loaders import device_prefetch as feeding
+from accel_data.loaders import device_prefetch
 from accel_state import AccumulationState, LoaderPass
 from accel_testing import RangeDataset
 from torch.utils.data import DataLoader
 
 
 class NoStream:
-    """Stands in for a side stream where there is no accelerator, and notes what it was asked for."""
+    """Stands in for a stream for copies where there is no accelerator, and notes what it was asked for."""
 
     def __init__(self, device: object = None) -> None:
         self.calls: list[str] = []
@@ -36,7 +36,7 @@ def told(count: int, epoch: LoaderPass) -> Any:
 def test_the_next_batch_is_on_its_way_before_one_is_handed_out(count: int) -> None:
     side, epoch = NoStream(), LoaderPass("loader")
     seen = []
-    for batch in feeding._ahead(told(count, epoch), epoch, side):  # type: ignore[arg-type]
+    for batch in device_prefetch._one_ahead(told(count, epoch), epoch, side):  # type: ignore[arg-type]
         seen.append((batch, epoch.last, epoch.at))
         side.calls.append(f"work {batch}")
     assert seen == [(number, number == count - 1, number) for number in range(count)]
@@ -48,17 +48,16 @@ def test_the_next_batch_is_on_its_way_before_one_is_handed_out(count: int) -> No
 def test_nothing_is_touched_on_a_machine_without_an_accelerator() -> None:
     batches = iter([object()])
     if not torch.accelerator.is_available():
-        assert feeding.feed(batches, LoaderPass("loader"), "cpu", non_blocking=True) is batches
-    assert feeding.feed(batches, LoaderPass("loader"), None, non_blocking=True) is batches
+        assert device_prefetch.on_device(batches, LoaderPass("loader"), "cpu", non_blocking=True) is batches
+    assert device_prefetch.on_device(batches, LoaderPass("loader"), None, non_blocking=True) is batches
 
 
 def test_the_place_is_that_of_the_batch_in_hand_when_one_is_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """A state counts what the script was given, and not what is on its way."""
     side = NoStream()
-    monkeypatch.setattr(feeding, "feed", feeding.feed)
     monkeypatch.setattr(
-        "accel_data.loaders.loader.feed",
-        lambda batches, epoch, device, non_blocking: feeding._ahead(batches, epoch, side),  # type: ignore[arg-type]
+        "accel_data.loaders.loader.on_device",
+        lambda batches, epoch, device, non_blocking: device_prefetch._one_ahead(batches, epoch, side),  # type: ignore[arg-type]
     )
     accumulation = AccumulationState()
     loader: Any = prepare_data_loader(DataLoader(RangeDataset(10), 2), accumulation=accumulation)
