@@ -8,7 +8,7 @@ from typing import Any, TypeVar, final
 from accel_ops.rng import RNGType
 from accel_state import Device, Transport
 
-from accel_data.loaders.delivery import Dispatch
+from accel_data.loaders.dispatch import Dispatch
 from accel_data.loaders.loader import DataLoaderShard
 from accel_data.sharding.rank_slices import DataRank, Ending, refuse_split
 
@@ -38,7 +38,7 @@ class DataLoaderDispatcher(DataLoaderShard[Batch]):
             dataset,
             where=DataRank(transport.rank, transport.size),
             ending=ending,
-            delivery=Dispatch(transport, together, ending, rng_types or (), hardware),
+            dispatch=Dispatch(transport, together, ending, rng_types or (), hardware),
             hardware=hardware,
             **settings,
         )

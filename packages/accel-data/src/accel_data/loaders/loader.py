@@ -18,16 +18,16 @@ from torch.utils.data import DataLoader
 from accel_data.checks.fingerprint import Fingerprint
 from accel_data.iterable.reader import Reader, cut_alike
 from accel_data.iterable.source import is_stateful, state_of
-from accel_data.loaders.delivery import Delivery, OwnBatches
 from accel_data.loaders.device_prefetch import on_device
+from accel_data.loaders.dispatch import Dispatch
 from accel_data.loaders.xla_graphs import step_marker_of
 from accel_data.resume.consumption_log import ConsumptionLog
-from accel_data.resume.cursors import MapCursor
-from accel_data.resume.epochs import Cursor, EpochRun, EpochTracker
+from accel_data.resume.cursors import MapCursor, UnreadCursor
+from accel_data.resume.epochs import EpochRun, EpochTracker
 from accel_data.resume.iterable_cursor import IterableCursor
-from accel_data.resume.loader_state import LoaderState, ResumeError
+from accel_data.resume.loader_state import LoaderState, ResumeError, as_entries
 from accel_data.resume.sampling_rng import SHARED, SamplingRng
-from accel_data.sharding.batch_sampler_shard import BatchSamplerShard, inner_sampler, innermost_sampler
+from accel_data.sharding.batch_sampler_shard import BatchSamplerShard, innermost_sampler
 from accel_data.sharding.rank_slices import DataRank, Ending
 from accel_data.workers.worker_shutdown import end_at_exit
 
@@ -39,7 +39,7 @@ class DataLoaderShard(DataLoader[Batch]):
 
     Each pass is a new epoch: `set_epoch` is passed on to whatever takes it. With a transport, generators named by
     `rng_types` are made equal to those of rank 0 at the start of each pass, and so are those that draw the order.
-    `delivery` makes the batches that are read those of each rank.
+    With `dispatch` only rank 0 reads.
 
     Collective: with a transport, every rank must start and end each pass.
     """
@@ -53,7 +53,7 @@ class DataLoaderShard(DataLoader[Batch]):
         share: BatchSamplerShard | None = None,
         where: DataRank | None = None,
         ending: Ending = Ending.REPEAT,
-        delivery: Delivery | None = None,
+        dispatch: Dispatch | None = None,
         transport: Transport | None = None,
         hardware: Device | None = None,
         accumulation: AccumulationState | None = None,
@@ -75,11 +75,11 @@ class DataLoaderShard(DataLoader[Batch]):
         self.rng_types = list(rng_types or ())
         self.accumulation = accumulation or AccumulationState()
         self.where = where or DataRank(0, 1)
-        # one line for the job, not one a rank
-        self._epochs = EpochTracker(
-            self.accumulation, consumption_log if self.where.index == 0 else None, self.where.of
-        )
-        self._delivery = delivery or OwnBatches()
+        log = consumption_log if self.where.index == 0 else None  # one line for the job, not one a rank
+        self._epochs = EpochTracker(self.accumulation, log, self.where.of)
+        self._dispatch = dispatch
+        # batches that are read for one of each rank, and the ranks that divide them
+        self._together, self._dividing = (dispatch.together, dispatch.ranks) if dispatch is not None else (1, 1)
         self._transport = transport
         self._hardware = hardware
         self._non_blocking = non_blocking
@@ -89,11 +89,14 @@ class DataLoaderShard(DataLoader[Batch]):
         self._seeds = True
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override] # torch names a private class of its own
-        running, batches, resumed = self._begin_pass()
         with self.accumulation.iterating(self, rows=self.rows) as epoch:
-            running.epoch = epoch
+            running, batches, resumed = self._begin_pass(epoch)
             try:
-                served = self._delivery.served(running.cursor, batches, epoch)
+                served = (
+                    running.cursor.served(batches, epoch)
+                    if self._dispatch is None
+                    else self._dispatch.served(running.cursor, batches, epoch)
+                )
                 if self._reader is not None and self._skip and not resumed:
                     served = islice(served, self._skip, None)  # what a sampler can leave out is passed over already
                 if self._step_marker is not None:
@@ -104,9 +107,9 @@ class DataLoaderShard(DataLoader[Batch]):
                         epoch.take_over()
                     epoch.came += 1
                     if epoch.last:
-                        running.finish()
+                        running.cursor.finish()
                     yield batch
-                running.finish()
+                running.cursor.finish()
                 running.ended = True
                 if resumed and not epoch.last and self.where.index == 0:
                     words = f"the rest of epoch {running.number}, which was resumed, has no batch"
@@ -115,18 +118,16 @@ class DataLoaderShard(DataLoader[Batch]):
                 self._epochs.close(running, self.fresh)
 
     def __len__(self) -> int:
-        return self._delivery.length(super().__len__())
+        batches = super().__len__()
+        return batches if self._dispatch is None else self._dispatch.length(batches)
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch of the next pass, for every sampler and dataset that has epochs."""
         self._epochs.iteration = epoch
-        owner: Any = self.share
-        while owner is not None:
+        owners: tuple[Any, ...] = self.share, self.dataset
+        for owner in owners:
             if hasattr(owner, "set_epoch"):
                 owner.set_epoch(epoch)
-            owner = inner_sampler(owner)
-        if hasattr(self.dataset, "set_epoch"):
-            self.dataset.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader stands, for the whole job: JSON and tensors.
@@ -136,7 +137,7 @@ class DataLoaderShard(DataLoader[Batch]):
 
         Collective: if ranks read shards of a stream, or rank 0 reads for all, every rank must call.
         """
-        return self._delivery.told(self._taken_state)
+        return self._taken_state() if self._dispatch is None else self._dispatch.told(self._taken_state)
 
     def _taken_state(self) -> dict[str, Any]:
         epochs, fresh = self._epochs, self.fresh()
@@ -147,15 +148,14 @@ class DataLoaderShard(DataLoader[Batch]):
             return replace(epochs.pending, step=fresh.step).as_dict()
         generators = self._sampling_rng()
         front: dict[str, Any] = {"seeded": self._iterator is None, "sampler": self._sampler_state()}
-        sources = {} if self._reader is None else self._reader.front_states()
-        front["sources"] = {str(source): state for source, state in sources.items() if state is not None}
+        front["sources"] = {} if self._reader is None else as_entries(self._reader.front_states())
         if standing is None:
             entries = front | {"epoch": epochs.iteration, "draws": generators.capture()}
         else:
             running, at = standing
             entries = running.entries(at, fresh)
             if all(gathered(running.at_end(at))):
-                with running.generators_at_end():
+                with running.cursor.ended():
                     entries |= front | {"ended": True, "now": generators.capture()}
             else:
                 now = epochs.next_draws() or generators.capture()
@@ -195,8 +195,7 @@ class DataLoaderShard(DataLoader[Batch]):
     def without_first(self, batches: int) -> Self:
         """A loader whose passes are those of this one without its first `batches` batches; passes count for both."""
         twin = copy.copy(self)
-        twin._skip = batches
-        twin._iterator = None
+        twin._skip, twin._iterator = batches, None
         return twin
 
     @property
@@ -207,8 +206,7 @@ class DataLoaderShard(DataLoader[Batch]):
     @property
     def total_batch_size(self) -> int | None:
         """Samples of a batch of the whole job; None when batches vary."""
-        rows = self.rows
-        return None if rows is None else rows * self.where.of
+        return None if self.rows is None else self.rows * self.where.of
 
     @property
     def total_dataset_length(self) -> int:
@@ -220,7 +218,7 @@ class DataLoaderShard(DataLoader[Batch]):
     def rows(self) -> int | None:
         """Samples of a full batch of this rank; None when batches vary."""
         rows: int | None = self._source.rows
-        return None if rows is None else rows * self._delivery.together // self._delivery.ranks
+        return None if rows is None else rows * self._together // self._dividing
 
     @property
     def _index_sampler(self) -> Any:
@@ -233,7 +231,7 @@ class DataLoaderShard(DataLoader[Batch]):
         own = self._reader.unit == "readers"  # whose draws are the script's affair
         return SamplingRng(self, *() if own else (self._reader.dataset,))
 
-    def _begin_pass(self) -> tuple[EpochRun, Iterator[Any], bool]:
+    def _begin_pass(self, epoch: LoaderPass) -> tuple[EpochRun, Iterator[Any], bool]:
         """A pass whose order is drawn, its batches before they are served, and whether it continues an earlier one.
 
         Collective: with a transport, every rank must call.
@@ -243,12 +241,13 @@ class DataLoaderShard(DataLoader[Batch]):
             others = [kind for kind in self.rng_types if kind != RNGType.GENERATOR]
             synchronize_rng_states(others, transport=self._transport, device=self._hardware)
         self.set_epoch(self.iteration)
-        drawn = self._delivery.begun(partial(self._draw, state))
-        running, batches = drawn or (EpochRun(self.iteration, None, LoaderPass(self), {}, None), iter(()))
+        draw = partial(self._draw, epoch, state)
+        drawn = draw() if self._dispatch is None else self._dispatch.begun(draw)
+        running, batches = drawn or (EpochRun(self.iteration, UnreadCursor(), epoch, {}, None), iter(()))
         self._epochs.open(running, self.fresh, resumed=state is not None)
         return running, batches, state is not None
 
-    def _draw(self, state: LoaderState | None) -> tuple[EpochRun, Iterator[Any]]:
+    def _draw(self, epoch: LoaderPass, state: LoaderState | None) -> tuple[EpochRun, Iterator[Any]]:
         """A pass from `state` on, or from the front, whose order is drawn, and its batches before they are served."""
         if state is not None:
             self._iterator = None  # workers that live on, of a loader without its first batches, are elsewhere
@@ -266,7 +265,7 @@ class DataLoaderShard(DataLoader[Batch]):
         if self.share is not None:
             # where the epoch drew no seed for workers, as they lived on, the order is drawn as if none were drawn now
             self.share.before_draw = (lambda: generators.put(draws)) if self._iterator is None and not seeded else None
-            cursor: Cursor = MapCursor(self.share, state, self._skip * self._delivery.together)
+            cursor: MapCursor | IterableCursor = MapCursor(self.share, state, self._skip * self._together)
         else:
             cursor = IterableCursor(self._source, self._transport, state)
         refusal: Exception | None = None
@@ -282,7 +281,7 @@ class DataLoaderShard(DataLoader[Batch]):
         for rank, found in enumerate(self._gathered(refusal) if state is not None else ()):
             if found is not None:
                 raise refusal or ResumeError(f"rank {rank} cannot continue: {found}")
-        return EpochRun(self.iteration, cursor, LoaderPass(self), draws, sampler, seeded), batches
+        return EpochRun(self.iteration, cursor, epoch, draws, sampler, seeded), batches
 
     def fresh(self) -> LoaderState:
         """What a state of this loader holds whatever its place."""
@@ -290,7 +289,7 @@ class DataLoaderShard(DataLoader[Batch]):
         return LoaderState(
             unit=self._source.unit,
             streams=0 if self._reader is None else self._reader.streams,
-            step=self._source.round * self._delivery.together * self.accumulation.every,
+            step=self._source.round * self._together * self.accumulation.every,
             drawn_by=type(innermost_sampler(self.share)).__name__ if self.share is not None else None,
             length=None if known is None else known.length,
             dataset=None if known is None else known.digest,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
 from accel_state import LoaderPass
@@ -58,3 +58,23 @@ class MapCursor:
     def ended(self) -> AbstractContextManager[None]:
         """In this block, at the last batch, generators stand where the end of the pass leaves them."""
         return self._order.ended()
+
+
+@final
+class UnreadCursor:
+    """A pass that another rank reads; its methods are those of `MapCursor`."""
+
+    def served(self, batches: Iterator[Any], epoch: LoaderPass) -> Iterator[Any]:
+        """No batches."""
+        return iter(())
+
+    def finish(self) -> None:
+        """Returns at once."""
+
+    def entries(self, at: Any) -> dict[str, Any]:
+        """Nothing: the rank that reads says it."""
+        return {}
+
+    def ended(self) -> AbstractContextManager[None]:
+        """In this block generators stand where they do."""
+        return nullcontext()

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, final
 
 from accel_state import AccumulationState, LoaderPass
 
 from accel_data.resume.consumption_log import ConsumptionLog
-from accel_data.resume.cursors import MapCursor
+from accel_data.resume.cursors import MapCursor, UnreadCursor
 from accel_data.resume.iterable_cursor import IterableCursor
 from accel_data.resume.loader_state import LoaderState
 
-Cursor = MapCursor | IterableCursor
+Cursor = MapCursor | IterableCursor | UnreadCursor
 #: units whose places are those of many sources, which no line of a consumption log can compare
 NOT_LOGGED = ("shards", "readers")
 
@@ -22,10 +21,10 @@ NOT_LOGGED = ("shards", "readers")
 @final
 @dataclass(slots=True, eq=False)
 class EpochRun:
-    """One pass: its number, from what it was drawn, how far it has come, and its cursor if this process reads it."""
+    """One pass: its number, its cursor, from what it was drawn, and how far it has come."""
 
     number: int
-    cursor: Cursor | None
+    cursor: Cursor
     epoch: LoaderPass
     draws: dict[str, Any]
     sampler: dict[str, Any] | None
@@ -37,18 +36,9 @@ class EpochRun:
         """Whether the job has been served all of the pass at the place `at`."""
         return self.epoch.last and self.epoch.at is at
 
-    def finish(self) -> None:
-        """Notes that the script has the last batch, or that there is none."""
-        if self.cursor is not None:
-            self.cursor.finish()
-
-    def generators_at_end(self) -> AbstractContextManager[None]:
-        """In this block, at the last batch, generators stand where the end of the pass leaves them."""
-        return nullcontext() if self.cursor is None else self.cursor.ended()
-
     def entries(self, at: Any, fresh: LoaderState) -> dict[str, Any]:
         """What a state says of the place `at`."""
-        entries = {} if self.cursor is None else self.cursor.entries(at)
+        entries = self.cursor.entries(at)
         if fresh.length is not None and fresh.unit == "samples" and fresh.streams:
             entries["consumed"] = min(entries["consumed"], fresh.length)  # the last batch of a stream may be short
         entries |= {"begun": True, "epoch": self.number, "draws": self.draws}

@@ -13,7 +13,7 @@ from accel_state import LoaderPass, Transport
 from accel_data.iterable.rank_step import in_step, rotated
 from accel_data.iterable.read_batch import ReadBatch
 from accel_data.iterable.reader import Reader
-from accel_data.resume.loader_state import LoaderState, StreamPosition
+from accel_data.resume.loader_state import LoaderState, StreamPosition, as_entries
 from accel_data.sharding.rank_slices import with_last
 
 
@@ -103,9 +103,9 @@ class IterableCursor:
                 states |= read.states or {}
         return {
             "consumed": sum(taken.values()),
-            "taken": {str(source): count for source, count in sorted(taken.items())},
-            "sources": {str(source): state for source, state in sorted(states.items()) if state is not None},
-            "front": {str(source): state for source, state in sorted((self._front or {}).items()) if state is not None},
+            "taken": as_entries(taken),
+            "sources": as_entries(states),
+            "front": as_entries(self._front or {}),
             "next_stream": following,
         }
 

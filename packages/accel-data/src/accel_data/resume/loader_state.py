@@ -160,5 +160,10 @@ class LoaderState:
             warnings.warn(f"continuing, although {'; '.join(broken)}", stacklevel=4)
 
 
+def as_entries(of_sources: dict[int, Any]) -> dict[str, Any]:
+    """What a state says of sources, as JSON can hold it: in their order, without what is None."""
+    return {str(source): entry for source, entry in sorted(of_sources.items()) if entry is not None}
+
+
 def _samples(length: int | None) -> str:
     return "no length" if length is None else f"{length} samples"

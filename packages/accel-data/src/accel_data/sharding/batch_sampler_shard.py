@@ -98,6 +98,14 @@ class BatchSamplerShard(BatchSampler):
         """Lets passes begin at that item of the order."""
         self._skip = item
 
+    def set_epoch(self, epoch: int) -> None:
+        """Passes the epoch on to every sampler under this one that takes it."""
+        owner = self.batch_sampler
+        while owner is not None:
+            if hasattr(owner, "set_epoch"):
+                owner.set_epoch(epoch)
+            owner = inner_sampler(owner)
+
     def draw(self, skip: int) -> IndexOrder:
         """Draws the order of the next epoch, from item `skip` on."""
         if self.before_draw is not None:

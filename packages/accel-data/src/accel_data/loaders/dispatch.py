@@ -1,4 +1,4 @@
-"""How batches that are read become those of each rank: each reads its own, or rank 0 reads and sends."""
+"""How batches that rank 0 reads become those of each rank."""
 
 from __future__ import annotations
 
@@ -20,36 +20,12 @@ T = TypeVar("T")
 
 
 @final
-class OwnBatches:
-    """Each rank reads its own batches."""
-
-    #: batches that are read for one of each rank, and how many ranks divide them
-    together = ranks = 1
-
-    def length(self, batches: int) -> int:
-        """Batches of a rank, of so many that are read."""
-        return batches
-
-    def begun(self, begin: Callable[[], T]) -> T | None:
-        """What `begin` returns, on a rank that reads."""
-        return begin()
-
-    def told(self, state: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The state that the loader has where it is read."""
-        return state()
-
-    def served(self, cursor: Cursor | None, batches: Iterator[Any], epoch: LoaderPass) -> Iterator[Any]:
-        """The batches of this rank; `epoch` is true of each before it is yielded."""
-        return iter(()) if cursor is None else cursor.served(batches, epoch)
-
-
-@final
 class Dispatch:
     """Rank 0 reads, as one process would; each round travels to the others in one message.
 
-    Its methods are those of `OwnBatches`. Generators of `rng_types` are made equal to those of rank 0 in each pass.
+    `together` batches that it reads make one round. Generators of `rng_types` are made equal in each pass.
 
-    Collective: every rank of the transport must call each, and take each batch.
+    Collective: every rank of the transport must call `begun`, `told` and `served`, and take each batch.
     """
 
     def __init__(
@@ -97,9 +73,9 @@ class Dispatch:
         self._broadcast(GlobalBatch([taken]))
         return taken
 
-    def served(self, cursor: Cursor | None, batches: Iterator[Any], epoch: LoaderPass) -> Iterator[Any]:
+    def served(self, cursor: Cursor, batches: Iterator[Any], epoch: LoaderPass) -> Iterator[Any]:
         """The batches of this rank; `epoch` is true of each before it is yielded."""
-        rounds = self._received(epoch) if cursor is None else self._sent(cursor, batches, epoch)
+        rounds = self._received(epoch) if self._transport.rank > 0 else self._sent(cursor, batches, epoch)
         for batch in islice(rounds, 1):
             # rank 0 has drawn the order by now, and the others have not
             synchronize_rng_states(self._rng_types, transport=self._transport, device=self._hardware)
@@ -159,6 +135,3 @@ class Dispatch:
         except BaseException as error:
             self._broadcast(GlobalBatch(failure=f"{type(error).__name__}: {error}"))
             raise
-
-
-Delivery = OwnBatches | Dispatch
