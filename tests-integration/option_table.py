@@ -3,7 +3,9 @@
 import re
 from pathlib import Path
 
+import click
 from accel_launch.cli.options import OPTIONS
+from accel_launch.cli.program import ACCEL
 
 PAGE = Path(__file__).parent.parent / "docs" / "launching.md"
 PLACE = re.compile(r"(?<=<!-- options -->\n).*?(?=<!-- end of options -->)", re.DOTALL)
@@ -13,8 +15,8 @@ def table() -> str:
     """One row for each option."""
     rows = ["| Option | In a file | Variable | What it does |", "| --- | --- | --- | --- |"]
     for option in OPTIONS:
-        value = f" {option.kind.metavar}" if option.kind.metavar else ""
-        flags = ", ".join(f"`{flag}{value}`".replace("|", "\\|") for flag in option.flags)
+        value = "" if option.is_flag else f" {option.make_metavar(click.Context(ACCEL))}"
+        flags = ", ".join(f"`{flag}{value}`".replace("|", "\\|") for flag in option.opts)
         key = f"`{option.key}`" if option.key else ""
         variable = f"`{option.envvar}`" if option.envvar else ""
         rows.append(f"| {flags} | {key} | {variable} | {option.about} |")

@@ -52,7 +52,7 @@ def test_commands_are_offered(complete: Complete) -> None:
 
 @pytest.mark.parametrize("command", ["launch", "test", "env"])
 def test_every_option_of_the_table_is_offered(complete: Complete, command: str) -> None:
-    flags = {flag for option in OPTIONS for flag in option.flags if flag.startswith("--")}
+    flags = {flag for option in OPTIONS for flag in option.opts if flag.startswith("--")}
     flags -= {"--module", "--no_python"} if command != "launch" else set()
     assert flags <= set(complete(command, "--"))
     assert ("--module" in complete(command, "--")) == (command == "launch")

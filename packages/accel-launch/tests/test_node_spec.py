@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from accel_launch.config.settings import LaunchSettings, Origin
+from accel_launch.cli.options import LaunchSettings
 from accel_launch.job.plan import HostInfo
 from accel_launch.nodes.node_spec import USUAL_PORT, NodeSpec, find_node
 from accel_state.errors import CannotRun
@@ -25,7 +25,7 @@ STEPS_PORT = 15000 + 100 * 31 + 2
 
 
 def said(**flags: Any) -> LaunchSettings:
-    return LaunchSettings.of(flags, dict.fromkeys(flags, Origin.FLAG))
+    return LaunchSettings().with_flags(**flags)
 
 
 def problems(settings: LaunchSettings, environ: Mapping[str, str] | None = None, machine: HostInfo = CPU) -> list[str]:

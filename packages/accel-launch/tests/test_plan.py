@@ -2,7 +2,7 @@
 
 import pytest
 from accel_launch.cli.option_types import Value
-from accel_launch.config.settings import LaunchSettings, Origin
+from accel_launch.cli.options import LaunchSettings
 from accel_launch.job.plan import (
     HostInfo,
     ProcessSpec,
@@ -13,6 +13,7 @@ from accel_launch.job.plan import (
     script_command,
 )
 from accel_state.errors import CannotRun
+from click.core import ParameterSource
 
 MEETING = RendezvousInfo(store_port=4001, store_fd=7, master_port=4002)
 FOUR_GPUS = HostInfo(cores=16, accelerators=4)
@@ -21,11 +22,11 @@ RANKS = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "
 
 
 def flags(**values: Value) -> LaunchSettings:
-    return LaunchSettings.of(values, dict.fromkeys(values, Origin.FLAG))
+    return LaunchSettings().with_flags(**values)
 
 
 def from_file(**values: Value) -> LaunchSettings:
-    return LaunchSettings.of(values, dict.fromkeys(values, Origin.FILE))
+    return LaunchSettings(**values, origins=dict.fromkeys(values, ParameterSource.DEFAULT_MAP))  # type: ignore[arg-type] # names of fields
 
 
 def many(settings: LaunchSettings, environ: dict[str, str], count: int = 2) -> list[ProcessSpec]:
@@ -43,7 +44,7 @@ def many(settings: LaunchSettings, environ: dict[str, str], count: int = 2) -> l
         (flags(gpu_ids="all"), FOUR_GPUS, 4),
         (flags(cpu=True), FOUR_GPUS, 1),
         (flags(cpu=True, num_processes=9), FOUR_GPUS, 9),
-        (LaunchSettings(cpu=True, gpu_ids="0,1", origins={"cpu": Origin.FLAG, "gpu_ids": Origin.FILE}), FOUR_GPUS, 1),
+        (from_file(gpu_ids="0,1").with_flags(cpu=True), FOUR_GPUS, 1),
     ],
 )
 def test_s104b_as_many_processes_as_asked_for_or_as_accelerators_or_one(

@@ -13,14 +13,21 @@ import pytest
 import yaml
 from accel_launch.cli.option_types import Value
 from accel_launch.cli.options import BY_NAME
-from accel_launch.config.config_wizard import MORE, ONE, WHERE, interview
-from accel_launch.config.questions import QUESTIONS, Here, choices
-from accel_launch.job.plan import HostInfo
+from accel_launch.config.config_wizard import ASKED, MORE, ONE, WHERE, interview
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
-CPU = Here(HostInfo(cores=8, accelerators=0), (), "host-a")
-GPUS = Here(HostInfo(cores=8, accelerators=4), ("0", "1", "2", "3"), "host-a")
+GPUS = ("0", "1", "2", "3")
+TEXTS = {
+    "num_machines": "How many machines?",
+    "rdzv_backend": "How do the machines meet?",
+    "machine_rank": "Which of them is this one? Answer differently on each machine, from 0",
+    "main_process_ip": "The name or address of the machine where all meet?",
+    "main_process_port": "The port there?",
+    "cpu": "Compute on GPUs or on the CPU?",
+    "num_processes": "How many processes?",
+    "gpu_ids": "Which GPUs?",
+}
 ENTER, DOWN, UP, CTRL_C, CTRL_D = b"\r", b"\x1b[B", b"\x1b[A", b"\x03", b"\x04"
 BACK = b"\x7f"
 
@@ -58,23 +65,20 @@ class Scripted:
 
 
 def ask(
-    here: Here, answers: Mapping[str, str] | None = None, before: Mapping[str, Value] | None = None
+    gpus: Sequence[str], answers: Mapping[str, str] | None = None, before: Mapping[str, Value] | None = None
 ) -> tuple[dict[str, Value], Scripted]:
-    user = Scripted(
-        {QUESTIONS[name].text if name in QUESTIONS else name: word for name, word in (answers or {}).items()}
-    )
-    return interview(user, here, before or {}), user
+    user = Scripted({TEXTS.get(name, name): word for name, word in (answers or {}).items()})
+    return interview(user, gpus, "host-a", before or {}), user
 
 
 def test_each_question_is_of_an_option_that_a_file_may_set() -> None:
-    assert set(QUESTIONS) <= set(BY_NAME)
-    for name, question in QUESTIONS.items():
-        assert BY_NAME[name].key is not None
-        assert not question.words or set(question.words) == set(choices(name))
+    assert all(BY_NAME[name].key for name in ASKED)
+    values, _ = ask(GPUS, {WHERE: MORE, "num_processes": "2"})
+    assert set(values) == set(ASKED)
 
 
 def test_without_a_gpu_that_is_said_and_nothing_of_gpus_is_asked() -> None:
-    values, user = ask(CPU)
+    values, user = ask(())
     assert values == {
         "cpu": True,
         "num_processes": 1,
@@ -100,7 +104,7 @@ def test_with_gpus_there_is_a_process_for_each_and_which_is_asked_only_if_some_a
     assert user.refused == [
         "there is no GPU 7: expected some of 0, 1, 2, 3",
         "each process has a GPU of its own: expected at least 2, found 1",
-        "expected all, or different device numbers such as 0,1",
+        "expected all, or different device numbers such as 0,1, found 'x'",
     ]
     values, user = ask(GPUS, {"cpu": "CPU", "num_processes": "8"})
     assert (values["cpu"], values["num_processes"]) == (True, 8)
@@ -109,7 +113,11 @@ def test_with_gpus_there_is_a_process_for_each_and_which_is_asked_only_if_some_a
 
 def test_several_machines_are_asked_how_they_meet() -> None:
     values, user = ask(GPUS, {WHERE: MORE, "num_machines": "1;2", "machine_rank": "2;1", "main_process_ip": " ;host-a"})
-    assert user.refused == ["expected 2 or more", "expected 0 to 1", "expected the name or address of a machine"]
+    assert user.refused == [
+        "expected 2 or more",
+        "expected 0 to 1",
+        "expected the name or address of a machine, found ''",
+    ]
     assert values == {
         "num_machines": 2,
         "rdzv_backend": "static",
@@ -129,7 +137,7 @@ def test_several_machines_are_asked_how_they_meet() -> None:
     )
     assert user.refused == [
         "machines must know it: expected 1 to 65535",
-        "expected a port: a whole number below 65536, or 0",
+        "expected a port: a whole number below 65536, or 0, found '70000'",
         "each of the 3 machines starts as many: expected a multiple of 3",
         "each process has a GPU of its own, and this machine has 4: expected 12 or fewer",
     ]
@@ -150,7 +158,7 @@ def test_what_the_file_said_is_offered_kept_and_dropped_where_it_no_longer_fits(
         "gradient_accumulation_steps": 4,
         "grace_period": 90,
     }
-    values, _ = ask(CPU, {WHERE: ONE}, before)
+    values, _ = ask((), {WHERE: ONE}, before)
     assert values == {
         "cpu": True,
         "num_processes": 64,

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from accel_launch.cli.launch_command import ResolvedOptions
-from accel_launch.config.settings import Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +23,7 @@ class ScriptJob:
         from accel_launch.report.failure_report import explain
         from accel_launch.supervise.signals import command_line_signals
 
-        origins = {**self.options.settings.origins, **dict.fromkeys(changed, Origin.FLAG)}
-        settings = replace(self.options.settings, module=True, origins=origins, **changed)  # type: ignore[arg-type] # names of fields
+        settings = self.options.settings.with_flags(module=True, **changed)
         options = replace(self.options, settings=settings, script=module, arguments=tuple(arguments))
         result = run_job(this_job(options), command_line_signals())
         code = min(result.code, 1) if result.outside is None else result.code

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar, final
 
 from accel_launch.cli.option_types import SWITCH
-from accel_launch.config.settings import LaunchSettings
+from accel_launch.cli.options import LaunchSettings
 
 from accel_submit.sagemaker_settings import ESTIMATOR, KNOWN, SESSION, TABLES, options_of_config
 from accel_submit.scheduler import JobFile, Scheduler, SubmitRequest, unknown_options, whole_number
@@ -111,9 +111,7 @@ def _typed(options: Mapping[str, str], problems: list[str]) -> dict[str, str | i
         if kind is int:
             value: str | int | bool | None = whole_number(options, name, problems, least=0)
         else:
-            value = SWITCH.read(options[name]) if kind is bool else options[name] or None
-            expected = SWITCH.expected if kind is bool else "a word"
-            problems += [f"submit option {name}={options[name]}: expected {expected}"] if value is None else []
+            value = SWITCH.convert(options[name], None, None) if kind is bool else options[name] or None
         if value is not None:
             arguments[name] = value
     return arguments

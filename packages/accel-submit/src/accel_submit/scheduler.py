@@ -11,9 +11,9 @@ from pathlib import Path
 from string import Template
 from typing import ClassVar
 
+from accel_launch.cli.options import BY_NAME, ORIGINS, LaunchSettings
 from accel_launch.cli.suggest import did_you_mean
-from accel_launch.config.atomic_write import replace_text
-from accel_launch.config.settings import LaunchSettings, Origin, launch_words, option_words
+from accel_launch.config.config_writer import replace_text
 from accel_launch.job.script_check import script_problem
 from accel_state.errors import CannotRun
 
@@ -54,7 +54,9 @@ class SubmitRequest:
 
     def words(self, *, without: Iterable[str] = ()) -> list[str]:
         """The words after `accel launch`; a config file of the machine that the job meets is not read."""
-        flags = launch_words(self.settings, without={*NOT_IN_THE_JOB, *self.ignored, *without})
+        left_out = {*NOT_IN_THE_JOB, *self.ignored, *without}
+        said = [name for name in BY_NAME if self.settings.said(name) and name not in left_out]
+        flags = [word for name in said for word in BY_NAME[name].words(getattr(self.settings, name))]
         several = self.machines > 1 and "num_machines" not in without
         machines = ["--num_machines", str(self.machines)] if several else []
         script = ["--", self.script] if self.script.startswith("-") else [self.script]
@@ -126,7 +128,8 @@ class Scheduler(ABC):
         Raises: CannotRun with all that is wrong, also `problems`; then no file was written, or the client refused it.
         """
         found, notes = [*problems], list[str]()
-        options = _submit_options(settings, found, self.dashes)
+        given = settings.submit_options or {}
+        options = {name.replace("_", "-") if self.dashes else name: value for name, value in given.items()}
         machines, asked = whole_number(options, self.machines_option, found), settings.num_machines
         if machines is not None and asked is not None and asked != machines:
             differs = f"contradicts --num_machines {asked}: give one of the two"
@@ -162,12 +165,12 @@ class Scheduler(ABC):
         """The settings that the job cannot follow: a flag is a problem; what a file or a variable says is noted."""
         names = [name for name in self.ignores if settings.said(name) and getattr(settings, name) is not False]
         for name in names:
-            value, origin, why = getattr(settings, name), settings.origin(name), self.ignores[name]
-            shown = " ".join(option_words(name, value))
-            if origin is Origin.FLAG and (name, value) != ("gpu_ids", "all"):
+            value, why = getattr(settings, name), self.ignores[name]
+            shown = " ".join(BY_NAME[name].words(value))
+            if settings.is_flag(name) and (name, value) != ("gpu_ids", "all"):
                 problems.append(f"{shown}: {why}; leave it out")
             elif (name, value) not in _ASKS_NOTHING:
-                notes.append(f"{shown}, which the {origin.value} says, is left out: {why}")
+                notes.append(f"{shown}, which the {ORIGINS[settings.origin(name)]} says, is left out: {why}")
         return [name for name in names if (name, getattr(settings, name)) != ("gpu_ids", "all")]
 
     def _misfits(self, request: SubmitRequest) -> list[str]:
@@ -231,22 +234,8 @@ class ProgramScheduler(Scheduler):
         return f"submitted as {self.describe(done.stdout.strip())}"
 
 
-def _submit_options(settings: LaunchSettings, problems: list[str], dashes: bool) -> dict[str, str]:
-    """The submit options by name; each that was given twice with different values is a problem."""
-    options: dict[str, str] = {}
-    for entry in settings.submit_options.split(",") if settings.submit_options else []:
-        name, _, value = entry.partition("=")
-        name = name.replace("_", "-") if dashes else name
-        if options.setdefault(name, value) != value:
-            twice = f"{options[name]!r} and {value!r}; give one of the two"
-            problems.append(f"submit option {name} is given twice: {twice}")
-    return options
-
-
 def _file_problems(path: Path, marker: str) -> list[str]:
     """Why a job must not be written to a path; a file may be replaced only if it begins with the marker."""
-    if path.is_dir():
-        return [f"--submit_file {path} is a folder: name a file in it"]
     if not path.parent.is_dir():
         return [f"--submit_file {path}: there is no folder {path.parent}; make it, or name another file"]
     if not path.exists() or marker.encode() in path.read_bytes()[:400]:

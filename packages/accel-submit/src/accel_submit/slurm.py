@@ -7,8 +7,8 @@ import re
 import shlex
 from typing import ClassVar, final
 
-from accel_launch.config.settings import Origin
 from accel_state.exit_codes import STOPPED
+from click.core import ParameterSource
 
 from accel_submit.scheduler import JobFile, ProgramScheduler, SubmitRequest, render
 from accel_submit.slurm_time import EXPECTED, notice_within, seconds_of
@@ -78,7 +78,7 @@ class SlurmScheduler(ProgramScheduler):
             "requeue": None if "no-requeue" in options else "",
         }
         said = {name: value for name, value in {**directives, **options}.items() if value is not None}
-        variables = [name for name in request.ignored if settings.origin(name) is Origin.ENVIRONMENT]
+        variables = [name for name in request.ignored if settings.origin(name) is ParameterSource.ENVIRONMENT]
         values = {
             "marker": self.marker,
             "directives": "\n".join(f"#SBATCH {_directive(name, value)}" for name, value in said.items()),

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 from accel_launch.cli.launch_command import LaunchCommand, resolved
-from accel_launch.cli.option_types import COUNT, PATH, OptionType
-from accel_launch.cli.options import LaunchOption
+from accel_launch.cli.launch_option import LaunchOption
+from accel_launch.cli.option_types import COUNT, FILE, OptionType
+from accel_launch.cli.options import OPTIONS
 from accel_launch.script_job import read_script_job
 from accel_state.errors import CannotRun
 
@@ -29,12 +30,11 @@ exit codes: 0 if nothing differs; 1 if something does, if nothing can be compare
 could be started."""
 
 
-def _part(value: object) -> str | None:
+def _part(text: str) -> str | None:
     try:
-        number = float(str(value))
+        return text if 0 <= float(text) < float("inf") else None
     except ValueError:
         return None
-    return str(value) if 0 <= number < float("inf") else None
 
 
 OWN = (
@@ -48,7 +48,7 @@ OWN = (
     ),
     LaunchOption(
         "--consumption_log",
-        type=PATH,
+        type=FILE,
         key=None,
         about="Run nothing: prove from a consumption log of loaders that each epoch served each sample once.",
     ),
@@ -109,5 +109,11 @@ def _say(text: str) -> None:
 
 
 COMMAND = LaunchCommand(
-    "verify", run, own=OWN, help=HELP, epilog=EPILOG, words="SCRIPT [arguments of the script]", omit=("no_python",)
+    "verify",
+    run,
+    own=OWN,
+    options=[option for option in OPTIONS if option.name != "no_python"],
+    words="SCRIPT [arguments of the script]",
+    help=HELP,
+    epilog=EPILOG,
 )

@@ -10,6 +10,7 @@ import click
 
 from accel_launch.cli.suggest import did_you_mean
 
+#: the commands of this project, whose modules are imported when they are called
 COMMANDS = {
     "config": "write, update and show the file of settings",
     "launch": "start a script on one or many processes",
@@ -28,9 +29,9 @@ REFUSED = 2
 
 
 class Program(click.Group):
-    """Imports the module of a command when it is called, and for nothing else.
+    """The commands of this project, and those that other packages add.
 
-    Other packages add commands by entry points of the group `accel.commands`, each of which names a click command.
+    Each entry point of the group `accel.commands` names a click command.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -38,40 +39,39 @@ class Program(click.Group):
         return list(dict.fromkeys([*COMMANDS, *_plugins()]))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name; None if no installed package has it."""
-        if cmd_name in COMMANDS and cmd_name not in EXTRAS:
-            module = import_module(f"accel_launch.cli.commands.{cmd_name.replace('-', '_')}")
-            command: click.Command = module.COMMAND
-            return command
-        found = _plugins().get(cmd_name)
-        return found.load() if found is not None else None
+        """The command of that name; None for completion if nobody has it.
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """The command that the line names.
-
-        Raises: click.UsageError with the nearest one, or with the package that brings it and is not installed.
+        Raises: click.UsageError with the package that brings it, or with the nearest command.
         """
-        extra = EXTRAS.get(args[0])
-        if extra is not None and args[0] not in _plugins() and not ctx.resilient_parsing:
-            absent = f"package accel-{extra}, which is not installed for {sys.executable}"
-            raise click.UsageError(f"accel {args[0]} comes with {absent}: pip install 'accel[{extra}]'")
-        if args[0] not in COMMANDS and args[0] not in (names := self.list_commands(ctx)):
-            meant = f"{did_you_mean(args[0], names)}; the commands are: {', '.join(names)}"
-            raise click.UsageError(f"there is no command {args[0]!r}{meant}")
-        return super().resolve_command(ctx, args)
+        command: click.Command
+        if cmd_name in COMMANDS and cmd_name not in EXTRAS:
+            command = import_module(f"accel_launch.cli.commands.{cmd_name}").COMMAND
+            return command
+        plugins = _plugins()
+        if cmd_name in plugins:
+            command = plugins[cmd_name].load()
+            return command
+        if ctx.resilient_parsing:
+            return None
+        if cmd_name in EXTRAS:
+            absent = f"package accel-{EXTRAS[cmd_name]}, which is not installed for {sys.executable}"
+            raise click.UsageError(f"accel {cmd_name} comes with {absent}: pip install 'accel[{EXTRAS[cmd_name]}]'")
+        names = [*COMMANDS, *plugins]
+        meant = f"{did_you_mean(cmd_name, names)}; the commands are: {', '.join(dict.fromkeys(names))}"
+        raise click.UsageError(f"there is no command {cmd_name!r}{meant}")
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes what each command does, without an import of ours."""
-        others = [(name, one.load().short_help) for name, one in _plugins().items() if name not in COMMANDS]
-        with formatter.section("commands"):
-            formatter.write_dl([*COMMANDS.items(), *others])
+        others = {name: point.load().short_help for name, point in _plugins().items() if name not in COMMANDS}
+        with formatter.section("Commands"):
+            formatter.write_dl([*COMMANDS.items(), *others.items()])
 
 
 def _plugins() -> dict[str, Any]:
     """The entry points of the commands of other packages, by name."""
     from importlib.metadata import entry_points
 
-    return {one.name: one for one in entry_points(group="accel.commands")}
+    return {point.name: point for point in entry_points(group="accel.commands")}
 
 
 def _version(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
@@ -98,8 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and gives its exit code: 2 if it was refused, 1 if it was empty."""
     tokens = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = ACCEL.main(tokens or ["--help"], PROGRAM, complete_var=COMPLETE, standalone_mode=False)
-        return int(code or 0) if tokens else 1
+        return int(ACCEL.main(tokens, PROGRAM, complete_var=COMPLETE, standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message())
         return 1
@@ -114,10 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         from accel_state.errors import AccelError, CannotRun
 
-        if isinstance(error, CannotRun):
-            return _refuse(error.reasons)
         if isinstance(error, AccelError):
-            return _refuse([str(error)])
+            return _refuse(error.reasons if isinstance(error, CannotRun) else [str(error)])
         raise
 
 

@@ -1,44 +1,42 @@
-"""Finds and reads a config file: accel's own keys, and Accelerate's as far as they ask for something accel does."""
+"""Finds and reads a config file: accel's own keys, and Accelerate's as far as they ask for something accel does.
 
-import re
+Values are kept as the text that a flag would have, so that the types of the options read them.
+"""
+
+from __future__ import annotations
+
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import click
 from accel_state.environ import HOME
 from accel_state.errors import CannotRun
 
-from accel_launch.cli.option_types import SWITCH, Value
+from accel_launch.cli.launch_option import Sources
+from accel_launch.cli.option_types import SWITCH, as_text
 from accel_launch.cli.options import BY_KEY
 from accel_launch.cli.suggest import did_you_mean
 from accel_launch.config.accelerate_config import (
+    ACCELERATE_KEYS,
     COMPUTE_ENVIRONMENT,
     DISTRIBUTED_TYPE,
     KNOWN,
     LEGACY_FP16,
     LOCAL,
-    MEANS_NOTHING,
     SAGEMAKER,
     SAGEMAKER_KEYS,
     unsupported,
 )
 from accel_launch.config.file_permissions import problem_of_open_file
 
-# YAML 1.1 takes 010 for 8, and 08 for a text.
-_OCTAL = re.compile(r"[-+]?0[0-9_]+(\.[0-9_]*)?")
+if TYPE_CHECKING:
+    import yaml
 
 DEFAULT_NAME = "default_config.yaml"
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigFile:
-    """What one config file says: values by option name, and everything in it that cannot be followed."""
-
-    path: Path
-    values: Mapping[str, Value]
-    problems: tuple[str, ...] = ()
 
 
 def config_folder(environ: Mapping[str, str]) -> Path:
@@ -52,174 +50,164 @@ def config_folder(environ: Mapping[str, str]) -> Path:
     return Path(cache).expanduser() / "huggingface" / "accel"
 
 
-def default_config(environ: Mapping[str, str]) -> Path | None:
-    """The config file used when none is named, or None where there is none."""
-    path = config_folder(environ) / DEFAULT_NAME
-    return path if path.is_file() else None
+def read_defaults(named: str | None, sources: Sources) -> dict[str, Any]:
+    """The values of the config file that is named, or of the default one, as defaults of options by name.
 
-
-def read_config(path: Path) -> ConfigFile:
-    """The values of one file; what is wrong with them is in `problems`.
-
-    Raises: CannotRun if the file cannot be read, could be anybody's, or is not a list of names and values.
+    What is wrong with the file is added to the problems of the sources.
     """
-    values, problems = interpret(read_content(path))
-    return ConfigFile(path, values, tuple(f"config file {path}: {problem}" for problem in problems))
+    default = config_folder(sources.environ) / DEFAULT_NAME
+    sources.file = Path(named) if named is not None else default if default.is_file() else None
+    if sources.file is None or not sources.reads_file:
+        return {}
+    try:
+        values, problems = translate(read_content(sources.file))
+    except CannotRun as error:
+        values, problems = {}, list(error.reasons)
+    sources.problems += [f"config file {sources.file}: {problem}" for problem in problems]
+    # an option that may be repeated takes a list
+    return {name: [text] if name == "submit_options" else text for name, text in values.items()}
 
 
 def read_content(path: Path) -> Mapping[object, object]:
-    """The names and values of one file as they stand there, whatever they mean.
+    """The names and values of one file as they stand there, whatever they mean; those of YAML are texts.
 
     Raises: CannotRun if the file cannot be read, could be anybody's, or is not a list of names and values.
     """
     content = _parse(path)
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise CannotRun(
-            f"config file {path}",
-            [f"expected lines of the form name: value, found a {type(content).__name__}"],
-        )
-    return content
+    if content is not None and not isinstance(content, dict):
+        expected = f"expected lines of the form name: value, found a {type(content).__name__}"
+        raise CannotRun(f"config file {path}", [expected])
+    return content or {}
 
 
 def _parse(path: Path) -> object:
-    text, what = _read(path), f"config file {path}"
-    try:
-        if path.suffix == ".json":
-            import json
-
-            return json.loads(text, object_pairs_hook=partial(_once, path)) if text.strip() else None
-        import yaml
-
-        node = yaml.compose(text, yaml.SafeLoader)
-        if isinstance(node, yaml.MappingNode):
-            _once(path, [(key.value, None) for key, _ in node.value])
-            values = [value for _, value in node.value if isinstance(value, yaml.ScalarNode) and value.style is None]
-            marks = [(one.start_mark, one.value) for one in values if _OCTAL.fullmatch(one.value)]
-            if marks:
-                expected = "expected a number without a leading zero, or a text in quotes, found"
-                wrong = [f"line {at.line + 1}, column {at.column + 1}: {expected} {number}" for at, number in marks]
-                raise CannotRun(what, wrong)
-        return yaml.safe_load(text)
-    except RecursionError:
-        raise CannotRun(what, ["not read: too many brackets within each other"]) from None
-    # A date such as 2026-99-99 is a ValueError, which the library lets through; and so are errors of JSON.
-    except Exception as error:
-        kind = "JSON" if path.suffix == ".json" else "YAML"
-        if isinstance(error, CannotRun) or type(error).__module__.partition(".")[0] not in ("json", "yaml", "builtins"):
-            raise
-        raise CannotRun(what, [f"not {kind}: {' '.join(str(error).split())}"]) from None
-
-
-def _once(path: Path, pairs: Sequence[tuple[object, object]]) -> dict[object, object]:
-    """Raises: CannotRun if a key is there twice: the formats keep the last one, and say nothing."""
-    counts = Counter(name for name, _ in pairs)
-    twice = [f"{name!r} is there {count} times: keep one" for name, count in counts.items() if count > 1]
-    if twice:
-        raise CannotRun(f"config file {path}", twice)
-    return dict(pairs)
-
-
-def _read(path: Path) -> str:
+    what, kind = f"config file {path}", "JSON" if path.suffix == ".json" else "YAML"
     try:
         with path.open(encoding="utf-8") as file:
             # Of the open file: another one could take its name between a look and the reading.
             problem = problem_of_open_file(file.fileno(), path)
             if problem is not None:
-                raise CannotRun(f"config file {path}", [problem])
-            return file.read()
+                raise CannotRun(what, [problem])
+            text = file.read()
     except FileNotFoundError:
-        raise CannotRun(f"config file {path}", [f"there is no such file (looked from {Path.cwd()})"]) from None
+        raise CannotRun(what, [f"there is no such file (looked from {Path.cwd()})"]) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise CannotRun(f"config file {path}", [f"it cannot be read: {error}"]) from None
+        raise CannotRun(what, [f"it cannot be read: {error}"]) from None
+    import yaml
+
+    try:
+        if kind == "YAML":
+            return yaml.load(text, _text_loader())  # a SafeLoader
+        return json.loads(text, object_pairs_hook=_once) if text.strip() else None
+    except RecursionError:
+        raise CannotRun(what, ["not read: too many brackets within each other"]) from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise CannotRun(what, [f"not {kind}: {' '.join(str(error).split())}"]) from None
 
 
-def interpret(content: Mapping[object, object]) -> tuple[dict[str, Value], list[str]]:
-    """The option values in a file's content, and every problem with it."""
-    values: dict[str, Value] = {}
+@cache
+def _text_loader() -> type[yaml.SafeLoader]:
+    """A loader for which values are texts: no word is a number, a truth or a time, and only null is nothing."""
+    import yaml
+
+    class TextLoader(yaml.SafeLoader):
+        """Values as text, and each key once."""
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            """A mapping whose keys are all different."""
+            _once([(key.value, None) for key, _ in node.value])
+            return super().construct_mapping(node, deep)
+
+    TextLoader.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag.endswith(":null")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    return TextLoader
+
+
+def _once(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
+    """Raises: ValueError if a key is there twice: the formats keep the last one, and say nothing."""
+    counts = Counter(str(name) for name, _ in pairs)
+    twice = [f"{name!r} is there {count} times: keep one" for name, count in counts.items() if count > 1]
+    if twice:
+        raise ValueError("; ".join(twice))
+    return dict(pairs)
+
+
+def translate(content: Mapping[object, object]) -> tuple[dict[str, str], list[str]]:
+    """What a file's content sets, as texts by the names of options, and everything in it that cannot be followed."""
+    values: dict[str, str] = {}
     problems: list[str] = []
-    where = content.get(COMPUTE_ENVIRONMENT)
-    remote = where == SAGEMAKER
+    place = as_text(content.get(COMPUTE_ENVIRONMENT) or LOCAL)
     for key, value in content.items():
         if key in BY_KEY:
-            _own(str(key), value, values, problems)
-        elif key in MEANS_NOTHING:
+            # Accelerate writes -1 for a count that nobody chose.
+            if value is not None and not (key == "num_processes" and as_text(value) == "-1"):
+                values[str(BY_KEY[str(key)].name)] = as_text(value)
+        elif key in ACCELERATE_KEYS:
             why = unsupported(str(key), value)
             if why is not None:
                 problems.append(f"{key}: {value!r} is not supported: {why}; remove the line")
         elif key in SAGEMAKER_KEYS:
-            if not remote and value is not None:
-                problems.append(
-                    f"{key}: {value!r} is for SageMaker: set {COMPUTE_ENVIRONMENT}: {SAGEMAKER}, or remove the line"
-                )
+            if place != SAGEMAKER and value is not None:
+                instead = f"set {COMPUTE_ENVIRONMENT}: {SAGEMAKER}, or remove the line"
+                problems.append(f"{key}: {value!r} is for SageMaker: {instead}")
         elif key not in KNOWN:
             meant = did_you_mean(str(key), [*BY_KEY, *KNOWN])
             problems.append(f"unknown key {str(key)!r}{f'{meant} If not,' if meant else ':'} remove the line")
-    _legacy_fp16(content, values, problems)
-    if remote:
-        _sagemaker(content, values, problems)
-    elif where in (None, LOCAL):
-        _distributed_type(content, values, problems)
+    problems += _legacy_fp16(content, values)
+    if place == SAGEMAKER:
+        problems += _sagemaker(content, values)
+    elif place == LOCAL:
+        problems += _distributed_type(content, values)
     else:
-        problems.append(f"{COMPUTE_ENVIRONMENT}: {where!r} is not supported: expected {LOCAL} or {SAGEMAKER}")
+        problems.append(f"{COMPUTE_ENVIRONMENT}: {place!r} is not supported: expected {LOCAL} or {SAGEMAKER}")
     return values, problems
 
 
-def _sagemaker(content: Mapping[object, object], values: dict[str, Value], problems: list[str]) -> None:
+def _sagemaker(content: Mapping[object, object], values: dict[str, str]) -> Sequence[str]:
     """What Accelerate has of SageMaker is what a job that is handed to it is to know."""
     from accel_launch.job.schedulers import load_scheduler
 
     try:
-        options, wrong = load_scheduler("sagemaker").options_of_config(content)
+        options, problems = load_scheduler("sagemaker").options_of_config(content)
     except CannotRun as error:
-        options, wrong = {}, error.reasons
-    problems += wrong
+        return error.reasons
     values["submit"] = "sagemaker"
     if options:
-        values["submit_options"] = ",".join(f"{name}={value}" for name, value in options.items())
+        values["submit_options"] = as_text(options)
     values.pop("num_machines", None)  # the count of instances is among the options
+    return list(problems)
 
 
-def _own(key: str, value: object, values: dict[str, Value], problems: list[str]) -> None:
-    option = BY_KEY[key]
-    # Accelerate writes -1 for a count that nobody chose.
-    if value is None or (key == "num_processes" and value == -1):
-        return
-    read = option.kind.read(value)
-    if read is None:
-        problems.append(f"{key}: expected {option.kind.expected}, found {value!r}")
-    else:
-        values[option.name] = read
+def _legacy_fp16(content: Mapping[object, object], values: dict[str, str]) -> list[str]:
+    try:
+        asked = SWITCH.convert(as_text(content.get(LEGACY_FP16) or "no"), None, None)
+    except click.BadParameter:
+        return [f"{LEGACY_FP16}: expected true or false, found {content[LEGACY_FP16]!r}"]
+    if asked and values.setdefault("mixed_precision", "fp16") != "fp16":
+        precision = f"mixed_precision: {values['mixed_precision']}"
+        return [f"{LEGACY_FP16}: true contradicts {precision}; remove one of the two"]
+    return []
 
 
-def _legacy_fp16(content: Mapping[object, object], values: dict[str, Value], problems: list[str]) -> None:
-    asked = content.get(LEGACY_FP16)
-    if asked is None:
-        return
-    on = SWITCH.read(asked)
-    if on is None:
-        problems.append(f"{LEGACY_FP16}: expected {SWITCH.expected}, found {asked!r}")
-    elif on and values.setdefault("mixed_precision", "fp16") != "fp16":
-        problems.append(
-            f"{LEGACY_FP16}: true contradicts mixed_precision: {values['mixed_precision']}; remove one of the two"
-        )
-
-
-def _distributed_type(content: Mapping[object, object], values: dict[str, Value], problems: list[str]) -> None:
-    kind = content.get(DISTRIBUTED_TYPE)
-    if kind in ("NO", "no", False):
-        values.setdefault("num_processes", 1)
-        several = [f"{name}: {values[name]}" for name in ("num_processes", "num_machines") if values.get(name, 1) != 1]
-        if several:
-            problems.append(
-                f"{DISTRIBUTED_TYPE}: NO means one process, found {' and '.join(several)};"
+def _distributed_type(content: Mapping[object, object], values: dict[str, str]) -> list[str]:
+    kind = as_text(content.get(DISTRIBUTED_TYPE))
+    if kind.lower() in ("no", "false"):
+        values.setdefault("num_processes", "1")
+        counts = [
+            f"{name}: {values[name]}" for name in ("num_processes", "num_machines") if values.get(name, "1") != "1"
+        ]
+        if counts:
+            return [
+                f"{DISTRIBUTED_TYPE}: NO means one process, found {' and '.join(counts)};"
                 f" remove {DISTRIBUTED_TYPE}, or set it to MULTI_GPU or MULTI_CPU"
-            )
+            ]
     elif kind == "MULTI_CPU":
-        values["cpu"] = True
-    elif kind not in (None, "MULTI_GPU"):
-        problems.append(
+        values["cpu"] = "true"
+    elif kind not in ("MULTI_GPU", "None"):
+        return [
             f"{DISTRIBUTED_TYPE}: {kind!r} is not supported: expected NO, MULTI_CPU or MULTI_GPU;"
             " accel launch cannot do more yet"
-        )
+        ]
+    return []

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
+from click.core import ParameterSource
+
 from accel_launch.cli.launch_command import ResolvedOptions
-from accel_launch.cli.options import BY_NAME, LaunchOption
-from accel_launch.config.settings import Origin
+from accel_launch.cli.options import BY_NAME, ORIGINS
 
 
 def setting_lines(options: ResolvedOptions, *, origins: bool) -> Iterator[str]:
@@ -13,30 +14,26 @@ def setting_lines(options: ResolvedOptions, *, origins: bool) -> Iterator[str]:
     An option of one launch only, such as dry_run, has a line if somebody gave it.
     """
     for name, option in BY_NAME.items():
-        origin = options.settings.origin(name)
-        if name == "fp16" or (not option.key and name != "config_file" and origin is Origin.DEFAULT):
-            continue
-        value = getattr(options.settings, name)
+        origin, value = options.settings.origin(name), getattr(options.settings, name)
         if name == "config_file" and options.file is not None:
             value = str(options.file)
-        comment = "" if option.key else "# "
-        words = f"  # {_words(option, origin, options)}" if origins else ""
-        if origins and value is None and option.preset:
+        elif not option.key and name != "config_file" and origin is ParameterSource.DEFAULT:
+            continue
+        words = ORIGINS[origin]
+        if origin is ParameterSource.ENVIRONMENT:
+            words += f" {option.envvar}"
+        elif origin is ParameterSource.DEFAULT_MAP:
+            path = str(options.file)
+            words += f" {path if path.isprintable() else repr(path)}"
+        elif origin is ParameterSource.DEFAULT and value is None and option.preset:
             words += f": {option.preset}"
-        yield f"{comment}{option.key or name}: {as_yaml(value)}{words}"
-
-
-def _words(option: LaunchOption, origin: Origin, options: ResolvedOptions) -> str:
-    if origin is Origin.ENVIRONMENT:
-        return f"environment {option.envvar}"
-    if origin is Origin.FILE:
-        path = str(options.file)
-        return f"config file {path if path.isprintable() else repr(path)}"
-    return str(origin.value)
+        line = f"{'' if option.key else '# '}{option.key or name}: {as_yaml(value)}"
+        yield f"{line}  # {words}" if origins else line
 
 
 def as_yaml(value: object) -> str:
     """A plain value as it stands in a file, in one line."""
     import yaml
 
-    return str(yaml.safe_dump(value, width=float("inf"), allow_unicode=True)).removesuffix("\n").removesuffix("\n...")
+    text = yaml.safe_dump(value, width=float("inf"), allow_unicode=True, default_flow_style=True)
+    return str(text).removesuffix("\n").removesuffix("\n...")

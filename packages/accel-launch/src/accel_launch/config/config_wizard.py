@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
 
 from accel_launch.cli.option_types import SWITCH, Value
-from accel_launch.cli.options import BY_NAME
-from accel_launch.config.questions import QUESTIONS, Answers, Here, Question, choices
+from accel_launch.cli.options import BY_NAME, C10D, STATIC
 
 if TYPE_CHECKING:
-    from questionary import Question as Prompt
+    from questionary import Question
 
 WIDTH = 100
 WHERE = "Where does it run?"
 ONE, MORE = "this machine", "several machines"
+PORT = 29500
 NO_GPU = (
     "No GPU was found on this machine: processes will compute on the CPU (use_cpu: true in the file;"
     " remove that line if the file is for a machine with GPUs)."
 )
+PRECISIONS = {
+    "no": "that of the model, most often float32",
+    "bf16": "bfloat16 where it is safe; the usual choice on newer GPUs",
+    "fp16": "float16 with a scaled loss; for GPUs without bfloat16",
+    "fp8": "float8 matrix products; Ada, Hopper or newer",
+}
+#: the options that questions are of
+ASKED = (
+    *("num_machines", "rdzv_backend", "machine_rank", "main_process_ip", "main_process_port", "cpu", "num_processes"),
+    *("gpu_ids", "mixed_precision", "gradient_accumulation_steps", "max_restarts"),
+)
+Refusal = Callable[[Any], str | None]
 
 
 class Asker(Protocol):
@@ -40,52 +52,127 @@ class Asker(Protocol):
         ...
 
 
-def interview(asker: Asker, here: Here, before: Mapping[str, Value]) -> dict[str, Value]:
-    """Every setting that the answers make: what `before` says is offered first, and kept where nothing asks for it."""
+class Interview:
+    """Puts questions, each of an option, and keeps the answers; what `before` says is offered first if it fits."""
+
+    def __init__(self, asker: Asker, before: Mapping[str, Any]) -> None:
+        self.answers: dict[str, Any] = {}
+        self._asker, self._before = asker, before
+
+    def ask(
+        self,
+        name: str,
+        text: str,
+        default: Value | None = None,
+        *,
+        refusal: Refusal = lambda value: None,
+        words: Mapping[Any, str] | None = None,
+    ) -> Any:
+        """The answer: one of the values in `words` to which there is no objection, or a text that the option reads.
+
+        `default` counts if nothing was said before. `words` tell what a value means.
+        """
+        option = BY_NAME[name]
+        about = option.about.partition(" Default")[0]
+        if name in self._before and refusal(self._before[name]) is None:
+            default = self._before[name]
+        if words is not None:
+            offered = [value for value in words if refusal(value) is None]
+            titles = [words[value] if option.type is SWITCH else f"{value}: {words[value]}" for value in offered]
+            first = offered.index(default) if default in offered else 0
+            self.answers[name] = offered[self._asker.choose(text, about, titles, first)]
+            return self.answers[name]
+
+        def problem(word: str) -> str | None:
+            try:
+                return refusal(option.read(word.strip()))
+            except click.BadParameter as error:
+                return error.message
+
+        self.answers[name] = option.read(
+            self._asker.write(text, about, "" if default is None else str(default), problem).strip()
+        )
+        return self.answers[name]
+
+
+def interview(asker: Asker, gpus: Sequence[str], host: str, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Every setting that the answers make, on a machine of a name with GPUs of these names.
+
+    What `before` says is offered first, and kept if it is not asked for.
+    """
+    asking = Interview(asker, before)
     about = "accel launch starts the processes of one machine; with several it is run on each of them."
-    several = asker.choose(WHERE, about, (ONE, MORE), int(int(before.get("num_machines", 1)) > 1)) == 1
-    here = replace(here, several=several)
-    answers: dict[str, Value] = {}
-    for name, question in QUESTIONS.items():
-        if question.asked(answers, here):
-            answers[name] = _answer(asker, name, question, answers, here, before.get(name))
-        elif name == "cpu":
-            asker.tell(NO_GPU)
-            answers[name] = True
-    kept = {name: value for name, value in before.items() if name not in QUESTIONS}
-    return {**kept, **answers}
+    several = asker.choose(WHERE, about, (ONE, MORE), int(before.get("num_machines", 1) > 1)) == 1
+    machines = _ask_machines(asking, host) if several else 1
+    if gpus:
+        cpu = asking.ask("cpu", "Compute on GPUs or on the CPU?", False, words={False: "GPUs", True: "CPU"})
+    else:
+        asker.tell(NO_GPU)
+        cpu = asking.answers["cpu"] = True
+
+    def too_many(count: int) -> str | None:
+        if count % machines:
+            return f"each of the {machines} machines starts as many: expected a multiple of {machines}"
+        if not cpu and count > machines * len(gpus):
+            has = f"each process has a GPU of its own, and this machine has {len(gpus)}"
+            return f"{has}: expected {len(gpus) * machines} or fewer"
+        return None
+
+    count = asking.ask("num_processes", "How many processes?", machines * (1 if cpu else len(gpus)), refusal=too_many)
+    if not cpu and count // machines < len(gpus):
+        _ask_gpus(asking, gpus, count // machines)
+
+    def needs_gpu(precision: str) -> str | None:
+        return "needs a GPU" if precision == "fp8" and cpu else None
+
+    asking.ask("mixed_precision", "Which precision?", "no", refusal=needs_gpu, words=PRECISIONS)
+    asking.ask("gradient_accumulation_steps", "How many batches for each step of the optimizer?", 1)
+    asking.ask("max_restarts", "How many restarts after a failure?", 0)
+    return {**{name: value for name, value in before.items() if name not in ASKED}, **asking.answers}
 
 
-def _answer(asker: Asker, name: str, question: Question, answers: Answers, here: Here, before: Value | None) -> Value:
-    # What nobody's answer would mean is no matter of the file: the question brings its own suggestion.
-    kind, about = BY_NAME[name].kind, BY_NAME[name].about.partition(" Default")[0]
-    fits = before is not None and question.refusal(before, answers, here) is None
-    default = before if fits else question.default(answers, here)
-    offered = [each for each in choices(name) if question.refusal(each, answers, here) is None]
-    if offered:
-        titles = [_title(each, question.words.get(each), kind is not SWITCH) for each in offered]
-        return offered[asker.choose(question.text, about, titles, offered.index(default) if default in offered else 0)]
+def _ask_machines(asking: Interview, host: str) -> int:
+    """How many machines there are; how they meet is among the answers."""
 
-    def problem(word: str) -> str | None:
-        value = kind.read(word.strip())
-        return f"expected {kind.expected}" if value is None else question.refusal(value, answers, here)
+    def too_few(count: int) -> str | None:
+        return "expected 2 or more" if count < 2 else None
 
-    word = asker.write(question.text, about, "" if default is None else str(default), problem)
-    value = kind.read(word.strip())
-    if value is None:
-        raise ValueError(f"{name}: an asker brought {word!r}: expected {kind.expected}")
-    return value
+    def not_known(port: int) -> str | None:
+        return "machines must know it: expected 1 to 65535" if port == 0 else None
+
+    count = int(asking.ask("num_machines", "How many machines?", 2, refusal=too_few))
+
+    def too_high(rank: int) -> str | None:
+        return f"expected 0 to {count - 1}" if rank >= count else None
+
+    ways = {STATIC: "each has a number that you give it", C10D: "they number themselves, and may be replaced"}
+    rank = None
+    if asking.ask("rdzv_backend", "How do the machines meet?", STATIC, words=ways) == STATIC:
+        which = "Which of them is this one? Answer differently on each machine, from 0"
+        rank = asking.ask("machine_rank", which, 0, refusal=too_high)
+    meeting = "The name or address of the machine where all meet?"
+    asking.ask("main_process_ip", meeting, host if rank == 0 else None)
+    asking.ask("main_process_port", "The port there?", PORT, refusal=not_known)
+    return count
 
 
-def _title(value: Value, words: str | None, named: bool) -> str:
-    """A switch shows its words only; any other choice its own name, and the words beside."""
-    return f"{value}: {words}" if named and words else words or str(value)
+def _ask_gpus(asking: Interview, gpus: Sequence[str], needed: int) -> None:
+    def wrong(chosen: str) -> str | None:
+        names = chosen.split(",")
+        unknown = [name for name in names if name not in gpus] if all(map(str.isdecimal, [*names, *gpus])) else []
+        if unknown:
+            return f"there is no GPU {', '.join(unknown)}: expected some of {', '.join(gpus)}"
+        if chosen != "all" and len(names) < needed:
+            return f"each process has a GPU of its own: expected at least {needed}, found {len(names)}"
+        return None
+
+    asking.ask("gpu_ids", "Which GPUs?", ",".join(gpus[:needed]), refusal=wrong)
 
 
 class TerminalAsker:
     """Asks at the terminal of this process.
 
-    Raises: KeyboardInterrupt for Ctrl-C, and where the terminal ends.
+    Raises: KeyboardInterrupt for Ctrl-C, and if the terminal ends.
     """
 
     def tell(self, text: str) -> None:
@@ -106,25 +193,13 @@ class TerminalAsker:
 
         self.tell(f"\n{about}")
         # The default is no text of the field: what is typed takes its place, and is not appended to it.
-        asked = f"{text} ({default})" if default else text
-        word = _ask(line(asked, validate=lambda word: problem(word.strip() or default) or True))
+        shown = f"{text} ({default})" if default else text
+        word = _ask(line(shown, validate=lambda word: problem(word.strip() or default) or True))
         return word.strip() or default
 
 
-def ask_all(here: Here, before: Mapping[str, Value]) -> dict[str, Value]:
-    """Every setting that the answers at this terminal make.
-
-    Raises: KeyboardInterrupt if the user ends it; nothing has been written then, which is said.
-    """
+def _ask(question: Question) -> str:
     try:
-        return interview(TerminalAsker(), here, before)
-    except KeyboardInterrupt:
-        print("accel config: ended by the user; nothing was written", file=sys.stderr, flush=True)
-        raise
-
-
-def _ask(prompt: Prompt) -> str:
-    try:
-        return str(prompt.unsafe_ask())
+        return str(question.unsafe_ask())
     except EOFError:
         raise KeyboardInterrupt from None

@@ -1,21 +1,20 @@
 """Writes a config file: all of it or nothing, and never so that others could change it."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from accel_state.errors import CannotRun
 
-from accel_launch.cli.option_types import Value
-from accel_launch.cli.options import OPTIONS
-from accel_launch.config.atomic_write import replace_text
+from accel_launch.cli.options import BY_KEY
 
 HEADER = "# Settings of accel launch. `accel config show --origin` tells which value wins, and why.\n"
 MODE = 0o644
 
 
-def file_text(values: Mapping[str, Value], path: Path) -> str:
+def file_text(values: Mapping[str, object], path: Path) -> str:
     """The text of a file with these values by option name, in the order of the options: JSON if the path says so."""
-    content = {one.key: values[str(one.name)] for one in OPTIONS if one.key and one.name in values}
+    content = {key: values[str(option.name)] for key, option in BY_KEY.items() if option.name in values}
     if path.suffix == ".json":
         import json
 
@@ -26,18 +25,39 @@ def file_text(values: Mapping[str, Value], path: Path) -> str:
 
 
 def write_config(path: Path, text: str, *, like: Path | None = None) -> None:
-    """Puts a text at a path in one step; a link is followed. The folder is made where there is none.
+    """Puts a text at a path in one step. The folder is made where there is none.
 
     Who may read it stays as it is, or is as for the file `like`; only the owner may write to it.
 
     Raises: CannotRun if it cannot be written; then what was there before is untouched.
     """
+    model = path if like is None else like
     try:
         path.resolve().parent.mkdir(parents=True, exist_ok=True)
-        model = path if like is None else like
         replace_text(path, text, model.stat().st_mode & MODE if model.exists() else MODE)
     except OSError as error:
         raise CannotRun("accel config", [f"config file {path} could not be written: {error}"]) from None
+
+
+def replace_text(path: Path, text: str, mode: int = 0o666) -> None:
+    """Writes a text beside a path, and renames it; a link is followed, and nothing is left after an error.
+
+    `mode` are the permissions of the file, less those that the user's mask takes.
+
+    Raises: OSError.
+    """
+    target = path.resolve()
+    aside = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, target)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
 
 
 def keep_backup(path: Path) -> Path:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from accel_state.environ import FLIGHT_RECORDER, JOBS, STORE_FD, STORE_PORT
 
-from accel_launch.config.settings import C10D
+from accel_launch.cli.options import C10D
 from accel_launch.job.job import Job
 from accel_launch.job.plan import LOOPBACK, ProcessSpec, RendezvousInfo, plan_many, plan_one, started_by_others, watched
 

@@ -11,11 +11,10 @@ from pathlib import Path
 from accel_state.errors import CannotRun
 
 from accel_launch.cli.launch_command import ResolvedOptions
-from accel_launch.cli.options import BY_NAME
-from accel_launch.config.settings import LaunchSettings, Origin
-from accel_launch.job.device_count import count_accelerators
+from accel_launch.cli.options import LaunchSettings
 from accel_launch.job.plan import HostInfo, ProcessSpec, count_processes, plan_one, script_command
 from accel_launch.job.script_check import script_problem
+from accel_launch.job.visible_devices import visible_devices
 from accel_launch.nodes.node_spec import NodeSpec, find_node
 
 
@@ -44,7 +43,7 @@ class Job:
 def this_host(environ: Mapping[str, str]) -> HostInfo:
     """The cores that this process may use, and the accelerators that its children would see."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return HostInfo(cores, count_accelerators(environ), "lo0" if sys.platform == "darwin" else "lo")
+    return HostInfo(cores, len(visible_devices(environ)), "lo0" if sys.platform == "darwin" else "lo")
 
 
 def read_job(options: ResolvedOptions, *, cwd: Path, host: HostInfo, interpreter: str) -> Job:
@@ -53,8 +52,8 @@ def read_job(options: ResolvedOptions, *, cwd: Path, host: HostInfo, interpreter
     Raises: CannotRun with every problem that was found.
     """
     settings, environ = options.settings, options.environ
-    queue_only = [name for name in ("submit_options", "submit_file") if settings.origin(name) is Origin.FLAG]
-    needs = f"needs --submit {BY_NAME['submit'].kind.metavar}: without it the job would run here"
+    queue_only = [name for name in ("submit_options", "submit_file") if settings.is_flag(name)]
+    needs = "needs --submit SCHEDULER: without it the job would run here"
     problems = [*options.problems, *(f"--{name} {needs}" for name in queue_only)]
     modes = {"module": settings.module, "no_python": settings.no_python}
     wrong = script_problem(options.script, **modes, cwd=cwd, environ=environ)

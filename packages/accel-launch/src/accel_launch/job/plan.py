@@ -16,8 +16,9 @@ from accel_state.environ import (
 )
 from accel_state.errors import CannotRun
 from accel_state.topology import ACCEL_LAUNCH, Rendezvous, Topology
+from click.core import ParameterSource
 
-from accel_launch.config.settings import LaunchSettings, Origin
+from accel_launch.cli.options import LaunchSettings
 
 LOOPBACK = "127.0.0.1"
 
@@ -101,7 +102,7 @@ def count_processes(settings: LaunchSettings, environ: Mapping[str, str], host: 
                 [f"{machines} machines were asked for, but another launcher has started this one already ({place})"],
             )
     elif place is not None:
-        if asked is not None and asked > 1 and settings.origin("num_processes") is Origin.FLAG:
+        if asked is not None and asked > 1 and settings.is_flag("num_processes"):
             raise CannotRun(
                 "launch",
                 [
@@ -128,7 +129,7 @@ def _visible(settings: LaunchSettings, host: HostInfo) -> int:
 def _device_problems(settings: LaunchSettings, host: HostInfo, count: int | None) -> list[str]:
     chosen = settings.gpu_ids not in (None, "all")
     if settings.cpu:
-        if chosen and settings.origin("cpu") is settings.origin("gpu_ids") is Origin.FLAG:
+        if chosen and settings.is_flag("cpu") and settings.is_flag("gpu_ids"):
             return [f"--cpu and --gpu_ids {settings.gpu_ids} contradict each other: give one of the two"]
         return []
     if chosen and host.accelerators == 0:
@@ -234,7 +235,10 @@ def _topology(local_rank: int, count: int, meeting: RendezvousInfo) -> Topology:
 
 def _threads_win(settings: LaunchSettings, environ: Mapping[str, str]) -> bool:
     """A flag and ACCEL_NUM_CPU_THREADS_PER_PROCESS beat OMP_NUM_THREADS, which beats a config file."""
-    return "OMP_NUM_THREADS" not in environ or settings.origin("num_cpu_threads_per_process") is not Origin.FILE
+    return (
+        "OMP_NUM_THREADS" not in environ
+        or settings.origin("num_cpu_threads_per_process") is not ParameterSource.DEFAULT_MAP
+    )
 
 
 def _setting_variables(settings: LaunchSettings) -> dict[str, str]:

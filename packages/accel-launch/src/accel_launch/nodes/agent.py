@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from accel_state.errors import CannotRun
 
-from accel_launch.config.settings import C10D
+from accel_launch.cli.options import C10D
 from accel_launch.job.job import Job
 from accel_launch.nodes.addresses import address_towards, is_here
 from accel_launch.nodes.node_spec import NodeSpec

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from accel_state.errors import CannotRun, TopologyError
 
-from accel_launch.config.settings import C10D, LaunchSettings
+from accel_launch.cli.options import C10D, LaunchSettings
 from accel_launch.job.plan import HostInfo
 
 #: where machines meet, where nothing is said: torch's own

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from accel_state.exit_codes import STOPPED
 
-from accel_launch.config.settings import C10D
+from accel_launch.cli.options import C10D
 from accel_launch.job.job import Job
 from accel_launch.job.job_runner import JobRun, supervised
 from accel_launch.job.plan import LOOPBACK, RendezvousInfo

@@ -14,10 +14,10 @@ from typing import Any
 from accel_state.environ import process_environ
 from accel_state.errors import AccelError, CannotRun
 
+from accel_launch.cli.launch_option import read_values
 from accel_launch.cli.option_types import Value
-from accel_launch.cli.options import BY_NAME
+from accel_launch.cli.options import OPTIONS, LaunchSettings
 from accel_launch.cli.suggest import did_you_mean
-from accel_launch.config.settings import LaunchSettings, Origin
 from accel_launch.job.job import Job, this_host
 from accel_launch.job.job_runner import run_job
 from accel_launch.job.plan import count_processes, plan_one
@@ -59,16 +59,8 @@ def notebook_launcher(
     many as accelerators, or one. The other keywords of Accelerate's launcher are taken with their defaults only.
     Raises: CannotRun before anything starts; WorkerFailed with the traceback of the first process to fail.
     """
-    problems = _unsupported(reference)
-    flags: dict[str, Value] = {}
-    asked: dict[str, object] = {"num_processes": num_processes, "mixed_precision": mixed_precision}
-    for name, value in asked.items():
-        read = BY_NAME[name].kind.read(value)
-        if value is not None and read is None:
-            problems.append(f"{name}={value!r}: expected {BY_NAME[name].kind.expected}")
-        elif read is not None:
-            flags[name] = read
-    return _launch("notebook_launcher", function, args, flags, problems)
+    flags, problems = read_values(OPTIONS, {"num_processes": num_processes, "mixed_precision": mixed_precision})
+    return _launch("notebook_launcher", function, args, flags, _unsupported(reference) + problems)
 
 
 def debug_launcher(
@@ -78,10 +70,7 @@ def debug_launcher(
 
     Raises: CannotRun before anything starts; WorkerFailed with the traceback of the first process to fail.
     """
-    kind = BY_NAME["num_processes"].kind
-    count = kind.read(num_processes)
-    problems = [] if count is not None else [f"num_processes={num_processes!r}: expected {kind.expected}"]
-    flags: dict[str, Value] = {"cpu": True, **({"num_processes": count} if count is not None else {})}
+    flags, problems = read_values(OPTIONS, {"cpu": True, "num_processes": num_processes})
     return _launch("debug_launcher", function, args, flags, problems)
 
 
@@ -112,7 +101,7 @@ def _launch(
     if problems:
         raise CannotRun(caller, problems)
     environ = process_environ()
-    settings = LaunchSettings.of(flags, dict.fromkeys(flags, Origin.FLAG))
+    settings = LaunchSettings().with_flags(**flags)
     host = this_host(environ)
     count = count_processes(settings, environ, host)
     if count == 1:

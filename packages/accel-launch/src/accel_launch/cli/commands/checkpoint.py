@@ -29,7 +29,7 @@ def _report(name: str, **paths: str) -> int:
         raise CannotRun("accel checkpoint", [str(error)]) from None
 
 
-COMMAND = click.Group("checkpoint", help=HELP, epilog=EPILOG, no_args_is_help=True)
+COMMAND = click.Group("checkpoint", help=HELP, epilog=EPILOG)
 
 
 @COMMAND.command()

@@ -3,8 +3,6 @@
 import click
 from click.shell_completion import get_completion_class
 
-from accel_launch.cli.program import COMPLETE, PROGRAM
-
 SHELLS = ("bash", "zsh", "fish")
 HELP = """Prints a script that has a shell complete the commands of accel, their options, values of options, and files.
 
@@ -15,11 +13,11 @@ To have it in every new shell, add the line for yours:
   fish    in ~/.config/fish/config.fish     accel completion fish | source"""
 
 
-@click.command("completion", help=HELP, no_args_is_help=True)
+@click.command("completion", help=HELP)
 @click.argument("shell", type=click.Choice(SHELLS))
 def COMMAND(shell: str) -> int:
     """Exit code 0 after the script."""
-    from accel_launch.cli.program import ACCEL
+    from accel_launch.cli.program import ACCEL, COMPLETE, PROGRAM
 
     kind = get_completion_class(shell)
     if kind is None:

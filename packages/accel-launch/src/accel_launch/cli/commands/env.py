@@ -1,15 +1,11 @@
 """`accel env`: what a bug report needs: versions, devices, the config file, and which settings win."""
 
-import platform
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import distributions
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 
 import click
 
-from accel_launch.cli.launch_command import LaunchCommand, ResolvedOptions, resolved, stray_words
-from accel_launch.cli.options import BY_NAME
+from accel_launch.cli.launch_command import LaunchCommand, ResolvedOptions, resolved
 
 HELP = """Prints versions, devices, the config file, and which value each launch option would have, and why. With the
 options of accel launch it tells how they would change that."""
@@ -23,12 +19,12 @@ def run(**values: object) -> int:
     """
     from accel_state.errors import CannotRun
 
+    from accel_launch.config.config_show import setting_lines
+
     options = resolved(click.get_current_context())
-    stray = stray_words(options, COMMAND)
-    if stray:
-        raise CannotRun("accel env", [*options.problems, *stray])
     environ = options.environ
-    for part in (_versions(), _devices(environ), _config(options), _settings(options), _variables(environ)):
+    settings = ("settings:", *(f"  {line}" for line in setting_lines(options, origins=True)))
+    for part in (_versions(), _devices(environ), _config(options), settings, _variables(environ)):
         print("\n".join(part), flush=True)
     if options.problems:
         raise CannotRun("accel env", options.problems)
@@ -36,9 +32,12 @@ def run(**values: object) -> int:
 
 
 def _versions() -> Iterator[str]:
+    import platform
+    from importlib.metadata import distributions
+
     yield f"python: {platform.python_version()} ({sys.executable})"
     yield f"platform: {platform.platform()}"
-    names = {one.metadata["Name"] or "": one.version for one in distributions()}
+    names = {package.metadata["Name"] or "": package.version for package in distributions()}
     ours = {name: version for name, version in names.items() if name == "accel" or name.startswith("accel-")}
     yield from (f"{name}: {version}" for name, version in sorted(ours.items()))
     if not ours:
@@ -73,22 +72,10 @@ def _config(options: ResolvedOptions) -> Iterator[str]:
         yield f"config file: none (default_config.yaml would be read from {config_folder(options.environ)})"
         return
     yield f"config file: {options.file}"
-    yield from (f"  {text}" for text in _content(options.file))
-
-
-def _content(path: Path) -> Sequence[str]:
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        yield from (f"  {line}" for line in options.file.read_text(encoding="utf-8").splitlines())
     except (OSError, UnicodeDecodeError) as error:
-        return [f"cannot be read: {error}"]
-
-
-def _settings(options: ResolvedOptions) -> Iterator[str]:
-    yield "launch options:"
-    for name in BY_NAME:
-        if name != "fp16":
-            value = getattr(options.settings, name) if options.settings.said(name) else "not set"
-            yield f"  {name}: {value} ({options.settings.origin(name).value})"
+        yield f"  cannot be read: {error}"
 
 
 def _variables(environ: Mapping[str, str]) -> Iterator[str]:
@@ -97,4 +84,4 @@ def _variables(environ: Mapping[str, str]) -> Iterator[str]:
     yield from (f"  {name}={environ[name]}" for name in chosen)
 
 
-COMMAND = LaunchCommand("env", run, help=HELP, omit=("module", "no_python"))
+COMMAND = LaunchCommand("env", run, help=HELP)

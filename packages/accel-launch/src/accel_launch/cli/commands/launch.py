@@ -91,4 +91,10 @@ def run_to_end(job: Job) -> JobResult:
     return run_until_done(start, job.settings.max_restarts, say)
 
 
-COMMAND = LaunchCommand("launch", run, help=HELP, epilog=EPILOG, words="SCRIPT [arguments of the script]")
+COMMAND = LaunchCommand(
+    "launch",
+    run,
+    words="SCRIPT [arguments of the script]",
+    help=HELP,
+    epilog=EPILOG,
+)

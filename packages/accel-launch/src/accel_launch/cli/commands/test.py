@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import click
 
-from accel_launch.cli.launch_command import LaunchCommand, resolved, stray_words
+from accel_launch.cli.launch_command import LaunchCommand, resolved
 
 CHECK = "accel.check"
 HELP = """Starts a short script that checks, in the same way as accel launch would start yours, that processes find each
@@ -25,9 +25,6 @@ def run(**values: object) -> int:
     from accel_launch.supervise.output import say
 
     options = resolved(click.get_current_context())
-    stray = stray_words(options, COMMAND)
-    if stray:
-        raise CannotRun("accel test", [*options.problems, *stray])
     if find_spec("accel") is None:
         missing = f"the check is module {CHECK} of package accel, which is not installed for {sys.executable}"
         raise CannotRun("accel test", [f"{missing}; install package accel next to accel-launch"])
@@ -42,4 +39,4 @@ def run(**values: object) -> int:
     return result.code
 
 
-COMMAND = LaunchCommand("test", run, help=HELP, omit=("module", "no_python"))
+COMMAND = LaunchCommand("test", run, help=HELP)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from accel_launch.job.device_count import count_accelerators
+from accel_launch.job.visible_devices import visible_devices
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def dev(tmp_path: Path) -> Path:
 
 
 def test_s104b_device_nodes_are_counted(dev: Path) -> None:
-    assert count_accelerators({}, dev) == 3
+    assert len(visible_devices({}, dev)) == 3
 
 
 @pytest.mark.parametrize(
@@ -22,9 +22,9 @@ def test_s104b_device_nodes_are_counted(dev: Path) -> None:
     [("", 0), ("0", 1), ("0,1,2,3", 4), ("-1", 0), ("0,-1,1", 1), ("GPU-aa, GPU-bb", 2), ("NoDevFiles", 0)],
 )
 def test_visible_devices_are_believed(dev: Path, visible: str, count: int) -> None:
-    assert count_accelerators({"CUDA_VISIBLE_DEVICES": visible}, dev) == count
+    assert len(visible_devices({"CUDA_VISIBLE_DEVICES": visible}, dev)) == count
 
 
 def test_a_machine_without_nodes_has_none(tmp_path: Path) -> None:
-    assert count_accelerators({}, tmp_path) == 0
-    assert count_accelerators({}, tmp_path / "missing") == 0
+    assert len(visible_devices({}, tmp_path)) == 0
+    assert len(visible_devices({}, tmp_path / "missing")) == 0

@@ -1,0 +1,114 @@
+"""One launch option: where its value may come from, and the words for a value that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+import click
+from click.core import ParameterSource
+
+from accel_launch.cli.option_types import PAIRS, SWITCH, Value, as_text
+
+
+@dataclass(slots=True)
+class Sources:
+    """What a command line is read with: an environment, the config file, and what was found wrong so far.
+
+    A command that writes the config file has not `reads_file`.
+    """
+
+    environ: Mapping[str, str]
+    file: Path | None = None
+    reads_file: bool = True
+    problems: list[str] = field(default_factory=list)
+
+
+@final
+class LaunchOption(click.Option):
+    """An option with its names on the command line, in a config file (`key`) and in the environment.
+
+    The end of `about` says what holds if nobody sets it. With `key=None` no file and no variable can set it. A switch
+    that a file can set has a flag that unsets it.
+    """
+
+    def __init__(self, *flags: str, type: click.ParamType, about: str, key: str | None = "", **more: Any) -> None:  # type: ignore[type-arg] # as in OptionType
+        name = flags[-1].removeprefix("--")
+        self.key, self.about = name if key == "" else key, about
+        self.off = f"--no_{name}" if type is SWITCH and self.key else ""
+        variable = more.pop("variable", f"ACCEL_{self.key.upper()}" if self.key else None)
+        places = [f"file: {self.key}"] if self.key else []
+        places += [f"variable: {variable}"] if variable else []
+        super().__init__(
+            [name, *flags[:-1], f"{flags[-1]}/{self.off}" if self.off else flags[-1]],
+            type=type,
+            is_flag=type is SWITCH,
+            multiple=type is PAIRS,
+            envvar=variable,
+            default=None,
+            help=f"{about} [{'; '.join(places)}]" if places else about,
+            **more,
+        )
+
+    @property
+    def preset(self) -> str:
+        """What holds if nobody sets it, in the words of its help; empty if its value says all."""
+        return self.about.partition(" Default: ")[2].removesuffix(".")
+
+    def words(self, value: object) -> list[str]:
+        """The flag that gives the option a value."""
+        if self.type is SWITCH:
+            return [self.opts[-1]] if value else self.secondary_opts
+        return [self.opts[-1], as_text(value)]
+
+    def read(self, value: object) -> Any:
+        """What a value of Python, or of a person, is as a value of this option.
+
+        Raises: click.BadParameter with what was expected.
+        """
+        return self.type.convert(as_text(value), self, None)
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        """The value of its variable in the environment that is read; empty is not set."""
+        environ: Mapping[str, str] = ctx.obj.environ
+        return environ.get(str(self.envvar), "").strip() or None
+
+    def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
+        """The value of a text; `-n=2` of a short option is 2.
+
+        Raises: click.BadParameter if the text is empty, or is none for its type.
+        """
+        if value == "":
+            raise click.BadParameter("it has no value")
+        short = isinstance(value, str) and len(self.opts) > 1
+        return super().type_cast_value(ctx, value.removeprefix("=") if short else value)
+
+    def handle_parse_result(self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]) -> Any:
+        """Reads its value; what is wrong with it is noted, so that all that is wrong can be told at once."""
+        try:
+            return super().handle_parse_result(ctx, opts, args)
+        except click.BadParameter as error:
+            sources: Sources = ctx.obj
+            places = {
+                ParameterSource.ENVIRONMENT: f"{self.envvar} in the environment",
+                ParameterSource.DEFAULT_MAP: f"config file {sources.file}: {self.key}",
+            }
+            place = places.get(ctx.get_parameter_source(str(self.name)) or ParameterSource.DEFAULT, self.opts[-1])
+            sources.problems.append(f"{place}: {'expected true or false' if self.is_flag else error.message}")
+            ctx.params[str(self.name)] = None
+            return None, args
+
+
+def read_values(options: Collection[LaunchOption], values: Mapping[str, object]) -> tuple[dict[str, Value], list[str]]:
+    """Values that Python code gives to options by name, as values of those, and what is wrong with others."""
+    read: dict[str, Value] = {}
+    problems = []
+    for option in options:
+        if values.get(str(option.name)) is not None:
+            try:
+                read[str(option.name)] = option.read(values[str(option.name)])
+            except click.BadParameter as error:
+                problems.append(f"{option.name}={values[str(option.name)]!r}: {error.message}")
+    return read, problems

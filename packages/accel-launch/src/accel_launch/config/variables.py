@@ -1,0 +1,51 @@
+"""Finds variables of the environment that set nothing, and were perhaps meant to."""
+
+from collections.abc import Iterator, Mapping
+
+from accel_state.environ import (
+    ATTEMPT,
+    FLIGHT_RECORDER,
+    HOME,
+    JOBS,
+    LOG_LEVEL,
+    PREFIX,
+    SHARED_MEMORY,
+    STORE_FD,
+    STORE_PORT,
+    WATCHDOG,
+)
+
+from accel_launch.cli.option_types import COUNT
+from accel_launch.cli.options import OPTIONS, LaunchSettings
+from accel_launch.cli.suggest import nearest
+
+#: what accel reads besides the variables of options
+_OTHER_VARIABLES = (
+    *(STORE_PORT, STORE_FD, JOBS, FLIGHT_RECORDER, ATTEMPT, LOG_LEVEL, SHARED_MEMORY, WATCHDOG, HOME),
+    "ACCEL_TESTING_STORE",
+)
+
+
+def variable_problems(environ: Mapping[str, str], settings: LaunchSettings) -> Iterator[str]:
+    """Variables that set nothing: nearly one of accel's, or Accelerate's for an option that nobody has set."""
+    yield from _misspelt(environ)
+    for option in OPTIONS:
+        if not option.envvar or environ.get(str(option.envvar)) or settings.is_flag(str(option.name)):
+            continue
+        name = f"ACCELERATE_{str(option.envvar).removeprefix(PREFIX)}"
+        word = environ.get(name, "").strip()
+        if word.lower() not in ("", "no", "false", "0", "1" if option.type is COUNT else "no"):
+            yield f"{name}={word!r} in the environment sets nothing here: set {option.envvar}, or unset it"
+
+
+def _misspelt(environ: Mapping[str, str]) -> Iterator[str]:
+    """A variable that is nearly one of accel's; what follows ACCEL_ is compared, since others use that name as well."""
+    variables = {str(option.name).upper(): str(option.envvar) for option in OPTIONS if option.envvar}
+    names = (*_OTHER_VARIABLES, *variables.values())
+    known = {**variables, **{name.removeprefix(PREFIX): name for name in names}}
+    for name, word in environ.items():
+        if name.startswith(PREFIX) and name not in names and word.strip():
+            near = nearest(name.removeprefix(PREFIX), known, likeness=0.8)
+            if near is not None:
+                meant = known[near]
+                yield f"{name} in the environment is no variable of accel; did you mean {meant}? If not, unset it"
