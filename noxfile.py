@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import sys
 import tomllib
 from pathlib import Path
 
@@ -15,11 +16,14 @@ PACKAGES = {
 }
 # An unpinned torch may pull gigabytes of CUDA; this is the version that everything is tested with.
 TORCH = "torch==2.13.0"
+# The oldest torch that the packages declare.
+OLDEST = "torch==2.9.0"
 # torch_xla imports beside the torch that it was built for, and is not built for every one; this is its newest.
 XLA = ("torch==2.9.0", "torch_xla==2.9.0")
 TESTING = (
     "pytest>=8",
     "pytest-timeout>=2.3",
+    "pytest-xdist>=3.6",
     "hypothesis>=6.100",
     "numpy",
     "scikit-learn",
@@ -31,6 +35,9 @@ TESTING = (
     "webdataset>=1",
 )
 TYPING = ("mypy>=1.15", "types-PyYAML", "types-psutil", "types-tqdm", "nox")
+RUFF = "ruff==0.17.5"
+SHARED = ROOT / ".nox" / "dev"
+"""The environment that `dev`, `types`, `tests` and `soak` share: torch is installed once for all of them."""
 
 # What `nox -s build` does with a package that was installed into an empty environment from the wheels.
 ALONE = {
@@ -38,6 +45,10 @@ ALONE = {
     "print([b.tolist() for b in prepare(DataLoader(range(10), batch_size=2), num_processes=2, process_index=1)])",
     "accel": "import accel, sys; assert 'torch' not in sys.modules; print(accel.Accelerator().device)",
 }
+
+CORES = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+# A file's tests stay together, as they may share a fixture; the files with the longest tests are the first to start.
+PARALLEL = ("--numprocesses", str(CORES), "--dist", "loadfile", "--no-loadscope-reorder")
 
 nox.options.sessions = ["lint", "types", "tests"]
 nox.options.reuse_existing_virtualenvs = True
@@ -55,6 +66,27 @@ def install(session: nox.Session, *names: str, extra: tuple[str, ...] = (), torc
     wanted = dict.fromkeys(one for name in names for one in siblings(name))
     session.install(*torch)
     session.install(*[part for name in wanted for part in ("-e", str(ROOT / "packages" / name))], *extra)
+
+
+def shared(session: nox.Session) -> None:
+    """Installs all packages, editable, and what tests and types need into the shared environment, if that changed."""
+    wanted = [TORCH, *TESTING, *TYPING, RUFF, *(part for name in PACKAGES for part in ("-e", f"packages/{name}"))]
+    state = "\n".join([sys.version, *wanted, *(str(PACKAGES[name]) for name in PACKAGES)])
+    note, python = SHARED / "installed.txt", str(SHARED / "bin" / "python")
+    if note.exists() and note.read_text() == state:
+        return
+    session.run(sys.executable, "-m", "venv", str(SHARED), external=True)
+    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    session.run(*pip, TORCH, external=True)
+    session.run(*pip, *wanted, external=True)
+    note.write_text(state)
+
+
+def in_shared(session: nox.Session, command: str, *arguments: str) -> None:
+    """Runs a command of the shared environment."""
+    programs = SHARED / "bin"
+    path = os.pathsep.join([str(programs), os.environ["PATH"]])
+    session.run(str(programs / command), *arguments, env={"PATH": path}, external=True)
 
 
 def bare(session: nox.Session) -> dict[str, str]:
@@ -86,26 +118,40 @@ def demo(session: nox.Session) -> None:
 @nox.session
 def lint(session: nox.Session) -> None:
     """Checks style and form (ruff)."""
-    session.install("ruff==0.17.5")
+    session.install(RUFF)
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
 
 
-@nox.session
+@nox.session(venv_backend="none")
 def types(session: nox.Session) -> None:
     """Checks types of packages, tests and examples (mypy --strict)."""
-    install(session, *PACKAGES, extra=TESTING + TYPING)
-    session.run("mypy", *[f"packages/{name}/src" for name in PACKAGES], "noxfile.py", "docs/examples")
+    shared(session)
+    in_shared(session, "mypy", *[f"packages/{name}/src" for name in PACKAGES], "noxfile.py", "docs/examples")
     for name in PACKAGES:
-        session.run("mypy", f"packages/{name}/tests")
-    session.run("mypy", "tests-integration")
+        in_shared(session, "mypy", f"packages/{name}/tests")
+    in_shared(session, "mypy", "tests-integration")
 
 
-@nox.session
+@nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
-    """Runs the whole suite; arguments go to pytest."""
+    """Runs the suite, with a process for each core; arguments go to pytest (`-- -n 0 --pdb` runs it in one)."""
+    shared(session)
+    in_shared(session, "pytest", *PARALLEL, *session.posargs)
+
+
+@nox.session(name="tests-3.13", python="3.13")
+def tests_on_python_3_13(session: nox.Session) -> None:
+    """Runs the suite on Python 3.13, if there is one; arguments go to pytest."""
     install(session, *PACKAGES, extra=TESTING)
-    session.run("pytest", *(session.posargs or ["packages", "tests-integration"]))
+    session.run("pytest", *PARALLEL, *session.posargs)
+
+
+@nox.session(name="tests-torch-2.9")
+def tests_with_oldest_torch(session: nox.Session) -> None:
+    """Runs the suite with the oldest torch that the packages declare; arguments go to pytest."""
+    install(session, *PACKAGES, extra=TESTING, torch=(OLDEST,))
+    session.run("pytest", *PARALLEL, *session.posargs)
 
 
 @nox.session
@@ -152,12 +198,11 @@ def lines_in(folder: str) -> int:
     return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in ROOT.glob(f"{folder}/**/*.py"))
 
 
-@nox.session
+@nox.session(venv_backend="none")
 def soak(session: nox.Session) -> None:
-    """Runs the tests that can try many more cases with all of them: crashes, resumes, uneven ends."""
-    install(session, *PACKAGES, extra=TESTING)
-    chosen = session.posargs or ["packages", "tests-integration"]
-    session.run("pytest", "--soak", "-m", "soak", "--timeout", "3600", *chosen)
+    """Runs the thorough tests, and those that can try more cases with all of them; arguments go to pytest."""
+    shared(session)
+    in_shared(session, "pytest", *PARALLEL, "--soak", "-m", "soak", "--timeout", "3600", *session.posargs)
 
 
 @nox.session
@@ -217,8 +262,8 @@ def bump(session: nox.Session) -> None:
         path.write_text(re.sub(r'("accel[\w\[\]-]*==)[^"]+"', rf'\g<1>{session.posargs[0]}"', text))
 
 
-@nox.session
+@nox.session(venv_backend="none")
 def dev(session: nox.Session) -> None:
     """Makes an environment with everything in it, and says where it is."""
-    install(session, *PACKAGES, extra=TESTING + TYPING + ("ruff==0.17.5",))
-    print(f"source {Path(session.bin).relative_to(ROOT)}/activate")
+    shared(session)
+    print(f"source {SHARED.relative_to(ROOT)}/bin/activate")

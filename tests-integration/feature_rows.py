@@ -1,8 +1,9 @@
-"""Lists the rows of docs/features.md that no test names; exits with 1 when there are any."""
+"""Lists the rows of docs/features.md that no test of the ordinary suite names; exits with 1 if there are any."""
 
 import ast
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -16,15 +17,31 @@ def rows() -> dict[str, str]:
 
 
 def named() -> dict[str, list[str]]:
-    """Each row that a test names in its docstring, and those tests."""
-    found: dict[str, list[str]] = {}
+    """Each row that a test of the ordinary suite names in its docstring or its name, and those tests."""
+    tests: dict[str, list[str]] = {}
     for folder in ("packages", "tests-integration"):
         for path in sorted((ROOT / folder).rglob("test_*.py")):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-                    for row in ROW.findall(f"{ast.get_docstring(node) or ''} {node.name.replace('_', ' ')}"):
-                        found.setdefault(f"S{row}", []).append(f"{path.relative_to(ROOT)}::{node.name}")
-    return found
+            for test, row in named_in(path.read_text()):
+                tests.setdefault(row, []).append(f"{path.relative_to(ROOT)}::{test}")
+    return tests
+
+
+def named_in(source: str) -> Iterator[tuple[str, str]]:
+    """Each test in the text of a file, and each row that it names; tests that only a soak runs hold no row."""
+    module = ast.parse(source)
+    if any(_is_only_for_soaks(node) for node in module.body if isinstance(node, ast.Assign)):
+        return
+    for node in ast.walk(module):
+        if not isinstance(node, ast.FunctionDef) or not node.name.startswith("test_"):
+            continue
+        if not any(map(_is_only_for_soaks, node.decorator_list)):
+            for row in ROW.findall(f"{ast.get_docstring(node) or ''} {node.name.replace('_', ' ')}"):
+                yield node.name, f"S{row}"
+
+
+def _is_only_for_soaks(mark: ast.AST) -> bool:
+    """Whether this decorator, or this assignment to `pytestmark`, keeps tests out of the ordinary suite."""
+    return "mark.soak(only=True)" in ast.unparse(mark)
 
 
 def untested() -> list[str]:

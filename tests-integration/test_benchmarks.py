@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 from benchmarks import report
 from benchmarks.__main__ import main
 from benchmarks.contestants import raw
@@ -131,14 +131,14 @@ def test_who_cannot_take_part_is_named_with_the_reason() -> None:
     assert "skipped: pip install it" in report.text([none])
 
 
-def test_rank_zero_of_a_group_reports(world: MakeWorld) -> None:
+def test_rank_zero_of_a_group_reports(world: MakePool) -> None:
     first, second = world(2).run(in_a_group, Row("two", takes, 1.3, world=2))
     assert first is not None
     assert first.verdict == "pass"
     assert second is None
 
 
-def test_exchanges_return_what_comes_out_by_hand(world: MakeWorld) -> None:
+def test_exchanges_return_what_comes_out_by_hand(world: MakePool) -> None:
     rows = [row for row in exchange.ROWS if "16 MB" not in row.name and "1-2 KB" not in row.name]
     for names in world(2).run(contestants_of, rows):
         assert len(names) == 10
@@ -168,7 +168,7 @@ def test_the_table_is_written_for_people_and_programs(tmp_path: Path) -> None:
     assert "| fixed | 2 s | 1.250 (1.25-1.25) |" in (tmp_path / "out" / "bench.md").read_text()
 
 
-def test_seeking_starts_where_it_was_asked_to(world: MakeWorld) -> None:
+def test_seeking_starts_where_it_was_asked_to(world: MakePool) -> None:
     assert world(1).run(first_numbers_after, 5 * BATCH_SIZE) == [[5 * BATCH_SIZE] * 2]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import data_pictures
 import pytest
 import reports
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 from repository import PACKAGES, ROOT
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
@@ -40,7 +40,7 @@ def run_blocks(path: Path, folder: Path) -> int:
     ],
 )
 def test_every_block_of_a_page_runs(
-    world: MakeWorld, page: str, blocks: int, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: MakePool, page: str, blocks: int, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert min(world(size).run(run_blocks, ROOT / "docs" / page, tmp_path)) >= blocks

@@ -1,10 +1,18 @@
 """Every feature has a test that names it."""
 
-from feature_rows import named, rows, untested
+from feature_rows import named, named_in, rows, untested
 
 
 def test_every_row_has_a_test() -> None:
     assert untested() == [], "write the row's number into the docstring of the test that holds it"
+
+
+def test_a_test_that_only_a_soak_runs_holds_no_row() -> None:
+    test = "def test_s3_it() -> None:\n    'S1: it.'\n"
+    assert list(named_in(test)) == [("test_s3_it", "S1"), ("test_s3_it", "S3")]
+    assert list(named_in(f"@pytest.mark.soak\n@pytest.mark.grid(1)\n{test}")) != []
+    assert list(named_in(f"@pytest.mark.soak(only=True)\n{test}")) == []
+    assert list(named_in(f"pytestmark = pytest.mark.soak(only=True)\n{test}")) == []
 
 
 def test_no_row_that_is_due_is_put_off() -> None:

@@ -65,13 +65,13 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("kind", "workers"), [("jsonl", 0), ("parquet", 2)])
 def test_a_job_of_many_files_goes_on_in_any_world(tmp_path: Path, kind: str, workers: int, cases: Cases) -> None:
     """500 files, or 3,000: begun on 2 ranks, stopped at batch 60, and ended on 1, 2 and 4."""
-    files, stop = cases(500, 3000), 60
+    files, stop = len(cases(500, 3000)), 60
     write(tmp_path / "job" / "files", kind, files)
     before, handles, _ = life(tmp_path / "job", "datasets", workers, 2, "--stop", str(stop))
     assert len(before) == stop
     assert handles < 60
     rests = []
-    for size in (1, 2, 4) if workers == 0 or cases(0, 1) else (1,):
+    for size in (1, 2, 4) if workers == 0 or len(cases(0, 1)) else (1,):
         rest, handles, _ = life(tmp_path / "job", "datasets", workers, size)
         assert sorted(chain(*before, *rest)) == [*range(files * ROWS)]
         assert handles < 100  # fewer readers have more of the shards of the job

@@ -173,6 +173,12 @@ def test_global_state_is_one_cell() -> None:
     assert holders == {"accel_state.run_context"}
 
 
+def test_what_workers_of_tests_preload_is_there(pytestconfig: pytest.Config) -> None:
+    """A fork server leaves out, without a word, what it cannot import."""
+    known = {module_name(path) for path in all_sources()}
+    assert set(pytestconfig.getini("world_preload")) <= known
+
+
 def test_files_are_short() -> None:
     lines = {where(path): len(path.read_text().splitlines()) for path in all_sources()}
     assert {name: count for name, count in lines.items() if count > 300} == {}

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from accel_state import Transport
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import Cases, MakeWorld, RankFailure
+from accel_testing import Cases, MakePool, RankFailure
 from accel_verify.consumption_log import verify
 
 SCRIPT = Path(serve.__file__)
@@ -32,7 +32,7 @@ def life(folder: str, kind: str, workers: int, killed: int, after_s: float | Non
     return serve.serve(Path(folder), kind, workers, transport)
 
 
-def unbroken(world: MakeWorld, folder: Path, kind: str, workers: int) -> Served:
+def unbroken(world: MakePool, folder: Path, kind: str, workers: int) -> Served:
     folder.mkdir()
     (served,) = world(1, join=False).run(life, str(folder), kind, workers, 0, None)
     return served
@@ -45,7 +45,7 @@ def check_consumption_log(folder: Path, kind: str) -> None:
 
 
 def served_by_lives(
-    world: MakeWorld, folder: Path, kind: str, workers: int, sizes: list[int], chance: random.Random
+    world: MakePool, folder: Path, kind: str, workers: int, sizes: list[int], chance: random.Random
 ) -> tuple[Served, int]:
     """What a job has served in the end, after one life with each of these worlds at most, and how many were killed."""
     folder.mkdir()
@@ -66,14 +66,15 @@ def served_by_lives(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", serve.KINDS)
-def test_a_killed_job_serves_what_was_due(kind: str, world: MakeWorld, tmp_path: Path, cases: Cases) -> None:
+def test_a_killed_job_serves_what_was_due(kind: str, world: MakePool, tmp_path: Path, cases: Cases) -> None:
     """T1, T5, fault tests 20 and 21: one, two or four processes, killed again and again."""
-    chance = random.Random(kind)
+    wanted = cases(3, 100)
+    chance = random.Random(f"{kind} {wanted.start}")
     whole = unbroken(world, tmp_path / "whole", kind, 0)
     seen = sorted(one for step in whole for one in step)
     assert kind == "weighted" or seen == sorted([*range(serve.SAMPLES)] * serve.EPOCHS)
     kills, jobs = 0, 0
-    while kills < cases(3, 100):
+    while kills < len(wanted):
         folder, jobs = tmp_path / str(jobs), jobs + 1
         sizes = [1] * 6 if kind == "buckets" else [2, 1, 4, 2, 1, 2]
         served, more = served_by_lives(world, folder, kind, 0, sizes, chance)
@@ -84,11 +85,12 @@ def test_a_killed_job_serves_what_was_due(kind: str, world: MakeWorld, tmp_path:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["shuffled", "stateful", "shards"])
-def test_loader_workers_of_a_killed_job_lose_nothing(kind: str, world: MakeWorld, tmp_path: Path, cases: Cases) -> None:
-    chance = random.Random(kind)
+def test_loader_workers_of_a_killed_job_lose_nothing(kind: str, world: MakePool, tmp_path: Path, cases: Cases) -> None:
+    wanted = cases(2, 50)
+    chance = random.Random(f"{kind} {wanted.start}")
     whole = unbroken(world, tmp_path / "whole", kind, 2)
     kills, jobs = 0, 0
-    while kills < cases(2, 50):
+    while kills < len(wanted):
         folder, jobs = tmp_path / str(jobs), jobs + 1
         served, more = served_by_lives(world, folder, kind, 2, [1] * 5, chance)
         assert served == whole
@@ -102,7 +104,7 @@ def started(folder: Path, size: int, number: int) -> list[subprocess.Popen[bytes
     return [subprocess.Popen([*command, *place], stderr=subprocess.DEVNULL) for place in places]
 
 
-def test_a_killed_script_serves_what_was_due(world: MakeWorld, tmp_path: Path) -> None:
+def test_a_killed_script_serves_what_was_due(world: MakePool, tmp_path: Path) -> None:
     """Processes of their own, without any fixture: two, then one, then two."""
     whole = unbroken(world, tmp_path / "whole", "shuffled", 0)
     folder = tmp_path / "killed"

@@ -13,7 +13,7 @@ import saving
 import torch
 from accel import Accelerator
 from accel_checkpoint import CheckpointError, is_whole
-from accel_testing import Cases, MakeWorld, RankFailure
+from accel_testing import Cases, MakePool, RankFailure
 from jobs import start
 from saving import ROOM, Plan
 from torch import nn
@@ -41,13 +41,13 @@ def whole(folder: Path) -> list[str]:
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kill_in_a_save_leaves_the_state_before_or_the_new_one(
-    kind: str, world: MakeWorld, tmp_path: Path, cases: Cases
+    kind: str, world: MakePool, tmp_path: Path, cases: Cases
 ) -> None:
     """T3, T28, fault tests 2 and 6: any of two ranks, at any moment, written at once and behind in turn."""
-    chance = random.Random(kind)
     plan = Plan(str(tmp_path), KINDS[kind])
     acknowledged = []
-    for _ in range(cases(4, 100)):
+    for number in cases(4, 100):
+        chance = random.Random(f"{kind} {number}")
         life = replace(plan, killed=chance.randrange(2), after_s=chance.uniform(0.0, 0.3))
         with pytest.raises(RankFailure, match="SIGKILL") as failure:
             world(2).run(saving.save, life)
@@ -63,15 +63,13 @@ def test_a_kill_in_a_save_leaves_the_state_before_or_the_new_one(
 
 
 @pytest.mark.soak
-def test_a_single_process_that_is_killed_in_a_save_loses_nothing(
-    world: MakeWorld, tmp_path: Path, cases: Cases
-) -> None:
+def test_a_single_process_that_is_killed_in_a_save_loses_nothing(world: MakePool, tmp_path: Path, cases: Cases) -> None:
     """T3, fault test 1."""
-    chance = random.Random(1)
     plan = Plan(str(tmp_path), 1)
-    for _ in range(cases(4, 200)):
+    for number in cases(4, 200):
+        after_s = random.Random(number).uniform(0.0, 0.2)
         with pytest.raises(RankFailure, match="SIGKILL") as failure:
-            world(1, join=False).run(saving.save, replace(plan, killed=0, after_s=chance.uniform(0.0, 0.2)))
+            world(1, join=False).run(saving.save, replace(plan, killed=0, after_s=after_s))
         assert "AssertionError" not in str(failure.value), failure.value
     ((loaded, left),) = world(1, join=False).run(saving.save, replace(plan, saves=1))
     assert loaded > 0
@@ -81,7 +79,7 @@ def test_a_single_process_that_is_killed_in_a_save_loses_nothing(
 @pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize("kind", ["the newest", "one folder"])
 def test_a_full_disk_is_an_error_on_all_ranks_and_what_was_there_stays(
-    kind: str, behind: bool, world: MakeWorld, tmp_path: Path
+    kind: str, behind: bool, world: MakePool, tmp_path: Path
 ) -> None:
     """Fault tests 5 and 18: by RLIMIT_FSIZE; what fails behind is raised by the next call."""
     plan = Plan(str(tmp_path), KINDS[kind], behind=behind, full_at=2)
@@ -160,7 +158,7 @@ def into(folder: str) -> list[float]:
 
 @pytest.mark.parametrize("where", ["file/inner", "file"])
 def test_a_folder_that_cannot_be_made_is_an_error_on_all_ranks_and_training_may_go_on(
-    where: str, world: MakeWorld, tmp_path: Path
+    where: str, world: MakePool, tmp_path: Path
 ) -> None:
     """Fault test 5: a file lies where the folder, or the one above it, would be."""
     (tmp_path / "file").write_text("of somebody")
@@ -173,7 +171,7 @@ def test_a_folder_that_cannot_be_made_is_an_error_on_all_ranks_and_training_may_
     assert [one.name for one in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_folder_that_may_only_be_read_is_an_error_on_all_ranks(world: MakeWorld, small_disk: Path) -> None:
+def test_a_folder_that_may_only_be_read_is_an_error_on_all_ranks(world: MakePool, small_disk: Path) -> None:
     """Fault test 5: root may write anywhere but on a disk that is mounted to be read."""
     world(2).run(into, str(small_disk / "saved"))
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)

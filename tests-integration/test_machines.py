@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import restart
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 from namespaces import Machines, Node, ends
 from repository import ROOT
 from restart import Plan
@@ -105,7 +105,7 @@ def test_tasks_of_a_slurm_step_find_each_other(words: tuple[str, ...], each: int
 
 
 def test_a_job_of_which_a_machine_lost_a_rank_ends_with_the_bits_of_the_unbroken_one(
-    world: MakeWorld, machines: Machines, tmp_path: Path
+    world: MakePool, machines: Machines, tmp_path: Path
 ) -> None:
     """A3: the rank is killed, both machines start again, and the job goes on from its checkpoint."""
     (tmp_path / "whole").mkdir()

@@ -9,7 +9,7 @@ from pathlib import Path
 import main_first
 import pytest
 from accel_state import PartialState, PeerFailed
-from accel_testing import MakeWorld, RankFailure
+from accel_testing import MakePool, RankFailure
 from jobs import ACCEL, SOON_S, TORCHRUN, Ended, line_of, start, start_by_hand
 
 SCRIPT = Path(main_first.__file__)
@@ -21,7 +21,8 @@ Jobs = dict[str, "Future[Ended]"]
 @pytest.fixture(scope="module")
 def jobs(request: pytest.FixtureRequest) -> Iterator[Jobs]:
     """All jobs of an accel launcher, two at a time."""
-    work = 60 if request.config.getoption("--soak") else 12
+    whole = request.config.getoption("--soak") and request.config.getoption("--soak-slice") is None
+    work = 60 if whole else 12
     with ThreadPoolExecutor(2) as pool:
 
         def begin(*arguments: object, size: int = 2, by: Sequence[str] = ACCEL) -> "Future[Ended]":
@@ -88,7 +89,7 @@ def dies() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_the_death_of_the_main_process_is_seen_where_the_store_lives_on(world: MakeWorld) -> None:
+def test_the_death_of_the_main_process_is_seen_where_the_store_lives_on(world: MakePool) -> None:
     """T26: a store in a file, or torchrun's."""
     with pytest.raises(RankFailure) as failure:
         world(3).run(dies)

@@ -42,8 +42,8 @@ def test_nothing_is_left_of_a_job_whose_launcher_is_ended(tmp_path: Path, cases:
     """T36: 3 ends in the suite, 50 in a soak; two ranks with two loader workers each."""
     script = tmp_path / "loads.py"
     script.write_text(SCRIPT)
-    chance = random.Random(36)
-    for number in range(cases(3, 50)):
+    for number in cases(3, 50):
+        chance = random.Random(number)
         folder = tmp_path / str(number)
         folder.mkdir()
         how = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)[number % 3]

@@ -9,7 +9,7 @@ import reshaped
 import torch
 from accel import Accelerator
 from accel_state import release
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 from reshaped import SAMPLES, Step
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
@@ -22,7 +22,7 @@ def check_same(found: list[Step], whole: list[Step]) -> None:
     assert [one.loss for one in found] == pytest.approx([one.loss for one in whole], rel=1e-5)
 
 
-def test_two_processes_then_one_then_four_train_as_one_does(world: MakeWorld, tmp_path: Path) -> None:
+def test_two_processes_then_one_then_four_train_as_one_does(world: MakePool, tmp_path: Path) -> None:
     """A3: the batch of the job is the same, in the middle of epochs; each sample once an epoch."""
     (whole,) = world(1, join=False).run(reshaped.train, None, None, 24)
     found: list[Step] = []
@@ -40,7 +40,7 @@ def test_two_processes_then_one_then_four_train_as_one_does(world: MakeWorld, tm
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_what_is_loaded_has_the_bits_of_what_was_saved(size: int, world: MakeWorld, tmp_path: Path) -> None:
+def test_what_is_loaded_has_the_bits_of_what_was_saved(size: int, world: MakePool, tmp_path: Path) -> None:
     """T17, fault test 13: parameters and optimizer, saved by one or two processes, loaded by one, two and three."""
     folder = str(tmp_path / "saved")
     saved = set(world(size).run(reshaped.trained_bits, folder))
@@ -51,7 +51,7 @@ def test_what_is_loaded_has_the_bits_of_what_was_saved(size: int, world: MakeWor
 
 @pytest.mark.parametrize(("size", "at"), [(1, 5), (1, 6), (1, 7), (1, 8), (2, 5), (2, 7)])
 def test_a_save_at_any_place_of_a_window_goes_on_as_if_it_had_not_stopped(
-    size: int, at: int, world: MakeWorld, tmp_path: Path
+    size: int, at: int, world: MakePool, tmp_path: Path
 ) -> None:
     """Fault test 23: inside of a window it is said that it is the checkpoint of the last step."""
     whole = world(size).run(reshaped.windows, "", None, False)
@@ -64,7 +64,7 @@ def test_a_save_at_any_place_of_a_window_goes_on_as_if_it_had_not_stopped(
 
 @pytest.mark.parametrize(("size", "dispatch", "workers"), [(1, None, 2), (2, None, 2), (2, True, 0)])
 def test_several_loaders_go_on_each_where_it_was(
-    size: int, dispatch: bool | None, workers: int, world: MakeWorld, tmp_path: Path
+    size: int, dispatch: bool | None, workers: int, world: MakePool, tmp_path: Path
 ) -> None:
     """One has ended its epoch, one is in it, and a stream is as well; then each serves another epoch."""
     folder = str(tmp_path / "saved")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import restart
-from accel_testing import Cases, MakeWorld, RankFailure
+from accel_testing import Cases, MakePool, RankFailure
 from jobs import start
 from restart import Plan, Result
 
@@ -15,12 +15,12 @@ SCRIPT = Path(restart.__file__)
 STEPS = restart.EPOCHS * -(-restart.SAMPLES // restart.BATCH)
 
 
-def ended(world: MakeWorld, size: int, plan: Plan) -> list[Result]:
+def ended(world: MakePool, size: int, plan: Plan) -> list[Result]:
     Path(plan.folder).mkdir(exist_ok=True)
     return world(size, join=size > 1).run(restart.train, plan)
 
 
-def lives(world: MakeWorld, size: int, plan: Plan, chance: random.Random) -> list[Result]:
+def lives(world: MakePool, size: int, plan: Plan, chance: random.Random) -> list[Result]:
     """What comes of a job that is killed at a random rank and step, and of the same command after it."""
     killed = chance.randrange(size), chance.randint(1, STEPS), chance.random() < 0.5
     with pytest.raises(RankFailure, match="SIGKILL"):
@@ -37,16 +37,16 @@ def lives(world: MakeWorld, size: int, plan: Plan, chance: random.Random) -> lis
 @pytest.mark.parametrize("precision", ["no", "fp16"])
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_killed_job_ends_with_the_bits_of_the_unbroken_one(
-    size: int, precision: str, world: MakeWorld, tmp_path: Path, cases: Cases
+    size: int, precision: str, world: MakePool, tmp_path: Path, cases: Cases
 ) -> None:
     """A2, fault test 24: 10 kills in the suite, 40 in a soak, of any rank at any step.
 
     Also just after a save that goes on behind.
     """
-    chance = random.Random(f"{size} {precision}")
     whole = ended(world, size, Plan(str(tmp_path / "whole"), precision))
     assert all((one.began, one.steps) == (0, STEPS) for one in whole)
-    for number in range(cases(size + 1, 10)):
+    for number in cases(size + 1, 10):
+        chance = random.Random(f"{size} {precision} {number}")
         plan = Plan(str(tmp_path / str(number)), precision)
         found = lives(world, size, plan, chance)
         assert [one.digest for one in found] == [one.digest for one in whole]
@@ -54,7 +54,7 @@ def test_a_killed_job_ends_with_the_bits_of_the_unbroken_one(
             assert one.losses == unbroken.losses[one.began :]
 
 
-def test_a_job_that_is_killed_again_and_again_ends_with_the_same_bits(world: MakeWorld, tmp_path: Path) -> None:
+def test_a_job_that_is_killed_again_and_again_ends_with_the_same_bits(world: MakePool, tmp_path: Path) -> None:
     """Fault test 24: three kills, with other numbers of loader workers each time."""
     whole = ended(world, 2, Plan(str(tmp_path / "whole"), workers=0))
     plan = Plan(str(tmp_path / "killed"))
@@ -66,7 +66,7 @@ def test_a_job_that_is_killed_again_and_again_ends_with_the_same_bits(world: Mak
     assert [one.digest for one in found] == [one.digest for one in whole]
 
 
-def test_a_job_that_the_launcher_starts_again_ends_with_the_same_bits(world: MakeWorld, tmp_path: Path) -> None:
+def test_a_job_that_the_launcher_starts_again_ends_with_the_same_bits(world: MakePool, tmp_path: Path) -> None:
     """A2: as a user does it."""
     whole = ended(world, 2, Plan(str(tmp_path / "whole"), "fp16"))
     plan = Plan(str(tmp_path / "killed"), "fp16")
@@ -78,7 +78,7 @@ def test_a_job_that_the_launcher_starts_again_ends_with_the_same_bits(world: Mak
         assert json.loads((Path(plan.folder) / f"done-{rank}").read_text()) == [one.steps, one.digest]
 
 
-def test_the_loss_of_each_resumed_step_is_that_of_the_unbroken_run(world: MakeWorld, tmp_path: Path) -> None:
+def test_the_loss_of_each_resumed_step_is_that_of_the_unbroken_run(world: MakePool, tmp_path: Path) -> None:
     """T27: dropout of 50 steps and more after a load is that of the run that was not broken."""
     plan = Plan(str(tmp_path / "killed"), every=4, epochs=5, workers=0)
     whole = ended(world, 2, replace(plan, folder=str(tmp_path / "whole")))

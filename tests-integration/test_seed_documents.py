@@ -12,7 +12,7 @@ import seed_blocks
 import torch
 from accel import Accelerator
 from accel.utils import load_checkpoint_in_model
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 from torch import nn
 from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import LambdaLR
@@ -192,18 +192,18 @@ def migration_page() -> None:
 @pytest.mark.parametrize(
     "document", [index_page, launch_blog, hindi_tutorial, accumulation, migration_page], ids=lambda one: one.__name__
 )
-def test_the_blocks_of_a_document_run(world: MakeWorld, document: Callable[[], None], size: int) -> None:
+def test_the_blocks_of_a_document_run(world: MakePool, document: Callable[[], None], size: int) -> None:
     """S1, S2, S3, S12, S13, S19, S20, S62, S64, S76, S77, S81, S96: the documents' own code."""
     world(size).run(document)
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_the_quick_tour_runs(world: MakeWorld, tmp_path: Path, size: int) -> None:
+def test_the_quick_tour_runs(world: MakePool, tmp_path: Path, size: int) -> None:
     """S26, S37, S69, S72, S79, S82, S83, S84, S87, S88, S90, S91, S95: block after block in one session."""
     world(size).run(quick_tour, tmp_path)
 
 
-def test_a_notebook_cell_runs(world: MakeWorld) -> None:
+def test_a_notebook_cell_runs(world: MakePool) -> None:
     """S112: without a number of processes and without accelerators, one process."""
     world(1, join=False).run(notebook)
 

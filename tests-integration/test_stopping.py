@@ -14,7 +14,7 @@ import pytest
 import restart
 from accel import Accelerator
 from accel.utils import ProjectConfiguration
-from accel_testing import Cases, MakeWorld, RankFailure
+from accel_testing import Cases, MakePool, RankFailure
 from jobs import ACCEL, SOON_S, Ended, Job, marked, start
 from restart import Plan
 
@@ -86,14 +86,14 @@ KINDS = {
 
 @pytest.mark.soak
 def test_all_ranks_stop_after_the_same_step_and_the_job_goes_on_from_it(
-    world: MakeWorld, tmp_path: Path, cases: Cases
+    world: MakePool, tmp_path: Path, cases: Cases
 ) -> None:
     """T9, fault test 27: 4 jobs in the suite, 50 in a soak; two ranks with two loader workers each."""
-    chance = random.Random(9)
     plan = Plan("", every=1000, epochs=3, asks=True, pause_s=0.05, signals=("SIGTERM", "SIGUSR1", "SIGINT"))
     (tmp_path / "whole").mkdir()
     whole = world(2).run(restart.train, replace(plan, folder=str(tmp_path / "whole"), asks=False, pause_s=0.0))
-    for number in range(cases(4, 50)):
+    for number in cases(4, 50):
+        chance = random.Random(number)
         kind = list(KINDS)[number % len(KINDS)]
         folder = tmp_path / str(number)
         done = stopped(replace(plan, folder=str(folder)), KINDS[kind], chance.uniform(0, 0.4))
@@ -155,7 +155,7 @@ def told_twice(number: int) -> None:
 
 
 @pytest.mark.parametrize(("number", "said"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "KeyboardInterrupt")])
-def test_a_second_signal_does_what_it_did_before(number: int, said: str, world: MakeWorld) -> None:
+def test_a_second_signal_does_what_it_did_before(number: int, said: str, world: MakePool) -> None:
     with pytest.raises(RankFailure, match=said):
         world(1, join=False).run(told_twice, number)
 
@@ -193,7 +193,7 @@ def told_in_a_group(folder: str, signals: tuple[str, ...], epochs: int) -> str:
 
 @pytest.mark.parametrize("signals", [("SIGTERM",), ()])
 def test_loader_workers_outlive_a_signal_to_the_whole_group(
-    signals: tuple[str, ...], world: MakeWorld, tmp_path: Path
+    signals: tuple[str, ...], world: MakePool, tmp_path: Path
 ) -> None:
     """T9: shielded where the signals are named; those that `stop_requested` begins to note are the process's own."""
     assert world(1, join=False).run(told_in_a_group, str(tmp_path), signals, 2) == [f"exit code {STOPPED}"]
@@ -204,7 +204,7 @@ def test_loader_workers_outlive_a_signal_to_the_whole_group(
     assert (found.began, found.digest) == (3, whole.digest)
 
 
-def test_a_stop_whose_checkpoint_cannot_be_written_is_an_error(world: MakeWorld, tmp_path: Path) -> None:
+def test_a_stop_whose_checkpoint_cannot_be_written_is_an_error(world: MakePool, tmp_path: Path) -> None:
     """T9: it does not say 75 when there is nothing to go on from."""
     (tmp_path / "checkpoints").write_text("of somebody")
     (tmp_path / "stopped-0").unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from accel_data.loaders.dispatch_message import slices_of
 from accel_state import AccumulationState, BatchPadding, PeerFailed
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld, RangeDataset, RangeStream
+from accel_testing import MakePool, RangeDataset, RangeStream
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
@@ -94,7 +94,7 @@ def two_epochs(
     ],
 )
 def test_rounds_are_dispatched_as_in_the_table(
-    world: MakeWorld,
+    world: MakePool,
     source: str,
     n: int,
     size: int,
@@ -120,7 +120,7 @@ def test_rounds_are_dispatched_as_in_the_table(
         assert (read > 0) == (rank == 0 and source == "map" and n > 0)
 
 
-def test_only_rank_zero_has_loader_workers(world: MakeWorld) -> None:
+def test_only_rank_zero_has_loader_workers(world: MakePool) -> None:
     zero, one = world(2).run(two_epochs, "map", 11, 2, False, False, 2)
     assert [batch for batch, *_ in zero[0]] == [[0, 1], [4, 5], [8, 9]]
     assert [batch for batch, *_ in one[0]] == [[2, 3], [6, 7], [10, 0]]
@@ -134,7 +134,7 @@ def lengths() -> list[int]:
     ]
 
 
-def test_the_length_of_a_sized_stream_is_right_on_every_rank(world: MakeWorld) -> None:
+def test_the_length_of_a_sized_stream_is_right_on_every_rank(world: MakePool) -> None:
     """S49"""
     assert world(2).run(lengths) == [[3, 2, 6]] * 2
 
@@ -145,7 +145,7 @@ def shuffled() -> list[list[int]]:
     return [[index for batch in loader for index in batch.tolist()] for _ in range(2)]
 
 
-def test_the_order_is_that_of_rank_zero_alone(world: MakeWorld) -> None:
+def test_the_order_is_that_of_rank_zero_alone(world: MakePool) -> None:
     """S59: seeds differ, epochs partition, and each is new."""
     zero, one = world(2).run(shuffled)
     torch.manual_seed(100)
@@ -162,7 +162,7 @@ def structures() -> Any:
     return batch
 
 
-def test_nested_batches_are_joined_cut_and_filled_leaf_by_leaf(world: MakeWorld) -> None:
+def test_nested_batches_are_joined_cut_and_filled_leaf_by_leaf(world: MakePool) -> None:
     """S55"""
     zero, one = world(2).run(structures)
     assert zero["x"].tolist() == [0, 1]
@@ -174,7 +174,7 @@ def on_meta() -> set[str]:
     return {batch.device.type for batch in dispatched(DataLoader(RangeDataset(4)), device="meta", put_on_device=True)}
 
 
-def test_dispatched_batches_are_moved_to_the_device(world: MakeWorld) -> None:
+def test_dispatched_batches_are_moved_to_the_device(world: MakePool) -> None:
     """S53: `meta` stands in for an accelerator."""
     assert world(2).run(on_meta) == [{"meta"}, {"meta"}]
 
@@ -187,7 +187,7 @@ def left_early() -> tuple[list[int], Seen, bool]:
     return first, watched(loader), loader.accumulation.in_dataloader
 
 
-def test_a_new_epoch_after_a_break_is_whole(world: MakeWorld) -> None:
+def test_a_new_epoch_after_a_break_is_whole(world: MakePool) -> None:
     zero, one = world(2).run(left_early)
     assert zero == ([0, 1], [([0, 1], False, 0), ([4, 5], True, 0)], False)
     assert one == ([2, 3], [([2, 3], False, 0), ([6, 7], True, 0)], False)
@@ -203,7 +203,7 @@ def read_broken() -> tuple[list[list[int]], str]:
     return seen, "nothing was raised"
 
 
-def test_a_dataset_that_fails_on_rank_zero_fails_everywhere_with_its_words(world: MakeWorld) -> None:
+def test_a_dataset_that_fails_on_rank_zero_fails_everywhere_with_its_words(world: MakePool) -> None:
     """Nobody waits for a round that will not come."""
     zero, one = world(2).run(read_broken)
     assert zero == ([[0], [2]], "OSError: shard 6 is unreadable")
@@ -216,7 +216,7 @@ def read_growing() -> list[tuple[list[int], int]]:
     return [(list(batch.shape), loader.accumulation.remainder) for batch in loader]
 
 
-def test_batches_that_cannot_be_joined_are_handed_on_whole(world: MakeWorld) -> None:
+def test_batches_that_cannot_be_joined_are_handed_on_whole(world: MakePool) -> None:
     """Batches of one round may differ in size; a rank for which none is left gets one that does not count."""
     zero, one = world(2).run(read_growing)
     assert zero == [([1, 1], 0), ([1, 3], 0)]
@@ -233,7 +233,7 @@ def refusals() -> list[str]:
     return texts
 
 
-def test_a_batch_that_cannot_be_split_is_refused_on_every_rank(world: MakeWorld) -> None:
+def test_a_batch_that_cannot_be_split_is_refused_on_every_rank(world: MakePool) -> None:
     """S48: a split that does not divide would repeat samples in every batch."""
     for texts in world(2).run(refusals):
         assert "batch_size=3 is not a round multiple of 2" in texts[0]
@@ -247,7 +247,7 @@ def through_pickle() -> list[list[int]]:
     return [batch.tolist() for batch in pickle.loads(sent)]
 
 
-def test_a_dispatcher_survives_pickling(world: MakeWorld) -> None:
+def test_a_dispatcher_survives_pickling(world: MakePool) -> None:
     assert world(2).run(through_pickle) == [[[0, 1], [4]], [[2, 3], [0]]]
 
 
@@ -305,7 +305,7 @@ def drawn_after_the_start() -> list[float]:
     return drawn
 
 
-def test_default_generators_are_made_equal_on_request(world: MakeWorld) -> None:
+def test_default_generators_are_made_equal_on_request(world: MakePool) -> None:
     """S125: rng_types holds for dispatched loaders too."""
     zero, one = world(2).run(drawn_after_the_start)
     assert zero == one
@@ -325,7 +325,7 @@ def messages_of_a_pass(size: int) -> int:
     return sent.call_count
 
 
-def test_a_round_is_one_message(world: MakeWorld) -> None:
+def test_a_round_is_one_message(world: MakePool) -> None:
     """100 rounds, and one message that says that the pass has begun."""
     (sent, _) = world(2).run(messages_of_a_pass, 400)
     assert sent == 101
@@ -344,7 +344,7 @@ def changed_in_place() -> list[list[float]]:
     return served
 
 
-def test_what_fills_up_is_not_what_the_script_made_of_it(world: MakeWorld) -> None:
+def test_what_fills_up_is_not_what_the_script_made_of_it(world: MakePool) -> None:
     first, second = world(2).run(changed_in_place)
     assert (first[-1], second[-1]) == ([8, 9], [10, 0])
 
@@ -370,7 +370,7 @@ def without_two() -> tuple[list[list[int]], list[int]]:
     return [batch.tolist() for batch in skip_first_batches(loader, 2)], dataset.read
 
 
-def test_skipped_samples_are_not_read(world: MakeWorld) -> None:
+def test_skipped_samples_are_not_read(world: MakePool) -> None:
     (first, read), (second, nothing) = world(2).run(without_two)
     assert (first, second) == ([[8, 9]], [[10, 11]])
     assert (read, nothing) == ([8, 9, 10, 11], [])

@@ -10,7 +10,7 @@ from accel_data import prepare_data_loader
 from accel_data.loaders import device_prefetch
 from accel_state import AccumulationState, PeerFailed
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld, RangeDataset, RangeStream
+from accel_testing import MakePool, RangeDataset, RangeStream
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 #: stands in for a stream for copies where there is no accelerator
@@ -29,7 +29,7 @@ def with_one_ahead() -> tuple[list[list[int]], list[bool], int]:
     return [batch for batch, _ in seen], [last for _, last in seen], transport.broadcast_object(7, 0)
 
 
-def test_a_round_that_is_copied_ahead_ends_the_pass_on_all_ranks(world: MakeWorld) -> None:
+def test_a_round_that_is_copied_ahead_ends_the_pass_on_all_ranks(world: MakePool) -> None:
     for rank, (batches, lasts, after) in enumerate(world(2).run(with_one_ahead)):
         assert batches == [[start + 2 * rank, start + 2 * rank + 1] for start in (0, 4, 8)]
         assert lasts == [False, False, True]
@@ -55,7 +55,7 @@ def state_in_vain() -> str:
     return str(error.value)
 
 
-def test_a_state_that_rank_zero_cannot_take_is_told_to_all(world: MakeWorld) -> None:
+def test_a_state_that_rank_zero_cannot_take_is_told_to_all(world: MakePool) -> None:
     zero, one = world(2).run(state_in_vain)
     assert zero == "the state is unreadable"
     assert one == "rank 0 could not say where it stands: OSError: the state is unreadable"
@@ -102,7 +102,7 @@ def with_a_failure(fails_at: int) -> tuple[str, int, int, list[list[int]]]:
 
 @pytest.mark.parametrize(("fails_at", "doing", "epoch"), [(0, "begin the pass", 0), (6, "read the next batch", 1)])
 def test_ranks_count_alike_the_epochs_of_which_one_failed(
-    world: MakeWorld, fails_at: int, doing: str, epoch: int
+    world: MakePool, fails_at: int, doing: str, epoch: int
 ) -> None:
     """A pass that could not begin is no epoch; a pass that failed on its way is."""
     zero, one = world(2).run(with_a_failure, fails_at)

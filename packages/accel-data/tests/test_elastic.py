@@ -10,7 +10,7 @@ import torch
 from accel_data import prepare_data_loader
 from accel_state import AccumulationState
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import Cases, MakeWorld, RangeDataset
+from accel_testing import Cases, MakePool, RangeDataset
 from torch.utils.data import DataLoader, IterableDataset
 
 State = dict[str, Any]
@@ -76,7 +76,7 @@ def joined(one: State | None, other: State) -> State:
 @pytest.mark.filterwarnings("ignore:.*cannot be put at a place")
 def test_worlds_that_change_serve_the_steps_of_the_unbroken_run(kind: str, cases: Cases) -> None:
     """Random histories of crashes and resizes; the batch of the job stays the same."""
-    for seed in range(cases(40, 2000)):
+    for seed in cases(40, 2000):
         draws = random.Random(seed)
         together = 8 * draws.randint(1, 3)
         n = together * draws.randint(1, 12) + (0 if kind == "sharded" else draws.randint(0, together - 1))
@@ -118,7 +118,7 @@ def together_of(parts: list[list[list[int]]]) -> Steps:
     [("shuffled", 0), ("default", 0), ("default", 2), ("sharded", 0), ("sharded", 2), ("stream", 0)],
 )
 @pytest.mark.filterwarnings("ignore:.*cannot be put at a place")
-def test_real_worlds_of_two_then_one_then_four_then_two(world: MakeWorld, kind: str, workers: int) -> None:
+def test_real_worlds_of_two_then_one_then_four_then_two(world: MakePool, kind: str, workers: int) -> None:
     """Ids of each step, in the broken epoch and in the one after it; ranks have seeds of their own."""
     n, together = 96, 8
     unbroken = world(2).run(rank_of, kind, n, together // 2, workers, None, 0, 5)
@@ -148,7 +148,7 @@ def dispatched(state: State | None, size: int, steps: int) -> tuple[list[list[in
     return mine, loader.state_dict()
 
 
-def test_a_dispatched_loader_goes_on_too(world: MakeWorld) -> None:
+def test_a_dispatched_loader_goes_on_too(world: MakePool) -> None:
     """2 -> 1 -> 2; the state is the same on all ranks."""
     whole = together_of([mine for mine, _ in world(2).run(dispatched, None, 4, 99)])
     (first, state), (second, same) = world(2).run(dispatched, None, 4, 2)

@@ -10,7 +10,7 @@ import torch
 from accel_data.checks.fingerprint import Fingerprint, check_same_dataset, fingerprint
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld, RangeDataset, RangeStream
+from accel_testing import MakePool, RangeDataset, RangeStream
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset, random_split
 
 
@@ -79,7 +79,7 @@ def told() -> tuple[str, str, str, str]:
     return mine, refused(unseeded), refused(seeded), str(fingerprint(seeded(TorchDist().rank)))
 
 
-def test_a_split_without_a_seed_is_refused_on_every_rank_and_one_with_a_seed_is_not(world: MakeWorld) -> None:
+def test_a_split_without_a_seed_is_refused_on_every_rank_and_one_with_a_seed_is_not(world: MakePool) -> None:
     (first, told_first, fine, same), (second, told_second, fine_too, same_too) = world(2).run(told)
     assert first != second
     assert told_first == told_second
@@ -147,7 +147,7 @@ def different() -> dict[str, str]:
     return {name: refused(make) for name, (make, _) in DIFFERENT.items()}
 
 
-def test_different_datasets_are_refused_on_every_rank_with_what_differs(world: MakeWorld) -> None:
+def test_different_datasets_are_refused_on_every_rank_with_what_differs(world: MakePool) -> None:
     first, second = world(2).run(different)
     assert first == second
     for name, (_, words) in DIFFERENT.items():
@@ -156,7 +156,7 @@ def test_different_datasets_are_refused_on_every_rank_with_what_differs(world: M
         assert "\n  rank 1: " in first[name]
 
 
-def test_a_stream_is_advised_otherwise_than_a_split(world: MakeWorld) -> None:
+def test_a_stream_is_advised_otherwise_than_a_split(world: MakePool) -> None:
     told = world(2).run(different)[0]
     assert "Pass the unsharded dataset" in told["numbers of a stream"]
     assert "random_split" not in told["numbers of a stream"]
@@ -167,7 +167,7 @@ def divided() -> str:
     return refused(lambda rank: Subset(data(), range(rank, 20, 2)))
 
 
-def test_data_that_was_divided_by_hand_is_to_be_passed_whole(world: MakeWorld) -> None:
+def test_data_that_was_divided_by_hand_is_to_be_passed_whole(world: MakePool) -> None:
     """Both remedies, as nobody can tell one cause from the other."""
     for told in world(2).run(divided):
         assert "seed it, as by random_split(..., generator=torch.Generator().manual_seed(0))" in told
@@ -178,7 +178,7 @@ def everything_differs() -> str:
     return refused(lambda rank: Stream(**{f"n{at}": rank for at in range(9)}))
 
 
-def test_a_message_stays_short(world: MakeWorld) -> None:
+def test_a_message_stays_short(world: MakePool) -> None:
     (told, _) = world(2).run(everything_differs)
     assert "n4 (0 on rank 0, 1 on rank 1); more.\n" in told
     assert "n5" not in told

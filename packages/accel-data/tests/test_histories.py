@@ -12,7 +12,7 @@ from accel_data import DataLoaderDispatcher, SeedableRandomSampler, prepare_data
 from accel_state import AccumulationState, Transport
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import Cases, MakeWorld, RangeDataset, RangeStream
+from accel_testing import Cases, MakePool, RangeDataset, RangeStream
 from torch import Tensor
 from torch.utils.data import (
     DataLoader,
@@ -194,7 +194,7 @@ def history(kind: str, chance: random.Random) -> None:
 @pytest.mark.parametrize("kind", [*SAMPLERS, "shuffled", "buckets", "stream", "stateful"])
 def test_crashes_and_resizes_leave_the_order_as_it_is(kind: str, cases: Cases) -> None:
     """T5, fault test 19: worlds of 1 to 8, any batch size."""
-    for seed in range(cases(25, 400)):
+    for seed in cases(25, 400):
         history(kind, random.Random(f"{kind} {seed}"))
 
 
@@ -247,7 +247,7 @@ def part_of_a_job(
     ],
 )
 def test_every_optimizer_step_sees_its_samples_at_any_number_of_processes(
-    world: MakeWorld, kind: str, dispatch: bool | None, worlds: list[int]
+    world: MakePool, kind: str, dispatch: bool | None, worlds: list[int]
 ) -> None:
     """T5: processes, batch size and accumulation change, and their product does not."""
     (whole, _), *_ = world(1, join=False).run(part_of_a_job, kind, TOGETHER, 1, dispatch, None, 999)
@@ -299,7 +299,7 @@ def passes_of_a_job(
         ("stateful", False),
     ],
 )
-def test_no_epoch_is_lost_or_served_twice_at_its_end(world: MakeWorld, kind: str, dispatch: bool | None) -> None:
+def test_no_epoch_is_lost_or_served_twice_at_its_end(world: MakePool, kind: str, dispatch: bool | None) -> None:
     """States of the last batch of an epoch, and of the pause after it."""
     (whole, _), *_ = world(1, join=False).run(passes_of_a_job, kind, TOGETHER, dispatch, None, EPOCHS, False)
     assert len(whole) == EPOCHS * N // TOGETHER

@@ -9,7 +9,7 @@ import torch
 from accel_data import prepare_data_loader
 from accel_data.resume.sampling_rng import generator_owner
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld, RangeDataset
+from accel_testing import MakePool, RangeDataset
 from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
@@ -138,7 +138,7 @@ def drawn_here(make: Make, seed: int | None, workers: int) -> tuple[Epochs, Tens
     ],
 )
 def test_two_ranks_together_draw_what_one_process_draws(
-    world: MakeWorld, make: Make, seed: int | None, workers: int
+    world: MakePool, make: Make, seed: int | None, workers: int
 ) -> None:
     """S59, S121, S127: seeds differ, orders agree, each epoch is new, and all is as without accel."""
     (zero, state), (one, _) = world(2).run(drawn_here, make, seed, workers)
@@ -156,7 +156,7 @@ def own_batches_here(seed: int) -> Epochs:
     return three_epochs(prepare_data_loader(own_batch_sampler(seed + transport.rank), transport=transport))
 
 
-def test_a_batch_sampler_with_a_generator_is_followed(world: MakeWorld) -> None:
+def test_a_batch_sampler_with_a_generator_is_followed(world: MakePool) -> None:
     """S127: the `generator` of a batch sampler is synchronised."""
     zero, one = world(2).run(own_batches_here, 7)
     plain = three_epochs(own_batch_sampler(7))
@@ -164,7 +164,7 @@ def test_a_batch_sampler_with_a_generator_is_followed(world: MakeWorld) -> None:
     assert one == [epoch[1::2] for epoch in plain]
 
 
-def test_a_stream_is_followed_into_its_loader_worker(world: MakeWorld) -> None:
+def test_a_stream_is_followed_into_its_loader_worker(world: MakePool) -> None:
     """S127: the `generator` of an iterable dataset, read in a worker."""
     (zero, _), (one, _) = world(2).run(drawn_here, own_stream, 7, 1)
     plain = three_epochs(own_stream(7, 6, 1))
@@ -179,7 +179,7 @@ def stream_without_a_generator() -> tuple[Epochs, bool]:
     return epochs, dataset.generator is None
 
 
-def test_a_stream_whose_generator_is_none_is_given_none(world: MakeWorld) -> None:
+def test_a_stream_whose_generator_is_none_is_given_none(world: MakePool) -> None:
     """S127: what is followed is a generator; ranks whose default ones are alike agree by themselves."""
     (zero, free), (one, free_too) = world(2).run(stream_without_a_generator)
     assert free
@@ -198,7 +198,7 @@ def left_early(workers: int) -> Epochs:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_orders_agree_after_an_epoch_that_was_left_early(world: MakeWorld, workers: int) -> None:
+def test_orders_agree_after_an_epoch_that_was_left_early(world: MakePool, workers: int) -> None:
     """S121: at the start of each iteration, whatever was drawn before."""
     zero, one = world(2).run(left_early, workers)
     for epoch in zip(zero, one, strict=True):
@@ -215,7 +215,7 @@ def augmented(workers: int, rng_types: list[str], one_seed: bool) -> list[tuple[
 
 @pytest.mark.parametrize(("workers", "one_seed"), [(0, False), (2, False), (2, True)])
 def test_augmentation_differs_between_ranks_while_indices_partition(
-    world: MakeWorld, workers: int, one_seed: bool
+    world: MakePool, workers: int, one_seed: bool
 ) -> None:
     """S123: by default only the order is synchronised."""
     zero, one = world(2).run(augmented, workers, ["generator"], one_seed)
@@ -223,7 +223,7 @@ def test_augmentation_differs_between_ranks_while_indices_partition(
     assert len({noise for _, noise in zero + one}) == N
 
 
-def test_synchronising_the_main_generator_makes_augmentation_alike(world: MakeWorld) -> None:
+def test_synchronising_the_main_generator_makes_augmentation_alike(world: MakePool) -> None:
     """S126: the caveat of rng_types=["torch"]."""
     zero, one = world(2).run(augmented, 0, ["torch"], False)
     assert [noise for _, noise in zero] == [noise for _, noise in one]
@@ -239,7 +239,7 @@ def after_the_start(rng_types: list[str] | None, shuffle: bool) -> list[float]:
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_rng_types_torch_makes_random_numbers_equal(world: MakeWorld, shuffle: bool) -> None:
+def test_rng_types_torch_makes_random_numbers_equal(world: MakePool, shuffle: bool) -> None:
     """S125: `torch.rand` is equal on all ranks after a loader starts."""
     zero, one = world(2).run(after_the_start, ["torch", "generator"], shuffle)
     assert zero == one
@@ -247,7 +247,7 @@ def test_rng_types_torch_makes_random_numbers_equal(world: MakeWorld, shuffle: b
 
 
 @pytest.mark.parametrize("rng_types", [None, ["generator"]])
-def test_the_main_generator_is_left_alone_by_default(world: MakeWorld, rng_types: list[str] | None) -> None:
+def test_the_main_generator_is_left_alone_by_default(world: MakePool, rng_types: list[str] | None) -> None:
     """S123, S124: the default is the generator of the order, and only that."""
     zero, one = world(2).run(after_the_start, rng_types, True)
     assert set(zero).isdisjoint(one)

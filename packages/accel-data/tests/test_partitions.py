@@ -10,7 +10,7 @@ import pytest
 import torch
 from accel_data import prepare_data_loader
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import Cases, MakeWorld, RangeDataset
+from accel_testing import Cases, MakePool, RangeDataset
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
@@ -54,9 +54,9 @@ def unseeded_runs(kind: str, workers: int, runs: int) -> list[list[list[int]]]:
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("kind", "workers"), [("shuffled", 0), ("shuffled", 2), ("by python", 0)])
-def test_ranks_without_a_seed_divide_each_epoch(world: MakeWorld, cases: Cases, kind: str, workers: int) -> None:
+def test_ranks_without_a_seed_divide_each_epoch(world: MakePool, cases: Cases, kind: str, workers: int) -> None:
     """T2: 50 of 50 runs; the union is everything, and nothing comes twice."""
-    runs = cases(50 if workers == 0 else 4, 50)
+    runs = len(cases(50 if workers == 0 else 4, 50))
     orders = set()
     for epochs in zip(*world(2).run(unseeded_runs, kind, workers, runs, timeout_s=90), strict=True):
         for parts in zip(*epochs, strict=True):
@@ -118,7 +118,7 @@ def seeds_of(epoch: LoaderPass) -> set[float]:
 @pytest.mark.filterwarnings("ignore:.* samples are read again")
 @pytest.mark.parametrize("seeds", ["same", "each its own"])
 @pytest.mark.parametrize("kind", ["map", "shards"])
-def test_loader_workers_have_seeds_of_their_own_that_survive_a_resume(world: MakeWorld, kind: str, seeds: str) -> None:
+def test_loader_workers_have_seeds_of_their_own_that_survive_a_resume(world: MakePool, kind: str, seeds: str) -> None:
     """T29: two processes with two loader workers each."""
     unbroken = [epochs for epochs, _ in world(2).run(seeded_epochs, kind, 2, seeds, None, None)]
     for epoch in zip(*unbroken, strict=True):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from accel_data import ResumeError, SeedableRandomSampler, prepare_data_loader, skip_first_batches
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld, RangeDataset
+from accel_testing import MakePool, RangeDataset
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 State = dict[str, Any]
@@ -97,7 +97,7 @@ def dispatched_after(state: State | None, skip: int) -> tuple[list[int], State]:
     return [], place_after(one, 2)
 
 
-def test_a_dispatched_place_wins_over_a_skip(world: MakeWorld) -> None:
+def test_a_dispatched_place_wins_over_a_skip(world: MakePool) -> None:
     (_, state), _ = world(2).run(dispatched_after, None, 0)
     (zero, _), (one, _) = world(2).run(dispatched_after, state, 2)
     assert sorted(zero + one) == list(range(8, 24))
@@ -171,7 +171,7 @@ def refusal() -> str:
     return str(error.value)
 
 
-def test_what_one_rank_refuses_all_refuse(world: MakeWorld) -> None:
+def test_what_one_rank_refuses_all_refuse(world: MakePool) -> None:
     """Nobody waits for a rank that raised."""
     zero, one = world(2).run(refusal, timeout_s=20)
     assert zero.startswith("rank 1 cannot continue: the sampler does not repeat its order")

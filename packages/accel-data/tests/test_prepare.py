@@ -12,7 +12,7 @@ from accel_data import BatchSamplerShard, DataLoaderShard, SeedableRandomSampler
 from accel_ops import set_seed
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld, RangeDataset, RangeStream
+from accel_testing import MakePool, RangeDataset, RangeStream
 from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
@@ -212,7 +212,7 @@ def drawn_by_preparing() -> list[bool]:
     return results
 
 
-def test_preparing_draws_nothing_from_any_generator(world: MakeWorld) -> None:
+def test_preparing_draws_nothing_from_any_generator(world: MakePool) -> None:
     assert world(2).run(drawn_by_preparing) == [[True] * 6] * 2
     loader = shuffled()
     before = everything_random(loader)
@@ -282,7 +282,7 @@ def seedable_here(seed_of_rank: bool) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("seed_of_rank", [False, True])
-def test_ranks_take_the_seed_of_rank_zero(world: MakeWorld, seed_of_rank: bool) -> None:
+def test_ranks_take_the_seed_of_rank_zero(world: MakePool, seed_of_rank: bool) -> None:
     zero, one = world(2).run(seedable_here, seed_of_rank)
     for epoch in zip(zero, one, strict=True):
         assert sorted(chain(*epoch)) == list(range(8))

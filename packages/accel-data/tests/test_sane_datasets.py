@@ -20,7 +20,7 @@ import torch
 from accel_data import Ending
 from accel_data.checks.fingerprint import check_same_dataset
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld, RangeDataset, RangeStream
+from accel_testing import MakePool, RangeDataset, RangeStream
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset, random_split
 
 
@@ -241,5 +241,5 @@ def alarms() -> dict[str, str]:
     return {name: told for name, make in SANE.items() if (told := refused(make))}
 
 
-def test_sane_datasets_raise_no_alarm(world: MakeWorld) -> None:
+def test_sane_datasets_raise_no_alarm(world: MakePool) -> None:
     assert world(2).run(alarms) == [{}, {}]

@@ -14,7 +14,7 @@ import pytest
 import torch
 from accel_data import prepare_data_loader
 from accel_data.workers.worker_start import shielded
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -121,7 +121,7 @@ def shot_at(kind: str, context: str | None, epochs: int, persistent: bool) -> tu
 
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("kind", ["map", "stream"])
-def test_workers_outlive_a_signal_that_is_noted(kind: str, persistent: bool, world: MakeWorld) -> None:
+def test_workers_outlive_a_signal_that_is_noted(kind: str, persistent: bool, world: MakePool) -> None:
     """T9: of every kind of loader; the main process has its own."""
     ((before, after, ignoring, came),) = world(1, join=False).run(shot_at, kind, None, 2, persistent)
     assert (before, before + after) == (3, 24)

@@ -13,7 +13,7 @@ from accel_data import prepare_data_loader
 from accel_ops import gather_for_metrics
 from accel_state import AccumulationState
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
@@ -144,7 +144,7 @@ def served(dataset: Any, size: int, workers: int, ending: str = "pad", dispatch:
     return batches, metrics
 
 
-def test_each_sample_is_read_once_by_all_ranks_and_workers(world: MakeWorld, tmp_path: Path) -> None:
+def test_each_sample_is_read_once_by_all_ranks_and_workers(world: MakePool, tmp_path: Path) -> None:
     """T11: two processes with two loader workers each read N samples together, and serve each once."""
     n = 203
     results = world(2).run(served, Counting(range(n), str(tmp_path)), 4, 2)
@@ -158,7 +158,7 @@ def test_each_sample_is_read_once_by_all_ranks_and_workers(world: MakeWorld, tmp
 @pytest.mark.parametrize("dispatch", [None, False])
 @pytest.mark.parametrize(("num_shards", "divides"), [(4, True), (12, True), (3, False), (5, False), (1, False)])
 def test_declared_shards_are_used_where_they_divide(
-    world: MakeWorld, tmp_path: Path, num_shards: int, divides: bool, dispatch: bool | None
+    world: MakePool, tmp_path: Path, num_shards: int, divides: bool, dispatch: bool | None
 ) -> None:
     """T11: other counts are dispatched, or read whole on request; each sample is served once."""
     n, workers = 97, 2 if dispatch is None and divides else 0
@@ -180,7 +180,7 @@ UNEVEN = {
 
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("lengths", UNEVEN.values(), ids=UNEVEN)
-def test_uneven_shards_end_under_every_policy(world: MakeWorld, lengths: list[int], size: int) -> None:
+def test_uneven_shards_end_under_every_policy(world: MakePool, lengths: list[int], size: int) -> None:
     """T11: with and without samples that are served again, no rank waits for another."""
     of_rank = [sum(lengths[rank::size]) for rank in range(size)]
     for ending in ("drop", "join") if 0 in of_rank else ("pad", "exact", "drop", "join"):
@@ -210,7 +210,7 @@ def counted(lengths: list[int], ending: str) -> tuple[int, list[int]]:
 
 
 @pytest.mark.parametrize("ending", ["pad", "exact"])
-def test_a_rank_without_a_sample_is_served_what_does_not_count(world: MakeWorld, ending: str) -> None:
+def test_a_rank_without_a_sample_is_served_what_does_not_count(world: MakePool, ending: str) -> None:
     """The others would wait for it."""
     zero, one = world(2).run(counted, UNEVEN["all in one"], ending, timeout_s=10)
     assert zero == one
@@ -237,7 +237,7 @@ def passed(lengths: list[int], size: int, ending: str, stop: int, state: Any) ->
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("batches", [1, 2, 4, 7])
 def test_a_pass_continues_after_the_shards_of_a_rank_have_ended(
-    world: MakeWorld, batches: int, ranks: int, ending: str
+    world: MakePool, batches: int, ranks: int, ending: str
 ) -> None:
     """Rank 1 has two batches, rank 0 has seven."""
     lengths = [28, 7]
@@ -247,7 +247,7 @@ def test_a_pass_continues_after_the_shards_of_a_rank_have_ended(
         assert sorted(after if state["ended"] else before + after) == Lengths(lengths).ids
 
 
-def test_uneven_shards_end_with_loader_workers(world: MakeWorld) -> None:
+def test_uneven_shards_end_with_loader_workers(world: MakePool) -> None:
     for ending in ("pad", "exact"):
         for _, metrics in world(2).run(served, Lengths([11, 3, 0, 6]), 2, 2, ending, timeout_s=20):
             assert sorted(metrics) == Lengths([11, 3, 0, 6]).ids
@@ -261,7 +261,7 @@ def test_uneven_shards_end_with_loader_workers(world: MakeWorld) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_shard_that_divides_itself_among_workers_loses_nothing(world: MakeWorld, workers: int) -> None:
+def test_a_shard_that_divides_itself_among_workers_loses_nothing(world: MakePool, workers: int) -> None:
     for _, metrics in world(2).run(served, DividesItself(range(64)), 4, workers):
         assert sorted(metrics) == list(range(64))
 
@@ -303,7 +303,7 @@ def continued(dataset: Any, size: int, workers: int, state: dict[str, Any]) -> l
 
 @pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (2, 0), (4, 0), (2, 2)])
 def test_shards_that_know_their_place_read_nothing_again(
-    world: MakeWorld, tmp_path: Path, ranks: int, workers: int
+    world: MakePool, tmp_path: Path, ranks: int, workers: int
 ) -> None:
     """Also at another number of processes, which keep the batch of the job."""
     n = 117
@@ -338,7 +338,7 @@ def elements(lengths: list[int], rows: int | None, ending: str) -> tuple[int, li
 @pytest.mark.parametrize("rows", [None, 3])
 @pytest.mark.parametrize("lengths", [[4, 4], [4, 2], [2, 5]])
 def test_elements_that_are_batches_are_served_whole(
-    world: MakeWorld, lengths: list[int], rows: int | None, ending: str
+    world: MakePool, lengths: list[int], rows: int | None, ending: str
 ) -> None:
     """batch_size=None: an element has one sample or several, and all that are real count once."""
     for count, metrics in world(2).run(elements, lengths, rows, ending, timeout_s=10):
@@ -365,7 +365,7 @@ def worded(lengths: list[int], kind: str, ending: str) -> tuple[int, list[str]]:
 @pytest.mark.parametrize("ending", ["pad", "exact"])
 @pytest.mark.parametrize("kind", ["words", "words and tensors"])
 @pytest.mark.parametrize("lengths", [[8, 4], [7, 4], [4, 9]])
-def test_objects_in_uneven_shards_each_count_once(world: MakeWorld, lengths: list[int], kind: str, ending: str) -> None:
+def test_objects_in_uneven_shards_each_count_once(world: MakePool, lengths: list[int], kind: str, ending: str) -> None:
     """What cannot be cut or joined does not end the epoch, nor is it counted twice."""
     for count, metrics in world(2).run(worded, lengths, kind, ending, timeout_s=10):
         assert count == -(-max(lengths) // 2)
@@ -381,7 +381,7 @@ def epochs(workers: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_epoch_reaches_the_dataset_before_it_is_sharded(world: MakeWorld, workers: int) -> None:
+def test_the_epoch_reaches_the_dataset_before_it_is_sharded(world: MakePool, workers: int) -> None:
     zero, one = world(2).run(epochs, workers)
     for number, epoch in enumerate([0, 1, 7]):
         assert sorted(zero[number] + one[number]) == [100 * epoch + sample for sample in range(16)]
@@ -394,7 +394,7 @@ def lengths_of(lengths: list[int], ending: str) -> tuple[int, int, int]:
 
 @pytest.mark.parametrize("ending", ["pad", "drop", "exact", "join"])
 @pytest.mark.parametrize("lengths", [[8, 8], [28, 20], [9, 8]])
-def test_the_length_is_the_number_of_batches(world: MakeWorld, lengths: list[int], ending: str) -> None:
+def test_the_length_is_the_number_of_batches(world: MakePool, lengths: list[int], ending: str) -> None:
     for told, counted, samples in world(2).run(lengths_of, lengths, ending):
         assert told == counted
         assert samples == sum(lengths)

@@ -12,7 +12,7 @@ import torch
 from accel_data import prepare_data_loader
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 N = 48
@@ -81,7 +81,7 @@ def one_life(kind: str, deadly: list[int], persistent: bool, dispatch: bool, sta
 
 @pytest.mark.parametrize("deadly", [0, 31])
 @pytest.mark.parametrize(("kind", "persistent"), [("map", False), ("map", True), ("stream", True), ("shards", False)])
-def test_a_job_whose_worker_was_killed_goes_on(world: MakeWorld, kind: str, deadly: int, persistent: bool) -> None:
+def test_a_job_whose_worker_was_killed_goes_on(world: MakePool, kind: str, deadly: int, persistent: bool) -> None:
     ((served, state, text),) = world(1, join=False).run(one_life, kind, [deadly], persistent, False, None)
     assert text.startswith("RuntimeError: DataLoader worker (pid")
     ((due, _, error),) = world(1, join=False).run(one_life, kind, [], persistent, False, state)
@@ -90,7 +90,7 @@ def test_a_job_whose_worker_was_killed_goes_on(world: MakeWorld, kind: str, dead
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ranks_that_are_sent_batches_hear_of_a_worker_that_was_killed(world: MakeWorld, kind: str) -> None:
+def test_ranks_that_are_sent_batches_hear_of_a_worker_that_was_killed(world: MakePool, kind: str) -> None:
     (served, state, text), (other, _, heard) = world(2).run(one_life, kind, [31], False, True, None)
     assert text.startswith("RuntimeError: DataLoader worker (pid")
     assert heard == f"PeerFailed: rank 0 could not read the next batch: {text}"

@@ -10,7 +10,7 @@ import torch
 from accel_data import prepare_data_loader
 from accel_data.workers.worker_start import seeded
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
@@ -40,7 +40,7 @@ def drawn_by_workers(init: Any) -> list[list[float]]:
     return [batch[0].tolist() for batch in list(prepared)[:2]]
 
 
-def test_all_loader_workers_of_all_ranks_draw_different_numbers(world: MakeWorld) -> None:
+def test_all_loader_workers_of_all_ranks_draw_different_numbers(world: MakePool) -> None:
     """S123: ranks that are seeded alike have workers that are not."""
     batches = [drawn for rank in world(2).run(drawn_by_workers, None) for drawn in rank]
     assert [number for *_, number in batches] == [0.0, 1.0, 0.0, 1.0]
@@ -48,7 +48,7 @@ def test_all_loader_workers_of_all_ranks_draw_different_numbers(world: MakeWorld
         assert len({drawn[kind] for drawn in batches}) == 4
 
 
-def test_workers_of_rank_zero_draw_as_in_plain_pytorch(world: MakeWorld) -> None:
+def test_workers_of_rank_zero_draw_as_in_plain_pytorch(world: MakePool) -> None:
     zero, _ = world(2).run(drawn_by_workers, None)
     torch.manual_seed(0)
     plain = [batch[0].tolist() for batch in DataLoader(Seeds(), batch_size=1, num_workers=2)]
@@ -56,7 +56,7 @@ def test_workers_of_rank_zero_draw_as_in_plain_pytorch(world: MakeWorld) -> None
     assert zero == plain[:2]
 
 
-def test_the_users_own_worker_init_has_the_last_word(world: MakeWorld) -> None:
+def test_the_users_own_worker_init_has_the_last_word(world: MakePool) -> None:
     zero, one = world(2).run(drawn_by_workers, add_to_torch)
     assert [drawn[0] for drawn in zero] == [drawn[0] for drawn in one]
     assert [drawn[1] for drawn in zero] != [drawn[1] for drawn in one]
@@ -85,7 +85,7 @@ def streamed(workers: int, dispatch: bool | None) -> list[list[int]]:
 
 @pytest.mark.parametrize(("workers", "dispatch"), [(0, None), (1, None), (1, False)])
 def test_a_stream_in_random_order_is_served_once_over_all_ranks(
-    world: MakeWorld, workers: int, dispatch: bool | None
+    world: MakePool, workers: int, dispatch: bool | None
 ) -> None:
     """S52, S121: rank 0 reads for all; where each reads, workers draw the same on all ranks."""
     zero, one = world(2).run(streamed, workers, dispatch)
@@ -103,7 +103,7 @@ def augmented(workers: int) -> list[float]:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_synchronised_generators_are_so_in_loader_workers(world: MakeWorld, workers: int) -> None:
+def test_synchronised_generators_are_so_in_loader_workers(world: MakePool, workers: int) -> None:
     """S125, S126: rng_types=["torch"] makes augmentation the same on all ranks, in workers too."""
     zero, one = world(2).run(augmented, workers)
     assert zero == one

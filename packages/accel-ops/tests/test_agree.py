@@ -12,7 +12,7 @@ from accel_ops.flat import Flat
 from accel_state import CollectiveMismatch, Transport
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 
 H = torch.bfloat16
 
@@ -35,7 +35,7 @@ def gather_each(cases: list[list[Any]]) -> list[str]:
     return [caught(gather, case[transport.rank], transport) for case in cases]
 
 
-def test_gather_refuses_on_every_rank_what_does_not_fit(world: MakeWorld) -> None:
+def test_gather_refuses_on_every_rank_what_does_not_fit(world: MakePool) -> None:
     """Feature rows S78 and S80: other dims, dtypes, numbers of dims, keys and lengths of containers."""
     one, two = torch.ones(2), torch.ones(2, 2)
     found = world(2).run(
@@ -80,7 +80,7 @@ def every_operation(tensor: list[torch.Tensor]) -> list[str]:
     ]
 
 
-def test_other_operations_refuse_too_with_the_table_and_advice(world: MakeWorld) -> None:
+def test_other_operations_refuse_too_with_the_table_and_advice(world: MakePool) -> None:
     """Reference 2.7, debug mode: here always."""
     rows = [f"\n  rank {rank}: data['loss'] float32[{length}]" for rank, length in enumerate([2, 3, 2])]
     ragged = f"found{''.join(rows)}\n"
@@ -108,7 +108,7 @@ def different_operations() -> str:
     return caught(reduce, x, transport, how="max")
 
 
-def test_different_operations_at_the_same_time_are_refused_on_all_ranks(world: MakeWorld) -> None:
+def test_different_operations_at_the_same_time_are_refused_on_all_ranks(world: MakePool) -> None:
     expected = (
         "CollectiveMismatch: ranks called different operations at the same time:"
         "\n  rank 0: gather\n  rank 1: reduce (mean)\n  rank 2: reduce (max)\ncall the same on every rank"
@@ -135,7 +135,7 @@ def from_different_lines(others: Callable[[Transport], None]) -> str:
 
 
 @pytest.mark.parametrize(("other", "kind"), [(another_line, "ShapeMismatch"), (a_third_line, "CollectiveMismatch")])
-def test_an_error_names_the_line_of_each_rank(world: MakeWorld, other: Callable[[Transport], None], kind: str) -> None:
+def test_an_error_names_the_line_of_each_rank(world: MakePool, other: Callable[[Transport], None], kind: str) -> None:
     """Promise T25: the user's own line, not one of accel's."""
     for text in world(2).run(from_different_lines, other):
         lines = {rank: re.search(rf"rank {rank}.* at {re.escape(__file__)}:(\d+)", text) for rank in (0, 1)}
@@ -152,7 +152,7 @@ def refused_and_then_right() -> list[float]:
     return numbers
 
 
-def test_after_a_refusal_the_ranks_still_agree(world: MakeWorld) -> None:
+def test_after_a_refusal_the_ranks_still_agree(world: MakePool) -> None:
     assert world(2).run(refused_and_then_right) == [[0.0, 1.0]] * 2
 
 
@@ -169,7 +169,7 @@ def no_tensors() -> list[str]:
     return [caught(one, data, transport) for one in TENSORS_ONLY.values()]
 
 
-def test_what_is_no_tensor_is_refused_on_every_rank_with_its_place(world: MakeWorld) -> None:
+def test_what_is_no_tensor_is_refused_on_every_rank_with_its_place(world: MakePool) -> None:
     """By all operations but gather, which takes objects too."""
     expected = [
         f"TypeError: {name} takes tensors in lists, tuples, named tuples and mappings; found a int at data['n'][0]"

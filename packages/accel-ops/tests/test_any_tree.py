@@ -11,7 +11,7 @@ from accel_ops import broadcast, gather, pad_across_processes, reduce
 from accel_state import Reduction, Transport
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import Cases, MakeWorld
+from accel_testing import Cases, MakePool
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -291,10 +291,10 @@ def on_gloo(kind: Callable[..., Case], seeds: range) -> list[tuple[int, Any]]:
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.soak
 def test_any_tree_travels_through_gloo_as_it_does_between_threads(
-    world: MakeWorld, loopback: Loopback, cases: Cases, size: int
+    world: MakePool, loopback: Loopback, cases: Cases, size: int
 ) -> None:
     """A4: 100 random trees for every operation, the same on both."""
-    group, seeds = world(size), range(cases(100, 2000))
+    group, seeds = world(size), cases(100, 2000)
     for kind in KINDS:
         assert group.run(on_gloo, kind, seeds, timeout_s=60 + len(seeds)) == [[]] * size, kind.__name__
         for seed in seeds[::10]:

@@ -5,7 +5,7 @@ import torch
 from accel_ops import broadcast, broadcast_object_list
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld, assert_same_numbers
+from accel_testing import MakePool, assert_same_numbers
 
 
 def sent(source: int) -> Any:
@@ -23,7 +23,7 @@ def sent(source: int) -> Any:
 
 
 @pytest.mark.parametrize("source", [0, 1, 2])
-def test_every_rank_gets_the_tensors_of_one(world: MakeWorld, source: int) -> None:
+def test_every_rank_gets_the_tensors_of_one(world: MakePool, source: int) -> None:
     """Reference 2.7."""
     expected = {
         "x": torch.full((2,), float(source)),
@@ -44,7 +44,7 @@ def objects_sent() -> tuple[list[Any], bool]:
     return objects, returned is objects
 
 
-def test_a_list_is_overwritten_in_place_by_that_of_the_source(world: MakeWorld) -> None:
+def test_a_list_is_overwritten_in_place_by_that_of_the_source(world: MakePool) -> None:
     assert world(2).run(objects_sent) == [(["of", {"rank": 1}, None], True)] * 2
 
 

@@ -7,7 +7,7 @@ import torch
 from accel_ops import gather, gather_object
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld, assert_same_numbers
+from accel_testing import MakePool, assert_same_numbers
 
 DTYPES = [torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float64, torch.complex64]
 LENGTHS = [3, 0, 2]
@@ -23,14 +23,14 @@ def gathered(per_rank: Sequence[Any]) -> Any:
     return gather(per_rank[transport.rank], transport)
 
 
-def test_pieces_are_joined_in_rank_order_on_every_rank(world: MakeWorld) -> None:
+def test_pieces_are_joined_in_rank_order_on_every_rank(world: MakePool) -> None:
     """Feature row S78: [1, 2] and [3, 4]."""
     found = world(2).run(gathered, [torch.tensor([1, 2]), torch.tensor([3, 4])])
     assert [one.cpu().numpy().tolist() for one in found] == [[1, 2, 3, 4]] * 2
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_gathering_the_batches_and_cutting_the_end_gives_the_data_in_order(world: MakeWorld, size: int) -> None:
+def test_gathering_the_batches_and_cutting_the_end_gives_the_data_in_order(world: MakePool, size: int) -> None:
     """Feature rows S58 and S81: 10 samples in batches of 2, the last round filled up from the start."""
     data = torch.arange(10) * 7
     rounds = -(-10 // (2 * size))
@@ -40,7 +40,7 @@ def test_gathering_the_batches_and_cutting_the_end_gives_the_data_in_order(world
         assert_same_numbers(torch.cat(steps)[:10], data, atol=0)
 
 
-def test_lengths_may_differ_and_be_nothing(world: MakeWorld) -> None:
+def test_lengths_may_differ_and_be_nothing(world: MakePool) -> None:
     """Feature row S78: along dim 0, in every dtype, with further dims and without memory in order."""
     whole = torch.arange(10).view(5, 2)
     columns = torch.arange(10).view(2, 5).t()
@@ -51,7 +51,7 @@ def test_lengths_may_differ_and_be_nothing(world: MakeWorld) -> None:
         assert_same_numbers(found, expected, atol=0)
 
 
-def test_equal_lengths_of_every_kind(world: MakeWorld) -> None:
+def test_equal_lengths_of_every_kind(world: MakePool) -> None:
     """Feature row S78: contiguous or not, without dims, empty."""
     base = [torch.arange(6).view(2, 3) + 6 * rank for rank in range(2)]
     parts = [[x, x.t(), x[:, 1], x[0, 0], x[:0], *[x.to(dtype) for dtype in DTYPES]] for x in base]
@@ -85,7 +85,7 @@ def gathered_structures() -> Any:
     return gather(structures(transport.rank), transport)
 
 
-def test_the_structure_comes_back_with_its_types(world: MakeWorld) -> None:
+def test_the_structure_comes_back_with_its_types(world: MakePool) -> None:
     """Feature row S55: named tuples, UserDict, defaultdict, nested; one leaf is ragged."""
     both = torch.tensor([0, 1])
     for found in world(2).run(gathered_structures):
@@ -116,7 +116,7 @@ def with_objects() -> Any:
     )
 
 
-def test_objects_travel_beside_tensors(world: MakeWorld) -> None:
+def test_objects_travel_beside_tensors(world: MakePool) -> None:
     """Promise T25: lists are joined, of other objects each rank's comes in a list, and nothing stays nothing."""
     for found in world(2).run(with_objects):
         pair = found.pop("pair")
@@ -139,7 +139,7 @@ def only_objects() -> list[Any]:
     return [gather(one, transport) for one in ([r], r, None, {"k": [r], "n": {}}, "text", [], {}, [[long], r])]
 
 
-def test_objects_travel_alone_too_and_may_be_long(world: MakeWorld) -> None:
+def test_objects_travel_alone_too_and_may_be_long(world: MakePool) -> None:
     """Promise T25."""
     long = ["long " * 20_000]
     expected = [[0, 1], [0, 1], None, {"k": [0, 1], "n": {}}, ["text", "text"], [], {}, [long, 0, long, 1]]
@@ -152,7 +152,7 @@ def with_gradient() -> list[bool]:
     return [gather(x, transport).requires_grad, gather(x[:1], transport).requires_grad]
 
 
-def test_no_gradient_flows_back(world: MakeWorld) -> None:
+def test_no_gradient_flows_back(world: MakePool) -> None:
     assert world(2).run(with_gradient) == [[False, False]] * 2
 
 
@@ -167,7 +167,7 @@ def objects() -> list[Any]:
     ]
 
 
-def test_lists_of_objects_are_joined_in_rank_order(world: MakeWorld) -> None:
+def test_lists_of_objects_are_joined_in_rank_order(world: MakePool) -> None:
     """Feature row S78."""
     expected = [["0a", "0b", "1a", "1b"], [0, 1], [{"rank": 0}, {"rank": 1}], []]
     assert world(2).run(objects) == [expected] * 2

@@ -8,7 +8,7 @@ import torch
 from accel_ops import gather
 from accel_state import Transport
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld, assert_same_numbers
+from accel_testing import MakePool, assert_same_numbers
 
 Loopback = Callable[..., list[Any]]
 
@@ -70,7 +70,7 @@ def test_memory_in_any_order_travels_however_large_it_is(loopback: Loopback, x: 
         assert_same_numbers(found, [whole, torch.ones(2 * beside)], atol=0)
 
 
-def test_conjugate_numbers_travel_through_gloo(world: MakeWorld) -> None:
+def test_conjugate_numbers_travel_through_gloo(world: MakePool) -> None:
     """A4."""
     for found in world(2).run(conjugate_gathered):
         assert_same_numbers(found, torch.cat([WAVE, WAVE]).resolve_conj(), atol=0)
@@ -91,6 +91,6 @@ def halves(dtype: torch.dtype) -> list[bool]:
 
 
 @pytest.mark.parametrize("dtype", [torch.int16, torch.uint16, torch.float8_e4m3fn])
-def test_a_large_tensor_of_a_rare_dtype_travels_as_a_small_one_does(world: MakeWorld, dtype: torch.dtype) -> None:
+def test_a_large_tensor_of_a_rare_dtype_travels_as_a_small_one_does(world: MakePool, dtype: torch.dtype) -> None:
     """A4: sound is int16."""
     assert world(2).run(halves, dtype) == [[True, True]] * 2

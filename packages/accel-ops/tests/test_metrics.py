@@ -8,7 +8,7 @@ from accel_ops import gather_for_metrics
 from accel_state import BatchPadding, LoaderPass, Transport
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld, assert_same_numbers
+from accel_testing import MakePool, assert_same_numbers
 
 # 10 samples in batches of 2 on 2 ranks: the last round is 8 9 and, to fill it, 0 1
 TEN = [[[0, 1], [4, 5], [8, 9]], [[2, 3], [6, 7], [0, 1]]]
@@ -31,7 +31,7 @@ def evaluate() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.cat(predictions), torch.cat(references)
 
 
-def test_an_evaluation_sees_every_sample_once_and_in_order(world: MakeWorld) -> None:
+def test_an_evaluation_sees_every_sample_once_and_in_order(world: MakePool) -> None:
     """Feature rows S79 and S81."""
     for found in world(2).run(evaluate):
         assert_same_numbers(found, (torch.arange(10) * 10, torch.arange(10)), atol=0)
@@ -52,7 +52,7 @@ def last_round_in_all_forms() -> list[Any]:
     ]
 
 
-def test_tensors_objects_and_single_values_are_cut_each_in_its_way(world: MakeWorld) -> None:
+def test_tensors_objects_and_single_values_are_cut_each_in_its_way(world: MakePool) -> None:
     """Feature row S79, reference 2.4: a single value counts once for each rank that had a real sample."""
     for found in world(2).run(last_round_in_all_forms):
         assert_same_numbers(found[0], {"x": torch.tensor([8, 9]), "s": torch.tensor([17])}, atol=0)
@@ -75,7 +75,7 @@ def uneven_tail() -> list[Any]:
     ]
 
 
-def test_a_tail_that_reaches_the_last_rank_is_cut_there(world: MakeWorld) -> None:
+def test_a_tail_that_reaches_the_last_rank_is_cut_there(world: MakePool) -> None:
     """Feature row S79."""
     for found in world(3).run(uneven_tail):
         assert_same_numbers(found[0], torch.arange(6, 11), atol=0)
@@ -95,7 +95,7 @@ def of_another_length() -> tuple[list[int], list[str], str]:
     return found["twice"].tolist(), objects, str(caught[0].message)
 
 
-def test_a_leaf_that_is_not_one_entry_a_sample_is_returned_whole_with_a_warning(world: MakeWorld) -> None:
+def test_a_leaf_that_is_not_one_entry_a_sample_is_returned_whole_with_a_warning(world: MakePool) -> None:
     """Feature row S79."""
     text = (
         "gather_for_metrics: a leaf has [4, 4] entries on the ranks where the batch has [2, 2] samples, so those that"

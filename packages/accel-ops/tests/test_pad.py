@@ -5,7 +5,7 @@ import torch
 from accel_ops import gather, pad_across_processes, pad_input_tensors
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld, assert_same_numbers
+from accel_testing import MakePool, assert_same_numbers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +17,7 @@ def padded(per_rank: list[Any], options: dict[str, Any]) -> Any:
     return pad_across_processes(per_rank[transport.rank], transport, **options)
 
 
-def test_ragged_rows_are_padded_to_the_longest_and_then_gather(world: MakeWorld) -> None:
+def test_ragged_rows_are_padded_to_the_longest_and_then_gather(world: MakePool) -> None:
     """Feature row S80: [2, 3] and [2, 5] along dim 1."""
     two = world(2)
     short, long = torch.ones(2, 3), torch.full((2, 5), 2.0)
@@ -34,7 +34,7 @@ def gathered_after_padding(per_rank: list[torch.Tensor]) -> torch.Tensor:
     return both
 
 
-def test_only_the_dim_that_was_asked_for_is_padded(world: MakeWorld) -> None:
+def test_only_the_dim_that_was_asked_for_is_padded(world: MakePool) -> None:
     """Reference 2.7: ones(2, 1) and ones(3, 2) along dim 1 with -1."""
     first, second = world(2).run(padded, [torch.ones(2, 1), torch.ones(3, 2)], {"dim": 1, "pad_index": -1})
     assert first.tolist() == [[1, -1], [1, -1]]
@@ -53,7 +53,7 @@ def test_only_the_dim_that_was_asked_for_is_padded(world: MakeWorld) -> None:
     ],
 )
 def test_padding_goes_to_the_end_or_the_front_and_a_missing_dim_is_left_alone(
-    world: MakeWorld, options: dict[str, Any], expected: list[int]
+    world: MakePool, options: dict[str, Any], expected: list[int]
 ) -> None:
     """Feature row S80, reference 2.7."""
     longer = torch.ones(3, dtype=torch.int64)
@@ -62,7 +62,7 @@ def test_padding_goes_to_the_end_or_the_front_and_a_missing_dim_is_left_alone(
     assert second.tolist() == [1, 1, 1]
 
 
-def test_every_leaf_is_padded_by_itself(world: MakeWorld) -> None:
+def test_every_leaf_is_padded_by_itself(world: MakePool) -> None:
     """Feature row S80: nested, without dims, with no rows on one rank, of equal length."""
     data = [
         {"a": [torch.arange(n)], "s": torch.tensor(n), "same": torch.ones(2), "flag": torch.ones(2 - n).bool()}
@@ -77,7 +77,7 @@ def test_every_leaf_is_padded_by_itself(world: MakeWorld) -> None:
         )
 
 
-def test_dtypes_of_ranks_may_differ(world: MakeWorld) -> None:
+def test_dtypes_of_ranks_may_differ(world: MakePool) -> None:
     first, second = world(2).run(padded, [torch.ones(1), torch.ones(2).long()], {})
     assert (first.tolist(), first.dtype, second.dtype) == ([1.0, 0.0], torch.float32, torch.int64)
 

@@ -9,7 +9,7 @@ import torch
 from accel_ops import broadcast, gather, pad_across_processes, reduce
 from accel_state import CollectiveMismatch, Transport
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld, assert_same_numbers
+from accel_testing import MakePool, assert_same_numbers
 
 Loopback = Callable[..., list[Any]]
 OPERATIONS: list[Callable[..., Any]] = [gather, reduce, broadcast, pad_across_processes]
@@ -30,7 +30,7 @@ def gathered(cases: list[list[torch.Tensor]]) -> list[torch.Tensor | str]:
     return found
 
 
-def test_what_differs_along_dim_0_is_joined(world: MakeWorld) -> None:
+def test_what_differs_along_dim_0_is_joined(world: MakePool) -> None:
     """Promise T25: also nothing beside something, small or large."""
     shapes = [
         ((350, 2), (658, 2)),
@@ -45,7 +45,7 @@ def test_what_differs_along_dim_0_is_joined(world: MakeWorld) -> None:
         assert_same_numbers(found, [torch.cat(case) for case in cases], atol=0)
 
 
-def test_what_differs_elsewhere_is_an_error_with_what_to_do(world: MakeWorld) -> None:
+def test_what_differs_elsewhere_is_an_error_with_what_to_do(world: MakePool) -> None:
     """Promise T25: [2, 350] and [2, 658], dtypes, numbers of dims."""
     padding, objects = "accelerator.pad_across_processes(data, dim=1)", "send them as objects: gather_object"
     cases = [
@@ -71,7 +71,7 @@ def padded_and_gathered() -> torch.Tensor:
     return found
 
 
-def test_the_advice_of_the_error_helps(world: MakeWorld) -> None:
+def test_the_advice_of_the_error_helps(world: MakePool) -> None:
     """Promise T25, feature row S80."""
     whole = ones(4, 658)
     whole[:2, 350:] = 0
@@ -137,7 +137,7 @@ def messages(operation: Callable[..., Any]) -> list[int]:
 
 
 @pytest.mark.parametrize(("operation", "most"), [(gather, 2), (reduce, 2), (broadcast, 2)])
-def test_gloo_too_carries_few_messages(world: MakeWorld, operation: Callable[..., Any], most: int) -> None:
+def test_gloo_too_carries_few_messages(world: MakePool, operation: Callable[..., Any], most: int) -> None:
     """Promise T25: by the flight recorder's notes of what was sent."""
     assert world(2).run(messages, operation) == [[1, 1, most]] * 2
 

@@ -8,7 +8,7 @@ from accel_ops import reduce
 from accel_state import Reduction, Transport
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld, assert_same_numbers
+from accel_testing import MakePool, assert_same_numbers
 
 ALL: list[Reduction] = ["sum", "mean", "max", "min"]
 
@@ -19,7 +19,7 @@ def two_and_two() -> dict[Reduction, Any]:
     return {how: reduce({"x": x, "n": (x.long(),)}, transport, how=how) for how in ALL}
 
 
-def test_the_numbers_of_the_reference(world: MakeWorld) -> None:
+def test_the_numbers_of_the_reference(world: MakePool) -> None:
     """Reference 2.7: [1, 2] and [3, 4]; whole numbers stay whole, but for a mean."""
     expected: dict[Reduction, list[int]] = {"sum": [4, 6], "mean": [2, 3], "max": [3, 4], "min": [1, 2]}
     for found in world(2).run(two_and_two):
@@ -41,7 +41,7 @@ def with_defaults_and_scale() -> list[torch.Tensor]:
     return found
 
 
-def test_the_mean_is_the_default_and_the_result_is_scaled(world: MakeWorld) -> None:
+def test_the_mean_is_the_default_and_the_result_is_scaled(world: MakePool) -> None:
     """Reference 1.8 and 2.7; the input keeps its numbers."""
     ranks = torch.tensor([1.0, 2.0, 3.0])
     expected = [
@@ -61,7 +61,7 @@ def losses() -> torch.Tensor:
     return mean
 
 
-def test_a_mean_over_ranks_is_the_mean_of_one_process(world: MakeWorld) -> None:
+def test_a_mean_over_ranks_is_the_mean_of_one_process(world: MakePool) -> None:
     every = torch.stack([torch.rand(100, generator=torch.Generator().manual_seed(rank)) for rank in range(3)])
     for found in world(3).run(losses):
         assert_same_numbers(found, every.mean(0), atol=1e-6)
@@ -110,7 +110,7 @@ def extremes(length: int) -> list[list[bool]]:
 
 
 @pytest.mark.parametrize("length", [3, pytest.param(60_000)])
-def test_what_is_no_number_on_one_rank_is_none_in_the_result(world: MakeWorld, length: int) -> None:
+def test_what_is_no_number_on_one_rank_is_none_in_the_result(world: MakePool, length: int) -> None:
     """Torch's own meaning of max and min, whichever rank has it."""
     assert world(3).run(extremes, length) == [[[True] * 4] * 3] * 3
 

@@ -9,7 +9,7 @@ from accel_ops.rng import RNGType, rng_types_of, set_seed, synchronize_rng_state
 from accel_state.devices.cpu import Cpu
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 
 
 def random_numbers() -> list[float]:
@@ -28,7 +28,7 @@ def synchronised(names: list[str]) -> tuple[float, float]:
     ("names", "main", "own"), [([], 2, 2), (["torch"], 1, 2), (["generator"], 2, 1), (["torch", "generator"], 1, 1)]
 )
 def test_named_generators_are_put_where_rank_zero_stands(
-    world: MakeWorld, names: list[str], main: int, own: int
+    world: MakePool, names: list[str], main: int, own: int
 ) -> None:
     """S122: a public utility synchronises generators."""
     drawn = world(2).run(synchronised, names)

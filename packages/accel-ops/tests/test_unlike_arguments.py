@@ -10,7 +10,7 @@ import torch
 from accel_ops import broadcast, broadcast_object_list, reduce
 from accel_state import CollectiveMismatch, Transport
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 
 X = torch.ones(3)
 
@@ -46,7 +46,7 @@ def refused(call: Callable[..., Any]) -> str:
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_an_argument_that_differs_is_refused_on_all_ranks(call: Callable[..., Any], world: MakeWorld) -> None:
+def test_an_argument_that_differs_is_refused_on_all_ranks(call: Callable[..., Any], world: MakePool) -> None:
     for text in world(2).run(refused, call):
         for rank, name in enumerate(CALLS[call]):
             assert re.search(rf"\n  rank {rank}: {re.escape(name)} at \S*{Path(__file__).name}:\d+\n", text)

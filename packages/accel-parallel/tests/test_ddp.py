@@ -11,7 +11,7 @@ from accel_state import PartialState, Run, Topology
 from accel_state.devices.cpu import Cpu
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld, Mlp, Regression, assert_same_numbers
+from accel_testing import MakePool, Mlp, Regression, assert_same_numbers
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
@@ -51,7 +51,7 @@ def wrapped() -> tuple[bool, bool, Numbers]:
     return isinstance(ready, DistributedDataParallel), same, model.state_dict()
 
 
-def test_two_processes_get_the_container_and_the_weights_of_rank_zero(world: MakeWorld) -> None:
+def test_two_processes_get_the_container_and_the_weights_of_rank_zero(world: MakePool) -> None:
     """S38, S39: wrapped, and unwrapped to the very model."""
     for is_ddp, same, weights in world(2).run(wrapped):
         assert is_ddp
@@ -72,7 +72,7 @@ def trained(precision: str) -> Numbers:
 
 
 @pytest.mark.parametrize(("precision", "atol"), [("no", 1e-6), ("bf16", 1e-2)])
-def test_two_processes_train_as_one_with_twice_the_batch(world: MakeWorld, precision: str, atol: float) -> None:
+def test_two_processes_train_as_one_with_twice_the_batch(world: MakePool, precision: str, atol: float) -> None:
     """S1: equal parameters."""
     zero, one = world(2).run(trained, precision)
     assert_same_numbers(zero, one, atol=0)
@@ -97,7 +97,7 @@ def accumulated() -> list[Numbers]:
     return found
 
 
-def test_gradients_stay_at_home_until_they_have_to_travel(world: MakeWorld) -> None:
+def test_gradients_stay_at_home_until_they_have_to_travel(world: MakePool) -> None:
     """S97: they differ between ranks within a window, and are the mean of all at its end."""
     zero, one = world(2).run(accumulated)
     alone = []
@@ -131,7 +131,7 @@ def frozen() -> tuple[bool, Numbers, bool]:
         return ready is model, model.state_dict(), ddp().unwrap(ready) is model
 
 
-def test_a_model_without_trainable_parameters_is_made_equal_and_not_wrapped(world: MakeWorld) -> None:
+def test_a_model_without_trainable_parameters_is_made_equal_and_not_wrapped(world: MakePool) -> None:
     for is_model, weights, unwrapped in world(2).run(frozen):
         assert is_model
         assert unwrapped
@@ -148,7 +148,7 @@ def clipped(kind: float) -> tuple[float, Numbers]:
 
 
 @pytest.mark.parametrize("kind", [2.0, float("inf")])
-def test_the_norm_is_torchs_and_the_same_on_every_rank(world: MakeWorld, kind: float) -> None:
+def test_the_norm_is_torchs_and_the_same_on_every_rank(world: MakePool, kind: float) -> None:
     """S73"""
     zero, one = world(2).run(clipped, kind)
     model = Regression(1.0, 2.0)
@@ -186,5 +186,5 @@ def with_unused_parameters() -> bool:
     return isinstance(model, DistributedDataParallel) and model.find_unused_parameters
 
 
-def test_parameters_that_are_not_used_can_be_allowed(world: MakeWorld) -> None:
+def test_parameters_that_are_not_used_can_be_allowed(world: MakePool) -> None:
     assert world(2).run(with_unused_parameters) == [True, True]

@@ -10,7 +10,7 @@ from accel_state import CollectiveMismatch
 from accel_state.transports import agreement_block
 from accel_state.transports.binomial_tree import BinomialTree
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 
 
 def joined(blocks: Sequence[bytes]) -> bytes:
@@ -29,7 +29,7 @@ def trees() -> list[object]:
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 8])
-def test_a_tree_of_any_size_joins_in_rank_order_and_tells_all(size: int, world: MakeWorld) -> None:
+def test_a_tree_of_any_size_joins_in_rank_order_and_tells_all(size: int, world: MakePool) -> None:
     expected: list[object] = []
     for number in range(3):
         whole = bytes(rank + number + 1 for rank in range(size))
@@ -47,7 +47,7 @@ def exchanged(lengths: list[int]) -> list[list[int]]:
     ]
 
 
-def test_payloads_at_the_edge_of_what_fits_come_whole(world: MakeWorld) -> None:
+def test_payloads_at_the_edge_of_what_fits_come_whole(world: MakePool) -> None:
     """Some in the block, some not: those that fit come too where another does not."""
     share = agreement_block.ROOM // 3 - 2
     for extra in ([0, 0, 0], [1, 0, -9999], [-9999] * 3, [-9999, 1, 1]):
@@ -72,7 +72,7 @@ def disagree(other: int) -> list[str]:
 
 
 @pytest.mark.parametrize("other", [0, 2, 4])
-def test_one_rank_that_calls_something_else_is_told_to_all_with_its_line(other: int, world: MakeWorld) -> None:
+def test_one_rank_that_calls_something_else_is_told_to_all_with_its_line(other: int, world: MakePool) -> None:
     """T4: at the root, in the middle and at a leaf; and the next exchange is right."""
     everyone = world(5).run(disagree, other)
     assert everyone == [everyone[0]] * 5
@@ -92,5 +92,5 @@ def unlike() -> list[object]:
     ]
 
 
-def test_ranks_whose_data_is_unlike_know_it_all(world: MakeWorld) -> None:
+def test_ranks_whose_data_is_unlike_know_it_all(world: MakePool) -> None:
     assert world(4).run(unlike) == [[None, [b"p"]]] * 4

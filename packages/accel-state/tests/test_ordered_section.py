@@ -13,7 +13,7 @@ from accel_state.heartbeat import BEAT
 from accel_state.status_store import StatusStore
 from accel_state.transports import ordered_section
 from accel_state.transports.ordered_section import OrderedSection
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 from torch._C._distributed_c10d import HashStore
 
 HERE = "train.py:7"
@@ -148,5 +148,5 @@ def taken(folder: Path) -> list[bool]:
     return found
 
 
-def test_each_run_of_a_process_has_turns_of_its_own(world: MakeWorld, tmp_path: Path) -> None:
+def test_each_run_of_a_process_has_turns_of_its_own(world: MakePool, tmp_path: Path) -> None:
     assert world(2).run(taken, tmp_path) == [[True] * 3] * 2

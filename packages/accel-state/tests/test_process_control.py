@@ -12,7 +12,7 @@ import torch.distributed as dist
 from accel_state import PartialState, PeerFailed, ProcessControl, Run, Topology
 from accel_state.devices.cpu import Cpu
 from accel_state.transports.single import Single
-from accel_testing import MakeWorld, RangeDataset, RankFailure
+from accel_testing import MakePool, RangeDataset, RankFailure
 
 PATIENCE = timedelta(seconds=20)
 # 2 machines with 2 processes each
@@ -88,7 +88,7 @@ def two_machines() -> tuple[bool, bool]:
     return state.is_local_main_process(), state.is_main_process()
 
 
-def test_print_and_download_happen_once_a_machine_and_an_upload_once_overall(world: MakeWorld) -> None:
+def test_print_and_download_happen_once_a_machine_and_an_upload_once_overall(world: MakePool) -> None:
     """Feature rows S82, S83, S85 and S87, on 2 machines with 2 processes each."""
     four = world(4)
     assert four.run(two_machines) == [(True, True), (False, False), (True, False), (False, False)]
@@ -159,7 +159,7 @@ def waits() -> bool:
     return True
 
 
-def test_the_fast_one_waits_for_the_slow_one(world: MakeWorld) -> None:
+def test_the_fast_one_waits_for_the_slow_one(world: MakePool) -> None:
     """Feature row S86."""
     assert world(2).run(waits) == [True, True]
 
@@ -184,7 +184,7 @@ def goes_first(kind: str, file: Path) -> bool:
     return alone
 
 
-def test_the_main_process_goes_first(world: MakeWorld, tmp_path: Path) -> None:
+def test_the_main_process_goes_first(world: MakePool, tmp_path: Path) -> None:
     """Feature row S87, reference 2.7: the file starts with the line of the main process."""
     file = tmp_path / "lines"
     assert world(4).run(goes_first, "global", file) == [True] * 4
@@ -193,7 +193,7 @@ def test_the_main_process_goes_first(world: MakeWorld, tmp_path: Path) -> None:
     assert sorted(lines) == ["0", "1", "2", "3"]
 
 
-def test_the_main_process_of_each_machine_goes_first(world: MakeWorld, tmp_path: Path) -> None:
+def test_the_main_process_of_each_machine_goes_first(world: MakePool, tmp_path: Path) -> None:
     """Feature row S87."""
     file = tmp_path / "lines"
     assert world(4).run(goes_first, "local", file) == [True] * 4
@@ -211,7 +211,7 @@ def first_one_fails(kind: str) -> None:
         print("prepared data that is not there")
 
 
-def test_a_failure_of_the_first_is_told_to_the_others(world: MakeWorld) -> None:
+def test_a_failure_of_the_first_is_told_to_the_others(world: MakePool) -> None:
     two = world(2)
     with pytest.raises(RankFailure) as failure:
         two.run(first_one_fails, "global")
@@ -222,7 +222,7 @@ def test_a_failure_of_the_first_is_told_to_the_others(world: MakeWorld) -> None:
     assert "not there" not in two.output(1)
 
 
-def test_a_failure_is_told_on_its_machine(world: MakeWorld) -> None:
+def test_a_failure_is_told_on_its_machine(world: MakePool) -> None:
     with pytest.raises(RankFailure) as failure:
         world(4).run(first_one_fails, "local")
     errors = failure.value.errors
@@ -242,7 +242,7 @@ def a_follower_fails() -> str:
     return "went well"
 
 
-def test_a_failure_of_a_follower_is_its_own(world: MakeWorld) -> None:
+def test_a_failure_of_a_follower_is_its_own(world: MakePool) -> None:
     assert world(2).run(a_follower_fails) == ["went well", "disk full"]
 
 
@@ -255,7 +255,7 @@ def pieces() -> tuple[list[int], dict[str, list[int]]]:
     return plain, padded
 
 
-def test_inputs_are_split_between_processes(world: MakeWorld) -> None:
+def test_inputs_are_split_between_processes(world: MakePool) -> None:
     """Reference 2.7."""
     assert world(2).run(pieces) == [([0, 1, 2], {"a": [1, 2]}), ([3, 4], {"a": [3, 3]})]
 
@@ -267,6 +267,6 @@ def pieces_of_datasets() -> tuple[list[int], list[int]]:
         return [int(plain[at]) for at in range(len(plain))], [int(padded[at]) for at in range(len(padded))]
 
 
-def test_datasets_are_split_between_processes(world: MakeWorld) -> None:
+def test_datasets_are_split_between_processes(world: MakePool) -> None:
     assert world(1).run(pieces_of_datasets) == [([0, 1, 2, 3, 4], [0, 1, 2, 3, 4])]
     assert world(2).run(pieces_of_datasets) == [([0, 1, 2], [0, 1, 2]), ([3, 4], [3, 4, 4])]

@@ -11,7 +11,7 @@ import pytest
 import torch.distributed as dist
 from accel_state import PartialState, RunRequest, Topology, TopologyError, acquire, current, release
 from accel_state.process_group import _close_at_exit, open_group
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 
 MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"), ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 SCRIPT = """
@@ -47,7 +47,7 @@ def meet_by_address(variable: str, port: int) -> tuple[str, list[int], bool, boo
 
 @pytest.mark.parametrize(("variable", "launcher"), [("MASTER_PORT", "torchrun"), ("ACCEL_STORE_PORT", "accel launch")])
 def test_processes_meet_at_the_address_and_close_what_they_opened(
-    world: MakeWorld, variable: str, launcher: str
+    world: MakePool, variable: str, launcher: str
 ) -> None:
     """Feature rows S4 and S100, decision 10: no accelerator, and yet two ranks by gloo."""
     found = world(2, join=False).run(meet_by_address, variable, free_port())
@@ -63,7 +63,7 @@ def use_an_open_group() -> tuple[bool, bool, bool, list[int]]:
     return first.opened_group, first is again, dist.is_initialized(), numbers
 
 
-def test_a_group_that_was_open_is_used_and_left_open(world: MakeWorld) -> None:
+def test_a_group_that_was_open_is_used_and_left_open(world: MakePool) -> None:
     """Feature row S120: also the second request opens nothing."""
     assert world(2).run(use_an_open_group) == [(False, True, True, [0, 1])] * 2
 
@@ -79,7 +79,7 @@ def twice_in_one_process(port: int) -> list[int]:
     return sums
 
 
-def test_a_released_process_may_start_another_run(world: MakeWorld) -> None:
+def test_a_released_process_may_start_another_run(world: MakePool) -> None:
     assert world(2, join=False).run(twice_in_one_process, free_port()) == [[3, 3], [3, 3]]
 
 
@@ -94,7 +94,7 @@ def twice_through_an_inherited_socket(port: int) -> list[int]:
     return twice_in_one_process(port)
 
 
-def test_a_socket_of_the_launcher_serves_more_than_one_run(world: MakeWorld) -> None:
+def test_a_socket_of_the_launcher_serves_more_than_one_run(world: MakePool) -> None:
     """A descriptor can be taken over once: the second run finds the store of the first."""
     assert world(2, join=False).run(twice_through_an_inherited_socket, free_port()) == [[3, 3], [3, 3]]
 
@@ -105,7 +105,7 @@ def adopt_an_open_group() -> tuple[int, int, str]:
     return state.process_index, state.num_processes, state.run.topology.launcher
 
 
-def test_a_group_that_is_open_says_who_this_is_when_nothing_else_does(world: MakeWorld) -> None:
+def test_a_group_that_is_open_says_who_this_is_when_nothing_else_does(world: MakePool) -> None:
     """Feature row S4: processes of torch.multiprocessing do not train apart without a word."""
     who = "the process group that is open"
     assert world(2).run(adopt_an_open_group) == [(0, 2, who), (1, 2, who)]
@@ -124,7 +124,7 @@ def group_without_cpu(port: int) -> str:
     return "no error"
 
 
-def test_an_open_group_that_does_not_serve_the_cpu_is_refused(world: MakeWorld) -> None:
+def test_an_open_group_that_does_not_serve_the_cpu_is_refused(world: MakePool) -> None:
     expected = (
         "the process group that is open serves cuda, and this run exchanges on cpu; open it with backend='gloo', or"
         " leave that to accel"
@@ -141,7 +141,7 @@ def contradict() -> str:
     return "no error"
 
 
-def test_an_open_group_that_contradicts_the_environment_is_refused(world: MakeWorld) -> None:
+def test_an_open_group_that_contradicts_the_environment_is_refused(world: MakePool) -> None:
     assert world(2).run(contradict) == [
         f"a process group is open with rank {rank} of 2, but torchrun says rank {rank} of 4;"
         " open neither by hand, or both alike"
@@ -214,7 +214,7 @@ def meet_as_mpi() -> tuple[str, list[int]]:
 
 
 def test_jobs_that_one_parent_starts_one_after_the_other_do_not_meet(
-    world: MakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: MakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Feature row S4: the file of the first job is gone when the second one meets."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -230,7 +230,7 @@ def close_after_the_user() -> bool:
 
 
 def test_a_group_that_the_user_has_closed_may_be_released(
-    world: MakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: MakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MASTER_PORT", str(free_port()))
     assert world(2, join=False).run(close_after_the_user) == [True, True]

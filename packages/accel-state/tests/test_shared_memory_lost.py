@@ -16,7 +16,7 @@ import torch.distributed as dist
 from accel_state import PeerLost, release
 from accel_state.process_group import limit_of_open_group
 from accel_state.transports.shared_memory import SLOTS
-from accel_testing import MakeWorld, RankFailure
+from accel_testing import MakePool, RankFailure
 from shared_memory_channels import SOON_S, channel_of, joined
 
 
@@ -31,7 +31,7 @@ def copied() -> list[bool]:
     return [*found, later is not transport, channel_of(later) is None, (later.rank, later.size) == (dist.get_rank(), 2)]
 
 
-def test_a_copy_is_the_transport_of_its_process(world: MakeWorld) -> None:
+def test_a_copy_is_the_transport_of_its_process(world: MakePool) -> None:
     """Of the run that has ended nothing is shared."""
     assert world(2).run(copied) == [[True] * 7] * 2
 
@@ -48,7 +48,7 @@ def runs_in_turn() -> list[tuple[int, list[bytes]]]:
     return found
 
 
-def test_each_run_of_a_process_has_a_channel_of_its_own(world: MakeWorld) -> None:
+def test_each_run_of_a_process_has_a_channel_of_its_own(world: MakePool) -> None:
     found = world(2).run(runs_in_turn)
     assert found[0] == found[1]
     assert [content for _, content in found[0]] == [[bytes([number, rank]) for rank in (0, 1)] for number in range(3)]
@@ -78,9 +78,7 @@ def lose(folder: Path, victim: int, how: str) -> tuple[str, float]:
 
 
 @pytest.mark.parametrize(("size", "victim", "how"), [(2, 1, "wait"), (2, 0, "wait"), (2, 1, "source"), (3, 2, "wait")])
-def test_a_peer_that_is_killed_is_named_soon(
-    size: int, victim: int, how: str, world: MakeWorld, tmp_path: Path
-) -> None:
+def test_a_peer_that_is_killed_is_named_soon(size: int, victim: int, how: str, world: MakePool, tmp_path: Path) -> None:
     """By one who waits for its message, and by one who only tells it things."""
     with pytest.raises(RankFailure) as failure:
         world(size).run(lose, tmp_path, victim, how)
@@ -95,7 +93,7 @@ def test_a_peer_that_is_killed_is_named_soon(
         assert seconds < SOON_S
 
 
-def test_a_peer_that_has_ended_its_run_is_named_soon(world: MakeWorld, tmp_path: Path) -> None:
+def test_a_peer_that_has_ended_its_run_is_named_soon(world: MakePool, tmp_path: Path) -> None:
     (text, seconds), _ = world(2).run(lose, tmp_path, 1, "release")
     assert "rank 1 has ended" in text
     assert seconds < SOON_S
@@ -141,12 +139,12 @@ def limits() -> list[float]:
     return [channel._limit_s, of_group.total_seconds()]
 
 
-def test_waits_have_the_limit_of_the_group(world: MakeWorld) -> None:
+def test_waits_have_the_limit_of_the_group(world: MakePool) -> None:
     for ours, of_group in world(2).run(limits):
         assert ours == of_group > 60
 
 
-def test_an_interrupt_comes_through_a_wait(world: MakeWorld, tmp_path: Path) -> None:
+def test_an_interrupt_comes_through_a_wait(world: MakePool, tmp_path: Path) -> None:
     waited, _ = world(2).run(interrupted, tmp_path)
     assert waited < SOON_S
 
@@ -168,7 +166,7 @@ def left_alone(port: int, heard: Path) -> None:
         heard.write_text(f"{type(error).__name__} {newest is not None and newest.ended is not None} {error}")
 
 
-def test_one_that_dies_with_the_store_is_told(world: MakeWorld, tmp_path: Path) -> None:
+def test_one_that_dies_with_the_store_is_told(world: MakePool, tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from accel_state import CollectiveMismatch, release
 from accel_state.transports import header, shared_memory
 from accel_state.transports.shared_memory import LONGEST
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 from shared_memory_channels import channel_of, digest, joined, message, shared_memories
 
 
@@ -69,7 +69,7 @@ BY_ROOM: list[list[int]] = [
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_exchanges_are_those_of_the_group(size: int, world: MakeWorld) -> None:
+def test_exchanges_are_those_of_the_group(size: int, world: MakePool) -> None:
     """Of any length, with more ranks than cores too."""
     everyone = world(size).run(exchanged, BY_ROOM, timeout_s=60)
     for found in everyone:
@@ -106,7 +106,7 @@ def many(rounds: int) -> tuple[bool, int]:
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_rounds_without_a_pause_mix_nothing_up(size: int, world: MakeWorld) -> None:
+def test_rounds_without_a_pause_mix_nothing_up(size: int, world: MakePool) -> None:
     assert world(size).run(many, 300, timeout_s=60) == [(True, 300)] * size
 
 
@@ -121,7 +121,7 @@ def without_memory_on_one(rank: int) -> tuple[bool, list[list[bytes]], int]:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_where_one_rank_has_no_memory_none_uses_it(rank: int, world: MakeWorld) -> None:
+def test_where_one_rank_has_no_memory_none_uses_it(rank: int, world: MakePool) -> None:
     expected = [bytes([each]) * 9 for each in range(3)]
     assert world(3).run(without_memory_on_one, rank) == [(False, [expected] * 3, 0)] * 3
 
@@ -146,7 +146,7 @@ def disagree() -> list[str]:
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_a_disagreement_is_told_on_every_rank_and_leaves_nothing_behind(size: int, world: MakeWorld) -> None:
+def test_a_disagreement_is_told_on_every_rank_and_leaves_nothing_behind(size: int, world: MakePool) -> None:
     """Also where one kind of exchange meets the other."""
     found = world(size).run(disagree)
     here = re.escape(Path(__file__).name)
@@ -177,7 +177,7 @@ def disagree_with_a_source() -> str | None:
     return None
 
 
-def test_who_hears_a_source_that_does_something_else_says_so(world: MakeWorld) -> None:
+def test_who_hears_a_source_that_does_something_else_says_so(world: MakePool) -> None:
     source, *others = world(3).run(disagree_with_a_source)
     assert source is None
     for rank, text in enumerate(others, 1):

@@ -8,7 +8,7 @@ import torch
 from accel_state import Reduction, Transport
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld, assert_same_numbers
+from accel_testing import MakePool, assert_same_numbers
 
 ALL: list[Reduction] = ["sum", "mean", "max", "min"]
 DTYPES = [torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float64, torch.complex64]
@@ -21,7 +21,7 @@ def gathered() -> list[torch.Tensor]:
     return [transport.all_gather(x) for x in (*[base.to(dtype) for dtype in DTYPES], base[0], base[:0], crossed)]
 
 
-def test_gathered_tensors_are_those_of_all_ranks_in_order(world: MakeWorld) -> None:
+def test_gathered_tensors_are_those_of_all_ranks_in_order(world: MakePool) -> None:
     """Feature row S78: every dtype, without dims, without records and not contiguous."""
     whole, crossed = torch.tensor([0, 1, 2, 3]), torch.arange(6).view(2, 3).t()
     expected = [whole.to(dtype) for dtype in DTYPES]
@@ -40,7 +40,7 @@ def reduced() -> dict[Reduction, list[torch.Tensor]]:
     return found
 
 
-def test_reductions_agree_with_one_process(world: MakeWorld) -> None:
+def test_reductions_agree_with_one_process(world: MakePool) -> None:
     x = torch.tensor([[1.0, -1.0], [2.0, 5.0]]).t()
     every = torch.stack([x, 2 * x, 3 * x])
     expected = {
@@ -63,7 +63,7 @@ def sent() -> tuple[torch.Tensor, dict[str, int], list[str]]:
     )
 
 
-def test_one_rank_is_heard_by_all(world: MakeWorld) -> None:
+def test_one_rank_is_heard_by_all(world: MakePool) -> None:
     for found in world(3).run(sent):
         assert_same_numbers(found, (torch.ones(2, 2), {"from": 1}, ["r0", "r1", "r2"]), atol=0)
 
@@ -74,7 +74,7 @@ def cut_off() -> bool:
     return any(one.requires_grad for one in (transport.all_gather(x), transport.all_reduce(x, "sum")))
 
 
-def test_no_gradient_flows_through_an_exchange(world: MakeWorld) -> None:
+def test_no_gradient_flows_through_an_exchange(world: MakePool) -> None:
     assert world(2).run(cut_off) == [False, False]
 
 
@@ -96,7 +96,7 @@ def freed_elsewhere() -> int:
     return len(elsewhere)
 
 
-def test_what_was_exchanged_is_freed_by_the_main_thread(world: MakeWorld) -> None:
+def test_what_was_exchanged_is_freed_by_the_main_thread(world: MakePool) -> None:
     """Were gloo's threads free to do it, they would free dozens; one that does not get to run may be late for a few."""
     assert max(world(2).run(freed_elsewhere)) <= 5
 
@@ -106,7 +106,7 @@ def travelled() -> tuple[int, int]:
     return copy.rank, copy.size
 
 
-def test_a_copy_belongs_to_the_process_that_unpickles_it(world: MakeWorld) -> None:
+def test_a_copy_belongs_to_the_process_that_unpickles_it(world: MakePool) -> None:
     assert world(2).run(travelled) == [(0, 2), (1, 2)]
 
 
@@ -151,7 +151,7 @@ def exchanged_objects() -> list[Any]:
     return [received[0], received[1].requires_grad, received[2].shape, received[3].to_dense(), list(map(len, everyone))]
 
 
-def test_objects_of_any_size_arrive_with_their_tensors(world: MakeWorld) -> None:
+def test_objects_of_any_size_arrive_with_their_tensors(world: MakePool) -> None:
     for tree, grad, empty, dense, lengths in world(2).run(exchanged_objects):
         assert torch.equal(tree["big"], torch.arange(3000))
         assert torch.equal(tree["bf16"], torch.ones(3, 2, dtype=torch.bfloat16))

@@ -1,7 +1,7 @@
 import pytest
 import torch
 from accel_state import AcceleratorState, NoRun, PartialState, RunConflict
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 
 
 def test_all_views_show_one_run() -> None:
@@ -35,7 +35,7 @@ def shown() -> str:
     return str(AcceleratorState(cpu=True))
 
 
-def test_each_process_shows_its_own_rank(world: MakeWorld) -> None:
+def test_each_process_shows_its_own_rank(world: MakePool) -> None:
     """Feature row S120."""
     for rank, text in enumerate(world(2).run(shown)):
         assert f"MULTI_CPU\nNum processes: 2\nProcess index: {rank}\nLocal process index: {rank}\n" in text

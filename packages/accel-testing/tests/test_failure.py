@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from accel_testing import MakeWorld, NotSendable, RankFailure
+from accel_testing import MakePool, NotSendable, RankFailure
 from torch import Tensor
 
 
@@ -89,7 +89,7 @@ def is_running(pid: int) -> bool:
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_the_traceback_of_a_failing_rank_is_shown(world: MakeWorld) -> None:
+def test_the_traceback_of_a_failing_rank_is_shown(world: MakePool) -> None:
     with pytest.raises(RankFailure) as failure:
         world(2).run(fail_on_one)
     text = str(failure.value)
@@ -100,7 +100,7 @@ def test_the_traceback_of_a_failing_rank_is_shown(world: MakeWorld) -> None:
     assert isinstance(failure.value.errors[1], KeyError)
 
 
-def test_ranks_that_wait_for_a_failed_rank_are_not_waited_for(world: MakeWorld) -> None:
+def test_ranks_that_wait_for_a_failed_rank_are_not_waited_for(world: MakePool) -> None:
     started = time.monotonic()
     with pytest.raises(RankFailure, match="the cause is here") as failure:
         world(2).run(fail_on_one_and_wait_on_the_others, timeout_s=60)
@@ -110,7 +110,7 @@ def test_ranks_that_wait_for_a_failed_rank_are_not_waited_for(world: MakeWorld) 
     assert "in total" in str(failure.value)
 
 
-def test_the_stack_of_a_hanging_rank_is_shown_and_the_pool_is_killed(world: MakeWorld) -> None:
+def test_the_stack_of_a_hanging_rank_is_shown_and_the_pool_is_killed(world: MakePool) -> None:
     pair = world(2)
     pids = pair.run(pid)
     with pytest.raises(RankFailure, match="rank 1 failed") as failure:
@@ -122,25 +122,25 @@ def test_the_stack_of_a_hanging_rank_is_shown_and_the_pool_is_killed(world: Make
 
 
 @pytest.mark.parametrize(("function", "how"), [(die_on_one, "SIGSEGV"), (leave_by_the_back_door, "exit code 3")])
-def test_a_rank_that_dies_is_reported_with_how_it_died(world: MakeWorld, function: object, how: str) -> None:
+def test_a_rank_that_dies_is_reported_with_how_it_died(world: MakePool, function: object, how: str) -> None:
     assert callable(function)
     with pytest.raises(RankFailure, match=f"rank 1 died: .*{how}") as failure:
         world(2).run(function)
     assert isinstance(failure.value.errors[1], ChildProcessError)
 
 
-def test_the_stack_of_a_rank_that_crashed_is_in_what_it_printed(world: MakeWorld) -> None:
+def test_the_stack_of_a_rank_that_crashed_is_in_what_it_printed(world: MakePool) -> None:
     with pytest.raises(RankFailure, match="in die_on_one"):
         world(2).run(die_on_one)
 
 
-def test_sys_exit_in_a_rank_is_a_failure(world: MakeWorld) -> None:
+def test_sys_exit_in_a_rank_is_a_failure(world: MakePool) -> None:
     with pytest.raises(RankFailure) as failure:
         world(1).run(sys_exit)
     assert isinstance(failure.value.errors[0], SystemExit)
 
 
-def test_a_failed_world_runs_nothing_more(world: MakeWorld) -> None:
+def test_a_failed_world_runs_nothing_more(world: MakePool) -> None:
     pair = world(2)
     with pytest.raises(RankFailure):
         pair.run(fail_on_one)
@@ -149,25 +149,25 @@ def test_a_failed_world_runs_nothing_more(world: MakeWorld) -> None:
     assert world(2).run(rank) == [0, 1]
 
 
-def test_an_exception_that_does_not_pickle_arrives_as_text(world: MakeWorld) -> None:
+def test_an_exception_that_does_not_pickle_arrives_as_text(world: MakePool) -> None:
     with pytest.raises(RankFailure, match="Odd: odd") as failure:
         world(1).run(raise_odd)
     assert isinstance(failure.value.errors[0], RuntimeError)
 
 
-def test_a_result_that_does_not_pickle_fails_its_rank(world: MakeWorld) -> None:
+def test_a_result_that_does_not_pickle_fails_its_rank(world: MakePool) -> None:
     with pytest.raises(RankFailure, match=r"the result .* does not pickle"):
         world(1).run(lock)
 
 
-def test_a_function_inside_a_function_is_refused_before_it_is_sent(world: MakeWorld) -> None:
+def test_a_function_inside_a_function_is_refused_before_it_is_sent(world: MakePool) -> None:
     single = world(1)
     with pytest.raises(NotSendable, match="top level of a module"):
         single.run(lambda: 1)
     assert single.run(rank) == [0]
 
 
-def test_children_of_a_failed_rank_are_killed_too(world: MakeWorld, tmp_path: Path) -> None:
+def test_children_of_a_failed_rank_are_killed_too(world: MakePool, tmp_path: Path) -> None:
     with pytest.raises(RankFailure, match="with a child left"):
         world(1).run(fail_and_leave_a_child, str(tmp_path / "pid"))
     wait_until_gone([int((tmp_path / "pid").read_text())])
@@ -176,12 +176,12 @@ def test_children_of_a_failed_rank_are_killed_too(world: MakeWorld, tmp_path: Pa
 SESSION = """
 import os, sys, time
 from pathlib import Path
-from accel_testing import World
+from accel_testing import ProcessPool
 def hang(folder):
     Path(folder, str(os.getpid())).touch()
     time.sleep(600)
 if __name__ == "__main__":
-    World(2).run(hang, sys.argv[1], timeout_s=600)
+    ProcessPool(2).run(hang, sys.argv[1], timeout_s=600)
 """
 
 

@@ -164,12 +164,6 @@ def test_the_tests_that_use_the_device_can_be_chosen(pytester: pytest.Pytester) 
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
-@pytest.mark.parametrize(("options", "count"), [((), 3), (("--soak",), 50)])
-def test_a_soak_tries_more_cases(pytester: pytest.Pytester, options: tuple[str, ...], count: int) -> None:
-    source = f"import pytest\n@pytest.mark.soak\ndef test_cases(cases):\n    assert cases(3, 50) == {count}"
-    run(pytester, source, "--strict-markers", *options).assert_outcomes(passed=1)
-
-
 def test_a_device_that_is_not_there_skips_the_test_with_the_reason(pytester: pytest.Pytester) -> None:
     result = run(pytester, "def test_device(device):\n    pass", "--device=cuda", "-rs")
     result.assert_outcomes(skipped=1)

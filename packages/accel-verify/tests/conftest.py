@@ -12,7 +12,7 @@ import pytest
 import torch
 from accel import GradientAccumulationPlugin, GradScalerKwargs, PartialState
 from accel_state import release
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 from accel_verify.runner import RunComparison, compare, record
 from torch import nn
 from torch.optim import AdamW
@@ -110,7 +110,7 @@ def as_configured(case: Case, folder: Path, mistake: Callable[[], Replacement] |
 
 
 @pytest.fixture
-def verified(world: MakeWorld, tmp_path: Path) -> Callable[..., RunComparison]:
+def verified(world: MakePool, tmp_path: Path) -> Callable[..., RunComparison]:
     """What `accel verify` says of a script in which the run as configured makes a mistake, or none."""
 
     def verify(mistake: Callable[[], Replacement] | None = None, **options: Any) -> RunComparison:

@@ -11,7 +11,7 @@ import torch
 from accel_data import ConsumptionLog, prepare_data_loader
 from accel_state.errors import CannotRun
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld, RangeDataset
+from accel_testing import MakePool, RangeDataset
 from accel_verify.command import COMMAND
 from accel_verify.consumption_log import ConsumptionLogError, ServedRange, verify
 from torch.utils.data import DataLoader
@@ -158,7 +158,7 @@ def two_epochs(path: Path) -> None:
     list(one)
 
 
-def test_one_rank_writes_for_the_job(world: MakeWorld, tmp_path: Path) -> None:
+def test_one_rank_writes_for_the_job(world: MakePool, tmp_path: Path) -> None:
     path = tmp_path / "served.jsonl"
     world(2).run(two_epochs, path)
     assert [(one.epoch, one.upto, one.complete) for one in verify(path)] == [(0, 20, True), (1, 20, True)]

@@ -10,7 +10,7 @@ from accel import (
     TorchDynamoPlugin,
 )
 from accel_state import release
-from accel_testing import MakeWorld, Mlp, assert_same_numbers
+from accel_testing import MakePool, Mlp, assert_same_numbers
 from torch import Tensor, nn
 from torch.optim import SGD
 
@@ -97,7 +97,7 @@ def all_compiled(precision: str) -> dict[Any, Any]:
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])
 @pytest.mark.parametrize("size", [1, 2])
-def test_a_compiled_model_is_the_same_model(world: MakeWorld, size: int, precision: str) -> None:
+def test_a_compiled_model_is_the_same_model(world: MakePool, size: int, precision: str) -> None:
     """S43, T31: its numbers, its class and its keys; like blocks share what is compiled for one of them."""
     for found in world(size).run(all_compiled, precision, timeout_s=90):
         expected, graphs, _ = found["not"]
@@ -131,7 +131,7 @@ def of_torchs_own_classes() -> dict[str, int]:
     return found
 
 
-def test_modules_of_torchs_own_classes_are_compiled(world: MakeWorld) -> None:
+def test_modules_of_torchs_own_classes_are_compiled(world: MakePool) -> None:
     """S43: as torch.compile(model) compiles them."""
     assert world(1).run(of_torchs_own_classes, timeout_s=60) == [{"a Sequential": 1, "Sequentials in a list": 1}]
 
@@ -151,7 +151,7 @@ def refused_compilation() -> list[str]:
     return [*said, by_name.settings.compilation.backend]
 
 
-def test_backends_that_are_not_known_are_refused(world: MakeWorld) -> None:
+def test_backends_that_are_not_known_are_refused(world: MakePool) -> None:
     """A7: with the names of those that are."""
     ((one, other, both, by_name),) = world(1).run(refused_compilation, timeout_s=60)
     for said in (one, other):
@@ -216,7 +216,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_what_cannot_be_is_refused_in_words(world: MakeWorld, size: int) -> None:
+def test_what_cannot_be_is_refused_in_words(world: MakePool, size: int) -> None:
     """A7."""
     running = world(size)
     for case, words in REFUSALS.items():

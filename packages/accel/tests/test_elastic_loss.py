@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from accel import Accelerator
-from accel_testing import MakeWorld, Mlp
+from accel_testing import MakePool, Mlp
 from torch import nn
 from torch.optim import AdamW
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -75,7 +75,7 @@ def trained(stream: bool, accumulation: int, stop: Stop | None, steps: int, seed
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.filterwarnings("ignore:.*cannot be put at a place")
-def test_the_loss_curve_is_that_of_the_unbroken_run(world: MakeWorld, stream: bool) -> None:
+def test_the_loss_curve_is_that_of_the_unbroken_run(world: MakePool, stream: bool) -> None:
     """Two processes, then one that accumulates, then four, then one; over the end of two epochs."""
     (expected, _), _ = world(2).run(trained, stream, 1, None, 20, 5)
     losses: list[float] = []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from accel import Accelerator, GradScalerKwargs
-from accel_testing import MakeWorld, Mlp, assert_same_numbers
+from accel_testing import MakePool, Mlp, assert_same_numbers
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, AdamW, Optimizer
 from torch.utils.data import DataLoader, TensorDataset
@@ -116,7 +116,7 @@ def all_prepared(precision: str, dtype: torch.dtype, every: int) -> dict[tuple[s
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("every", [1, 4])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_steps_equal_those_of_the_large_batch(world: MakeWorld, dtype: torch.dtype, every: int, size: int) -> None:
+def test_steps_equal_those_of_the_large_batch(world: MakePool, dtype: torch.dtype, every: int, size: int) -> None:
     """A2: within 1e-9 in float64 and 1e-6 in float32; a short window at the end is the mean of what it has."""
     expected = {(name, clip): plain("no", dtype, every, name, clip, pieces=1, ranks=1) for name, clip in COMBINATIONS}
     for found in world(size).run(all_prepared, "no", dtype, every):
@@ -127,7 +127,7 @@ def test_steps_equal_those_of_the_large_batch(world: MakeWorld, dtype: torch.dty
 @pytest.mark.parametrize("every", [1, 4])
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_steps_in_half_precision_equal_those_of_one_process(
-    world: MakeWorld, precision: str, every: int, size: int
+    world: MakePool, precision: str, every: int, size: int
 ) -> None:
     """A2: within 1e-6 of the same micro-batches one after another, and within rounding of the large batch."""
     dtype, found = torch.float32, world(size).run(all_prepared, precision, torch.float32, every)

@@ -11,7 +11,7 @@ import torch
 from accel import Accelerator
 from accel_checkpoint import CheckpointError
 from accel_state import release
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
@@ -106,7 +106,7 @@ def of_two_ranks(folder: str) -> list[Tensor]:
     return step(ready[0], ready[1], ready[2], 3, accelerator.backward)
 
 
-def test_two_processes_go_on_from_it(world: MakeWorld, tmp_path: Path) -> None:
+def test_two_processes_go_on_from_it(world: MakePool, tmp_path: Path) -> None:
     expected = written(tmp_path / "theirs")
     for found in world(2).run(of_two_ranks, str(tmp_path / "theirs")):
         assert all(map(torch.allclose, found, expected))

@@ -10,7 +10,7 @@ from accel import (
     DistributedDataParallelKwargs,
     GradientAccumulationPlugin,
 )
-from accel_testing import MakeWorld, Mlp, assert_same_numbers
+from accel_testing import MakePool, Mlp, assert_same_numbers
 from torch import Tensor, nn
 from torch.optim import SGD
 
@@ -82,7 +82,7 @@ FORMS: dict[str, tuple[dict[str, Any], float, float]] = {
 }
 
 
-def test_gradients_travel_in_the_form_that_was_asked_for(world: MakeWorld) -> None:
+def test_gradients_travel_in_the_form_that_was_asked_for(world: MakePool) -> None:
     """S42: equal on both processes, and as near to the plain ones as the form allows, but not nearer."""
     one, other = world(2).run(exchanged_in_all_forms, {name: options for name, (options, _, _) in FORMS.items()})
     expected = [together(step) for step in range(4)]
@@ -102,7 +102,7 @@ def batched(broken: bool) -> str:
         return prepared_with({"comm_hook": "batched_power_sgd"})
 
 
-def test_a_form_that_this_torch_cannot_send_is_refused_before_the_first_step(world: MakeWorld) -> None:
+def test_a_form_that_this_torch_cannot_send_is_refused_before_the_first_step(world: MakePool) -> None:
     """torch 2.13 fails in the batched PowerSGD when it begins, which is after a thousand steps."""
     running = world(2)
     assert all("torch" in said and "use power_sgd" in said for said in running.run(batched, True))
@@ -125,7 +125,7 @@ def refused_forms() -> str:
     return str(refusal.value)
 
 
-def test_forms_that_are_not_known_are_refused_together(world: MakeWorld) -> None:
+def test_forms_that_are_not_known_are_refused_together(world: MakePool) -> None:
     """A7."""
     for said in world(2).run(refused_forms):
         assert "comm_hook='fp8': expected one of no, fp16, bf16, power_sgd, batched_power_sgd" in said
@@ -165,7 +165,7 @@ def triggered() -> tuple[list[Tensor], list[Tensor], bool, list[Tensor]]:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_gradients_may_travel_in_a_backward_whose_forward_kept_them(world: MakeWorld, size: int) -> None:
+def test_gradients_may_travel_in_a_backward_whose_forward_kept_them(world: MakePool, size: int) -> None:
     """S98: three forwards under no_sync, three backwards, the last one in the context."""
     results = world(size).run(triggered)
     for found, reference, at_home, afterwards in results:
@@ -198,7 +198,7 @@ def each_batch(every_batch: bool, weighted: bool) -> tuple[list[bool], list[Weig
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_gradients_may_travel_with_each_batch(world: MakeWorld, weighted: bool) -> None:
+def test_gradients_may_travel_with_each_batch(world: MakePool, weighted: bool) -> None:
     """S99: the steps are the same, with weights too."""
     running = world(2)
     seldom, often = running.run(each_batch, False, weighted), running.run(each_batch, True, weighted)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from accel import Accelerator
 from accel_state import release
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 from torch import nn
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import StepLR
@@ -99,7 +99,7 @@ def lives(precision: str, how: str) -> tuple[float, list[list[str]]]:
         ("fp16", "without free_memory"),
     ],
 )
-def test_fifty_lives_leave_nothing_behind(world: MakeWorld, precision: str, how: str, size: int) -> None:
+def test_fifty_lives_leave_nothing_behind(world: MakePool, precision: str, how: str, size: int) -> None:
     """T34, A5: under 1 MB a cycle, and no model, optimizer, loader or schedule is alive."""
     for grown, left in world(size).run(lives, precision, how, timeout_s=100):
         assert left == [[]] * CYCLES
@@ -132,7 +132,7 @@ def kept_accelerator() -> tuple[float, int]:
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="this system does not tell a process its size")
 @pytest.mark.parametrize("size", [1, 2])
-def test_free_memory_is_enough(world: MakeWorld, size: int) -> None:
+def test_free_memory_is_enough(world: MakePool, size: int) -> None:
     """T34: `a, b = accelerator.free_memory(a, b)` and nothing else, also between runs of one Accelerator."""
     for grown, alive in world(size).run(kept_accelerator, timeout_s=60):
         assert grown < MEGABYTE
@@ -150,6 +150,6 @@ def hooks(how: str) -> int:
 
 
 @pytest.mark.parametrize("how", ["plain", "without free_memory"])
-def test_no_hook_of_torch_is_left(world: MakeWorld, how: str) -> None:
+def test_no_hook_of_torch_is_left(world: MakePool, how: str) -> None:
     """T34: each step of each optimizer would go through all that are."""
     assert world(1).run(hooks, how) == [0]

@@ -10,7 +10,7 @@ from accel import (
     DistributedDataParallelKwargs,
     GradScalerKwargs,
 )
-from accel_testing import MakeWorld, Mlp
+from accel_testing import MakePool, Mlp
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -49,7 +49,7 @@ def containers() -> list[tuple[Any, ...]]:
     ]
 
 
-def test_the_container_is_built_as_asked(world: MakeWorld) -> None:
+def test_the_container_is_built_as_asked(world: MakePool) -> None:
     """S41: each option alone, and several."""
     usual = (25 * 2**20, False, False, False, True)
     expected = [
@@ -92,7 +92,7 @@ def branches() -> list[bool]:
     return used
 
 
-def test_unused_parameters_are_found(world: MakeWorld) -> None:
+def test_unused_parameters_are_found(world: MakePool) -> None:
     """S41: a container that was not told so would refuse the second step."""
     assert world(2).run(branches) == [[True, False, True, False]] * 2
 
@@ -120,7 +120,7 @@ def scaler_settings() -> list[tuple[float, ...]]:
     return found
 
 
-def test_the_scaler_is_built_as_asked(world: MakeWorld) -> None:
+def test_the_scaler_is_built_as_asked(world: MakePool) -> None:
     """S72."""
     assert world(1).run(scaler_settings) == [[(65536.0, 2.0, 0.5, 2000), (8.0, 4.0, 0.25, 7), (1.0, 0.0)]]
 
@@ -149,7 +149,7 @@ def autocast_settings(precision: str) -> tuple[list[torch.dtype], list[torch.dty
 
 
 @pytest.mark.parametrize(("precision", "half"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
-def test_autocast_is_entered_as_asked(world: MakeWorld, precision: str, half: torch.dtype) -> None:
+def test_autocast_is_entered_as_asked(world: MakePool, precision: str, half: torch.dtype) -> None:
     """S66, S68, T38: switched off inside of itself, and outputs kept as they are."""
     full = torch.float32
     ((seen, outputs),) = world(1).run(autocast_settings, precision)
@@ -174,7 +174,7 @@ def computed_in(enabled: bool) -> tuple[torch.dtype, bool]:
     return seen[0], cached[0]
 
 
-def test_the_model_is_under_the_autocast_that_was_asked_for(world: MakeWorld) -> None:
+def test_the_model_is_under_the_autocast_that_was_asked_for(world: MakePool) -> None:
     """S66: a handler says how autocast is entered, in the model as outside of it."""
     running = world(1)
     assert running.run(computed_in, False)[0][0] == torch.float32
@@ -188,7 +188,7 @@ def refused_handlers() -> str:
     return str(refusal.value)
 
 
-def test_handlers_that_cannot_be_are_refused_together(world: MakeWorld) -> None:
+def test_handlers_that_cannot_be_are_refused_together(world: MakePool) -> None:
     """A7: with all that is wrong in one message."""
     (said,) = world(1, join=False).run(refused_handlers)
     for words in (

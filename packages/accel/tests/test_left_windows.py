@@ -14,7 +14,7 @@ from accel import (
     GradScalerKwargs,
     LocalSGD,
 )
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 from torch import nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import LRScheduler, StepLR
@@ -71,7 +71,7 @@ def windows_and_then_single_losses(precision: str, weight: dict[str, float], lef
 @pytest.mark.parametrize("weight", [{}, {"weight": 1.0}])
 @pytest.mark.parametrize("precision", ["no", "fp16"])
 def test_after_windows_each_loss_has_its_own_step_again(
-    world: MakeWorld, precision: str, weight: dict[str, float], left_at: int
+    world: MakePool, precision: str, weight: dict[str, float], left_at: int
 ) -> None:
     """T24: also where the last window was left in its middle; its gradients are gone then."""
     for found in world(2).run(windows_and_then_single_losses, precision, weight, left_at):
@@ -157,12 +157,12 @@ TURNS: dict[Callable[[], list[float]], list[float]] = {
 
 
 @pytest.mark.parametrize("turns", TURNS, ids=lambda one: one.__name__)
-def test_gradients_are_unscaled_by_the_scale_that_they_have(world: MakeWorld, turns: Callable[[], list[float]]) -> None:
+def test_gradients_are_unscaled_by_the_scale_that_they_have(world: MakePool, turns: Callable[[], list[float]]) -> None:
     """A3: the scale grows with each step here, and waits for gradients that have had none."""
     assert world(1).run(turns) == [pytest.approx(TURNS[turns], rel=1e-5)]
 
 
-def test_an_optimizer_that_goes_on_alone_keeps_its_steps_right(world: MakeWorld) -> None:
+def test_an_optimizer_that_goes_on_alone_keeps_its_steps_right(world: MakePool) -> None:
     ((one, _),) = world(1).run(several_steps_of_one_while_another_waits)
     assert one == pytest.approx(0.7)
 
@@ -190,7 +190,7 @@ def failing_at(position: int) -> list[float]:
 
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("position", [0, 1])
-def test_a_window_that_failed_has_no_step(world: MakeWorld, processes: int, position: int) -> None:
+def test_a_window_that_failed_has_no_step(world: MakePool, processes: int, position: int) -> None:
     """Processes would drift apart, as its gradients have not travelled."""
     found = world(processes).run(failing_at, position)
     # where the first micro-batch fails, the second one begins a window, which the next one ends
@@ -275,7 +275,7 @@ def forgetting_everything() -> str:
     return str(refusal.value)
 
 
-def test_a_script_that_forgot_backward_too_is_refused(world: MakeWorld) -> None:
+def test_a_script_that_forgot_backward_too_is_refused(world: MakePool) -> None:
     assert all("micro-batch 1 of 2" in said for said in world(2).run(forgetting_everything))
 
 
@@ -312,7 +312,7 @@ def pickled(options: dict[str, Any]) -> int:
     return len(pickle.dumps(model))
 
 
-def test_a_model_whose_gradients_are_compressed_can_be_pickled(world: MakeWorld) -> None:
+def test_a_model_whose_gradients_are_compressed_can_be_pickled(world: MakePool) -> None:
     for hook in ("fp16", "bf16"):
         assert min(world(2).run(pickled, {"comm_hook": hook})) > 0
 
@@ -336,7 +336,7 @@ def locally_in_fp16() -> tuple[float, float]:
     return weight_of(model), stepping.param_groups[0]["lr"]
 
 
-def test_after_local_steps_momenta_and_schedules_are_equal(world: MakeWorld) -> None:
+def test_after_local_steps_momenta_and_schedules_are_equal(world: MakePool) -> None:
     one, other = world(2).run(locally_in_fp16)
     assert one == other
 

@@ -13,7 +13,7 @@ import torch
 from accel import Accelerator
 from accel_checkpoint import CheckpointError, Manifest, encode, read_manifest
 from accel_state import release
-from accel_testing import MakeWorld, RangeDataset
+from accel_testing import MakePool, RangeDataset
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR
@@ -127,7 +127,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_does_not_fit_is_refused_on_all_ranks_and_changes_nothing(
-    kind: str, world: MakeWorld, tmp_path: Path
+    kind: str, world: MakePool, tmp_path: Path
 ) -> None:
     job = world(2)
     job.run(saved, str(tmp_path / "saved"))
@@ -148,7 +148,7 @@ def refused_by_one(folder: str) -> str:
     return ""
 
 
-def test_all_that_any_rank_has_against_it_is_listed_on_all(world: MakeWorld, tmp_path: Path) -> None:
+def test_all_that_any_rank_has_against_it_is_listed_on_all(world: MakePool, tmp_path: Path) -> None:
     world(2).run(saved, str(tmp_path / "saved"))
     first, second = world(2).run(refused_by_one, str(tmp_path / "saved"))
     assert first == second
@@ -188,9 +188,7 @@ DAMAGED: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("kind", DAMAGED)
-def test_generators_that_are_missing_or_damaged_are_refused_by_name(
-    kind: str, world: MakeWorld, tmp_path: Path
-) -> None:
+def test_generators_that_are_missing_or_damaged_are_refused_by_name(kind: str, world: MakePool, tmp_path: Path) -> None:
     """T27: by name, and before anything is changed; on all ranks, though it is one rank's."""
     change, named = DAMAGED[kind]
     world(2).run(saved, str(tmp_path / "saved"))

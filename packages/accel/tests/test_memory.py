@@ -9,7 +9,7 @@ import pytest
 import torch
 from accel import PartialState, find_executable_batch_size
 from accel_state import PeerFailed
-from accel_testing import MakeWorld, Mlp, RankFailure
+from accel_testing import MakePool, Mlp, RankFailure
 
 OUT_OF_MEMORY: dict[str, Callable[[], Exception]] = {
     "torch": lambda: torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"),
@@ -149,7 +149,7 @@ def one_is_short() -> tuple[list[int], int]:
     return tried, fit()
 
 
-def test_all_processes_try_the_same_sizes(world: MakeWorld) -> None:
+def test_all_processes_try_the_same_sizes(world: MakePool) -> None:
     assert world(2).run(one_is_short) == [([100, 90, 81, 72], 72)] * 2
 
 
@@ -167,7 +167,7 @@ def other_starts() -> list[int]:
     return tried
 
 
-def test_processes_that_start_apart_go_on_together(world: MakeWorld) -> None:
+def test_processes_that_start_apart_go_on_together(world: MakePool) -> None:
     assert world(2).run(other_starts) == [[10, 9, 8], [20, 9, 8]]
 
 
@@ -184,7 +184,7 @@ def no_room() -> str:
     return str(caught.value)
 
 
-def test_all_processes_are_told_that_no_size_is_left(world: MakeWorld) -> None:
+def test_all_processes_are_told_that_no_size_is_left(world: MakePool) -> None:
     first, second = world(2).run(no_room)
     assert first == second
     assert "(rank 1 with 1: MemoryError: rank 1 is full)" in first
@@ -205,7 +205,7 @@ def one_fails(others: str) -> int:
 
 
 @pytest.mark.parametrize("others", ["well", "short"])
-def test_a_failure_of_one_process_is_one_of_all(world: MakeWorld, others: str) -> None:
+def test_a_failure_of_one_process_is_one_of_all(world: MakePool, others: str) -> None:
     with pytest.raises(RankFailure) as caught:
         world(2).run(one_fails, others)
     assert type(caught.value.errors[1]) is OSError
@@ -221,5 +221,5 @@ def no_run() -> int:
     return fit()
 
 
-def test_without_a_run_each_process_is_by_itself(world: MakeWorld) -> None:
+def test_without_a_run_each_process_is_by_itself(world: MakePool) -> None:
     assert world(2).run(no_run) == [1, 2]

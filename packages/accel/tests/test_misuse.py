@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from accel import Accelerator, DistributedDataParallelKwargs, GradientAccumulationPlugin, GradScalerKwargs
-from accel_testing import MakeWorld, Mlp, assert_same_numbers
+from accel_testing import MakePool, Mlp, assert_same_numbers
 from torch import nn
 from torch.optim import SGD
 from torch.utils.data import DataLoader
@@ -34,7 +34,7 @@ def stepping_unprepared(precision: str) -> tuple[str, bool]:
 @pytest.mark.parametrize("precision", ["no", "fp16"])
 @pytest.mark.parametrize("processes", [1, 2])
 def test_an_optimizer_that_was_not_prepared_does_not_step_in_a_window(
-    world: MakeWorld, processes: int, precision: str
+    world: MakePool, processes: int, precision: str
 ) -> None:
     """A7: each process would go its own way, without a word."""
     for said, unchanged in world(processes).run(stepping_unprepared, precision):
@@ -89,7 +89,7 @@ def side_by_side(short: int, long: int) -> tuple[list[torch.Tensor], int]:
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize(("short", "long"), [(6, 9), (9, 6), (6, 6)])
 def test_the_end_of_either_of_two_loaders_ends_the_window(
-    world: MakeWorld, processes: int, short: int, long: int
+    world: MakePool, processes: int, short: int, long: int
 ) -> None:
     """T24: `zip(a, b)`; 6 micro-batches are a window of 4 and one of 2, in each epoch."""
     for weights, steps in world(processes).run(side_by_side, short, long):
@@ -139,7 +139,7 @@ def unscaled() -> str:
     return str(refusal.value)
 
 
-def test_a_loss_that_was_not_scaled_is_not_stepped_with(world: MakeWorld) -> None:
+def test_a_loss_that_was_not_scaled_is_not_stepped_with(world: MakePool) -> None:
     assert all("accelerator.backward(loss), not loss.backward()" in said for said in world(1).run(unscaled))
 
 
@@ -163,5 +163,5 @@ def triggering() -> str:
     return str(refusal.value)
 
 
-def test_unused_parameters_are_not_looked_for_in_a_forward_that_did_not_look(world: MakeWorld) -> None:
+def test_unused_parameters_are_not_looked_for_in_a_forward_that_did_not_look(world: MakePool) -> None:
     assert all("leave the option out" in said for said in world(2).run(triggering))

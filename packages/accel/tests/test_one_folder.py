@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from accel import Accelerator
 from accel_checkpoint import CheckpointError
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 from torch import nn
 
 
@@ -19,7 +19,7 @@ def saved(folders: list[str]) -> str:
         return str(error)
 
 
-def test_unlike_folders_are_refused_on_all_ranks_with_what_each_asked(world: MakeWorld, tmp_path: Path) -> None:
+def test_unlike_folders_are_refused_on_all_ranks_with_what_each_asked(world: MakePool, tmp_path: Path) -> None:
     folders = [f"{tmp_path}/a", f"{tmp_path}/b", f"{tmp_path}/a"]
     rows = "".join(f"\n  rank {rank}: {folder}" for rank, folder in enumerate(folders))
     text = f"no checkpoint was written: save_state was asked for different folders{rows}\ngive every rank the same"
@@ -28,7 +28,7 @@ def test_unlike_folders_are_refused_on_all_ranks_with_what_each_asked(world: Mak
 
 
 @pytest.mark.parametrize("ending", ["", "/"])
-def test_one_folder_may_be_written_in_two_ways(ending: str, world: MakeWorld, tmp_path: Path) -> None:
+def test_one_folder_may_be_written_in_two_ways(ending: str, world: MakePool, tmp_path: Path) -> None:
     folder = f"{tmp_path}/a"
     asked = [folder, os.path.relpath(folder) + ending]
     assert world(2).run(saved, asked) == [folder] * 2

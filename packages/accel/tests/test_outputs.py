@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from accel import Accelerator, AutocastKwargs
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 from torch import Tensor, nn
 
 ROWS, CLASSES = 2048, 8192
@@ -43,7 +43,7 @@ def outputs(keep: bool, precision: str) -> tuple[torch.dtype, bool]:
     ],
 )
 def test_outputs_have_the_dtype_that_was_asked_for(
-    world: MakeWorld, precision: str, keep: bool, dtype: torch.dtype, same: bool, size: int
+    world: MakePool, precision: str, keep: bool, dtype: torch.dtype, same: bool, size: int
 ) -> None:
     """T38, S68: what is kept is the very tensor, so its memory is not doubled."""
     assert world(size).run(outputs, keep, precision) == [(dtype, same)] * size

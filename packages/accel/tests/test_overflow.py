@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from accel import Accelerator, GradScalerKwargs
-from accel_testing import MakeWorld, Mlp, assert_same_numbers
+from accel_testing import MakePool, Mlp, assert_same_numbers
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import LambdaLR
@@ -140,7 +140,7 @@ def overflowing(every: int, ranks: tuple[int, ...]) -> Trace:
 @pytest.mark.parametrize("every", [1, 4])
 @pytest.mark.parametrize(("size", "ranks"), [(1, (0,)), (2, (0,)), (2, (1,)), (2, (0, 1))])
 def test_exactly_the_steps_that_overflowed_are_skipped(
-    world: MakeWorld, size: int, ranks: tuple[int, ...], every: int
+    world: MakePool, size: int, ranks: tuple[int, ...], every: int
 ) -> None:
     """A3: on both processes although one overflows, and although it is the first of four micro-batches."""
     expected = plain(size, every, OVERFLOWS)
@@ -158,7 +158,7 @@ def test_exactly_the_steps_that_overflowed_are_skipped(
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_the_norm_is_that_of_the_unscaled_gradients(world: MakeWorld, size: int) -> None:
+def test_the_norm_is_that_of_the_unscaled_gradients(world: MakePool, size: int) -> None:
     """S73: torch's, within 1e-6, and the same number on both processes; no number where the step overflowed."""
     expected = plain(size, 4, OVERFLOWS)["norms"]
     for found in world(size).run(overflowing, 4, (size - 1,)):
@@ -168,7 +168,7 @@ def test_the_norm_is_that_of_the_unscaled_gradients(world: MakeWorld, size: int)
                 assert norm == pytest.approx(torchs, rel=1e-6)
 
 
-def test_both_processes_are_told_the_same_norm(world: MakeWorld) -> None:
+def test_both_processes_are_told_the_same_norm(world: MakePool) -> None:
     one, other = world(2).run(overflowing, 1, (1,))
     finite = [step for step in range(STEPS) if step not in OVERFLOWS]
     assert [one["norms"][step] for step in finite] == [other["norms"][step] for step in finite]
@@ -190,7 +190,7 @@ def resumed(every: int) -> tuple[Trace, list[Trace]]:
 
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("every", [1, 4])
-def test_a_resumed_run_goes_on_with_the_same_scale(world: MakeWorld, size: int, every: int) -> None:
+def test_a_resumed_run_goes_on_with_the_same_scale(world: MakePool, size: int, every: int) -> None:
     """A3: from any step, also one that was skipped: scale, rates and weights bit by bit those of the unbroken run."""
     for unbroken, later in world(size).run(resumed, every):
         assert unbroken["scales"] == SCALES
@@ -265,7 +265,7 @@ def two_prepared() -> tuple[list[float], list[Any], list[list[float]], list[list
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_of_two_optimizers_the_one_that_overflowed_is_skipped(world: MakeWorld, size: int) -> None:
+def test_of_two_optimizers_the_one_that_overflowed_is_skipped(world: MakePool, size: int) -> None:
     """S74: the other one steps, and the scale, which they share, halves once."""
     expected = two_plain(size)
     assert expected[0] == [1024.0, 512.0, 256.0, 256.0, 512.0, 512.0]
@@ -294,7 +294,7 @@ def left_out(clip_first: bool) -> tuple[dict[str, Tensor], float]:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_gradients_that_were_unscaled_and_thrown_away_are_forgotten(world: MakeWorld, size: int) -> None:
+def test_gradients_that_were_unscaled_and_thrown_away_are_forgotten(world: MakePool, size: int) -> None:
     """S74: a loop that clips and then makes no step goes on as one that neither clips nor steps."""
     running = world(size)
     for (clipped, scale), (plainly, _) in zip(running.run(left_out, True), running.run(left_out, False), strict=True):
@@ -316,7 +316,7 @@ def tiny_and_large() -> tuple[bool, float]:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_small_gradients_survive(world: MakeWorld, size: int) -> None:
+def test_small_gradients_survive(world: MakePool, size: int) -> None:
     """S69."""
     for skipped, gradient in world(size).run(tiny_and_large):
         assert not skipped

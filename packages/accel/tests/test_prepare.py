@@ -11,7 +11,7 @@ from accel.data_loader import DataLoaderShard
 from accel.optimizer import AcceleratedOptimizer
 from accel.scheduler import AcceleratedScheduler
 from accel_state.devices.cpu import Cpu
-from accel_testing import MakeWorld, Mlp, RangeDataset, RankFailure
+from accel_testing import MakePool, Mlp, RangeDataset, RankFailure
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, AdamW
@@ -40,7 +40,7 @@ def any_order() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_objects_come_back_in_the_order_given(world: MakeWorld, size: int) -> None:
+def test_objects_come_back_in_the_order_given(world: MakePool, size: int) -> None:
     """S30, S32, S38, S42: each kind in its wrapper; DDP around the model when there are two processes."""
     world(size).run(any_order)
 
@@ -52,7 +52,7 @@ def others_untouched() -> None:
     assert accelerator.prepare(thing) is thing
 
 
-def test_what_is_none_of_torch_classes_comes_back_as_it_is(world: MakeWorld) -> None:
+def test_what_is_none_of_torch_classes_comes_back_as_it_is(world: MakePool) -> None:
     """S33."""
     world(1).run(others_untouched)
 
@@ -66,7 +66,7 @@ def several_of_each() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_several_models_optimizers_and_loaders_in_one_call(world: MakeWorld, size: int) -> None:
+def test_several_models_optimizers_and_loaders_in_one_call(world: MakePool, size: int) -> None:
     """S34."""
     world(size).run(several_of_each)
 
@@ -89,7 +89,7 @@ def one_after_another() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_objects_may_be_prepared_one_by_one_and_twice(world: MakeWorld, size: int) -> None:
+def test_objects_may_be_prepared_one_by_one_and_twice(world: MakePool, size: int) -> None:
     """S35, S36, S37: a loader alone; a second time gives the same object."""
     world(size).run(one_after_another)
 
@@ -106,7 +106,7 @@ def unwrapped() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_the_original_model_can_be_had_back(world: MakeWorld, size: int) -> None:
+def test_the_original_model_can_be_had_back(world: MakePool, size: int) -> None:
     """S39."""
     world(size).run(unwrapped)
 
@@ -133,7 +133,7 @@ def placed_or_not(placement: bool) -> tuple[list[torch.device], torch.device | N
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_placement_can_be_switched_off(world: MakeWorld, size: int) -> None:
+def test_placement_can_be_switched_off(world: MakePool, size: int) -> None:
     """S16, S17, S18, S22: models and batches go to the device, and nothing moves without placement."""
     cpu = torch.device("cpu")
     assert world(size).run(placed_or_not, True) == [([cpu], cpu)] * size
@@ -151,7 +151,7 @@ def prepared_again() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_a_model_is_wrapped_once_whoever_prepared_it(world: MakeWorld, size: int) -> None:
+def test_a_model_is_wrapped_once_whoever_prepared_it(world: MakePool, size: int) -> None:
     world(size).run(prepared_again)
 
 
@@ -170,7 +170,7 @@ def compiled(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_a_compiled_model_keeps_the_names_of_its_weights(world: MakeWorld, size: int, tmp_path: Path) -> None:
+def test_a_compiled_model_keeps_the_names_of_its_weights(world: MakePool, size: int, tmp_path: Path) -> None:
     """S39, S88."""
     assert world(size).run(compiled, tmp_path) == [sorted(Mlp().state_dict())] * size
 
@@ -184,7 +184,7 @@ def apart() -> None:
     accelerator.prepare(second, SGD([nn.Parameter(torch.zeros(4))], lr=0.1))
 
 
-def test_twin_models_may_be_prepared_apart_from_their_optimizers(world: MakeWorld) -> None:
+def test_twin_models_may_be_prepared_apart_from_their_optimizers(world: MakePool) -> None:
     """S34, S35."""
     world(1).run(apart)
 
@@ -202,7 +202,7 @@ def on_the_device(kind: str) -> None:
     assert {batch.device.type for batch in loader} == {kind}
 
 
-def test_model_state_and_batches_are_on_the_device(world: MakeWorld, device: torch.device) -> None:
+def test_model_state_and_batches_are_on_the_device(world: MakePool, device: torch.device) -> None:
     """S17, S41, S53, S119: on the CPU by default, on a GPU with --device=cuda."""
     world(1).run(on_the_device, device.type)
 
@@ -235,7 +235,7 @@ def move_makes_new_parameters() -> None:
         torch.__future__.set_overwrite_module_params_on_conversion(False)
 
 
-def test_ties_and_optimizers_follow_parameters_that_a_move_replaces(world: MakeWorld) -> None:
+def test_ties_and_optimizers_follow_parameters_that_a_move_replaces(world: MakePool) -> None:
     """S118, S119: what XLA needs."""
     world(1).run(move_makes_new_parameters)
 
@@ -252,7 +252,7 @@ def stale_optimizer() -> None:
         torch.__future__.set_overwrite_module_params_on_conversion(False)
 
 
-def test_an_optimizer_made_before_the_move_is_refused(world: MakeWorld) -> None:
+def test_an_optimizer_made_before_the_move_is_refused(world: MakePool) -> None:
     """S21."""
     with pytest.raises(RankFailure, match=r"Create the optimizer after\s+model\.to\(accelerator\.device\)"):
         world(1).run(stale_optimizer)
@@ -294,7 +294,7 @@ def rank_outside() -> None:
         (rank_outside, 1, r"rank 5 of a world of 1: expected 0 to 0"),
     ],
 )
-def test_what_cannot_be_prepared_is_refused_in_words(world: MakeWorld, function: Any, size: int, text: str) -> None:
+def test_what_cannot_be_prepared_is_refused_in_words(world: MakePool, function: Any, size: int, text: str) -> None:
     with pytest.raises(RankFailure, match=text):
         world(size).run(function)
 
@@ -308,7 +308,7 @@ def chosen() -> None:
     assert isinstance(accelerator.prepare(Mlp()), DistributedDataParallel)
 
 
-def test_a_strategy_can_be_chosen_and_is_checked(world: MakeWorld) -> None:
+def test_a_strategy_can_be_chosen_and_is_checked(world: MakePool) -> None:
     world(2).run(chosen)
     with pytest.raises(RankFailure, match=r"strategy single with precision no on cpu: one process is all it knows"):
         world(2).run(needs_ddp)
@@ -328,7 +328,7 @@ def detected() -> tuple[str, int, int, int]:
     )
 
 
-def test_constructing_initialises_everything(world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_constructing_initialises_everything(world: MakePool, monkeypatch: pytest.MonkeyPatch) -> None:
     """S4, S8, S25: the environment is detected, and a process group is open when there are two processes."""
     assert world(2).run(detected) == [("cpu", 2, 0, 0), ("cpu", 2, 1, 1)]
     assert world(1, join=False).run(detected) == [("cpu", 1, 0, 0)]
@@ -341,7 +341,7 @@ def nothing_prepared() -> None:
         accelerator.backward(model(torch.ones(2, 8)).sum())
 
 
-def test_a_model_that_was_not_prepared_is_pointed_out(world: MakeWorld) -> None:
+def test_a_model_that_was_not_prepared_is_pointed_out(world: MakePool) -> None:
     """Each process would train a model of its own, without a word."""
     for size, times in ((1, 0), (2, 1)):
         running = world(size)
@@ -359,6 +359,6 @@ def steps_told_to_the_device() -> list[bool]:
     return told
 
 
-def test_the_device_is_told_of_each_step(world: MakeWorld) -> None:
+def test_the_device_is_told_of_each_step(world: MakePool) -> None:
     """S4: what XLA needs to run the step."""
     assert world(1).run(steps_told_to_the_device) == [[True]]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from accel import Accelerator, AcceleratorState
 from accel.utils import load_checkpoint_in_model, set_seed, synchronize_rng_states
-from accel_testing import MakeWorld, Mlp, RangeDataset
+from accel_testing import MakePool, Mlp, RangeDataset
 from torch.optim import SGD
 from torch.utils.data import DataLoader
 
@@ -29,7 +29,7 @@ def evaluated(samples: int, batch: int) -> tuple[list[int], list[int], list[dict
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize(("samples", "batch"), [(10, 2), (9, 4), (1, 3), (12, 2)])
-def test_evaluation_gives_back_the_dataset(world: MakeWorld, size: int, samples: int, batch: int) -> None:
+def test_evaluation_gives_back_the_dataset(world: MakePool, size: int, samples: int, batch: int) -> None:
     """S57, S58, S77, S78, S79, S81: gather_for_metrics is exact; gather and a cut at len(dataset) is too."""
     for pairs, gathered, objects in world(size).run(evaluated, samples, batch):
         assert len(pairs) == samples
@@ -50,7 +50,7 @@ def by_hand() -> list[int]:
     return seen
 
 
-def test_evaluation_works_without_preparing_the_loader_and_on_one_process_only(world: MakeWorld) -> None:
+def test_evaluation_works_without_preparing_the_loader_and_on_one_process_only(world: MakePool) -> None:
     """S20, S75, S76: plain loaders see everything on each rank; a block for the main process runs once."""
     assert world(2).run(by_hand) == [[0, 1, 2, 3, 4, 5, 100], [0, 1, 2, 3, 4, 5]]
 
@@ -62,7 +62,7 @@ def ragged() -> tuple[list[int], list[int]]:
     return list(padded.shape), list(accelerator.gather(padded).shape)
 
 
-def test_ragged_results_are_padded_then_gathered(world: MakeWorld) -> None:
+def test_ragged_results_are_padded_then_gathered(world: MakePool) -> None:
     """S80."""
     assert world(2).run(ragged) == [([2, 5], [4, 5])] * 2
 
@@ -78,7 +78,7 @@ def views() -> None:
     accelerator.wait_for_everyone()
 
 
-def test_every_view_agrees_and_one_process_prints(world: MakeWorld) -> None:
+def test_every_view_agrees_and_one_process_prints(world: MakePool) -> None:
     """S6, S83, S85, S86, S120."""
     running = world(2)
     running.run(views)
@@ -97,7 +97,7 @@ def random_numbers() -> tuple[list[float], list[float]]:
     return apart, together + torch.rand(1, generator=generator).tolist()
 
 
-def test_random_numbers_are_apart_until_they_are_synchronised(world: MakeWorld) -> None:
+def test_random_numbers_are_apart_until_they_are_synchronised(world: MakePool) -> None:
     """S29, S122, S125: rng_types of the Accelerator, and the public function."""
     (apart_0, together_0), (apart_1, together_1) = world(2).run(random_numbers)
     assert apart_0 != apart_1
@@ -131,7 +131,7 @@ def saved(folder: Path, shards: str, safe: bool) -> tuple[str | None, bool]:
     ],
 )
 def test_a_saved_model_loads_into_the_plain_one(
-    world: MakeWorld, tmp_path: Path, shards: str, safe: bool, name: str
+    world: MakePool, tmp_path: Path, shards: str, safe: bool, name: str
 ) -> None:
     """S88, S89, S90, S91, S95: every format, from two processes into an unwrapped model on its device."""
     assert world(2).run(saved, tmp_path, shards, safe) == [(name, True), (None, True)]
@@ -146,7 +146,7 @@ def freed() -> tuple[Any, ...]:
     return model, loader
 
 
-def test_freed_objects_are_forgotten(world: MakeWorld) -> None:
+def test_freed_objects_are_forgotten(world: MakePool) -> None:
     assert world(1).run(freed) == [(None, None)]
 
 
@@ -157,6 +157,6 @@ def saved_object(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_an_object_is_saved_once(world: MakeWorld, tmp_path: Path) -> None:
+def test_an_object_is_saved_once(world: MakePool, tmp_path: Path) -> None:
     """S12: what scripts pass as save_function."""
     assert world(2).run(saved_object, tmp_path) == [["0.pt"]] * 2

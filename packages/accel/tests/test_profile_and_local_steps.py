@@ -10,7 +10,7 @@ from accel import (
     LocalSGD,
     ProfileKwargs,
 )
-from accel_testing import MakeWorld, Mlp, assert_same_numbers
+from accel_testing import MakePool, Mlp, assert_same_numbers
 from torch import Tensor, nn
 from torch.optim import SGD
 
@@ -38,7 +38,7 @@ def triggers() -> list[bool]:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_a_trigger_of_one_process_is_seen_by_all_once(world: MakeWorld, size: int) -> None:
+def test_a_trigger_of_one_process_is_seen_by_all_once(world: MakePool, size: int) -> None:
     """S106: for a loop that has to end on all processes when it ends on one."""
     assert world(size).run(triggers) == [[False, True, False, True, False]] * size
 
@@ -72,7 +72,7 @@ def profiled(folder: Path) -> tuple[list[int], str]:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_each_process_writes_a_trace(world: MakeWorld, tmp_path: Path, size: int) -> None:
+def test_each_process_writes_a_trace(world: MakePool, tmp_path: Path, size: int) -> None:
     """S107: the handler of the Accelerator, or one of the block's own; activities that torch lacks are refused."""
     for ready, said in world(size).run(profiled, tmp_path):
         assert ready == [3]
@@ -145,14 +145,14 @@ def local_plain(every: int, accumulation: int, ranks: int) -> list[list[Weights]
 
 @pytest.mark.parametrize("accumulation", [1, 2])
 @pytest.mark.parametrize("every", [1, 3, 100])
-def test_local_steps_meet_when_they_are_due(world: MakeWorld, every: int, accumulation: int) -> None:
+def test_local_steps_meet_when_they_are_due(world: MakePool, every: int, accumulation: int) -> None:
     """S100: every k steps, and at the end of the block, whatever is left then."""
     found = world(2).run(local, every, True, accumulation)
     assert_same_numbers(found, local_plain(every, accumulation, 2), atol=1e-12)
     assert_same_numbers(found[0][-1], found[1][-1], atol=0)
 
 
-def test_local_steps_may_be_switched_off(world: MakeWorld) -> None:
+def test_local_steps_may_be_switched_off(world: MakePool) -> None:
     """S100: in one process there is nobody to meet; switched off, gradients travel with each step."""
     assert_same_numbers(world(1).run(local, 3, True, 1), local_plain(0, 1, 1), atol=1e-12)
     one, other = world(2).run(local, 3, False, 1)

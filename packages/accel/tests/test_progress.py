@@ -7,7 +7,7 @@ import accel
 import accel.utils
 import pytest
 from accel import PartialState
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 
 
 def bars() -> tuple[bool, bool, bool, list[int]]:
@@ -18,7 +18,7 @@ def bars() -> tuple[bool, bool, bool, list[int]]:
     return shown.disable, everywhere.disable, never.disable, list(shown)
 
 
-def test_one_process_shows_the_bar(world: MakeWorld) -> None:
+def test_one_process_shows_the_bar(world: MakePool) -> None:
     assert world(1).run(bars) == [(False, False, True, [0, 1, 2])]
     assert world(2).run(bars) == [(False, False, True, [0, 1, 2]), (True, False, True, [0, 1, 2])]
 
@@ -31,7 +31,7 @@ def printed() -> str:
     return file.getvalue()
 
 
-def test_the_bar_says_what_tqdm_says(world: MakeWorld) -> None:
+def test_the_bar_says_what_tqdm_says(world: MakePool) -> None:
     first, second = world(2).run(printed)
     assert "two steps: 100%" in first
     assert second == ""

@@ -13,7 +13,7 @@ from accel_checkpoint import CheckpointError, is_whole
 from accel_checkpoint.filesystem import Filesystem
 from accel_checkpoint.hidden_folder import hidden_path
 from accel_state import release
-from accel_testing import MakeWorld, RankFailure
+from accel_testing import MakePool, RankFailure
 from torch import nn
 
 
@@ -298,7 +298,7 @@ def on_each_node(folder: str) -> tuple[bool, str]:
     return bool(accelerator.is_local_main_process), accelerator.save_state().name
 
 
-def test_one_machine_writes_one_checkpoint_also_when_each_does(world: MakeWorld, tmp_path: Path) -> None:
+def test_one_machine_writes_one_checkpoint_also_when_each_does(world: MakePool, tmp_path: Path) -> None:
     assert world(2).run(on_each_node, str(tmp_path)) == [(True, "checkpoint_0"), (False, "checkpoint_0")]
     assert names(tmp_path) == ["checkpoint_0"]
 
@@ -307,7 +307,7 @@ def without_a_folder() -> None:
     Accelerator(cpu=True).load_state()
 
 
-def test_all_ranks_hear_what_the_main_process_misses(world: MakeWorld) -> None:
+def test_all_ranks_hear_what_the_main_process_misses(world: MakePool) -> None:
     with pytest.raises(RankFailure) as failure:
         world(2).run(without_a_folder)
     assert len({str(error) for error in failure.value.errors.values()}) == 1

@@ -12,7 +12,7 @@ from accel.utils import ProjectConfiguration
 from accel.written import Found
 from accel_checkpoint import CheckpointError
 from accel_state import release
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 from torch import nn
 
 
@@ -167,7 +167,7 @@ def _no_memory(*arguments: Any, **settings: Any) -> None:
     raise MemoryError("64 GB")
 
 
-def test_a_rank_that_has_no_memory_for_a_load_is_named_on_all(world: MakeWorld, tmp_path: Path) -> None:
+def test_a_rank_that_has_no_memory_for_a_load_is_named_on_all(world: MakePool, tmp_path: Path) -> None:
     for said in world(2).run(full, str(tmp_path / "state")):
         assert "rank 1" in said
         assert "MemoryError: 64 GB" in said
@@ -188,5 +188,5 @@ def _no_permission(folder: Path) -> int:
     raise PermissionError(13, "Permission denied", str(folder))
 
 
-def test_a_folder_that_the_main_process_cannot_read_is_told_to_all(world: MakeWorld, tmp_path: Path) -> None:
+def test_a_folder_that_the_main_process_cannot_read_is_told_to_all(world: MakePool, tmp_path: Path) -> None:
     assert all("Permission denied" in said for said in world(2).run(unreadable, str(tmp_path)))

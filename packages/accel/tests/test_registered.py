@@ -11,7 +11,7 @@ import pytest
 import torch
 from accel import Accelerator
 from accel_checkpoint import CheckpointError, read_manifest, verify
-from accel_testing import MakeWorld, RankFailure
+from accel_testing import MakePool, RankFailure
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim import SGD
@@ -194,7 +194,7 @@ def with_hooks(folder: str) -> list[float]:
     return before + [one.weight.sum().item() for one in models]
 
 
-def test_hooks_that_save_and_load_models_by_themselves(world: MakeWorld, tmp_path: Path) -> None:
+def test_hooks_that_save_and_load_models_by_themselves(world: MakePool, tmp_path: Path) -> None:
     """As in scripts of diffusers; what they write is part of the checkpoint, and verified."""
     folder = tmp_path / "saved"
     for found in world(2).run(with_hooks, str(folder)):
@@ -269,7 +269,7 @@ def broken(folder: str, what: str, rank: int) -> None:
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("what", ["save", "load"])
 def test_a_hook_that_fails_on_one_rank_is_an_error_on_all(
-    what: str, rank: int, world: MakeWorld, tmp_path: Path
+    what: str, rank: int, world: MakePool, tmp_path: Path
 ) -> None:
     folder = tmp_path / "saved"
     with pytest.raises(RankFailure) as failure:
@@ -281,7 +281,7 @@ def test_a_hook_that_fails_on_one_rank_is_an_error_on_all(
 
 
 @pytest.mark.parametrize(("what", "said"), [("link", "linked"), ("same name", "model.safetensors")])
-def test_what_a_hook_may_not_write_is_named(what: str, said: str, world: MakeWorld, tmp_path: Path) -> None:
+def test_what_a_hook_may_not_write_is_named(what: str, said: str, world: MakePool, tmp_path: Path) -> None:
     """A link, and a file in the place of one of the checkpoint."""
     with pytest.raises(RankFailure) as failure:
         world(2).run(broken, str(tmp_path / "saved"), what, 0)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from accel import Accelerator, DataLoaderConfiguration
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, TensorDataset
 
 ROWS = 4
@@ -62,7 +62,7 @@ def evaluated(kind: str, ending: str, dispatch: bool | None) -> list[int]:
 @pytest.mark.parametrize(("ending", "dispatch"), [("pad", None), ("exact", None), ("pad", False), ("exact", False)])
 @pytest.mark.parametrize("kind", LOADERS)
 def test_a_loss_that_is_repeated_counts_once_for_each_sample(
-    kind: str, ending: str, dispatch: bool | None, size: int, world: MakeWorld
+    kind: str, ending: str, dispatch: bool | None, size: int, world: MakePool
 ) -> None:
     """Feature row S79."""
     assert world(size).run(evaluated, kind, ending, dispatch) == [[8, 10, 13]] * size

@@ -12,7 +12,7 @@ import torch
 from accel import Accelerator
 from accel_checkpoint import CheckpointError, Snapshot, encode, read_manifest
 from accel_checkpoint.filesystem import Filesystem
-from accel_testing import MakeWorld, RankFailure
+from accel_testing import MakePool, RankFailure
 from safetensors.torch import load_file
 from torch import nn
 from torch.optim import AdamW
@@ -59,7 +59,7 @@ def of_two_ranks(folder: str) -> None:
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_weights_open_with_safetensors_alone_and_tied_ones_are_stored_once(
-    size: int, world: MakeWorld, tmp_path: Path
+    size: int, world: MakePool, tmp_path: Path
 ) -> None:
     """T17: names are those of the model, without a prefix."""
     folder = tmp_path / "saved"
@@ -174,7 +174,7 @@ def of_an_odd_buffer(folder: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["complex128", "sparse"])
-def test_a_buffer_that_no_file_can_hold_is_named(kind: str, world: MakeWorld, tmp_path: Path) -> None:
+def test_a_buffer_that_no_file_can_hold_is_named(kind: str, world: MakePool, tmp_path: Path) -> None:
     """Nothing is left of the save, and all ranks say the same."""
     with pytest.raises(RankFailure) as failure:
         world(2).run(of_an_odd_buffer, str(tmp_path / "saved"), kind)

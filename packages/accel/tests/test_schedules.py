@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from accel import Accelerator, GradScalerKwargs
-from accel_testing import MakeWorld, RankFailure
+from accel_testing import MakePool, RankFailure
 from torch import nn
 from torch.optim import SGD
 from torch.optim import lr_scheduler as schedulers
@@ -102,7 +102,7 @@ def once_per_step(every: int) -> dict[str, list[list[float]]]:
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_the_rate_at_a_step_is_the_same_on_any_number_of_processes(world: MakeWorld, size: int) -> None:
+def test_the_rate_at_a_step_is_the_same_on_any_number_of_processes(world: MakePool, size: int) -> None:
     """T8, decision 11: with scheduler_once_per_step, and with split_batches, one optimizer step is one call."""
     expected = {name: [plain(name, STEPS)[1:]] * 3 for name in MAKERS}
     running = world(size)
@@ -123,7 +123,7 @@ def by_default(every: int) -> dict[str, list[list[float]]]:
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_by_default_the_rate_is_that_of_all_processes_steps(world: MakeWorld, size: int) -> None:
+def test_by_default_the_rate_is_that_of_all_processes_steps(world: MakePool, size: int) -> None:
     """T8, decision 11: after step k of N processes the plain schedule after k x N; not beyond the end of a cycle."""
     expected = {name: [plain(name, STEPS * size)[size::size]] * 2 for name in COUNTING}
     expected["plateau"] = [plain("plateau", STEPS)[1:]] * 2
@@ -143,7 +143,7 @@ def in_every_call(every: int) -> dict[str, list[float]]:
 
 @pytest.mark.parametrize("every", [1, 4])
 @pytest.mark.parametrize("size", [1, 2])
-def test_without_the_optimizer_each_call_is_a_step(world: MakeWorld, size: int, every: int) -> None:
+def test_without_the_optimizer_each_call_is_a_step(world: MakePool, size: int, every: int) -> None:
     """S61: step_scheduler_with_optimizer=False leaves the scheduler to the loop."""
     steps = min(STEPS, TOTAL // every)
     expected = {name: plain(name, steps * every)[every::every] for name in COUNTING}
@@ -176,7 +176,7 @@ def in_fp16(with_optimizer: bool) -> list[float]:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_a_schedule_holds_still_after_a_skipped_step_unless_it_is_the_loops(world: MakeWorld, size: int) -> None:
+def test_a_schedule_holds_still_after_a_skipped_step_unless_it_is_the_loops(world: MakePool, size: int) -> None:
     """T8: skipped steps do not advance it; a schedule that does not follow the optimizer advances all the same."""
     running = world(size)
     assert running.run(in_fp16, True) == [[1 / 2, 1 / 2, 1 / 2, 1 / 3]] * size
@@ -198,7 +198,7 @@ def resumed(every: int, once: bool) -> dict[str, list[list[float]]]:
 
 @pytest.mark.parametrize("once", [True, False])
 @pytest.mark.parametrize(("size", "every"), [(1, 1), (2, 1), (2, 4)])
-def test_a_resumed_schedule_goes_on(world: MakeWorld, size: int, every: int, once: bool) -> None:
+def test_a_resumed_schedule_goes_on(world: MakePool, size: int, every: int, once: bool) -> None:
     """T8: after load_state_dict the rates are those of the unbroken run."""
     counted = 1 if once else size
     for found in world(size).run(resumed, every, once):
@@ -222,7 +222,7 @@ def plateau(every: int, settings: dict[str, Any]) -> list[float]:
     return rates
 
 
-def test_a_plateau_is_counted_once_in_each_call(world: MakeWorld) -> None:
+def test_a_plateau_is_counted_once_in_each_call(world: MakePool) -> None:
     """T8, decision 11: it counts evaluations, on two processes as on one, whatever the rule is for others."""
     running, expected = world(2), [plain("plateau", len(LOSSES))[1:]] * 2
     for name in ("", "scheduler_once_per_step", "split_batches"):
@@ -231,7 +231,7 @@ def test_a_plateau_is_counted_once_in_each_call(world: MakeWorld) -> None:
     assert running.run(plateau, 4, {"step_scheduler_with_optimizer": False}) == expected
 
 
-def test_a_schedule_without_its_optimizer_is_refused(world: MakeWorld) -> None:
+def test_a_schedule_without_its_optimizer_is_refused(world: MakePool) -> None:
     """A7."""
     with pytest.raises(RankFailure, match="StepLR belongs to an optimizer that is not prepared; pass the optimizer to"):
         world(1).run(orphan)
@@ -272,7 +272,7 @@ def modes() -> tuple[list[str], bool]:
     return inner.modes, optimizer is not inner
 
 
-def test_a_schedule_free_optimizer_is_told_its_mode(world: MakeWorld) -> None:
+def test_a_schedule_free_optimizer_is_told_its_mode(world: MakePool) -> None:
     """S62: and one that has no modes is left alone."""
     assert world(2).run(modes) == [(["train", "eval"], True)] * 2
 
@@ -300,6 +300,6 @@ def two_schedules() -> list[tuple[float, float]]:
     return rates
 
 
-def test_each_schedule_follows_its_own_optimizer(world: MakeWorld) -> None:
+def test_each_schedule_follows_its_own_optimizer(world: MakePool) -> None:
     """S62: several of them, chained ones too, passed in any order."""
     assert world(1).run(two_schedules) == [[(0.25, 1.0), (0.25, 0.1), (0.125, 0.1)]]

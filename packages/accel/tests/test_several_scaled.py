@@ -4,7 +4,7 @@ import pytest
 import torch
 from accel import Accelerator, DistributedDataParallelKwargs, GradScalerKwargs, LocalSGD
 from accel_amp import LossScaler
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 from torch import nn
 from torch.optim import SGD
 
@@ -44,7 +44,7 @@ def in_turns(overflow: bool) -> tuple[float, float, float]:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_the_scale_of_a_window_is_that_of_all_its_gradients(world: MakeWorld, size: int) -> None:
+def test_the_scale_of_a_window_is_that_of_all_its_gradients(world: MakePool, size: int) -> None:
     """A3: it neither falls nor grows between two optimizers of one window."""
     assert world(size).run(in_turns, False) == [(0.0, 0.0, 2048.0)] * size
     assert world(size).run(in_turns, True) == [(1.0, 0.0, 512.0)] * size
@@ -69,7 +69,7 @@ def clipped(every: int) -> tuple[list[float], list[float]]:
 
 
 @pytest.mark.parametrize("every", [2, 3])
-def test_clipping_one_model_leaves_the_gradients_of_another_scaled(world: MakeWorld, every: int) -> None:
+def test_clipping_one_model_leaves_the_gradients_of_another_scaled(world: MakePool, every: int) -> None:
     """S73, A3."""
     for norms, weights in world(2).run(clipped, every):
         assert norms == pytest.approx([1.0, 1.0], rel=1e-3)
@@ -97,7 +97,7 @@ def failed() -> list[float]:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_a_micro_batch_that_fails_takes_its_window_with_it(world: MakeWorld, size: int) -> None:
+def test_a_micro_batch_that_fails_takes_its_window_with_it(world: MakePool, size: int) -> None:
     assert world(size).run(failed) == [[1.0, 1.0]] * size
 
 
@@ -108,7 +108,7 @@ def static() -> str:
     return str(refusal.value)
 
 
-def test_a_static_graph_and_accumulation_are_refused_together(world: MakeWorld) -> None:
+def test_a_static_graph_and_accumulation_are_refused_together(world: MakePool) -> None:
     world(1).run(static)
 
 
@@ -137,7 +137,7 @@ def locally() -> tuple[float, float]:
     return accelerator.unwrap_model(model).norm.running_mean.item(), accelerator.scaler.get_scale()
 
 
-def test_local_steps_end_with_one_scale_and_the_mean_of_buffers(world: MakeWorld) -> None:
+def test_local_steps_end_with_one_scale_and_the_mean_of_buffers(world: MakePool) -> None:
     """The running mean of one process is 0.2 and of the other 0.3; one of them had an overflow."""
     for mean, scale in world(2).run(locally):
         assert mean == pytest.approx(0.25)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from accel import Accelerator
-from accel_testing import MakeWorld, Mlp, assert_same_numbers
+from accel_testing import MakePool, Mlp, assert_same_numbers
 from torch import nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import LambdaLR
@@ -55,13 +55,13 @@ def accumulated(steps: int, batch: int, zero_first: bool, clip: float | None) ->
 
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("steps", [1, 2, 4])
-def test_accumulated_steps_equal_those_of_the_large_batch(world: MakeWorld, size: int, steps: int) -> None:
+def test_accumulated_steps_equal_those_of_the_large_batch(world: MakePool, size: int, steps: int) -> None:
     """S63, S96, S99: micro-batches of 2 over steps and processes give what plain PyTorch gives with their sum."""
     for weights in world(size).run(accumulated, steps, 2, False, None):
         assert_same_numbers(weights, plain(2 * steps * size), atol=1e-12)
 
 
-def test_zero_grad_may_come_first_or_last(world: MakeWorld) -> None:
+def test_zero_grad_may_come_first_or_last(world: MakePool) -> None:
     """S65."""
     (first,) = world(1).run(accumulated, 1, 4, True, None)
     (last,) = world(1).run(accumulated, 1, 4, False, None)
@@ -69,7 +69,7 @@ def test_zero_grad_may_come_first_or_last(world: MakeWorld) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_clipping_by_norm_is_that_of_torch(world: MakeWorld, size: int) -> None:
+def test_clipping_by_norm_is_that_of_torch(world: MakePool, size: int) -> None:
     """S73."""
     for weights in world(size).run(accumulated, 2, 2, False, 0.05):
         assert_same_numbers(weights, plain(4 * size, clip=0.05), atol=1e-12)
@@ -104,7 +104,7 @@ def window() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_within_a_window_nothing_steps_and_nothing_travels(world: MakeWorld, size: int) -> None:
+def test_within_a_window_nothing_steps_and_nothing_travels(world: MakePool, size: int) -> None:
     """S97, S98: gradients differ between ranks inside a window and agree at its end; nothing else moves."""
     world(size).run(window)
 
@@ -122,7 +122,7 @@ def end_of_loader(batches: int) -> list[bool]:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_the_last_batch_ends_its_window(world: MakeWorld, size: int) -> None:
+def test_the_last_batch_ends_its_window(world: MakePool, size: int) -> None:
     expected = [False, False, False, True, False, True] * 2
     assert world(size).run(end_of_loader, 6) == [expected] * size
 
@@ -146,7 +146,7 @@ HALF = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("name", HALF)
-def test_the_same_loop_runs_in_every_precision(world: MakeWorld, name: str, size: int) -> None:
+def test_the_same_loop_runs_in_every_precision(world: MakePool, name: str, size: int) -> None:
     """S5, S66, S68, S69: half inside the model and under autocast(), float32 outside."""
     for found in world(size).run(precisions, name):
         assert found == (torch.float32, HALF[name], HALF[name], name, name == "fp16")
@@ -174,7 +174,7 @@ def overflowing() -> tuple[list[bool], list[float], bool]:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_a_step_that_overflowed_is_skipped_and_said_to_be(world: MakeWorld, size: int) -> None:
+def test_a_step_that_overflowed_is_skipped_and_said_to_be(world: MakePool, size: int) -> None:
     """S67, S71, S72, S74: nothing is raised, nothing moves, and an unprepared scheduler can wait."""
     for skipped, rates, kept in world(size).run(overflowing):
         assert skipped == [False, True, True, False]
@@ -196,7 +196,7 @@ def clipped_in_fp16() -> tuple[float, float, float]:
     return float(norm), float(again), largest
 
 
-def test_clipping_sees_unscaled_gradients(world: MakeWorld) -> None:
+def test_clipping_sees_unscaled_gradients(world: MakePool) -> None:
     """S73: under fp16 the norm is that of the unscaled gradients, however often it is asked for."""
     for norm, again, largest in world(2).run(clipped_in_fp16):
         # the gradient is 2/64 in each of the 8 x 4 weights and 4 biases
@@ -231,7 +231,7 @@ def learning_rates(split: bool, once: bool) -> list[float]:
     ],
 )
 def test_a_prepared_scheduler_counts_as_the_rule_says(
-    world: MakeWorld, size: int, split: bool, once: bool, expected: list[float]
+    world: MakePool, size: int, split: bool, once: bool, expected: list[float]
 ) -> None:
     """S61: N times for each optimizer step; once with split batches, or on request; the rule is said once."""
     running = world(size)
@@ -257,7 +257,7 @@ def schedule_after_prepare() -> float:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_a_schedule_made_from_the_prepared_optimizer_ends_on_time(world: MakeWorld, size: int) -> None:
+def test_a_schedule_made_from_the_prepared_optimizer_ends_on_time(world: MakePool, size: int) -> None:
     """S49, S60: len(loader) after prepare counts the steps; the rate is 0 after all of them on each rank."""
     assert world(size).run(schedule_after_prepare) == [0.0] * size
 
@@ -275,6 +275,6 @@ def accelerators_apart() -> None:
         Accelerator(mixed_precision="bf16")
 
 
-def test_two_accelerators_share_the_run_and_nothing_else(world: MakeWorld) -> None:
+def test_two_accelerators_share_the_run_and_nothing_else(world: MakePool) -> None:
     """S28, S120."""
     world(1).run(accelerators_apart)

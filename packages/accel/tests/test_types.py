@@ -4,7 +4,7 @@ from typing import Any, assert_type
 
 import torch
 from accel import Accelerator
-from accel_testing import MakeWorld, Mlp, RangeDataset
+from accel_testing import MakePool, Mlp, RangeDataset
 from torch.optim import SGD
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
@@ -34,7 +34,7 @@ def prepare_in_every_number() -> list[str]:
     return [type(each).__name__ for each in five]
 
 
-def test_what_goes_in_comes_out(world: MakeWorld) -> None:
+def test_what_goes_in_comes_out(world: MakePool) -> None:
     """S30, S31: in the order given; one object by itself."""
     expected = ["AcceleratedOptimizer", "DataLoaderShard", "AcceleratedScheduler", "NoneType"]
     assert world(1).run(prepare_in_every_number) == [["Mlp", *expected]]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from accel import Accelerator, GradientAccumulationPlugin
-from accel_testing import MakeWorld, Mlp, RangeDataset
+from accel_testing import MakePool, Mlp, RangeDataset
 from torch.optim import SGD
 from torch.utils.data import DataLoader, Sampler
 
@@ -45,7 +45,7 @@ def trained() -> tuple[int, list[int], list[torch.Tensor]]:
     return batches, seen, weights
 
 
-def test_seven_batches_beside_six_train_to_the_end(world: MakeWorld) -> None:
+def test_seven_batches_beside_six_train_to_the_end(world: MakePool) -> None:
     """T23: within join_uneven_inputs both ranks end with the same weights, and every batch was trained on once."""
     (seven, zero, weights), (six, one, others) = world(2).run(trained, timeout_s=10)
     assert (seven, six) == (7, 6)
@@ -98,7 +98,7 @@ def by_hand(windows: list[list[list[int]]], world: int) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize(("every", "sizes"), [(2, [4, 2, 1]), (3, [6, 1]), (5, [6, 1])])
 def test_windows_end_on_all_ranks_when_the_data_of_one_of_them_end(
-    every: int, sizes: list[int], world: MakeWorld
+    every: int, sizes: list[int], world: MakePool
 ) -> None:
     """T23: seven batches for two ranks, so four and three; a window has as many micro-batches on each of them."""
     (first, steps, weights), (second, fewer, others) = world(2).run(accumulated, every, timeout_s=20)
@@ -112,7 +112,7 @@ def test_windows_end_on_all_ranks_when_the_data_of_one_of_them_end(
         torch.testing.assert_close(weight, plain)
 
 
-def test_a_window_that_is_dropped_is_dropped_where_the_data_end(world: MakeWorld) -> None:
+def test_a_window_that_is_dropped_is_dropped_where_the_data_end(world: MakePool) -> None:
     (_, steps, weights), (_, fewer, others) = world(2).run(accumulated, 2, "drop", timeout_s=20)
     assert (steps, fewer) == (2, 1)
     for weight, other in zip(weights, others, strict=True):
@@ -141,7 +141,7 @@ def refused(every: int, at_epoch_end: str, late: int) -> str:
     ],
 )
 def test_windows_on_which_ranks_cannot_agree_are_refused(
-    every: int, at_epoch_end: str, late: int, words: str, world: MakeWorld
+    every: int, at_epoch_end: str, late: int, words: str, world: MakePool
 ) -> None:
     for said in world(2).run(refused, every, at_epoch_end, late, timeout_s=20):
         assert re.search(words, said), said

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from accel import Accelerator, GradScalerKwargs
-from accel_testing import MakeWorld, RankFailure, assert_same_numbers
+from accel_testing import MakePool, RankFailure, assert_same_numbers
 from torch import Tensor, nn
 from torch.optim import SGD
 
@@ -77,7 +77,7 @@ def weighted(windows: int, every: int, precision: str, dtype: torch.dtype, as_te
 @pytest.mark.parametrize("every", [1, 4])
 @pytest.mark.parametrize("size", [1, 2])
 def test_weighted_gradients_are_those_of_the_large_batch(
-    world: MakeWorld, size: int, every: int, zero_first: bool
+    world: MakePool, size: int, every: int, zero_first: bool
 ) -> None:
     """T6, float64: within 1e-12, also where zero_grad comes first."""
     gradients, losses = large_batch(3, every * size, torch.float64)
@@ -87,7 +87,7 @@ def test_weighted_gradients_are_those_of_the_large_batch(
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("no", 1e-6), ("bf16", 0.02), ("fp16", 0.003)])
-def test_weights_hold_in_every_precision(world: MakeWorld, precision: str, tolerance: float) -> None:
+def test_weights_hold_in_every_precision(world: MakePool, precision: str, tolerance: float) -> None:
     """T6, float32 within 1e-6; half precision within its own digits, and no step is lost to an overflow."""
     gradients, losses = large_batch(3, 8, torch.float32)
     for found, logged in world(2).run(weighted, 3, 4, precision, torch.float32, False, False):
@@ -150,18 +150,18 @@ def refused(case: str) -> str:
     ],
 )
 @pytest.mark.parametrize("size", [1, 2])
-def test_weights_that_cannot_be_are_refused(world: MakeWorld, size: int, case: str, words: str) -> None:
+def test_weights_that_cannot_be_are_refused(world: MakePool, size: int, case: str, words: str) -> None:
     """A7."""
     for said in world(size).run(refused, case):
         assert words in said
 
 
-def test_weights_on_some_processes_only_are_refused_on_all(world: MakeWorld) -> None:
+def test_weights_on_some_processes_only_are_refused_on_all(world: MakePool) -> None:
     """A7: in words, and not by a hang."""
     assert [("processes 0 gave a weight" in said) for said in world(2).run(refused, "some processes")] == [True, True]
 
 
-def test_a_loss_that_nobody_weighed_is_not_told(world: MakeWorld) -> None:
+def test_a_loss_that_nobody_weighed_is_not_told(world: MakePool) -> None:
     with pytest.raises(RankFailure, match="last_loss is known after"):
         world(1, join=False).run(unweighed)
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from accel import Accelerator, GradientAccumulationPlugin
-from accel_testing import MakeWorld, Mlp, assert_same_numbers
+from accel_testing import MakePool, Mlp, assert_same_numbers
 from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket  # torch.distributed has it too, but its type hints do not
 from torch.futures import Future
@@ -132,7 +132,7 @@ def loop(end: str, evaluation: str, zero_first: bool) -> tuple[list[int], list[W
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("zero_first", [True, False])
 @pytest.mark.parametrize("end", STEPS)
-def test_steps_come_where_they_are_due(world: MakeWorld, end: str, zero_first: bool, size: int) -> None:
+def test_steps_come_where_they_are_due(world: MakePool, end: str, zero_first: bool, size: int) -> None:
     """T24: whatever loops are nested, gradients travel once a step, and what was dropped is not in the next step."""
     expected = plain(WINDOWS[end], size)
     running = world(size)
@@ -177,7 +177,7 @@ def changed(settings: list[tuple[int, int]]) -> tuple[list[int], list[Weights], 
     ],
 )
 def test_the_number_of_steps_may_be_set_at_any_time(
-    world: MakeWorld, settings: list[tuple[int, int]], windows: list[list[int]], size: int
+    world: MakePool, settings: list[tuple[int, int]], windows: list[list[int]], size: int
 ) -> None:
     """T24, S96: each window is the mean of the batches that it had in the end."""
     expected = plain(windows, size)
@@ -205,7 +205,7 @@ def without_a_step(leave_out: tuple[int, ...], set_to_none: bool) -> list[Weight
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_zero_grad_without_a_step_throws_a_window_away(world: MakeWorld, size: int) -> None:
+def test_zero_grad_without_a_step_throws_a_window_away(world: MakePool, size: int) -> None:
     """S97: a loop that finds a loss too large to step with."""
     running = world(size)
     for set_to_none in (True, False):
@@ -237,7 +237,7 @@ def two_without_a_step(set_to_none: bool) -> list[list[Weights]]:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_zero_grad_without_a_step_throws_the_windows_of_two_optimizers_away(world: MakeWorld, size: int) -> None:
+def test_zero_grad_without_a_step_throws_the_windows_of_two_optimizers_away(world: MakePool, size: int) -> None:
     """S97, T40: as with one optimizer."""
     expected = [plain([[4, 5, 6, 7], [8, 9]], size, seed=seed) for seed in (0, 1)]
     running = world(size)
@@ -285,7 +285,7 @@ def two_accelerators(epochs: int, batches: int) -> tuple[list[Weights], list[Wei
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_two_accelerators_accumulate_apart(world: MakeWorld, size: int) -> None:
+def test_two_accelerators_accumulate_apart(world: MakePool, size: int) -> None:
     """T40: two models, two optimizers, different windows in one loop."""
     alone = plain([[batch] for batch in range(8)] * 2, size, batches=8)
     in_threes = plain([[0, 1, 2], [3, 4, 5], [6, 7]] * 2, size, batches=8, seed=1)
@@ -361,7 +361,7 @@ def adversarial(every: int, batches: int) -> tuple[Weights, Weights]:
 
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("every", [1, 2])
-def test_an_adversarial_loop_trains_both_models(world: MakeWorld, every: int, size: int) -> None:
+def test_an_adversarial_loop_trains_both_models(world: MakePool, every: int, size: int) -> None:
     """T40: one Accelerator, two models, two losses and two optimizers in each batch, with a short window at the end."""
     for found in world(size).run(adversarial, every, 5):
         assert_same_numbers(found, adversarial_plain(every, size, 5), atol=1e-9)
@@ -395,6 +395,6 @@ def exchanges_of_weights(every: int, windows: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("every", [1, 4])
-def test_weights_cost_one_small_exchange_a_step(world: MakeWorld, every: int) -> None:
+def test_weights_cost_one_small_exchange_a_step(world: MakePool, every: int) -> None:
     """T6, T24: gradients travel once a step, and two numbers once a step."""
     assert world(2).run(exchanges_of_weights, every, 3) == [(3, 3)] * 2

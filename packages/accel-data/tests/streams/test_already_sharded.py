@@ -13,7 +13,7 @@ from accel_data import ResumeError, prepare_data_loader
 from accel_ops import gather_for_metrics
 from accel_state import AccumulationState
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
@@ -106,7 +106,7 @@ def served(kind: str, lengths: Sequence[int], ending: str, workers: int) -> Foun
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("lengths", [[16, 16], [28, 20], [9, 17], [3, 1]])
-def test_parts_of_unlike_lengths_end_under_every_policy(world: MakeWorld, lengths: list[int], kind: str) -> None:
+def test_parts_of_unlike_lengths_end_under_every_policy(world: MakePool, lengths: list[int], kind: str) -> None:
     """No rank waits for another, and a metric counts each sample once."""
     pair = world(2)
     for ending in ("pad", "exact", "drop", "join"):
@@ -124,7 +124,7 @@ def test_parts_of_unlike_lengths_end_under_every_policy(world: MakeWorld, length
             assert all(sorted(metrics) == everything(lengths) for _, metrics in results)
 
 
-def test_a_part_is_read_by_the_loader_workers_of_its_rank(world: MakeWorld) -> None:
+def test_a_part_is_read_by_the_loader_workers_of_its_rank(world: MakePool) -> None:
     for _, metrics in world(2).run(served, "a part", [28, 20], "pad", 2, timeout_s=20):
         assert sorted(metrics) == everything([28, 20])
 
@@ -148,7 +148,7 @@ def life(kind: str, lengths: Sequence[int], stop: int | None, state: Any) -> tup
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_job_goes_on_from_every_batch_with_its_parts(world: MakeWorld, kind: str) -> None:
+def test_a_job_goes_on_from_every_batch_with_its_parts(world: MakePool, kind: str) -> None:
     """Also after one of the parts has ended; the epoch after it is whole."""
     lengths, pair = [28, 17], world(2)
     for stop in range(1, 8):
@@ -162,7 +162,7 @@ def test_a_job_goes_on_from_every_batch_with_its_parts(world: MakeWorld, kind: s
             assert sorted(following) == everything(lengths), stop
 
 
-def test_parts_of_another_number_of_ranks_are_refused(world: MakeWorld) -> None:
+def test_parts_of_another_number_of_ranks_are_refused(world: MakePool) -> None:
     """What each rank gives depends on how many there are: nothing can go on from elsewhere."""
     _, _, state = world(2).run(life, "a part with a place", [16, 16], 2, None)[0]
     for size in (1, 4):
@@ -186,7 +186,7 @@ def dispatched() -> str:
     return str(error.value)
 
 
-def test_what_one_rank_sends_is_no_part_of_each(world: MakeWorld) -> None:
+def test_what_one_rank_sends_is_no_part_of_each(world: MakePool) -> None:
     for told in world(2).run(dispatched):
         assert "dispatch_batches" in told
 

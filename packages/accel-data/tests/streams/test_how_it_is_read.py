@@ -8,7 +8,7 @@ import pytest
 import torch
 from accel_data import prepare_data_loader
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -95,7 +95,7 @@ STREAMS: dict[str, tuple[Any, int, bool | None, str, str]] = {
 
 
 @pytest.mark.parametrize("kind", STREAMS)
-def test_the_main_process_says_once_how_a_stream_is_read(world: MakeWorld, kind: str) -> None:
+def test_the_main_process_says_once_how_a_stream_is_read(world: MakePool, kind: str) -> None:
     """A way back to rank 0 that the stream did not ask for is a warning."""
     dataset, workers, dispatch, level, way = STREAMS[kind]
     (said, passes), (quiet, others) = world(2).run(served, dataset, workers, dispatch)
@@ -105,14 +105,14 @@ def test_the_main_process_says_once_how_a_stream_is_read(world: MakeWorld, kind:
     assert [sorted(a + b) for a, b in zip(passes, others, strict=True)] == [[*range(N)]] * 2
 
 
-def test_a_fallback_says_how_many_shards_there_are_for_how_many_readers(world: MakeWorld) -> None:
+def test_a_fallback_says_how_many_shards_there_are_for_how_many_readers(world: MakePool) -> None:
     (said, _), _ = world(2).run(served, Files(range(N), 3), 2, None)
     assert "3" in said[0][1]
     assert "4" in said[0][1]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_thirteen_files_are_shared_or_the_fallback_is_told(world: MakeWorld, workers: int) -> None:
+def test_thirteen_files_are_shared_or_the_fallback_is_told(world: MakePool, workers: int) -> None:
     """On two ranks; at most twelve logical shards could be shared equally."""
     (said, passes), (_, others) = world(2).run(served, Files(range(N), 13), workers, None)
     assert [sorted(a + b) for a, b in zip(passes, others, strict=True)] == [[*range(N)]] * 2

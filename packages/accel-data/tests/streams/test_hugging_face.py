@@ -12,7 +12,7 @@ from accel_data import prepare_data_loader
 from accel_ops import gather_for_metrics
 from accel_state import AccumulationState
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 from torch.utils.data import DataLoader
 
 N = 2000
@@ -104,20 +104,20 @@ def epochs(kind: str, folder: str, workers: int) -> list[list[int]]:
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", STREAMS)
-def test_each_sample_is_served_once_in_each_epoch(world: MakeWorld, json_files: str, kind: str, workers: int) -> None:
+def test_each_sample_is_served_once_in_each_epoch(world: MakePool, json_files: str, kind: str, workers: int) -> None:
     """A2: two ranks, without workers and with two each."""
     for first, second in world(2).run(epochs, kind, json_files, workers, timeout_s=60):
         assert sorted(first) == STREAMS[kind][1]
         assert sorted(second) == STREAMS[kind][1]
 
 
-def test_parquet_files_are_served_like_others(world: MakeWorld, parquet_files: str) -> None:
+def test_parquet_files_are_served_like_others(world: MakePool, parquet_files: str) -> None:
     for first, second in world(2).run(epochs, "files", parquet_files, 2, timeout_s=60):
         assert sorted(first) == sorted(second) == [*range(N)]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_epoch_is_shuffled_anew(world: MakeWorld, json_files: str, workers: int) -> None:
+def test_an_epoch_is_shuffled_anew(world: MakePool, json_files: str, workers: int) -> None:
     """As with `set_epoch` by hand; the number of the epoch reaches what was sharded, and workers that live on."""
     first, second = world(2).run(epochs, "shuffled", json_files, workers, timeout_s=60)[0]
     assert first != second
@@ -144,7 +144,7 @@ def second_life(kind: str, folder: str, size: int, workers: int, state: Any) -> 
 @pytest.mark.parametrize(
     ("kind", "workers"), [("files", 0), ("files", 2), ("mapped", 0), ("shuffled", 0), ("shuffled", 2)]
 )
-def test_a_job_goes_on_at_batch_60_on_any_world(world: MakeWorld, json_files: str, kind: str, workers: int) -> None:
+def test_a_job_goes_on_at_batch_60_on_any_world(world: MakePool, json_files: str, kind: str, workers: int) -> None:
     """A2: on 1, 2 and 4 ranks; what is left of a shuffle buffer is not lost, so its shards are read again."""
     together = 8
     (whole, before, state), *_ = world(2).run(first_life, kind, json_files, together // 2, workers, timeout_s=60)
@@ -158,7 +158,7 @@ def test_a_job_goes_on_at_batch_60_on_any_world(world: MakeWorld, json_files: st
                 assert rest == whole[60:]
 
 
-def test_parquet_files_are_gone_on_with(world: MakeWorld, parquet_files: str) -> None:
+def test_parquet_files_are_gone_on_with(world: MakePool, parquet_files: str) -> None:
     (whole, before, state), *_ = world(2).run(first_life, "files", parquet_files, 4, 2, timeout_s=60)
     for size in (1, 2, 4):
         for rest in world(size).run(second_life, "files", parquet_files, 8 // size, 2, state, timeout_s=60):
@@ -183,7 +183,7 @@ def later(kind: str, folder: str, state: Any) -> tuple[Steps, Any]:
 
 @pytest.mark.filterwarnings("ignore:.*cannot be put at a place")
 @pytest.mark.parametrize("kind", ["files", "shuffled"])
-def test_a_later_epoch_is_gone_on_with(world: MakeWorld, json_files: str, kind: str) -> None:
+def test_a_later_epoch_is_gone_on_with(world: MakePool, json_files: str, kind: str) -> None:
     """Its own order of files: a state of `datasets` counts only in the epoch in which it was taken."""
     pair = world(2)
     whole, state = pair.run(later, kind, json_files, None, timeout_s=60)[0]

@@ -15,7 +15,7 @@ from accel_data import ResumeError, prepare_data_loader
 from accel_ops import gather_for_metrics
 from accel_state import AccumulationState
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -172,7 +172,7 @@ def continued(folder: str, size: int, workers: int, state: Any) -> Steps:
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("began_on", [2, 4])
 def test_a_job_keeps_its_shards_on_any_world_that_divides_them(
-    world: MakeWorld, tmp_path: Path, began_on: int, workers: int
+    world: MakePool, tmp_path: Path, began_on: int, workers: int
 ) -> None:
     """Without workers also every step is what it would have been; K comes from the state, not from the new world."""
     together, stop = 16, 30
@@ -206,7 +206,7 @@ def first_after(loader: Any, state: Any) -> None:
     next(iter(loader))
 
 
-def test_a_world_that_cannot_share_them_is_told_which_could(world: MakeWorld, tmp_path: Path) -> None:
+def test_a_world_that_cannot_share_them_is_told_which_could(world: MakePool, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
     second.mkdir()

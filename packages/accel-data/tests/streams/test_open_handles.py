@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from accel_data import prepare_data_loader
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 from torch.utils.data import DataLoader
 
 
@@ -45,7 +45,7 @@ def handles(folder: str, shuffle: bool, rank: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("shuffle", [False, True], ids=["in order", "shuffled"])
 @pytest.mark.parametrize("kind", ["json_files", "parquet_files"])
-def test_a_worker_opens_few_files(world: MakeWorld, kind: str, shuffle: bool, request: pytest.FixtureRequest) -> None:
+def test_a_worker_opens_few_files(world: MakePool, kind: str, shuffle: bool, request: pytest.FixtureRequest) -> None:
     """A2: 500 files, two ranks, two workers: at most ten more than plain torch."""
     for rank in range(2):
         ((plain, ours),) = world(1, join=False).run(handles, request.getfixturevalue(kind), shuffle, rank)

@@ -14,7 +14,7 @@ from accel_data import prepare_data_loader
 from accel_data.loaders import device_prefetch
 from accel_state import AccumulationState
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
@@ -238,7 +238,7 @@ def of_rank(kind: str, dispatch: bool, stop: Moment | None, state: Any) -> tuple
 
 @pytest.mark.parametrize("dispatch", [False, True], ids=["every rank reads", "rank 0 reads"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_two_processes_go_on_from_a_pause_and_a_window(world: MakeWorld, kind: str, dispatch: bool) -> None:
+def test_two_processes_go_on_from_a_pause_and_a_window(world: MakePool, kind: str, dispatch: bool) -> None:
     """After the loop of an epoch, before the first step of the next, inside it, and at its last batch."""
     pair = world(2)
     (whole, _), *_ = pair.run(of_rank, kind, dispatch, None, None)

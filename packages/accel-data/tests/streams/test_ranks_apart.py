@@ -7,7 +7,7 @@ import pytest
 import torch
 from accel_data import prepare_data_loader
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -36,7 +36,7 @@ def changed_by_the_loop() -> list[tuple[list[int], list[int]]]:
     return seen
 
 
-def test_what_is_served_again_is_as_it_was_before_the_loop_changed_it(world: MakeWorld) -> None:
+def test_what_is_served_again_is_as_it_was_before_the_loop_changed_it(world: MakePool) -> None:
     long, short = world(2).run(changed_by_the_loop)
     assert long == [([row, row + 1], [-row, -row - 1]) for row in (0, 2, 4, 6)]
     assert short == [([0, 1], [0, -1])] * 4
@@ -69,7 +69,7 @@ def resumed_in_vain() -> str:
     return str(error.value)
 
 
-def test_what_fails_on_one_rank_at_a_resume_is_told_to_all(world: MakeWorld) -> None:
+def test_what_fails_on_one_rank_at_a_resume_is_told_to_all(world: MakePool) -> None:
     zero, one = world(2).run(resumed_in_vain)
     assert one == "'at'"
     assert zero == "rank 1 cannot continue: 'at'"

@@ -14,7 +14,7 @@ from accel_data import prepare_data_loader
 from accel_ops import gather_for_metrics
 from accel_state import AccumulationState
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -140,7 +140,7 @@ def noticed(kind: str, folder: str, dispatch: bool | None) -> tuple[str, list[st
 
 
 @pytest.mark.parametrize("kind", [kind for kind in SHARDED if kind != "reads its rank"])
-def test_what_a_library_shards_is_refused_with_the_remedy(world: MakeWorld, tars: str, kind: str) -> None:
+def test_what_a_library_shards_is_refused_with_the_remedy(world: MakePool, tars: str, kind: str) -> None:
     """On every rank, so that none waits."""
     (first, _), (second, _) = world(2).run(noticed, kind, tars, None, timeout_s=30)
     assert "already_sharded=True" in first
@@ -149,7 +149,7 @@ def test_what_a_library_shards_is_refused_with_the_remedy(world: MakeWorld, tars
 
 @pytest.mark.parametrize("dispatch", [None, False], ids=["rank 0 for all", "every rank"])
 def test_first_samples_that_are_unlike_on_the_ranks_are_noticed(
-    world: MakeWorld, tars: str, dispatch: bool | None
+    world: MakePool, tars: str, dispatch: bool | None
 ) -> None:
     """Refused on every rank, or told on the main process, whoever was to read."""
     (first, told), (second, _) = world(2).run(noticed, "reads its rank", tars, dispatch, timeout_s=30)
@@ -175,7 +175,7 @@ LIBRARIES = ["datasets", "datasets inside a pipeline", "webdataset", "webdataset
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", LIBRARIES)
-def test_a_library_that_shards_is_left_alone_on_request(world: MakeWorld, tars: str, kind: str, workers: int) -> None:
+def test_a_library_that_shards_is_left_alone_on_request(world: MakePool, tars: str, kind: str, workers: int) -> None:
     """Nodes and workers are its own affair; each sample is served once in each epoch."""
     for found in world(2).run(served, kind, tars, workers, timeout_s=60):
         assert found == sorted([*range(N)] * 2)

@@ -12,7 +12,7 @@ from accel_data import prepare_data_loader
 from accel_ops import gather_for_metrics
 from accel_state import AccumulationState
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -74,7 +74,7 @@ def epochs(kind: str, folder: str, workers: int) -> list[list[int]]:
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_sample_is_served_once_in_each_epoch(world: MakeWorld, tars: str, kind: str, workers: int) -> None:
+def test_each_sample_is_served_once_in_each_epoch(world: MakePool, tars: str, kind: str, workers: int) -> None:
     """A2: two ranks, without workers and with two each."""
     for found in world(2).run(epochs, kind, tars, workers, timeout_s=60):
         assert found == [[*range(KINDS[kind])]] * 2
@@ -95,7 +95,7 @@ def second_life(kind: str, folder: str, size: int, workers: int, state: Any) -> 
 
 @pytest.mark.filterwarnings("ignore:.*cannot be put at a place")
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_job_goes_on_with_the_tars_on_any_world(world: MakeWorld, tars: str, workers: int) -> None:
+def test_a_job_goes_on_with_the_tars_on_any_world(world: MakePool, tars: str, workers: int) -> None:
     """On 1, 2 and 4 ranks: tars have no place of their own, so their shards are read again up to there."""
     (whole, before, state), *_ = world(2).run(first_life, "plain", tars, 4, workers, timeout_s=60)
     assert before == whole[:10]
@@ -115,7 +115,7 @@ def beside(folder: str) -> tuple[int, bool, list[int]]:
     return share, source.pipeline == stages, [int(one) for one in source]
 
 
-def test_the_stream_that_was_given_is_not_changed(world: MakeWorld, tars: str) -> None:
+def test_the_stream_that_was_given_is_not_changed(world: MakePool, tars: str) -> None:
     """It can be read beside, as a whole."""
     ((share, same, whole),) = world(1, join=False).run(beside, tars)
     assert 0 < share < N
@@ -135,6 +135,6 @@ def told_when_resumed(folder: str) -> list[str]:
     return [text for one in told if " are read again " in (text := str(one.message))]
 
 
-def test_a_warning_names_the_class_of_the_user(world: MakeWorld, tars: str) -> None:
+def test_a_warning_names_the_class_of_the_user(world: MakePool, tars: str) -> None:
     (told,) = world(1).run(told_when_resumed, tars)
     assert [text.partition(" cannot be put at a place")[0] for text in told] == ["WebDataset"]

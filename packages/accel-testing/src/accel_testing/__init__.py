@@ -6,23 +6,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from accel_testing.failure import NotSendable, RankFailure
-from accel_testing.plugin import Cases
-from accel_testing.world import MakeWorld, World
+from accel_testing.process_pool import MakePool, ProcessPool
+from accel_testing.soak import Cases
 
 if TYPE_CHECKING:
     from accel_testing.equivalence import assert_same_numbers
-    from accel_testing.tiny import Mlp, RangeDataset, RangeStream, Regression
+    from accel_testing.toy_models import Mlp, RangeDataset, RangeStream, Regression
 
 __all__ = [
     "Cases",
-    "MakeWorld",
+    "MakePool",
     "Mlp",
     "NotSendable",
+    "ProcessPool",
     "RangeDataset",
     "RangeStream",
     "RankFailure",
     "Regression",
-    "World",
     "assert_same_numbers",
 ]
 
@@ -31,10 +31,10 @@ __all__ = [
 pytest_plugins = ["accel_testing.plugin"]
 
 _NEEDS_TORCH = {
-    "Mlp": "accel_testing.tiny",
-    "RangeDataset": "accel_testing.tiny",
-    "RangeStream": "accel_testing.tiny",
-    "Regression": "accel_testing.tiny",
+    "Mlp": "accel_testing.toy_models",
+    "RangeDataset": "accel_testing.toy_models",
+    "RangeStream": "accel_testing.toy_models",
+    "Regression": "accel_testing.toy_models",
     "assert_same_numbers": "accel_testing.equivalence",
 }
 

@@ -8,7 +8,7 @@ from typing import final
 
 @final
 class RankFailure(Exception):
-    """Ranks of a world raised, died or were late: `errors` has one exception for each of those ranks and no other.
+    """Ranks of a pool raised, died or were late: `errors` has one exception for each of those ranks and no other.
 
     A rank that raised has its own exception (a RuntimeError with its text when that exception cannot cross the pipe),
     a rank that died a ChildProcessError, a late rank a TimeoutError.  A rank that was only waiting for a failed one

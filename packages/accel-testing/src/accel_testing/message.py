@@ -70,7 +70,7 @@ def pack_call(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
         packer.dump((function, args))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise NotSendable(
-            f"World.run was asked to run {name_of(function)} with {len(args)} arguments, and they do not pickle:\n"
+            f"ProcessPool.run was asked for {name_of(function)} with {len(args)} arguments, and they do not pickle:\n"
             f"  {type(error).__name__}: {error}\n"
             "the function must stand at the top level of a module or of a test file, and the arguments must pickle"
         ) from error

@@ -1,43 +1,49 @@
-"""The pytest plug-in: fixtures `world`, `device` and `cases`, options --device and --soak, and the police."""
+"""The pytest plug-in: fixtures `world` and `device`, option --device, and the check for what tests leave behind."""
 
 from __future__ import annotations
 
+import gc
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pytest
 
-from accel_testing import police
+from accel_testing import leak_check
+from accel_testing.process_pool import MakePool, ProcessPool
 from accel_testing.seeds import seeded
-from accel_testing.world import MakeWorld, World
 
 if TYPE_CHECKING:
     import torch
 
-
-class Cases(Protocol):
-    """How many cases a test tries: the first number, or the second with --soak."""
-
-    def __call__(self, suite: int, soak: int) -> int: ...
+pytest_plugins = ["accel_testing.soak"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds --device and --soak."""
+    """Adds --device, and to the configuration file `world_preload`."""
     group = parser.getgroup("accel-testing")
     group.addoption(
         "--device", choices=["cpu", "cuda", "xla"], default="cpu", help="kind of device that fixture `device` gives"
     )
-    group.addoption("--soak", action="store_true", help="tests that use fixture `cases` try many more of them")
+    parser.addini("world_preload", "modules that are imported once for all workers of `world`", "linelist", [])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests() -> None:
+    """Gives tests, and what they start, one OpenMP thread, unless OMP_NUM_THREADS is set: small tensors need no more.
+
+    A thread that waits for another spins, so that each takes a core from the tests that run beside.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Registers the markers; with --device=xla imports torch_xla, which changes `os.environ`, before any test."""
-    kinds = ", ".join(police.KINDS)
+    kinds = ", ".join(leak_check.KINDS)
     config.addinivalue_line("markers", f"leaves(*kinds): the test may leave these behind: {kinds}")
-    config.addinivalue_line("markers", "soak: the test tries many more cases with --soak")
     config.addinivalue_line("markers", "device: the test uses the fixture `device`; given to it by the plug-in")
     if config.getoption("--device") == "xla" and find_spec("torch_xla") is not None:
         import_module("torch_xla")
@@ -51,13 +57,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("device")
 
 
+def pytest_collection_finish() -> None:
+    """Hides what is loaded from the garbage collector, which would take a second to look through it."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
-def world() -> Iterator[MakeWorld]:
-    """Makes worlds of fresh workers for this test, and closes them after it."""
+def world(request: pytest.FixtureRequest) -> Iterator[MakePool]:
+    """Makes pools of fresh workers for this test, and closes them after it."""
+    preload: list[str] = request.config.getini("world_preload")
     with ExitStack() as stack:
 
-        def make(size: int, *, join: bool = True) -> World:
-            return stack.enter_context(World(size, join=join))
+        def make(size: int, *, join: bool = True) -> ProcessPool:
+            return stack.enter_context(ProcessPool(size, join=join, preload=preload))
 
         yield make
 
@@ -74,31 +87,25 @@ def device(request: pytest.FixtureRequest) -> torch.device:
         if find_spec("torch_xla") is None:
             pytest.skip("--device=xla: torch_xla is not installed")
         # by name: torch_xla has no wheel for most machines, and a type checker stops at its import
-        found: torch.device = import_module("torch_xla").device()
-        return found
+        xla: torch.device = import_module("torch_xla").device()
+        return xla
     return torch.device(kind)
-
-
-@pytest.fixture
-def cases(request: pytest.FixtureRequest) -> Cases:
-    """How many cases to try: the first number, or the second with --soak."""
-    return lambda suite, soak: soak if request.config.getoption("--soak") else suite
 
 
 def _allowed(item: pytest.Item) -> frozenset[str]:
     allowed = frozenset(kind for mark in item.iter_markers("leaves") for kind in mark.args)
-    if unknown := allowed - set(police.KINDS):
-        pytest.fail(f"mark leaves({', '.join(sorted(unknown))}): expected some of {', '.join(police.KINDS)}")
+    if unknown := allowed - set(leak_check.KINDS):
+        pytest.fail(f"mark leaves({', '.join(sorted(unknown))}): expected some of {', '.join(leak_check.KINDS)}")
     return allowed
 
 
 @pytest.fixture(autouse=True)
-def accel_testing_police(request: pytest.FixtureRequest) -> Iterator[None]:
+def accel_testing_leak_check(request: pytest.FixtureRequest) -> Iterator[None]:
     """A test that leaves something behind has an error, and the next test starts clean and seeded."""
     allowed = _allowed(request.node)
-    before = police.look()
+    before = leak_check.process_state()
     with seeded(0):
         yield
-    left = [sentence for kind, sentence in police.put_right(before).items() if kind not in allowed]
+    left = [sentence for kind, sentence in leak_check.clean_up(before).items() if kind not in allowed]
     if left:
         pytest.fail("the test left behind\n  " + "\n  ".join(left), pytrace=False)

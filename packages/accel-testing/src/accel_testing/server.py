@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
@@ -25,10 +25,13 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def fork_server() -> ForkServerContext:
-    """A context whose processes are forked from a server that has imported torch; the first call starts that server."""
+def fork_server(preload: Sequence[str]) -> ForkServerContext:
+    """A context whose processes are forked from a server; the first call starts it, with torch and `preload` imported.
+
+    The server leaves out, without a word, what it cannot import: its processes import it, or fail, themselves.
+    """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["accel_testing.preload"])
+    context.set_forkserver_preload(["accel_testing.preload", *preload])
     # the server skips, without a word, a preload module that it cannot import, and Python 3.11 does not give it our
     # sys.path (python/cpython#117378): name our folder. OpenMP with one thread: a fork copies no other thread
     ours = str(Path(__file__).resolve().parent.parent)

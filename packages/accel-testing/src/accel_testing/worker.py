@@ -1,4 +1,4 @@
-"""A worker's life: take its place, join its group, answer calls, leave."""
+"""A worker's life: take its spec, join its group, answer calls, leave."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from datetime import timedelta
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 
-from accel_testing.by_path import ensure_module
+from accel_testing.import_by_path import ensure_module
 from accel_testing.message import STOP, Call, pack_done, pack_failed
-from accel_testing.place import Place
 from accel_testing.seeds import seed
+from accel_testing.worker_spec import WorkerSpec
 
-# longer than any test: a hang is found by World, which shows stacks, and not by the process group
+# longer than any test: a hang is found by ProcessPool, which shows stacks, and not by the process group
 GROUP_TIMEOUT = timedelta(hours=1)
 PR_SET_PDEATHSIG = 1
 
 
-def _take_place(place: Place) -> None:
+def _set_up(spec: WorkerSpec) -> None:
     # a session of its own: killing the group kills a DataLoader's workers too, and Ctrl-C is the test's to handle
     os.setsid()
     if sys.platform == "linux":
@@ -33,7 +33,7 @@ def _take_place(place: Place) -> None:
         if alive is not None:
             os.close(alive)
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    output = os.open(place.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    output = os.open(spec.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
@@ -41,23 +41,21 @@ def _take_place(place: Place) -> None:
         os.fdopen(fd, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False) for fd in (1, 2)
     )
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1, file=open(place.stacks, "w"), all_threads=True)  # noqa: SIM115
+    faulthandler.register(signal.SIGUSR1, file=open(spec.stacks, "w"), all_threads=True)  # noqa: SIM115
     os.environ.clear()
-    os.environ.update(place.environ)
+    os.environ.update(spec.environ)
     # the default here would start one more, cold, fork server for each DataLoader
     multiprocessing.set_start_method("fork", force=True)
 
 
-def _prepare(place: Place) -> None:
+def _prepare(spec: WorkerSpec) -> None:
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    if place.join:
-        store = f"file://{place.folder / 'joined'}"
-        dist.init_process_group(
-            "gloo", init_method=store, rank=place.rank, world_size=place.size, timeout=GROUP_TIMEOUT
-        )
+    if spec.join:
+        store = f"file://{spec.folder / 'joined'}"
+        dist.init_process_group("gloo", init_method=store, rank=spec.rank, world_size=spec.size, timeout=GROUP_TIMEOUT)
     seed(0)
 
 
@@ -84,11 +82,11 @@ def _leave() -> None:
         dist.destroy_process_group()
 
 
-def serve(place: Place, pipe: Connection) -> None:
+def serve(spec: WorkerSpec, pipe: Connection) -> None:
     """Answers every call that comes through `pipe` until STOP or its end; a failure to join is the first answer."""
-    _take_place(place)
+    _set_up(spec)
     try:
-        _prepare(place)
+        _prepare(spec)
     except BaseException as error:  # noqa: BLE001 - as above
         pipe.send_bytes(pack_failed(error))
         return

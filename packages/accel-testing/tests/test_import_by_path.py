@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from accel_testing.by_path import ensure_module
+from accel_testing.import_by_path import ensure_module
 
 
 @pytest.fixture(autouse=True)

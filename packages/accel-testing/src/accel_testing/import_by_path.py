@@ -10,8 +10,8 @@ from pathlib import Path
 from types import ModuleType
 
 
-def _same(found: str | None, source: str) -> bool:
-    return found is not None and Path(found).resolve() == Path(source).resolve()
+def _same(origin: str | None, source: str) -> bool:
+    return origin is not None and Path(origin).resolve() == Path(source).resolve()
 
 
 def _by_name(name: str) -> ModuleSpec | None:

@@ -1,4 +1,4 @@
-"""A world: N worker processes that run the same function."""
+"""N worker processes that run the same function."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar, final
 
 from accel_testing.failure import RankFailure
-from accel_testing.member import Died, Member, collect, stacks, stop_all
 from accel_testing.message import Done, Failed, name_of, pack_call, unpack_error
-from accel_testing.place import Place, environment
 from accel_testing.server import fork_server
+from accel_testing.worker_handle import Died, WorkerHandle, collect, stacks, stop_all
+from accel_testing.worker_spec import WorkerSpec, environment
 
 T = TypeVar("T")
 
@@ -23,32 +23,35 @@ GRACE_S = 2.0
 """Seconds that the other ranks have after the first failure."""
 
 
-class MakeWorld(Protocol):
+class MakePool(Protocol):
     """The type of the fixture `world`."""
 
-    def __call__(self, size: int, *, join: bool = True) -> World:
-        """A fresh world of `size` workers, closed when the test ends."""
+    def __call__(self, size: int, *, join: bool = True) -> ProcessPool:
+        """A fresh pool of `size` workers, closed when the test ends."""
 
 
 @final
-class World:
-    """N worker processes, forked from a server that has imported torch, and joined by gloo unless `join` is False."""
+class ProcessPool:
+    """N worker processes, forked from a server that has imported torch, and joined by gloo unless `join` is False.
 
-    def __init__(self, size: int, *, join: bool = True) -> None:
+    The first pool of a session starts that server, which imports the modules of `preload` too, if they are there.
+    """
+
+    def __init__(self, size: int, *, join: bool = True, preload: Sequence[str] = ()) -> None:
         if size < 1:
-            raise ValueError(f"a world of {size} workers: expected 1 or more")
+            raise ValueError(f"a pool of {size} workers: expected 1 or more")
         self.size = size
         self._spent: str | None = None
-        self._members: list[Member] = []
+        self._handles: list[WorkerHandle] = []
         self._folder = Path(tempfile.mkdtemp(prefix="accel-testing-"))
-        # multiprocessing waits at exit for processes that are not daemons: a forgotten world must not hang the session
+        # multiprocessing waits at exit for processes that are not daemons: a forgotten pool must not hang the session
         atexit.register(self.close)
         (self._folder / "store").mkdir()
-        context = fork_server()
+        context = fork_server(preload)
         try:
             for rank in range(size):
                 environ = environment(rank, size, self._folder, join=join, inherited=os.environ)
-                self._members.append(Member(Place(rank, size, self._folder, join, environ), context))
+                self._handles.append(WorkerHandle(WorkerSpec(rank, size, self._folder, join, environ), context))
         except BaseException:
             self._kill("its start was interrupted")
             self.close()
@@ -58,55 +61,55 @@ class World:
         """The results of `function(*args)` on every rank, in rank order.
 
         Raises: RankFailure when a rank raises, dies, or has not answered after `timeout_s` seconds; the workers are
-            then dead, and this world runs nothing more. NotSendable when the function or an argument does not pickle.
+            then dead, and this pool runs nothing more. NotSendable when the function or an argument does not pickle.
         """
         __tracebackhide__ = True
         if self._spent is not None:
-            raise RuntimeError(f"this world of {self.size} runs nothing more: {self._spent}; ask for a fresh one")
+            raise RuntimeError(f"this pool of {self.size} runs nothing more: {self._spent}; ask for a fresh one")
         call = pack_call(function, args)
         answers: Mapping[int, Done | Failed | Died] = {}
         try:
-            for member in self._members:
-                member.send(call)
-            answers = collect(self._members, timeout_s=timeout_s, grace_s=GRACE_S)
+            for handle in self._handles:
+                handle.send(call)
+            answers = collect(self._handles, timeout_s=timeout_s, grace_s=GRACE_S)
         except BaseException:
             self._kill("a run was interrupted")
             raise
         results, errors, parts = _sorted_out(answers)
-        late = [member for member in self._members if member.place.rank not in answers]
+        late = [handle for handle in self._handles if handle.spec.rank not in answers]
         if not errors and not late:
             return [results[rank] for rank in range(self.size)]
         why = f"was still running {GRACE_S:g} s after another rank failed" if errors else f"was late ({timeout_s:g} s)"
         if not errors:
-            errors = {m.place.rank: TimeoutError(f"rank {m.place.rank} {why}") for m in late}
+            errors = {handle.spec.rank: TimeoutError(f"rank {handle.spec.rank} {why}") for handle in late}
         parts += [(rank, f"{why}; its stacks", text) for rank, text in stacks(late).items()]
         self._kill("a rank failed or was late")
         head = f"{name_of(function)} on {self.size} ranks: rank {', '.join(map(str, sorted(errors)))} failed"
-        raise RankFailure(_text(head, parts, self._members), errors)
+        raise RankFailure(_text(head, parts, self._handles), errors)
 
     def output(self, rank: int) -> str:
-        """What `rank` has printed so far, stdout and stderr together, until the world is closed."""
+        """What `rank` has printed so far, stdout and stderr together, until the pool is closed."""
         if not 0 <= rank < self.size:
-            raise ValueError(f"output of rank {rank}: this world has ranks 0 to {self.size - 1}")
-        if not self._members:
-            raise RuntimeError(f"output of rank {rank}: this world is closed; ask before that")
-        return self._members[rank].output()
+            raise ValueError(f"output of rank {rank}: this pool has ranks 0 to {self.size - 1}")
+        if not self._handles:
+            raise RuntimeError(f"output of rank {rank}: this pool is closed; ask before that")
+        return self._handles[rank].output()
 
     def close(self) -> None:
         """Ends the workers and removes the temporary folder; a second call does nothing."""
         atexit.unregister(self.close)
         if self._spent is None:
             self._spent = "it is closed"
-            stop_all(self._members, within_s=GRACE_S)
-        for member in self._members:
-            member.close()
-        self._members = []
+            stop_all(self._handles, within_s=GRACE_S)
+        for handle in self._handles:
+            handle.close()
+        self._handles = []
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _kill(self, why: str) -> None:
         self._spent = why
-        for member in self._members:
-            member.kill()
+        for handle in self._handles:
+            handle.kill()
 
     def __enter__(self) -> Self:
         return self
@@ -140,11 +143,11 @@ def _sorted_out(
     return results, errors, parts
 
 
-def _text(head: str, parts: Sequence[_Part], members: Sequence[Member]) -> str:
+def _text(head: str, parts: Sequence[_Part], handles: Sequence[WorkerHandle]) -> str:
     lines = [head]
     for rank, title, text in parts:
         lines += [f"--- rank {rank} {title} ---", *text.rstrip().splitlines()]
-    for member in members:
-        if printed := member.output().rstrip():
-            lines += [f"--- rank {member.place.rank} printed ---", *printed.splitlines()]
+    for handle in handles:
+        if printed := handle.output().rstrip():
+            lines += [f"--- rank {handle.spec.rank} printed ---", *printed.splitlines()]
     return "\n".join(lines)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from typing import Literal, get_args
 
-from accel_testing.member import NAME
+from accel_testing.worker_handle import NAME
 
 Kind = Literal["environment", "threads", "group", "children"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -24,7 +24,7 @@ NOT_OURS = frozenset({"PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "TRITON_
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class ProcessState:
     """The state of this process that tests share."""
 
     environ: Mapping[str, str]
@@ -53,12 +53,12 @@ def _group() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
-def look() -> Scene:
-    """The scene as it is now."""
-    return Scene(_environ(), _threads(), _children(), _group())
+def process_state() -> ProcessState:
+    """That state as it is now."""
+    return ProcessState(_environ(), _threads(), _children(), _group())
 
 
-def _restore_environment(before: Scene) -> str | None:
+def _restore_environment(before: ProcessState) -> str | None:
     now = _environ()
     changes = [
         f"{name}: {before.environ.get(name, '(unset)')!r} became {now.get(name, '(unset)')!r}"
@@ -73,7 +73,7 @@ def _restore_environment(before: Scene) -> str | None:
     return f"a changed environment (use monkeypatch.setenv): {'; '.join(changes)}"
 
 
-def _wait_threads(before: Scene) -> str | None:
+def _wait_threads(before: ProcessState) -> str | None:
     deadline = time.monotonic() + GRACE_S
     for thread in _threads() - before.threads:
         thread.join(timeout=max(0.0, deadline - time.monotonic()))
@@ -81,7 +81,7 @@ def _wait_threads(before: Scene) -> str | None:
     return f"running threads (join them, or make them daemons): {', '.join(names)}" if names else None
 
 
-def _close_group(before: Scene) -> str | None:
+def _close_group(before: ProcessState) -> str | None:
     if before.group or not _group():
         return None
     import torch.distributed as dist
@@ -90,7 +90,7 @@ def _close_group(before: Scene) -> str | None:
     return "an open default process group (call torch.distributed.destroy_process_group)"
 
 
-def _kill_children(before: Scene) -> str | None:
+def _kill_children(before: ProcessState) -> str | None:
     if not _children() - before.children:
         return None
     # an iterator of a DataLoader joins its workers when it is collected, and it can sit in a cycle
@@ -106,7 +106,7 @@ def _kill_children(before: Scene) -> str | None:
     return f"child processes (join them): {', '.join(names)}" if names else None
 
 
-_CHECKS: dict[Kind, Callable[[Scene], str | None]] = {
+_CHECKS: dict[Kind, Callable[[ProcessState], str | None]] = {
     "environment": _restore_environment,
     "threads": _wait_threads,
     "group": _close_group,
@@ -114,7 +114,7 @@ _CHECKS: dict[Kind, Callable[[Scene], str | None]] = {
 }
 
 
-def put_right(before: Scene) -> dict[Kind, str]:
+def clean_up(before: ProcessState) -> dict[Kind, str]:
     """One sentence for each kind of thing left behind since `before`; all of it but threads is put right."""
-    found = {kind: check(before) for kind, check in _CHECKS.items()}
-    return {kind: sentence for kind, sentence in found.items() if sentence is not None}
+    sentences = {kind: check(before) for kind, check in _CHECKS.items()}
+    return {kind: sentence for kind, sentence in sentences.items() if sentence is not None}

@@ -13,8 +13,8 @@ from multiprocessing.context import ForkServerContext
 from typing import final
 
 from accel_testing.message import STOP, Done, Failed
-from accel_testing.place import Place
 from accel_testing.worker import serve
+from accel_testing.worker_spec import WorkerSpec
 
 NAME = "accel-testing-rank-"
 STACKS_WITHIN_S = 1.0
@@ -31,14 +31,14 @@ class Died:
 
 
 @final
-class Member:
-    """A worker process that was started for one rank and is never given to another world."""
+class WorkerHandle:
+    """A worker process that was started for one rank and is never given to another pool."""
 
-    def __init__(self, place: Place, context: ForkServerContext) -> None:
-        self.place = place
+    def __init__(self, spec: WorkerSpec, context: ForkServerContext) -> None:
+        self.spec = spec
         self.pipe, theirs = context.Pipe()
         # not a daemon: a DataLoader in the worker must be allowed to have children
-        self.process = context.Process(target=serve, args=(place, theirs), name=f"{NAME}{place.rank}", daemon=False)
+        self.process = context.Process(target=serve, args=(spec, theirs), name=f"{NAME}{spec.rank}", daemon=False)
         self.process.start()
         theirs.close()
         self._pid = self.process.pid
@@ -61,7 +61,7 @@ class Member:
 
     def output(self) -> str:
         """What the worker has printed so far."""
-        return self.place.output.read_text("utf-8", errors="replace") if self.place.output.exists() else ""
+        return self.spec.output.read_text("utf-8", errors="replace") if self.spec.output.exists() else ""
 
     def kill(self) -> None:
         """Kills the worker and every process that it started."""
@@ -77,47 +77,48 @@ class Member:
         self.process.close()
 
 
-def stacks(members: Sequence[Member]) -> dict[int, str]:
+def stacks(handles: Sequence[WorkerHandle]) -> dict[int, str]:
     """Python stacks of running workers, by rank; a worker that shows none within a second gets a line that says it."""
-    for member in members:
-        if member.process.pid is not None:
+    for handle in handles:
+        if handle.process.pid is not None:
             with suppress(ProcessLookupError):
-                os.kill(member.process.pid, signal.SIGUSR1)
-    found = {member.place.rank: "" for member in members}
+                os.kill(handle.process.pid, signal.SIGUSR1)
+    texts = {handle.spec.rank: "" for handle in handles}
     deadline = time.monotonic() + STACKS_WITHIN_S
     while time.monotonic() < deadline:
         time.sleep(0.05)
-        now = {m.place.rank: m.place.stacks.read_text() if m.place.stacks.exists() else "" for m in members}
+        files = {handle.spec.rank: handle.spec.stacks for handle in handles}
+        now = {rank: file.read_text() if file.exists() else "" for rank, file in files.items()}
         # written by a signal handler, line by line: whole when it has stopped growing
-        if now == found and all(now.values()):
+        if now == texts and all(now.values()):
             break
-        found = now
-    return {rank: text or "(no stack came back: SIGUSR1 is blocked or taken)\n" for rank, text in found.items()}
+        texts = now
+    return {rank: text or "(no stack came back: SIGUSR1 is blocked or taken)\n" for rank, text in texts.items()}
 
 
-def collect(members: Sequence[Member], *, timeout_s: float, grace_s: float) -> dict[int, Done | Failed | Died]:
-    """Answers by rank; a rank is missing when it was late, or had `grace_s` seconds after the first failure."""
+def collect(handles: Sequence[WorkerHandle], *, timeout_s: float, grace_s: float) -> dict[int, Done | Failed | Died]:
+    """Answers by rank; a rank is missing if it was late, or had `grace_s` seconds after the first failure."""
     deadline = time.monotonic() + timeout_s
-    waiting = list(members)
+    waiting = list(handles)
     answers: dict[int, Done | Failed | Died] = {}
     while waiting:
-        handles = [handle for member in waiting for handle in (member.pipe, member.process.sentinel)]
-        ready = wait(handles, timeout=max(0.0, deadline - time.monotonic()))
+        sources = [source for handle in waiting for source in (handle.pipe, handle.process.sentinel)]
+        ready = wait(sources, timeout=max(0.0, deadline - time.monotonic()))
         if not ready:
             break
-        for member in [m for m in waiting if m.pipe in ready or m.process.sentinel in ready]:
-            waiting.remove(member)
-            answer = answers[member.place.rank] = member.answer()
+        for handle in [handle for handle in waiting if handle.pipe in ready or handle.process.sentinel in ready]:
+            waiting.remove(handle)
+            answer = answers[handle.spec.rank] = handle.answer()
             if not isinstance(answer, Done):
                 deadline = min(deadline, time.monotonic() + grace_s)
     return answers
 
 
-def stop_all(members: Sequence[Member], within_s: float) -> None:
+def stop_all(handles: Sequence[WorkerHandle], within_s: float) -> None:
     """Asks all workers to end, and after `within_s` seconds together kills them and what they have left behind."""
     deadline = time.monotonic() + within_s
-    for member in members:
-        member.send(STOP)
-    for member in members:
-        member.process.join(timeout=max(0.0, deadline - time.monotonic()))
-        member.kill()
+    for handle in handles:
+        handle.send(STOP)
+    for handle in handles:
+        handle.process.join(timeout=max(0.0, deadline - time.monotonic()))
+        handle.kill()

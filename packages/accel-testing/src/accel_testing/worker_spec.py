@@ -1,4 +1,4 @@
-"""Where a worker stands: its rank, its files, its environment."""
+"""What a worker is told: its rank, its files, its environment."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """One rank of one world, as told to its worker."""
+class WorkerSpec:
+    """One rank of one pool, as told to its worker."""
 
     rank: int
     size: int
