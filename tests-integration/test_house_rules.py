@@ -68,9 +68,9 @@ SEAMS = {
     "ProcessControl",
     "ProgramScheduler",
     "Scheduler",
-    "Exchanges",
+    "CollectiveOps",
     "TrainingStep",
-    "Inventory",
+    "CheckpointRegistry",
     "Resuming",
     "Checkpoints",
 }

@@ -220,14 +220,16 @@ def test_a_broken_config_file_is_described_and_refused(accel: Run, tmp_path: Pat
 
 @pytest.fixture
 def with_check(tmp_path: Path, silent_environ: Mapping[str, str]) -> Callable[[str], dict[str, str]]:
-    """Ships a module accel.check of one's own, ahead of any other."""
+    """Ships a module accel.tools.self_test of one's own, ahead of any other."""
 
     def ship(code: str) -> dict[str, str]:
-        package = tmp_path / "shipped" / "accel"
-        package.mkdir(parents=True)
-        (package / "__init__.py").write_text("")
-        (package / "check.py").write_text(code)
-        return {"PYTHONPATH": f"{package.parent}:{silent_environ['PYTHONPATH']}"}
+        root = tmp_path / "shipped"
+        tools = root / "accel" / "tools"
+        tools.mkdir(parents=True)
+        (tools.parent / "__init__.py").write_text("")
+        (tools / "__init__.py").write_text("")
+        (tools / "self_test.py").write_text(code)
+        return {"PYTHONPATH": f"{root}:{silent_environ['PYTHONPATH']}"}
 
     return ship
 
@@ -269,4 +271,4 @@ def test_the_check_says_when_package_accel_is_missing(silent_environ: Mapping[st
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=silent_environ, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "module accel.check of package accel, which is not installed" in done.stderr
+    assert "module accel.tools.self_test of package accel, which is not installed" in done.stderr

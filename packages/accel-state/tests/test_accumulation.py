@@ -1,3 +1,5 @@
+import copy
+import pickle
 from dataclasses import FrozenInstanceError
 from typing import Any
 
@@ -188,19 +190,51 @@ def test_the_remainder_is_what_is_real_in_the_batch() -> None:
         epoch.tail.real = (2, 2)  # type: ignore[misc]
 
 
+class Told(list[bool]):
+    """What a listener heard: whether the window before each was dropped."""
+
+    def begin_window(self, dropped: bool) -> None:
+        self.append(dropped)
+
+
+def test_listeners_are_told_once_of_each_window_and_of_the_drop_before_it() -> None:
+    accumulation, told = AccumulationState(4, at_epoch_end="drop"), Told()
+    accumulation.tell(told)
+    flags(accumulation, 6)
+    assert told == [False, False]
+    accumulation.tick()
+    assert told == [False, False, True]
+    accumulation.abandon()
+    accumulation.begin_alone()
+    assert told == [False, False, True, True]
+    accumulation.begin_alone()
+    assert len(told) == 4, "a loss of its own begins no window"
+    accumulation.tick()
+    assert told[4:] == [False]
+
+
+def test_a_copy_tells_no_listener_of_the_original() -> None:
+    accumulation, told = AccumulationState(2), Told()
+    accumulation.tell(told)
+    copy.deepcopy(accumulation).tick()
+    pickle.loads(pickle.dumps(accumulation)).tick()
+    assert told == []
+
+
 def test_a_short_window_is_dropped_on_request() -> None:
     """T24: the next epoch begins a window of its own."""
     accumulation = AccumulationState(4, at_epoch_end="drop")
     assert flags(accumulation, 10) == [False, False, False, True, False, False, False, True, False, False]
-    assert (accumulation.steps, accumulation.dropped) == (2, 1)
+    assert (accumulation.steps, accumulation.dropped) == (2, True)
     assert flags(accumulation, 4) == [False, False, False, True]
-    assert (accumulation.steps, accumulation.dropped) == (3, 1)
+    assert (accumulation.steps, accumulation.dropped) == (3, False)
 
 
 @QUICK
 @given(st.integers(1, 9), st.lists(st.integers(1, 30), max_size=5), st.sampled_from(PartialWindow))
 def test_positions_count_the_micro_batches_of_each_window(every: int, epochs: list[int], end: PartialWindow) -> None:
-    accumulation, position, windows = AccumulationState(every, at_epoch_end=end), 0, 0
+    accumulation, told, position, windows = AccumulationState(every, at_epoch_end=end), Told(), 0, 0
+    accumulation.tell(told)
     for batches in epochs:
         with accumulation.iterating("loader") as epoch:
             for index in range(batches):
@@ -208,7 +242,7 @@ def test_positions_count_the_micro_batches_of_each_window(every: int, epochs: li
                 due = accumulation.tick()
                 windows += position == 0
                 position += 1
-                assert (accumulation.position, accumulation.windows) == (position, windows)
+                assert (accumulation.position, len(told)) == (position, windows)
                 assert due == (position == every or (epoch.last and end is PartialWindow.FLUSH))
                 if due or (epoch.last and end is PartialWindow.DROP):
                     position = 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from accel.gradients import Gradients
+from accel.step.accumulation import GradientAccumulation
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, WindowScaler
 from accel_data import DataLoaderShard
 from accel_parallel.strategies._replicated import Replicated
@@ -62,8 +62,8 @@ def test_plain_pytorch_uses_none_of_the_step_code(
     for kind in (AcceleratedOptimizer, AcceleratedScheduler, DataLoaderShard):
         monkeypatch.setattr(kind, "__init__", refuse)
     for owner, name in (
-        (Gradients, "share"),
-        (WindowScaler, "share"),
+        (GradientAccumulation, "scale_loss"),
+        (WindowScaler, "scale_loss"),
         (AccumulationState, "tick"),
         (Replicated, "clip_norm"),
     ):

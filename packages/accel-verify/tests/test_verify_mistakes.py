@@ -11,9 +11,9 @@ import accel.preparation
 import pytest
 import torch
 from accel import Accelerator, GradientAccumulationPlugin
-from accel.gradients import Gradients
 from accel.preparation import Preparer
-from accel.training import TrainingStep
+from accel.step.accumulation import GradientAccumulation
+from accel.step.training_step import TrainingStep
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, LossScaler, WindowScaler
 from accel_data import DataLoaderShard
 from accel_parallel.strategies._replicated import Replicated
@@ -61,24 +61,25 @@ def mistake(said: str, **case: Any) -> Callable[[Callable[[], Replacement]], Cal
 
 @mistake(TWICE)
 def loss_is_not_divided() -> Replacement:
-    return Gradients, {"share": lambda self, loss, weight: loss}
+    return GradientAccumulation, {"scale_loss": lambda self, loss, weight: loss}
 
 
 @mistake(HALF)
 def loss_is_divided_twice() -> Replacement:
-    share = Gradients.share
-    return Gradients, {"share": lambda self, loss, weight: share(self, loss, weight) / self._parts.accumulation.every}
+    scaled = GradientAccumulation.scale_loss
+    half = lambda self, loss, weight: scaled(self, loss, weight) / self._accumulation.every  # noqa: E731
+    return GradientAccumulation, {"scale_loss": half}
 
 
 @mistake("it is 0.25 times that of plain PyTorch", **SHORT)
 def short_window_is_divided_by_the_full_length() -> Replacement:
-    return Gradients, {"share": lambda self, loss, weight: loss / self._parts.accumulation.every}
+    return GradientAccumulation, {"scale_loss": lambda self, loss, weight: loss / self._accumulation.every}
 
 
 @mistake(FIRST, weights=True)
 def weight_is_ignored() -> Replacement:
-    share = Gradients.share
-    return Gradients, {"share": lambda self, loss, weight: share(self, loss, None)}
+    scale_loss = GradientAccumulation.scale_loss
+    return GradientAccumulation, {"scale_loss": lambda self, loss, weight: scale_loss(self, loss, None)}
 
 
 def by_weight(change: Callable[[WindowScaler], None]) -> Replacement:

@@ -7,9 +7,9 @@ import numpy
 import pytest
 import torch
 from accel import Accelerator, checkpoints, resuming
-from accel.putting import cannot_refuse
+from accel.checkpoint.apply import cannot_refuse
+from accel.checkpoint.io import LoadedCheckpoint
 from accel.utils import ProjectConfiguration
-from accel.written import Found
 from accel_checkpoint import CheckpointError
 from accel_state import release
 from accel_testing import MakePool
@@ -125,15 +125,15 @@ def test_a_checkpoint_that_is_replaced_while_it_is_loaded_is_no_success(
     accelerator = Accelerator(cpu=True)
     made = accelerator.prepare(nn.Linear(2, 2))
     accelerator.save_state(tmp_path / "state")
-    load = Found.load_model
+    load = LoadedCheckpoint.load_model
 
-    def replaced(self: Found, key: str, model: nn.Module) -> None:
+    def replaced(self: LoadedCheckpoint, key: str, model: nn.Module) -> None:
         load(self, key, model)
         with torch.no_grad():
             made.weight.add_(1)
         accelerator.save_state(tmp_path / "state")
 
-    monkeypatch.setattr(Found, "load_model", replaced)
+    monkeypatch.setattr(LoadedCheckpoint, "load_model", replaced)
     with pytest.raises(CheckpointError, match="another job has replaced it"):
         accelerator.load_state(tmp_path / "state")
 

@@ -46,9 +46,9 @@ class AcceleratedOptimizer(Optimizer):
         self.on_step: Callable[[AcceleratedOptimizer], None] | None = None
         # whether the gradients have had their step; and whether they were to be cleared without one
         self._spent, self._given_up = False, False
-        self._dropped = self.accumulation.dropped
         self._warned = False
         self._boundary = step_boundary
+        self.accumulation.tell(self)
         if scaler is not None:
             scaler.register(optimizer)
         if device_placement and optimizer.state:
@@ -112,7 +112,7 @@ class AcceleratedOptimizer(Optimizer):
         accumulation = self.accumulation
         if not accumulation.due:
             return None
-        if accumulation.inside and accumulation.shared != accumulation.windows:
+        if accumulation.inside and not accumulation.has_loss:
             self._warn_of_no_loss()
         if self.scaler is not None:
             self.step_was_skipped = not self.scaler.step(self.optimizer, closure)
@@ -143,20 +143,19 @@ class AcceleratedOptimizer(Optimizer):
             return
         accumulation = self.accumulation
         alone = accumulation.every == 1 or not accumulation.waiting  # no window, or nobody counts its micro-batches
-        if (accumulation.due and alone) or self._dropped != accumulation.dropped:
+        if (accumulation.due and alone) or accumulation.dropped:
             self._clear(set_to_none)
         elif accumulation.due:
-            self._given_up = (
-                True  # unless a step follows: this may stand before the last backward, or in place of a step
-            )
+            # unless a step follows: this may stand before the last backward, or in place of a step
+            self._given_up = True
 
-    def begin_window(self) -> None:
-        """Clears what was to be cleared in the last window and had no step there, or was thrown away with it."""
-        if self._given_up or self._dropped != self.accumulation.dropped:
+    def begin_window(self, dropped: bool) -> None:
+        """Clears what was to be cleared in the last window and had no step there, or was dropped with it."""
+        if self._given_up or dropped:
             self._clear()
 
     def _clear(self, set_to_none: bool = True) -> None:
-        self._spent, self._given_up, self._dropped = False, False, self.accumulation.dropped
+        self._spent, self._given_up = False, False
         self.optimizer.zero_grad(set_to_none=set_to_none)
         if self.scaler is not None:
             self.scaler.discard(self.optimizer)
@@ -185,6 +184,7 @@ class AcceleratedOptimizer(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self.accumulation.tell(self)
 
     def __repr__(self) -> str:
         return f"AcceleratedOptimizer({self.optimizer!r})"

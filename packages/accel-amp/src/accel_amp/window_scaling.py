@@ -30,14 +30,25 @@ class WindowScaler:
         self._transport = transport
         self._parameters = parameters
         self._scaled = scaled
-        self._window, self._dropped = 0, accumulation.dropped
+        #: weight and loss of the newest window that had weights, over all ranks
+        self._newest: torch.Tensor | None = None
+        self._forget_window()
+        accumulation.tell(self)
+
+    def _forget_window(self) -> None:
         #: what the losses of this window were divided by; None before the first
         self._divisor: torch.Tensor | int | None = None
         self._weighted: bool | None = None
         self._settled = False
         #: weight and loss of this window, so far and here
         self._sums: list[torch.Tensor] = []
-        self._newest: torch.Tensor | None = None
+
+    def begin_window(self, dropped: bool) -> None:
+        """Forgets the losses of the window before, and its gradients if it was dropped."""
+        self._forget_window()
+        if dropped:
+            for parameter in self._parameters():
+                parameter.grad = None
 
     @property
     def last_loss(self) -> float:
@@ -61,24 +72,21 @@ class WindowScaler:
         """Goes on after the window in which the state was taken; one that has begun is forgotten."""
         newest = state["newest"]
         self._newest = newest if newest is None or self._newest is None else newest.to(self._newest.device)
-        self._window, self._divisor, self._weighted, self._settled, self._sums = 0, None, None, False, []
-        self._dropped = self._accumulation.dropped
+        self._forget_window()
 
-    def share(self, loss: torch.Tensor, weight: torch.Tensor | float | None = None) -> torch.Tensor:
+    def scale_loss(self, loss: torch.Tensor, weight: torch.Tensor | float | None = None) -> torch.Tensor:
         """What to call backward on, in place of `loss`.
 
         Raises: ValueError for a weight that cannot be, and for weights on some losses of a window only.
         Collective: with weights every rank must call at the end of each window.
         """
         accumulation = self._accumulation
-        if self._dropped != accumulation.dropped and not accumulation.dropping:
-            self._clear()  # zero_grad may have come before the last backward of the window that was dropped
         position = accumulation.position if accumulation.inside else 0
-        if weight is None and accumulation.every == 1 and position <= 1 and accumulation.due and self._weighted is None:
-            return loss  # nothing to share, and nothing to look after
-        if self._window != accumulation.windows or position == 0:
-            self._window, self._divisor, self._settled, self._sums = accumulation.windows, None, False, []
-            self._weighted = None
+        unscaled = accumulation.every == 1 and position <= 1 and accumulation.due
+        if weight is None and unscaled and self._weighted is None:
+            return loss  # nothing to scale, and nothing to look after
+        if position == 0:
+            self._forget_window()
         if self._weighted is not None and self._weighted != (weight is not None):
             raise ValueError(
                 "backward: some losses of this window have a weight and others have none; give each its weight, or none"
@@ -145,11 +153,6 @@ class WindowScaler:
             return 1
         one = self._newest[1] / (self._transport.size * self._accumulation.every)
         return torch.exp2(torch.log2(one.clamp(min=1)).round())
-
-    def _clear(self) -> None:
-        self._dropped = self._accumulation.dropped
-        for parameter in self._parameters():
-            parameter.grad = None
 
     def _rescale(self, factor: torch.Tensor | float) -> None:
         """Multiplies what has gathered so far."""

@@ -1,4 +1,4 @@
-"""Counts micro-batches, and says when an optimizer step is due."""
+"""The window of micro-batches that an optimizer step is made of: when it begins, steps, and is dropped."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,26 +62,32 @@ class PartialWindow(Enum):
     CARRY = "carry"  # it goes on in the next epoch
 
 
+class WindowListener(Protocol):
+    """What an `AccumulationState` tells of its windows."""
+
+    def begin_window(self, dropped: bool) -> None:
+        """A window begins; if the one before was dropped, its gradients have to go."""
+
+
 class AccumulationState:
-    """Counts micro-batches, and says when an optimizer step is due."""
+    """Owns the window of micro-batches: says when it begins, when its step is due, and when it is dropped."""
 
     def __init__(self, every: int = 1, *, at_epoch_end: PartialWindow | str = PartialWindow.FLUSH) -> None:
         #: micro-batches of the window, the current one included; 0 before the first
         self.position = 0
         #: whether the script is in a micro-batch just now
         self.inside = False
-        #: the window in which a loss came last
-        self.shared = 0
-        self.dropped = 0
+        #: whether a loss came in the window, and whether it is thrown away
+        self.has_loss = self.dropped = False
         self._over = self.due = True
         self.set_every(every)
         self.at_epoch_end = PartialWindow(at_epoch_end)
-        #: optimizer steps that were due so far, and windows that began and that were dropped
+        #: optimizer steps that were due so far
         self.steps = 0
-        self.windows = 0
         #: whether the data end on any rank, where those of ranks end apart: asked in each micro-batch, by all
         self.ends_anywhere: Callable[[bool], bool] | None = None
         self._epochs: list[LoaderPass] = []
+        self._listeners: list[WindowListener] = []
 
     # A property, or a name of an enum, costs a tiny step about a microsecond on CPython 3.11: what a micro-batch asks
     # for is a plain attribute.
@@ -98,11 +104,24 @@ class AccumulationState:
         #: whether each backward has its own step, and no window is anywhere
         self.alone = steps == 1 and not self.waiting and self.due
 
+    def tell(self, listener: WindowListener) -> None:
+        """Tells the listener of each window that begins."""
+        self._listeners.append(listener)
+
+    def forget_listeners(self) -> None:
+        """Tells nobody from now on."""
+        self._listeners.clear()
+
+    def _begin(self) -> None:
+        dropped, self.dropped = self.dropped, False
+        self.position, self.has_loss = 0, False
+        for listener in self._listeners:
+            listener.begin_window(dropped)
+
     def tick(self) -> bool:
         """Begins a micro-batch; True when the optimizer step is due at its end."""
         if self._over:
-            self.windows += 1
-            self.position = 0
+            self._begin()
         self.position += 1
         self.inside, self.alone = True, False
         self.due = self._over = self.position >= self.every
@@ -112,7 +131,7 @@ class AccumulationState:
         if ends and not self.due:
             self.due = self.at_epoch_end is PartialWindow.FLUSH
             self._over = self.at_epoch_end is not PartialWindow.CARRY
-            self.dropped += self._over and not self.due
+            self.dropped = self._over and not self.due
         if self._over:
             self.steps += self.due
             for epoch in self._epochs:
@@ -131,11 +150,6 @@ class AccumulationState:
             epoch.in_step, epoch.came = epoch.in_step + 1 if alike else 0, 0
         return ends
 
-    @property
-    def dropping(self) -> bool:
-        """Whether the current micro-batch is the last of a window that is thrown away."""
-        return self._over and not self.due
-
     def leave(self) -> None:
         """Ends a micro-batch; a step that follows is still the one that was due in it."""
         self.inside = False
@@ -143,22 +157,27 @@ class AccumulationState:
 
     def abandon(self) -> None:
         """Throws the window of the current micro-batch away: it failed, and no step may follow."""
-        self._over, self.due, self.alone = True, False, False
-        self.dropped += 1
+        self._over, self.due, self.alone, self.dropped = True, False, False, True
 
     def begin_alone(self) -> None:
         """A loss comes outside of micro-batches, and has its own step; a window of several may wait to go on."""
         if self.every == 1 and not self._over:
             self.abandon()
         if self._over:
+            if self.dropped:
+                self._begin()
             self.position = 0
             self.due = True
             self.alone = self.every == 1
 
     def reset(self) -> None:
         """Forgets a window that has begun."""
-        self.inside, self._over = False, True
+        self.inside, self._over, self.dropped = False, True, False
         self.begin_alone()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy, which comes along with that of an optimizer, tells the copies only.
+        return {**self.__dict__, "_listeners": []}
 
     @property
     def waiting(self) -> bool:

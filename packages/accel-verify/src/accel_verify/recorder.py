@@ -24,7 +24,7 @@ from accel_verify.step_watcher import StepWatcher
 
 @final
 class Recorder(StepWatcher):
-    """The observer of every Accelerator of a script (`accel.step_observer`)."""
+    """The observer of every Accelerator of a script (`accel.step.observer`)."""
 
     def __init__(self, folder: Path, rank: int, steps: int) -> None:
         super().__init__(steps)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from accel_state import AcceleratorState, DistributedType, PartialState
 
     from accel.accelerator import Accelerator
+    from accel.compat.operations import synchronize_rng_states
     from accel.compilation import TorchDynamoPlugin
     from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin, ProjectConfiguration
     from accel.handlers import (
@@ -23,9 +24,8 @@ if TYPE_CHECKING:
         ProfileKwargs,
     )
     from accel.local_sgd import LocalSGD
-    from accel.memory import find_executable_batch_size
-    from accel.operations import synchronize_rng_states
-    from accel.progress import tqdm
+    from accel.tools.auto_batch_size import find_executable_batch_size
+    from accel.tools.progress import tqdm
 
     __version__: str
 
@@ -46,12 +46,12 @@ _FOUND_IN = {
     "ProjectConfiguration": "accel.configuration",
     "TorchDynamoPlugin": "accel.compilation",
     "debug_launcher": "accel_launch",
-    "find_executable_batch_size": "accel.memory",
+    "find_executable_batch_size": "accel.tools.auto_batch_size",
     "load_checkpoint_in_model": "accel_checkpoint",
     "notebook_launcher": "accel_launch",
     "skip_first_batches": "accel_data",
-    "synchronize_rng_states": "accel.operations",
-    "tqdm": "accel.progress",
+    "synchronize_rng_states": "accel.compat.operations",
+    "tqdm": "accel.tools.progress",
 }
 
 __all__ = [

@@ -20,15 +20,15 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from accel.assembly import assemble
-from accel.checkpoints import Checkpoints
+from accel.build import build_components
+from accel.checkpoint.checkpointer import Checkpoints
 from accel.compilation import TorchDynamoPlugin
 from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin, ProjectConfiguration
-from accel.gradients import Gradients
 from accel.handlers import KwargsHandler, ProfileKwargs
 from accel.preparation import Preparer
-from accel.profiling import profiled
 from accel.settings import AUTO, resolve
+from accel.step.accumulation import GradientAccumulation
+from accel.tools.profiling import profiled
 
 A = TypeVar("A")
 More = TypeVarTuple("More")
@@ -79,22 +79,22 @@ class Accelerator(Checkpoints):
             rng_types=rng_types,
             strategy=strategy,
         )
-        self.parts = assemble(self.settings)
+        self.components = build_components(self.settings)
         self._preparer = Preparer(
-            self.parts,
+            self.components,
             self.settings,
             device_placement=device_placement,
             step_scheduler_with_optimizer=step_scheduler_with_optimizer,
             scheduler_once_per_step=scheduler_once_per_step,
             on_ready=None if self.observer is None else partial(self.observer.prepared, self),
         )
-        self._gradients = Gradients(self.parts, self._preparer)
+        self._gradients = GradientAccumulation(self.components, self._preparer)
         self._prepare_checkpoints(project_config or ProjectConfiguration(), project_dir)
 
     @property
     def run(self) -> Run:
         """What is settled for this process; shared with every other Accelerator."""
-        return self.parts.run
+        return self.components.run
 
     @property
     def state(self) -> AcceleratorState:
@@ -104,7 +104,7 @@ class Accelerator(Checkpoints):
     @property
     def mixed_precision(self) -> str:
         """The name of the precision."""
-        return self.parts.precision.name
+        return self.components.precision.name
 
     @property
     def device_placement(self) -> bool:
@@ -201,8 +201,8 @@ class Accelerator(Checkpoints):
     def free_memory(self, *objects: Any) -> list[None]:
         """Forgets what was prepared and returns a None for each object, to assign to its name."""
         self._preparer.forget()
-        self._gradients = Gradients(self.parts, self._preparer)
-        self.parts.accumulation.reset()
+        self._gradients = GradientAccumulation(self.components, self._preparer)
+        self.components.accumulation.reset()
         nothing: list[None] = [None] * len(objects)
         del objects
         gc.collect()

@@ -1,4 +1,4 @@
-"""What an Accelerator passes on to parts of torch: one class for each part."""
+"""What an Accelerator passes on to components of torch: one class for each part."""
 
 from __future__ import annotations
 

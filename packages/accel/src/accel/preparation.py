@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from accel.assembly import Parts
+from accel.build import Components
 from accel.compilation import compiled, uncompiled
 from accel.settings import Settings
 
@@ -31,7 +31,7 @@ class Preparer:
 
     def __init__(
         self,
-        parts: Parts,
+        components: Components,
         settings: Settings,
         *,
         device_placement: bool,
@@ -39,7 +39,7 @@ class Preparer:
         scheduler_once_per_step: bool,
         on_ready: Callable[[object], None] | None = None,
     ) -> None:
-        self.parts = parts
+        self.components = components
         self.settings = settings
         self.device_placement = device_placement
         self.step_scheduler_with_optimizer = step_scheduler_with_optimizer
@@ -69,7 +69,7 @@ class Preparer:
             if isinstance(one, nn.Module):
                 ready[index] = self.model(one, place=place, optimizers=raw_optimizers)
         models = [*self.models, *(one for one in objects if isinstance(one, nn.Module))]
-        refuse_stale(raw_optimizers, models, self.parts.run.placed_on)
+        refuse_stale(raw_optimizers, models, self.components.run.placed_on)
         for index, (one, place) in enumerate(zip(objects, places, strict=True)):
             if isinstance(one, Optimizer):
                 ready[index] = self.optimizer(one, place=place)
@@ -98,20 +98,20 @@ class Preparer:
             return model
         if self.device_placement if place is None else place:
             self._move(model, optimizers)
-        strategy, run = self.parts.strategy, self.parts.run
-        self.parts.precision.converted(strategy.unwrap(model))
-        wrap_forward(strategy.unwrap(model), self.parts.policy, run.placed_on.type)
+        strategy, run = self.components.strategy, self.components.run
+        self.components.precision.converted(strategy.unwrap(model))
+        wrap_forward(strategy.unwrap(model), self.components.policy, run.placed_on.type)
         compiled(strategy.unwrap(model), self.settings.compilation)
         # One that is in its container already (of another Accelerator, or the user's own) would exchange twice.
         ready = model if evaluation or strategy.unwrap(model) is not model else strategy.setup(model, run)
-        self.parts.guard.watch(ready.parameters())
+        self.components.guard.watch(ready.parameters())
         return self._remember(self.models, ready)
 
     def _move(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
         """Moves the model; where that makes new parameters, ties and optimizers follow."""
         names = [(name, parameter) for name, parameter in model.named_parameters(remove_duplicate=False)]
         before = list(model.parameters())
-        model.to(self.parts.run.placed_on)
+        model.to(self.components.run.placed_on)
         after = dict(model.named_parameters(remove_duplicate=False))
         _tie_again(model, names, after)
         first_name = {id(parameter): name for name, parameter in reversed(names)}
@@ -128,9 +128,9 @@ class Preparer:
         ready = AcceleratedOptimizer(
             optimizer,
             self.device_placement if place is None else place,
-            self.parts.scaler,
-            accumulation=self.parts.accumulation,
-            step_boundary=self.parts.run.device.step_boundary,
+            self.components.scaler,
+            accumulation=self.components.accumulation,
+            step_boundary=self.components.run.device.step_boundary,
         )
         return self._remember(self.optimizers, ready)
 
@@ -140,7 +140,7 @@ class Preparer:
         """The loader of this process. Collective: every process must call and iterate alike."""
         if self._is_ready(loader):
             return loader
-        data, run = self.settings.data, self.parts.run
+        data, run = self.settings.data, self.components.run
         log = data.consumption_log
         ready = prepare_data_loader(
             loader,
@@ -159,7 +159,7 @@ class Preparer:
             consumption_log=ConsumptionLog(Path(log), str(len(self.loaders))) if log is not None else None,
             transport=run.transport,
             hardware=run.device,
-            accumulation=self.parts.accumulation,
+            accumulation=self.components.accumulation,
         )
         return self._remember(self.loaders, ready)
 
@@ -171,9 +171,9 @@ class Preparer:
         for one in self.models:
             if one is model:
                 return model
-        inner = self.parts.strategy.unwrap(uncompiled(model))
+        inner = self.components.strategy.unwrap(uncompiled(model))
         for one in self.models:
-            if self.parts.strategy.unwrap(one) is inner:
+            if self.components.strategy.unwrap(one) is inner:
                 return one
         raise ValueError(
             f"{asked_by} needs the models that prepare returned; this {type(model).__name__} is none of the"
@@ -186,7 +186,7 @@ class Preparer:
         Raises: ValueError for a model that was not prepared, and windows that would go on after the end.
         """
         containers = [self.container(model, "join_uneven_inputs") for model in models]
-        accumulation, world_size = self.parts.accumulation, self.parts.run.topology.world_size
+        accumulation, world_size = self.components.accumulation, self.components.run.topology.world_size
         if accumulation.every > 1 and accumulation.at_epoch_end is PartialWindow.CARRY and world_size > 1:
             raise ValueError(
                 f"join_uneven_inputs with at_epoch_end='carry' and gradient_accumulation_steps={accumulation.every}:"
@@ -194,7 +194,7 @@ class Preparer:
             )
         # what is dropped is dropped by each rank at its own end: it has no step that others would have to take part in
         together = accumulation.every > 1 and accumulation.at_epoch_end is PartialWindow.FLUSH
-        return self.parts.strategy.joining(containers, accumulation if together else None)
+        return self.components.strategy.joining(containers, accumulation if together else None)
 
     @contextmanager
     def ending(self, ending: Ending) -> Iterator[None]:
@@ -223,7 +223,7 @@ class Preparer:
                 f"{type(scheduler).__name__} belongs to an optimizer that is not prepared; pass the optimizer to"
                 " prepare together with the scheduler, or before it"
             )
-        run = self.parts.run
+        run = self.components.run
         advance = 1 if self.scheduler_once_per_step else run.topology.world_size
         ready = AcceleratedScheduler(
             scheduler,
@@ -231,14 +231,14 @@ class Preparer:
             self.step_scheduler_with_optimizer,
             self.settings.data.split_batches,
             num_processes=advance,
-            accumulation=self.parts.accumulation,
+            accumulation=self.components.accumulation,
         )
         self._say_how_schedulers_step(advance)
         return self._remember(self.schedulers, ready)
 
     def _say_how_schedulers_step(self, advance: int) -> None:
         stays = self.settings.data.split_batches or not self.step_scheduler_with_optimizer
-        topology = self.parts.run.topology
+        topology = self.components.run.topology
         if topology.world_size == 1 or topology.rank != 0 or stays or self._said_how_schedulers_step:
             return
         self._said_how_schedulers_step = True
@@ -253,28 +253,29 @@ class Preparer:
 
     def warn_of_no_model(self) -> None:
         """Says once that gradients do not travel, when there are processes for them to travel between."""
-        if self.parts.run.topology.world_size > 1 and not self._warned_of_no_model:
+        if self.components.run.topology.world_size > 1 and not self._warned_of_no_model:
             self._warned_of_no_model = True
             logger.warning(
                 "rank %d: backward() before any model was prepared: each process trains a model of its own; pass the"
                 " model to accelerator.prepare",
-                self.parts.run.topology.rank,
+                self.components.run.topology.rank,
             )
 
     def unwrap(self, model: nn.Module, *, keep_autocast: bool = True, keep_compile: bool = True) -> nn.Module:
         """The model that was given to `prepare`; without what torch.compile made of it, unless that is kept."""
-        inner = self.parts.strategy.unwrap(model)
+        inner = self.components.strategy.unwrap(model)
         if not keep_compile:
-            inner = self.parts.strategy.unwrap(uncompiled(inner))
+            inner = self.components.strategy.unwrap(uncompiled(inner))
         return inner if keep_autocast else unwrap_forward(inner)
 
     def forget(self) -> None:
         """Drops every reference to what was prepared."""
         for known in (self.models, self.optimizers, self.schedulers, self.loaders):
             known.clear()
-        self.parts.guard.release()
-        if self.parts.scaler is not None:
-            self.parts.scaler.release()
+        self.components.guard.release()
+        self.components.accumulation.forget_listeners()
+        if self.components.scaler is not None:
+            self.components.scaler.release()
 
     def _remember(self, known: list[Ready], ready: Ready) -> Ready:
         known.append(ready)

@@ -20,18 +20,7 @@ from accel_ops import (
 from accel_parallel import CommHook as DDPCommunicationHookType
 from accel_state import DistributedType
 
-from accel.compilation import TorchDynamoPlugin
-from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin, ProjectConfiguration
-from accel.handlers import (
-    AutocastKwargs,
-    DistributedDataParallelKwargs,
-    GradScalerKwargs,
-    InitProcessGroupKwargs,
-    KwargsHandler,
-    ProfileKwargs,
-)
-from accel.memory import find_executable_batch_size
-from accel.operations import (
+from accel.compat.operations import (
     broadcast,
     broadcast_object_list,
     copy_tensor_to_devices,
@@ -43,7 +32,18 @@ from accel.operations import (
     synchronize_rng_state,
     synchronize_rng_states,
 )
-from accel.progress import tqdm
+from accel.compilation import TorchDynamoPlugin
+from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin, ProjectConfiguration
+from accel.handlers import (
+    AutocastKwargs,
+    DistributedDataParallelKwargs,
+    GradScalerKwargs,
+    InitProcessGroupKwargs,
+    KwargsHandler,
+    ProfileKwargs,
+)
+from accel.tools.auto_batch_size import find_executable_batch_size
+from accel.tools.progress import tqdm
 
 __all__ = [
     "AutocastKwargs",

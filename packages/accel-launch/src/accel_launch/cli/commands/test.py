@@ -8,7 +8,7 @@ import click
 
 from accel_launch.cli.launch_command import LaunchCommand, resolved
 
-CHECK = "accel.check"
+CHECK = "accel.tools.self_test"
 HELP = """Starts a short script that checks, in the same way as accel launch would start yours, that processes find each
 other and compute the same."""
 

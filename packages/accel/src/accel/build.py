@@ -12,7 +12,7 @@ from accel.settings import AUTO, Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class Components:
     """What an Accelerator is made of."""
 
     run: Run
@@ -24,8 +24,8 @@ class Parts:
     policy: PrecisionPolicy
 
 
-def assemble(settings: Settings) -> Parts:
-    """The parts that the settings name.
+def build_components(settings: Settings) -> Components:
+    """The components that the settings name.
 
     Raises: CannotRun with every reason why they do not go together here; RunConflict when the process runs otherwise.
     Collective: every process must call.
@@ -42,7 +42,7 @@ def assemble(settings: Settings) -> Parts:
     if problems:
         raise CannotRun(f"strategy {strategy.name} with precision {precision.name} on {kind}", problems)
     scaler = LossScaler(kind, **settings.handlers.scaler.to_kwargs()) if policy.scale_loss else None
-    return Parts(
+    return Components(
         run=run,
         strategy=strategy,
         precision=precision,

@@ -15,17 +15,17 @@ from accel_checkpoint.manifest import MANIFEST
 from accel_checkpoint.retention import list_checkpoints
 from torch import nn
 
-from accel import generators
-from accel.foreign import Foreign, is_accelerates
-from accel.inventory import Inventory, by_rank
-from accel.putting import cannot_refuse, put, put_weights
-from accel.registered import Item
-from accel.written import Found, item_problems
+from accel.checkpoint import rng_state
+from accel.checkpoint.apply import cannot_refuse, put, put_weights
+from accel.checkpoint.io import LoadedCheckpoint, item_problems
+from accel.checkpoint.registry import CheckpointRegistry, by_rank
+from accel.checkpoint.stateful_item import StatefulItem
+from accel.compat.accelerate_checkpoint import AccelerateCheckpoint, is_accelerates
 
 logger = logging.getLogger("accel")
 
 
-class Resuming(Inventory):
+class Resuming(CheckpointRegistry):
     """What a script goes on from."""
 
     def load_state(
@@ -120,18 +120,18 @@ class Resuming(Inventory):
 
     def _take_over(self, folder: Path) -> None:
         """Collective: every process must call."""
-        found = Foreign(folder, self._models(), self._preparer, self.scaler, list(self._objects.values()))
+        found = AccelerateCheckpoint(folder, self._models(), self._preparer, self.scaler, list(self._objects.values()))
         self._agree("load_state: fits", f"{folder} cannot be gone on from, and nothing was changed:", found.problems)
         found.load()
         self._begin_anew()
         self._say_once(found.left)
 
     def _begin_anew(self) -> None:
-        self.parts.accumulation.reset()
+        self.components.accumulation.reset()
         for optimizer in self._preparer.optimizers:
             optimizer.discard_gradients()
 
-    def _verified(self, folder: Path) -> tuple[list[str], Found | None]:
+    def _verified(self, folder: Path) -> tuple[list[str], LoadedCheckpoint | None]:
         """What is wrong with the files of a checkpoint; and what is in it, where nothing is.
 
         Collective: every process must call; those of a machine share the reading.
@@ -160,9 +160,9 @@ class Resuming(Inventory):
             lines = [
                 f"  processes find different checkpoints at {folder}: their machines share no disk, and one lost some"
             ]
-        return lines, None if lines or manifest is None else Found(folder, manifest, read)
+        return lines, None if lines or manifest is None else LoadedCheckpoint(folder, manifest, read)
 
-    def _apply(self, folder: Path, found: Found) -> None:
+    def _apply(self, folder: Path, found: LoadedCheckpoint) -> None:
         """Collective: every process must call."""
         models = self._models()
         # those that are not in it are the hooks' to load
@@ -174,19 +174,19 @@ class Resuming(Inventory):
         same = len(states) == self.num_processes
         try:
             mine = decode(states[rank if same else 0])["generators"]
-            problems += [f"rank {rank}: {one}" for one in generators.problems(mine, self.run.device)]
+            problems += [f"rank {rank}: {one}" for one in rng_state.problems(mine, self.run.device)]
         except (CheckpointError, LookupError, TypeError) as error:
             problems.append(f"the generators of rank {rank} are missing or damaged: {type(error).__name__}: {error}")
         self._agree("load_state: fits", f"the checkpoint {folder} does not fit, and nothing was changed:", problems)
         left = self._hooked_models(folder, models, own)
         self._put(found, wanted, {name: one for name, one in own.items() if name in left})
-        if mine is not None and generators.lacks_device(mine, self.run.device):
+        if mine is not None and rng_state.lacks_device(mine, self.run.device):
             self._say_once(
                 f"the checkpoint was not taken on {self.run.device.kind}: random numbers of that device begin anew,"
                 " from the others'"
             )
         if same and mine is not None:
-            generators.restore(mine, self.run.device)
+            rng_state.restore(mine, self.run.device)
         elif mine is not None:
             if self.is_main_process:
                 logger.warning(
@@ -196,9 +196,9 @@ class Resuming(Inventory):
                     self.num_processes,
                 )
             if rank == 0:  # which draws the order of samples, as it did
-                generators.restore(mine, self.run.device)
+                rng_state.restore(mine, self.run.device)
             else:
-                generators.derive(mine, rank)
+                rng_state.derive(mine, rank)
         self._roll_back(found, wanted)
         if self.num_processes > 2 and same:
             self._say_once(
@@ -207,7 +207,7 @@ class Resuming(Inventory):
             )
         self._newest = folder, found.manifest
 
-    def _roll_back(self, found: Found, wanted: list[Item]) -> None:
+    def _roll_back(self, found: LoadedCheckpoint, wanted: list[StatefulItem]) -> None:
         """Where a loader goes on before the window that was cut off, its order is drawn as it was then.
 
         Collective: every process must call.
@@ -222,7 +222,7 @@ class Resuming(Inventory):
             if isinstance(then, torch.Tensor) and not torch.equal(then, first):
                 item.load(state)
 
-    def _put(self, found: Found, wanted: list[Item], models: dict[str, nn.Module]) -> None:
+    def _put(self, found: LoadedCheckpoint, wanted: list[StatefulItem], models: dict[str, nn.Module]) -> None:
         """Loads everything; where one thing refuses after all, those before it get back what they had.
 
         Collective: every process must call.

@@ -11,8 +11,8 @@ import torch
 from accel_checkpoint import CheckpointError, read_manifest
 from torch import nn
 
-from accel.registered import Item
-from accel.written import Found
+from accel.checkpoint.io import LoadedCheckpoint
+from accel.checkpoint.stateful_item import StatefulItem
 
 
 def cannot_refuse(model: nn.Module) -> bool:
@@ -32,7 +32,9 @@ def cannot_refuse(model: nn.Module) -> bool:
     )
 
 
-def put(found: Found, items: Sequence[Item], models: Mapping[str, nn.Module]) -> tuple[list[str], Callable[[], None]]:
+def put(
+    found: LoadedCheckpoint, items: Sequence[StatefulItem], models: Mapping[str, nn.Module]
+) -> tuple[list[str], Callable[[], None]]:
     """Loads everything up to the first thing that refuses, and why it did; and what gives all what they had.
 
     Collective: every process must call, for loaders whose state is spread over processes.
@@ -57,7 +59,7 @@ def put(found: Found, items: Sequence[Item], models: Mapping[str, nn.Module]) ->
     return problems, put_back
 
 
-def put_weights(found: Found, models: Mapping[str, nn.Module]) -> list[str]:
+def put_weights(found: LoadedCheckpoint, models: Mapping[str, nn.Module]) -> list[str]:
     """Loads models that cannot refuse, of which no copy is needed; and what went wrong all the same."""
     name = ""
     try:

@@ -7,31 +7,35 @@ from typing import Any
 from accel_ops import gather, gather_for_metrics, pad_across_processes, reduce
 from accel_state import ProcessControl, Reduction
 
-from accel.assembly import Parts
+from accel.build import Components
 
 
-class Exchanges(ProcessControl):
+class CollectiveOps(ProcessControl):
     """Gathers, reduces and pads nested tensors over all processes of the run."""
 
-    parts: Parts
+    components: Components
     _triggered = False
 
     def gather(self, tensor: Any) -> Any:
         """Nested tensors of all processes, joined along dim 0. Collective."""
-        return gather(tensor, self.parts.run.transport)
+        return gather(tensor, self.components.run.transport)
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
         """What `gather` returns, less the samples that were repeated to fill the loader's last batch. Collective."""
-        active = self.parts.accumulation.active
-        return gather_for_metrics(input_data, self.parts.run.transport, active, use_gather_object=use_gather_object)
+        active = self.components.accumulation.active
+        return gather_for_metrics(
+            input_data, self.components.run.transport, active, use_gather_object=use_gather_object
+        )
 
     def reduce(self, tensor: Any, reduction: Reduction = "sum", scale: float = 1.0) -> Any:
         """Nested tensors of all processes, combined element by element. Collective."""
-        return reduce(tensor, self.parts.run.transport, how=reduction, scale=scale)
+        return reduce(tensor, self.components.run.transport, how=reduction, scale=scale)
 
     def pad_across_processes(self, tensor: Any, dim: int = 0, pad_index: float = 0, pad_first: bool = False) -> Any:
         """Nested tensors as long along `dim` as the longest process's. Collective."""
-        return pad_across_processes(tensor, self.parts.run.transport, dim=dim, pad_index=pad_index, pad_first=pad_first)
+        return pad_across_processes(
+            tensor, self.components.run.transport, dim=dim, pad_index=pad_index, pad_first=pad_first
+        )
 
     def set_trigger(self) -> None:
         """Raises a flag, for `check_trigger` to see on every process."""
@@ -40,4 +44,4 @@ class Exchanges(ProcessControl):
     def check_trigger(self) -> bool:
         """Whether any process has raised its flag since the last call; all flags are lowered. Collective."""
         mine, self._triggered = bytes([self._triggered]), False
-        return any(map(any, self.parts.run.transport.agree("check_trigger", part=mine, join=max) or ()))
+        return any(map(any, self.components.run.transport.agree("check_trigger", part=mine, join=max) or ()))

@@ -31,14 +31,14 @@ from accel_checkpoint.save import INDEX
 from accel_checkpoint.tensor_file import ALIASES, find_unsupported
 from torch import nn
 
-from accel.registered import Item
+from accel.checkpoint.stateful_item import StatefulItem
 
 #: bytes of weights that are not trained from which on they have files of their own
 APART = 1 << 20
 
 
 @dataclass
-class Contents:
+class CheckpointContents:
     """What is to be written: tensors by file, small texts, and the rest of the state as JSON has it."""
 
     files: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Contents:
             self.texts[f"{key}.safetensors{INDEX}"] = json.dumps(index, indent=2, sort_keys=True) + "\n"
         self.items[key] = {"kind": "model", "files": list(plan.files), "state": extra}
 
-    def add(self, item: Item) -> None:
+    def add(self, item: StatefulItem) -> None:
         """The state of one thing."""
         try:
             state = item.state()
@@ -106,7 +106,7 @@ class Contents:
 
 def write(
     stage: StagedCheckpoint,
-    contents: Contents,
+    contents: CheckpointContents,
     about: dict[str, Any],
     ranks: list[Any],
     before: tuple[Path, Manifest] | None,
@@ -123,7 +123,7 @@ def write(
     return manifest
 
 
-def _linked(stage: StagedCheckpoint, name: str, contents: Contents, before: tuple[Path, Manifest]) -> bool:
+def _linked(stage: StagedCheckpoint, name: str, contents: CheckpointContents, before: tuple[Path, Manifest]) -> bool:
     """Whether the checkpoint before has the same file, and the file could be linked."""
     folder, manifest = before
     known = manifest.files.get(name)
@@ -151,7 +151,7 @@ def _version() -> str:
         return "from a source folder (not installed)"
 
 
-class Found:
+class LoadedCheckpoint:
     """A checkpoint that was verified, as what can be loaded from it."""
 
     def __init__(self, folder: Path, manifest: Manifest, read: Mapping[str, dict[str, torch.Tensor]]) -> None:
@@ -184,7 +184,7 @@ class Found:
 
         return decode(entry["state"], empty)
 
-    def problems(self, item: Item) -> list[str]:
+    def problems(self, item: StatefulItem) -> list[str]:
         """Why a thing cannot go on from the state that was saved."""
         return item.problems(self.outline(item.name))
 
@@ -230,7 +230,9 @@ class Found:
         return self._open[name]
 
 
-def item_problems(found: Found, wanted: Sequence[Item], models: Mapping[str, nn.Module]) -> list[str]:
+def item_problems(
+    found: LoadedCheckpoint, wanted: Sequence[StatefulItem], models: Mapping[str, nn.Module]
+) -> list[str]:
     """Why what is here cannot go on from a checkpoint; nothing is changed to find out."""
     saved = found.manifest.items
     here = {**{name: "model" for name in models}, **{one.name: one.kind for one in wanted}}

@@ -13,10 +13,10 @@ from accel_checkpoint import CheckpointError, Manifest
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from accel.checkpoint.optimizer_state import names_of
+from accel.checkpoint.stateful_item import StatefulItem, items, key, named_objects
 from accel.configuration import ProjectConfiguration
-from accel.named_state import names_of
-from accel.registered import Item, items, key, named_objects
-from accel.training import TrainingStep
+from accel.step.training_step import TrainingStep
 
 logger = logging.getLogger("accel")
 
@@ -24,7 +24,7 @@ SaveHook = Callable[[list[nn.Module], list[dict[str, Any]], str], None]
 LoadHook = Callable[[list[nn.Module], str], None]
 
 
-class Inventory(TrainingStep):
+class CheckpointRegistry(TrainingStep):
     """What of an Accelerator is saved."""
 
     project_configuration: ProjectConfiguration
@@ -81,11 +81,11 @@ class Inventory(TrainingStep):
             for place, one in enumerate(self._preparer.models)
         }
 
-    def _items(self) -> list[Item]:
-        return items(self._preparer, self.parts, self._gradients, self._objects, names_of(self._models()))
+    def _items(self) -> list[StatefulItem]:
+        return items(self._preparer, self.components, self._gradients, self._objects, names_of(self._models()))
 
     def _warn_of_what_is_lost(self) -> None:
-        if self.parts.accumulation.waiting and not self.parts.accumulation.due:
+        if self.components.accumulation.waiting and not self.components.accumulation.due:
             self._say_once(
                 "save_state inside of a window of gradient accumulation: the checkpoint is that of the last optimizer"
                 " step, and the micro-batches since will be served again; what they changed in buffers, random numbers"

@@ -12,8 +12,8 @@ from accel_checkpoint import CheckpointError, weight_files
 from accel_checkpoint.load import read_plain, read_shapes, read_tensors
 from torch import nn
 
+from accel.checkpoint.stateful_item import key
 from accel.preparation import Preparer
-from accel.registered import key
 
 logger = logging.getLogger("accel")
 
@@ -26,7 +26,7 @@ def is_accelerates(folder: Path) -> bool:
     return (folder / MARK).is_file()
 
 
-class Foreign:
+class AccelerateCheckpoint:
     """A checkpoint of Accelerate, as what can be loaded from it: everything is read and compared first."""
 
     def __init__(

@@ -9,7 +9,7 @@ from typing import final
 
 from torch import nn
 
-from accel.assembly import Parts
+from accel.build import Components
 from accel.preparation import Preparer
 
 
@@ -24,32 +24,34 @@ class MicroBatch(AbstractContextManager[None]):
     Raises: ValueError, when it is entered, for a model that was not prepared.
     """
 
-    __slots__ = ("_always", "_models", "_open", "_parts", "_preparer")
+    __slots__ = ("_always", "_components", "_models", "_open", "_preparer")
 
-    def __init__(self, parts: Parts, preparer: Preparer, models: Sequence[nn.Module], *, always: bool) -> None:
-        self._parts = parts
+    def __init__(
+        self, components: Components, preparer: Preparer, models: Sequence[nn.Module], *, always: bool
+    ) -> None:
+        self._components = components
         self._preparer = preparer
         self._models = models
         self._always = always
         self._open: list[AbstractContextManager[None]] | None = None
 
     def __enter__(self) -> None:
-        containers, parts = [], self._parts
+        containers, components = [], self._components
         for model in self._models:
             containers.append(self._preparer.container(model, "accumulate"))
-        if parts.accumulation.tick() or self._always:
+        if components.accumulation.tick() or self._always:
             return
         self._open = []
         for container in containers:
-            at_home = parts.strategy.synchronising(container, enabled=False)
+            at_home = components.strategy.synchronising(container, enabled=False)
             at_home.__enter__()
             self._open.append(at_home)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._parts.accumulation.leave()
+        self._components.accumulation.leave()
         if kind is not None:
-            self._parts.accumulation.abandon()
+            self._components.accumulation.abandon()
         while self._open:
             self._open.pop().__exit__(kind, error, trace)

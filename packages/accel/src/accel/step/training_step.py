@@ -13,21 +13,21 @@ from accel_data import Ending
 from accel_state import AccumulationState
 from torch import nn
 
-from accel.exchanges import Exchanges
-from accel.gradients import Gradients
+from accel.collectives import CollectiveOps
 from accel.handlers import AutocastKwargs
-from accel.micro_batch import MicroBatch
 from accel.preparation import Preparer
 from accel.settings import Settings
-from accel.step_observer import StepObserver
+from accel.step.accumulation import GradientAccumulation
+from accel.step.micro_batch import MicroBatch
+from accel.step.observer import StepObserver
 
 
-class TrainingStep(Exchanges):
+class TrainingStep(CollectiveOps):
     """What a loop calls between a batch and the next."""
 
     settings: Settings
     _preparer: Preparer
-    _gradients: Gradients
+    _gradients: GradientAccumulation
     #: who is told of each step; set on the class, before an Accelerator is made
     observer: StepObserver | None = None
     #: whether gradients stay in this process, whatever is due
@@ -36,33 +36,33 @@ class TrainingStep(Exchanges):
     @property
     def gradient_state(self) -> AccumulationState:
         """Where this Accelerator stands in its window, and in the loader that is being iterated."""
-        return self.parts.accumulation
+        return self.components.accumulation
 
     @property
     def scaler(self) -> LossScaler | None:
         """What scales the loss in fp16; None otherwise."""
-        return self.parts.scaler
+        return self.components.scaler
 
     @property
     def gradient_accumulation_steps(self) -> int:
         """Micro-batches to an optimizer step; may be set at any time."""
-        return self.parts.accumulation.every
+        return self.components.accumulation.every
 
     @gradient_accumulation_steps.setter
     def gradient_accumulation_steps(self, steps: int) -> None:
         self._gradients.refuse_new_windows(steps)
-        self.parts.accumulation.set_every(steps)
+        self.components.accumulation.set_every(steps)
         if steps > 1:
-            self.parts.guard.arm()
+            self.components.guard.arm()
 
     @property
     def sync_gradients(self) -> bool:
         """Whether the current micro-batch ends with an optimizer step."""
-        return self.parts.accumulation.due
+        return self.components.accumulation.due
 
     @sync_gradients.setter
     def sync_gradients(self, due: bool) -> None:
-        self.parts.accumulation.sync_gradients = due
+        self.components.accumulation.sync_gradients = due
 
     @property
     def stateful(self) -> list[Any]:
@@ -88,15 +88,17 @@ class TrainingStep(Exchanges):
 
         Raises: ValueError, when it is entered, for a model that was not prepared.
         """
-        return MicroBatch(self.parts, self._preparer, models, always=self.settings.accumulation.sync_each_batch)
+        return MicroBatch(self.components, self._preparer, models, always=self.settings.accumulation.sync_each_batch)
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
         """The context of a forward and backward whose gradients stay in this process."""
-        return self.parts.strategy.synchronising(self._preparer.container(model, "no_sync"), enabled=False)
+        return self.components.strategy.synchronising(self._preparer.container(model, "no_sync"), enabled=False)
 
     def trigger_sync_in_backward(self, model: nn.Module) -> AbstractContextManager[None]:
         """The context of a backward whose gradients travel, although its forward was made under `no_sync`."""
-        return self.parts.strategy.synchronising_backward(self._preparer.container(model, "trigger_sync_in_backward"))
+        return self.components.strategy.synchronising_backward(
+            self._preparer.container(model, "trigger_sync_in_backward")
+        )
 
     @contextmanager
     def join_uneven_inputs(self, joinables: Iterable[nn.Module], even_batches: bool | None = None) -> Iterator[None]:
@@ -115,7 +117,7 @@ class TrainingStep(Exchanges):
             yield
 
     def backward(self, loss: torch.Tensor, *, weight: torch.Tensor | float | None = None, **kwargs: Any) -> None:
-        """Gradients of `loss`, as its part in the mean of the window, and scaled as the precision needs.
+        """GradientAccumulation of `loss`, as its part in the mean of the window, and scaled as the precision needs.
 
         With `weight`, say the number of tokens whose losses were summed up, the window is the sum of its losses over
         the sum of its weights, on all processes; without, the mean of its micro-batches.
@@ -125,34 +127,34 @@ class TrainingStep(Exchanges):
         """
         if self.observer is not None:
             self.observer.loss(loss, weight)
-        if weight is None and not kwargs and self._gradients.plain and self.parts.accumulation.alone:
+        if weight is None and not kwargs and self._gradients.plain and self.components.accumulation.alone:
             loss.backward()  # type: ignore[no-untyped-call]
             return
         if weight is not None and self.at_home:
             raise ValueError(
                 "backward: inside LocalSGD gradients are not shared, and so no weights; divide the loss instead"
             )
-        loss = self._gradients.share(loss, weight)
-        if self.parts.scaler is not None:
-            loss = self.parts.scaler.scale(loss)
+        loss = self._gradients.scale_loss(loss, weight)
+        if self.components.scaler is not None:
+            loss = self.components.scaler.scale(loss)
         _refuse_unknown(kwargs)
         loss.backward(**kwargs)  # type: ignore[no-untyped-call]
 
     def autocast(self, autocast_handler: AutocastKwargs | None = None) -> AbstractContextManager[Any]:
         """The context in which operations compute in the run's precision, as inside the model."""
-        policy = self.parts.policy
+        policy = self.components.policy
         if autocast_handler is None:
             return autocast(policy, self.device.type)
-        policy = replace(policy, compute=self.parts.precision.policy.compute, cache=autocast_handler.cache_enabled)
+        policy = replace(policy, compute=self.components.precision.policy.compute, cache=autocast_handler.cache_enabled)
         return autocast(policy, self.device.type, enabled=autocast_handler.enabled)
 
     def unscale_gradients(self, optimizer: AcceleratedOptimizer | Sequence[AcceleratedOptimizer] | None = None) -> None:
         """Divides gradients by the scale of the loss, once a step; does nothing but in fp16, and within a window."""
-        if self.parts.scaler is None or not self.parts.accumulation.due:
+        if self.components.scaler is None or not self.components.accumulation.due:
             return
         chosen = self._preparer.optimizers if optimizer is None else optimizer
         for one in [chosen] if isinstance(chosen, AcceleratedOptimizer) else chosen:
-            self.parts.scaler.unscale(one.optimizer)
+            self.components.scaler.unscale(one.optimizer)
 
     def clip_grad_norm_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float = 2.0
@@ -162,27 +164,27 @@ class TrainingStep(Exchanges):
         Raises: ValueError when a step is due and there is no gradient.
         """
         chosen = _listed(parameters, "clip_grad_norm_")
-        if self.parts.accumulation.due:
+        if self.components.accumulation.due:
             if chosen and chosen[0].grad is None:
                 _refuse_without_gradients(chosen, "clip_grad_norm_")
-            if self.parts.scaler is not None:
-                self._unscale(chosen, self.parts.scaler)
-            return self.parts.strategy.clip_norm(chosen, max_norm, kind=norm_type)
+            if self.components.scaler is not None:
+                self._unscale(chosen, self.components.scaler)
+            return self.components.strategy.clip_norm(chosen, max_norm, kind=norm_type)
         gradients = [parameter.grad for parameter in chosen if parameter.grad is not None]
         norm = nn.utils.get_total_norm(gradients, norm_type)
-        return norm if self.parts.scaler is None else norm / self.parts.scaler.get_scale()
+        return norm if self.components.scaler is None else norm / self.components.scaler.get_scale()
 
     def clip_grad_value_(self, parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float) -> None:
         """Cuts each unscaled gradient to [-clip_value, clip_value]; does nothing within a window.
 
         Raises: ValueError when a step is due and there is no gradient.
         """
-        if not self.parts.accumulation.due:
+        if not self.components.accumulation.due:
             return
         chosen = _listed(parameters, "clip_grad_value_")
         _refuse_without_gradients(chosen, "clip_grad_value_")
-        if self.parts.scaler is not None:
-            self._unscale(chosen, self.parts.scaler)
+        if self.components.scaler is not None:
+            self._unscale(chosen, self.components.scaler)
         nn.utils.clip_grad_value_(chosen, clip_value)
 
     def _unscale(self, parameters: list[torch.Tensor], scaler: LossScaler) -> None:

@@ -9,30 +9,32 @@ from contextlib import contextmanager
 import torch
 from accel_amp import WindowScaler
 
-from accel.assembly import Parts
+from accel.build import Components
 from accel.preparation import Preparer
 
 logger = logging.getLogger("accel")
 
 
-class Gradients:
+class GradientAccumulation:
     """What each loss adds to the gradients of its window."""
 
-    def __init__(self, parts: Parts, preparer: Preparer) -> None:
-        self._parts = parts
-        self._accumulation = parts.accumulation
+    def __init__(self, components: Components, preparer: Preparer) -> None:
+        self._components = components
+        self._accumulation = components.accumulation
         self._preparer = preparer
         self.window = WindowScaler(
-            parts.accumulation, parts.run.transport, self._parameters, scaled=parts.precision.policy.scale_loss
+            components.accumulation,
+            components.run.transport,
+            self._parameters,
+            scaled=components.precision.policy.scale_loss,
         )
-        self._window = 0
         self._agreed: bool | None = None
         #: whether losses have no weights, as all processes agreed, and are not scaled
         self.plain = False
         self._joining = False
         self._said_that_nothing_accumulates = False
 
-    def share(self, loss: torch.Tensor, weight: torch.Tensor | float | None) -> torch.Tensor:
+    def scale_loss(self, loss: torch.Tensor, weight: torch.Tensor | float | None) -> torch.Tensor:
         """What to call backward on, in place of `loss`.
 
         Raises: ValueError for a weight that cannot be, or that not every process has.
@@ -42,7 +44,7 @@ class Gradients:
         if not preparer.models:
             preparer.warn_of_no_model()
         if accumulation.inside:
-            accumulation.shared = accumulation.windows
+            accumulation.has_loss = True
         else:
             if accumulation.ends_anywhere is not None:
                 raise ValueError(
@@ -55,11 +57,7 @@ class Gradients:
                 self._say_that_nothing_accumulates()
         if self._agreed is not (weight is not None):
             self._check(weighted=weight is not None)
-        if self._window != accumulation.windows:
-            self._window = accumulation.windows
-            for optimizer in preparer.optimizers:
-                optimizer.begin_window()
-        return self.window.share(loss, weight)
+        return self.window.scale_loss(loss, weight)
 
     @contextmanager
     def joining(self) -> Iterator[None]:
@@ -85,10 +83,10 @@ class Gradients:
                 "backward: weights are added up over all processes, and inside join_uneven_inputs some may have ended;"
                 ' use ending="exact" or "pad" for loaders of unequal lengths'
             )
-        if weighted and not self._preparer.models and self._parts.run.topology.world_size > 1:
+        if weighted and not self._preparer.models and self._components.run.topology.world_size > 1:
             raise ValueError("backward: a weight is shared with all processes, and no model was prepared to share with")
         if self._agreed is None and self._accumulation.due and self._preparer.models and not self._joining:
-            found = self._parts.run.transport.all_gather_objects(weighted)
+            found = self._components.run.transport.all_gather_objects(weighted)
             if len(set(found)) > 1:
                 have = ", ".join(str(rank) for rank, one in enumerate(found) if one)
                 raise ValueError(
@@ -96,7 +94,7 @@ class Gradients:
                     f" {len(found)} processes, or on none"
                 )
             self._agreed = weighted
-            self.plain = not weighted and self._parts.scaler is None
+            self.plain = not weighted and self._components.scaler is None
         elif self._agreed is not None and self._agreed != weighted:
             before = "had weights" if self._agreed else "had none"
             raise ValueError(
@@ -104,7 +102,7 @@ class Gradients:
             )
 
     def _say_that_nothing_accumulates(self) -> None:
-        if self._said_that_nothing_accumulates or self._parts.run.topology.rank > 0:
+        if self._said_that_nothing_accumulates or self._components.run.topology.rank > 0:
             return
         self._said_that_nothing_accumulates = True
         logger.warning(

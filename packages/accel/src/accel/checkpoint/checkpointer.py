@@ -23,12 +23,12 @@ from accel_checkpoint.retention import checkpoint_path, next_number, retain
 from accel_state.exit_codes import STOPPED
 from torch import nn
 
-from accel import generators
+from accel.checkpoint import rng_state
+from accel.checkpoint.io import CheckpointContents, about_this_run, write
+from accel.checkpoint.load import Resuming
+from accel.checkpoint.preemption import USUAL, StopSignals
+from accel.checkpoint.progress_marker import note_progress
 from accel.configuration import ProjectConfiguration
-from accel.resuming import Resuming
-from accel.stopping import USUAL, StopSignals
-from accel.supervised import note_progress
-from accel.written import Contents, about_this_run, write
 
 logger = logging.getLogger("accel")
 
@@ -88,7 +88,7 @@ class Checkpoints(Resuming):
         if self._save_hooks:
             self._hooked(stage, models, weights)
         contents = self._contents(models, weights, max_shard_size)
-        mine = encode({"generators": generators.captured(self.run.device)})
+        mine = encode({"generators": rng_state.captured(self.run.device)})
         ranks = self._tell("save_state: generators", mine)
         self._agree("save_state: what there is", FAILED, contents.problems, _leaving(stage))
         about = about_this_run(self.num_processes, max((one.steps for one in self._preparer.optimizers), default=0))
@@ -213,9 +213,11 @@ class Checkpoints(Resuming):
         for name in [name for name, one in weights.items() if id(one) not in left]:
             del weights[name]
 
-    def _contents(self, models: dict[str, nn.Module], weights: dict[str, dict[str, Any]], shard: int | str) -> Contents:
+    def _contents(
+        self, models: dict[str, nn.Module], weights: dict[str, dict[str, Any]], shard: int | str
+    ) -> CheckpointContents:
         """Collective: every process must call, for loaders whose state is spread over processes."""
-        found = Contents()
+        found = CheckpointContents()
         for name, state in weights.items() if self._writes else ():
             try:
                 found.add_model(name, models[name], state, shard)
@@ -237,7 +239,9 @@ class Checkpoints(Resuming):
             raise
         self._in_turn("save_state: named", lambda: self._committed(staged[0]))
 
-    def _behind(self, contents: Contents, put: Callable[[], StagedCheckpoint], leave: Callable[[], None]) -> None:
+    def _behind(
+        self, contents: CheckpointContents, put: Callable[[], StagedCheckpoint], leave: Callable[[], None]
+    ) -> None:
         """Collective: every process must call."""
         problems = list[str]()
         self._behind_us = True  # also where one fails: another may have begun

@@ -10,14 +10,14 @@ from typing import Any
 
 from accel_amp import LossScaler
 
-from accel.assembly import Parts
-from accel.gradients import Gradients
-from accel.named_state import Names, load_named, named_state, problems
+from accel.build import Components
+from accel.checkpoint.optimizer_state import Names, load_named, named_state, problems
 from accel.preparation import Preparer
+from accel.step.accumulation import GradientAccumulation
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class StatefulItem:
     """One thing that has a state.
 
     `file` is where its tensors go, `problems` says in words why a state cannot be loaded, and changes nothing.
@@ -42,7 +42,9 @@ def key(kind: str, place: int) -> str:
     return kind if place == 0 else f"{kind}_{place}"
 
 
-def items(preparer: Preparer, parts: Parts, gradients: Gradients, objects: dict[str, Any], names: Names) -> list[Item]:
+def items(
+    preparer: Preparer, components: Components, gradients: GradientAccumulation, objects: dict[str, Any], names: Names
+) -> list[StatefulItem]:
     """Everything that has a state besides models, in the order in which it is loaded: what may refuse comes first."""
     found = [_loader(key("loader", place), one) for place, one in enumerate(preparer.loaders)]
     found += [_object(name, one) for name, one in objects.items()]
@@ -50,7 +52,7 @@ def items(preparer: Preparer, parts: Parts, gradients: Gradients, objects: dict[
         name = key("optimizer", place)
         inner = optimizer.optimizer
         found.append(
-            Item(
+            StatefulItem(
                 name,
                 f"{name}.safetensors",
                 type(inner).__name__,
@@ -63,10 +65,10 @@ def items(preparer: Preparer, parts: Parts, gradients: Gradients, objects: dict[
         kind = type(scheduler.scheduler).__name__
         name = key("scheduler", place)
         same = partial(_same_keys, scheduler.state_dict)
-        found.append(Item(name, REST, kind, scheduler.state_dict, same, scheduler.load_state_dict))
-    if parts.scaler is not None:
-        found.append(_scaler(parts.scaler))
-    found.append(_accumulation(parts, preparer, gradients))
+        found.append(StatefulItem(name, REST, kind, scheduler.state_dict, same, scheduler.load_state_dict))
+    if components.scaler is not None:
+        found.append(_scaler(components.scaler))
+    found.append(_accumulation(components, preparer, gradients))
     return found
 
 
@@ -104,13 +106,13 @@ def _has_state(one: Any) -> bool:
     )
 
 
-def _object(name: str, one: Any) -> Item:
-    return Item(
+def _object(name: str, one: Any) -> StatefulItem:
+    return StatefulItem(
         f"object:{name}", REST, type(one).__name__, one.state_dict, lambda state: [], one.load_state_dict, mine=True
     )
 
 
-def _loader(name: str, loader: Any) -> Item:
+def _loader(name: str, loader: Any) -> StatefulItem:
     def refused(state: Any) -> list[str]:
         from accel_data.resume.loader_state import LoaderState, ResumeError
 
@@ -122,15 +124,15 @@ def _loader(name: str, loader: Any) -> Item:
             return [str(error)]
         return []
 
-    return Item(name, REST, "DataLoader", loader.state_dict, refused, loader.load_state_dict)
+    return StatefulItem(name, REST, "DataLoader", loader.state_dict, refused, loader.load_state_dict)
 
 
-def _scaler(scaler: LossScaler) -> Item:
-    return Item("scaler", REST, "LossScaler", scaler.state_dict, _mapping, scaler.load_state_dict)
+def _scaler(scaler: LossScaler) -> StatefulItem:
+    return StatefulItem("scaler", REST, "LossScaler", scaler.state_dict, _mapping, scaler.load_state_dict)
 
 
-def _accumulation(parts: Parts, preparer: Preparer, gradients: Gradients) -> Item:
-    accumulation, window = parts.accumulation, gradients.window
+def _accumulation(components: Components, preparer: Preparer, gradients: GradientAccumulation) -> StatefulItem:
+    accumulation, window = components.accumulation, gradients.window
 
     def state() -> dict[str, Any]:
         taken = [one.steps for one in preparer.optimizers]
@@ -150,7 +152,7 @@ def _accumulation(parts: Parts, preparer: Preparer, gradients: Gradients) -> Ite
         window.load_state_dict(state["window"])
 
     # the words under which checkpoints have it
-    return Item("clock", REST, "StepClock", state, refused, load)
+    return StatefulItem("clock", REST, "StepClock", state, refused, load)
 
 
 def _same_keys(own: Callable[[], dict[str, Any]], state: Any) -> list[str]:

@@ -1,0 +1,1 @@
+"""Saves all that training goes on from, and loads it."""

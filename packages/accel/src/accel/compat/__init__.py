@@ -1,0 +1,1 @@
+"""What scripts and checkpoints of Hugging Face Accelerate have under other names."""

@@ -1,0 +1,1 @@
+"""What a loop calls between a batch and the next."""

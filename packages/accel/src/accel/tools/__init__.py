@@ -1,0 +1,1 @@
+"""What stands beside the loop: batch sizes, profiles, progress bars, the test of an installation."""
