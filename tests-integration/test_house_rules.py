@@ -70,9 +70,6 @@ SEAMS = {
     "Scheduler",
     "CollectiveOps",
     "TrainingStep",
-    "CheckpointRegistry",
-    "Resuming",
-    "Checkpoints",
 }
 DRAWERS = {"util", "utils", "helper", "helpers", "common", "misc"}
 CLOCKS = {"time.time", "time.monotonic", "time.perf_counter", "perf_counter", "monotonic"}

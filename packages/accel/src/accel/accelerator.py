@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, TypeVarTuple, final, overload
+from typing import Any, NoReturn, TypeVar, TypeVarTuple, final, overload
 
-import torch
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler
 from accel_checkpoint import save_object, save_weights
-from accel_data import Ending, skip_first_batches
+from accel_data import Ending
 from accel_parallel import Strategy
-from accel_state import AcceleratorState, Run
+from accel_state import AcceleratorState
 from accel_state.environ import process_environ
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
+from torch.utils.hooks import RemovableHandle
 
 from accel.build import build_components
-from accel.checkpoint.checkpointer import Checkpoints
+from accel.checkpoint.checkpointer import Checkpointer
+from accel.checkpoint.registry import CheckpointRegistry, LoadHook, SaveHook, add_hook
 from accel.compilation import TorchDynamoPlugin
 from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin, ProjectConfiguration
-from accel.handlers import KwargsHandler, ProfileKwargs
+from accel.handlers import KwargsHandler
 from accel.preparation import Preparer
 from accel.settings import AUTO, resolve
 from accel.step.accumulation import GradientAccumulation
-from accel.tools.profiling import profiled
+from accel.step.training_step import TrainingStep
 
 A = TypeVar("A")
 More = TypeVarTuple("More")
@@ -36,7 +36,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 @final
-class Accelerator(Checkpoints):
+class Accelerator(TrainingStep):
     """Runs an ordinary PyTorch loop on any number of processes, devices and precisions.
 
     Collective: every process of the job must create one, and call what is marked so in like order.
@@ -89,22 +89,11 @@ class Accelerator(Checkpoints):
             on_ready=None if self.observer is None else partial(self.observer.prepared, self),
         )
         self._gradients = GradientAccumulation(self.components, self._preparer)
-        self._prepare_checkpoints(project_config or ProjectConfiguration(), project_dir)
-
-    @property
-    def run(self) -> Run:
-        """What is settled for this process; shared with every other Accelerator."""
-        return self.components.run
-
-    @property
-    def state(self) -> AcceleratorState:
-        """The view of the run that every Accelerator shares."""
-        return AcceleratorState()
-
-    @property
-    def mixed_precision(self) -> str:
-        """The name of the precision."""
-        return self.components.precision.name
+        self.project_configuration = project_config or ProjectConfiguration()
+        if project_dir is not None and self.project_configuration.project_dir is None:
+            self.project_configuration.set_directories(project_dir)
+        registry = CheckpointRegistry(self.components, self._preparer, self._gradients)
+        self._checkpointer = Checkpointer(AcceleratorState(), registry, self.project_configuration)
 
     @property
     def device_placement(self) -> bool:
@@ -164,22 +153,6 @@ class Accelerator(Checkpoints):
         """The scheduler, following its prepared optimizer."""
         return self._preparer.scheduler(scheduler)
 
-    def unwrap_model(self, model: nn.Module, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True) -> Any:
-        """The model that was given to `prepare`; on request without its autocast, or without torch.compile."""
-        return self._preparer.unwrap(model, keep_autocast=keep_fp32_wrapper, keep_compile=keep_torch_compile)
-
-    def skip_first_batches(self, dataloader: DataLoader[A], num_batches: int = 0) -> DataLoader[A]:
-        """A loader whose passes lack this process's first `num_batches` batches."""
-        return skip_first_batches(dataloader, num_batches)
-
-    def profile(self, profile_handler: ProfileKwargs | None = None) -> AbstractContextManager[torch.profiler.profile]:
-        """The context that torch.profiler watches; each process writes its trace where the handler says."""
-        return profiled(profile_handler or self.settings.handlers.profile, self.process_index)
-
-    def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, torch.Tensor]:
-        """The weights of the model, under the names that the model itself gives them."""
-        return (self.unwrap_model(model, keep_torch_compile=False) if unwrap else model).state_dict()
-
     def save_model(
         self,
         model: nn.Module,
@@ -198,11 +171,125 @@ class Accelerator(Checkpoints):
         if self.is_main_process:
             save_object(obj, f, safe_serialization=safe_serialization)
 
+    @property
+    def project_dir(self) -> str | Path | None:
+        """The folder of the project."""
+        return self.project_configuration.project_dir
+
+    @property
+    def logging_dir(self) -> str | Path | None:
+        """The folder of its logs."""
+        return self.project_configuration.logging_dir
+
+    @property
+    def save_iteration(self) -> int:
+        """The number of the next checkpoint that is named automatically."""
+        return self._checkpointer.next_number
+
+    def register_for_checkpointing(self, *objects: Any, **named: Any) -> None:
+        """Saves and loads these with everything else, by their `state_dict` and `load_state_dict`.
+
+        Each is saved under a name: the keyword, or that of its class. What is saved is the main process's.
+
+        Raises: ValueError that lists all objects without these methods, and names that are taken.
+        """
+        self._checkpointer.registry.register(objects, named)
+
+    def register_save_state_pre_hook(self, hook: SaveHook) -> RemovableHandle:
+        """Calls `hook(models, weights, folder)` before a checkpoint is written, on every process.
+
+        What it writes into the folder becomes part of the checkpoint; weights that it takes out of the list are its own
+        to write.
+        """
+        return add_hook(self._checkpointer.registry.save_hooks, hook)
+
+    def register_load_state_pre_hook(self, hook: LoadHook) -> RemovableHandle:
+        """Calls `hook(models, folder)` before a checkpoint is loaded, on every process.
+
+        Models that it takes out of the list are its own to load.
+        """
+        return add_hook(self._checkpointer.registry.load_hooks, hook)
+
+    def save_state(
+        self,
+        output_dir: str | Path | None = None,
+        safe_serialization: bool = True,
+        *,
+        asynchronous: bool = False,
+        max_shard_size: int | str = "10GB",
+    ) -> Path:
+        """The folder of a checkpoint of all that was prepared or registered: it is there whole, or not at all.
+
+        With `asynchronous` training goes on when everything is copied in memory; errors of the writing come with the
+        next call, or with `wait_for_checkpoint`.
+
+        Raises: CheckpointError, on every process, if it could not be written; what was there before stays. ValueError
+        without a folder.
+        Collective: every process must call.
+        """
+        if not safe_serialization:
+            raise ValueError("save_state(safe_serialization=False): a checkpoint holds no pickle; leave it out")
+        return self._checkpointer.save(output_dir, asynchronous=asynchronous, max_shard_size=max_shard_size)
+
+    def wait_for_checkpoint(self) -> None:
+        """Returns when the checkpoint that is being written in the background is on the disk.
+
+        Raises: CheckpointError, on every process, if it could not be written.
+        Collective: every process must call.
+        """
+        self._checkpointer.wait()
+
+    end_training = wait_for_checkpoint
+
+    def load_state(
+        self,
+        input_dir: str | Path | None = None,
+        load_kwargs: dict[str, Any] | None = None,
+        *,
+        map_location: str | None = None,
+    ) -> Path:
+        """The folder of the checkpoint that everything goes on from; more or fewer processes may have written it.
+
+        Without `input_dir` it is the newest whole one of the project. Its files are verified, and compared with what
+        was prepared and registered, before anything is changed. State goes to where the objects are, whatever
+        `map_location`.
+
+        Raises: CheckpointError, on every process, that lists all that stands against it; TypeError for a map_location
+        that is none.
+        Collective: every process must call.
+        """
+        location = (load_kwargs or {}).get("map_location", map_location)
+        if location not in (None, "cpu", "on_device"):
+            raise TypeError(f'map_location={location!r}: expected None, "cpu" or "on_device"')
+        return self._checkpointer.load(input_dir)
+
+    def resume(self) -> Path | None:
+        """The newest checkpoint of the project, from which everything goes on; None if there is none yet.
+
+        Raises: ValueError without a project_dir; CheckpointError as `load_state`.
+        Collective: every process must call.
+        """
+        return self._checkpointer.resume()
+
+    def stop_requested(self) -> bool:
+        """Whether a signal has asked any process of the job to stop: SIGTERM or SIGUSR1, or the `stop_signals`.
+
+        Collective: every process must call, after the same optimizer step.
+        """
+        return self._checkpointer.stop_requested()
+
+    def save_and_stop(self, output_dir: str | Path | None = None) -> NoReturn:
+        """Writes a checkpoint, and ends the process with exit code 75: to go on, run the same command again.
+
+        Raises: SystemExit; CheckpointError as `save_state`.
+        Collective: every process must call.
+        """
+        self._checkpointer.save_and_stop(output_dir)
+
     def free_memory(self, *objects: Any) -> list[None]:
         """Forgets what was prepared and returns a None for each object, to assign to its name."""
         self._preparer.forget()
-        self._gradients = GradientAccumulation(self.components, self._preparer)
-        self.components.accumulation.reset()
+        self._gradients.forget()
         nothing: list[None] = [None] * len(objects)
         del objects
         gc.collect()

@@ -1,11 +1,11 @@
-"""What an Accelerator exchanges between processes for the script."""
+"""Who a process is, and what it exchanges with the others for the script."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from accel_ops import gather, gather_for_metrics, pad_across_processes, reduce
-from accel_state import ProcessControl, Reduction
+from accel_state import AcceleratorState, ProcessControl, Reduction, Run
 
 from accel.build import Components
 
@@ -15,6 +15,21 @@ class CollectiveOps(ProcessControl):
 
     components: Components
     _triggered = False
+
+    @property
+    def run(self) -> Run:
+        """What is settled for this process; shared with every other Accelerator."""
+        return self.components.run
+
+    @property
+    def state(self) -> AcceleratorState:
+        """The view of the run that every Accelerator shares."""
+        return AcceleratorState()
+
+    @property
+    def mixed_precision(self) -> str:
+        """The name of the precision."""
+        return self.components.precision.name
 
     def gather(self, tensor: Any) -> Any:
         """Nested tensors of all processes, joined along dim 0. Collective."""

@@ -30,12 +30,11 @@ class LocalSGD:
         self.local_sgd_steps = local_sgd_steps
         self._accelerator = accelerator
         self._model = model
-        self._at_home = accelerator.no_sync(model)
+        self._local = accelerator.local_steps(model)
 
     def __enter__(self) -> Self:
         if self.enabled:
-            self._at_home.__enter__()
-            self._accelerator.at_home = True
+            self._local.__enter__()
         return self
 
     def __exit__(
@@ -43,8 +42,7 @@ class LocalSGD:
     ) -> None:
         if not self.enabled:
             return
-        self._at_home.__exit__(kind, error, trace)
-        self._accelerator.at_home = False
+        self._local.__exit__(kind, error, trace)
         if error is None:  # the others of a process that fails would wait for it in vain, and are ended
             self._take_mean()
             self._share_states()

@@ -273,7 +273,6 @@ class Preparer:
         for known in (self.models, self.optimizers, self.schedulers, self.loaders):
             known.clear()
         self.components.guard.release()
-        self.components.accumulation.forget_listeners()
         if self.components.scaler is not None:
             self.components.scaler.release()
 

@@ -1,16 +1,17 @@
-"""Saving everything that training goes on from."""
+"""Saves everything that training goes on from."""
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, final
 
 from accel_checkpoint import (
     AsyncWriter,
     CheckpointError,
+    Manifest,
     Snapshot,
     StagedCheckpoint,
     collect,
@@ -19,257 +20,266 @@ from accel_checkpoint import (
     require_replaceable,
     size_in_bytes,
 )
-from accel_checkpoint.retention import checkpoint_path, next_number, retain
+from accel_checkpoint.retention import retain
+from accel_state import ProcessControl
 from accel_state.exit_codes import STOPPED
 from torch import nn
 
 from accel.checkpoint import rng_state
+from accel.checkpoint.destination import AUTOMATIC, SaveRequest, destination, next_of
 from accel.checkpoint.io import CheckpointContents, about_this_run, write
-from accel.checkpoint.load import Resuming
+from accel.checkpoint.load import StateLoader
 from accel.checkpoint.preemption import USUAL, StopSignals
 from accel.checkpoint.progress_marker import note_progress
+from accel.checkpoint.registry import CheckpointRegistry
+from accel.checkpoint.votes import RankVotes, problems_of, refuse
 from accel.configuration import ProjectConfiguration
 
 logger = logging.getLogger("accel")
 
 FAILED = "no checkpoint was written:"
-AUTOMATIC = "none, to be named automatically"
 
 
-class Checkpoints(Resuming):
-    """What a script saves to go on from."""
+@final
+class Checkpointer:
+    """Saves and loads the state of an Accelerator.
 
-    def _prepare_checkpoints(self, project: ProjectConfiguration, project_dir: str | Path | None) -> None:
-        super()._prepare_checkpoints(project, project_dir)
+    A save takes two rounds of messages: what all have to write, and whether it was written. Hooks take two more,
+    machines that write a checkpoint each one more.
+    """
+
+    def __init__(self, processes: ProcessControl, registry: CheckpointRegistry, project: ProjectConfiguration) -> None:
+        self.registry = registry
+        self.project = project
+        self._processes = processes
+        self._votes = RankVotes(processes)
+        self._loader = StateLoader(processes, self._votes, registry, project)
         self._async_writer, self._snapshot = AsyncWriter(), Snapshot()
         self._signals = StopSignals()
         self._signals.install(project.stop_signals)
+        #: the checkpoint that this process wrote or read last
+        self._newest: tuple[Path, Manifest] | None = None
         #: whether a checkpoint is, or was, written in the background, by whomever
-        self._behind_us = False
+        self._in_background = False
 
     @property
-    def save_iteration(self) -> int:
+    def next_number(self) -> int:
         """The number of the next checkpoint that is named automatically."""
-        project = self.project_configuration
-        if not project.automatic_checkpoint_naming:
-            return project.iteration
-        return max(project.iteration, next_number(project.checkpoints))
+        return next_of(self.project)
 
-    def save_state(
-        self,
-        output_dir: str | Path | None = None,
-        safe_serialization: bool = True,
-        *,
-        asynchronous: bool = False,
-        max_shard_size: int | str = "10GB",
-    ) -> Path:
-        """The folder of a checkpoint of all that was prepared or registered: it is there whole, or not at all.
+    def save(self, output_dir: str | Path | None, *, asynchronous: bool, max_shard_size: int | str) -> Path:
+        """The folder of the checkpoint, written or, `asynchronous`, copied in memory.
 
-        With `asynchronous` training goes on when everything is copied in memory; errors of the writing come with the
-        next call, or with `wait_for_checkpoint`.
-
-        Raises: CheckpointError, on every process, when it could not be written; what was there before stays. ValueError
-        without a folder.
+        Raises: CheckpointError, on every process, if it could not be written; ValueError without a folder.
         Collective: every process must call.
         """
-        if not safe_serialization:
-            raise ValueError("save_state(safe_serialization=False): a checkpoint holds no pickle; leave it out")
-        if output_dir is None and not self.project_configuration.automatic_checkpoint_naming:
+        if output_dir is None and not self.project.automatic_checkpoint_naming:
             raise ValueError(
                 "save_state needs the path of a folder, or"
                 " ProjectConfiguration(project_dir=..., automatic_checkpoint_naming=True)"
             )
         size_in_bytes(max_shard_size)
-        self._warn_of_what_is_lost()
-        self.wait_for_checkpoint()
-        target, stage = self._begun(output_dir)
-        models = self._models()
-        weights: dict[str, dict[str, Any]] = {name: one.state_dict() for name, one in models.items()}
-        if self._save_hooks:
-            self._hooked(stage, models, weights)
+        for loss in self.registry.losses():
+            self._votes.warn_once(loss)
+        self.wait()
+        models, vote = self.registry.models(), self._vote(output_dir)
+        weights: dict[str, dict[str, Any]] = {name: model.state_dict() for name, model in models.items()}
+        stage = self._hooked(vote, models, weights) if self.registry.save_hooks else None
         contents = self._contents(models, weights, max_shard_size)
-        mine = encode({"generators": rng_state.captured(self.run.device)})
-        ranks = self._tell("save_state: generators", mine)
-        self._agree("save_state: what there is", FAILED, contents.problems, _leaving(stage))
-        about = about_this_run(self.num_processes, max((one.steps for one in self._preparer.optimizers), default=0))
+        vote["problems"] += contents.problems
+        vote["rng"] = encode({"generators": rng_state.captured(self._processes.run.device)})
+        told = self._votes.exchange("save_state: begin", vote)
+        target = self._settled(told, stage)
+        about = about_this_run(
+            self._processes.num_processes, max((one.steps for one in self.registry.preparer.optimizers), default=0)
+        )
 
-        def put() -> StagedCheckpoint:
-            here = stage or StagedCheckpoint(target)
+        def put(begun: StagedCheckpoint | None) -> StagedCheckpoint:
+            staged = begun or _staged(target)
             try:
-                write(here, contents, about, ranks, self._newest)
+                write(staged, contents, about, [vote["rng"] for vote in told], self._newest)
             except BaseException:
-                here.abandon()
+                staged.abandon()
                 raise
-            return here
+            return staged
 
         if asynchronous:
-            self._behind(contents, put, _leaving(stage))
+            self._write_in_background(contents, put, stage, target)
         else:
-            self._at_once(put)
+            self._write(lambda: put(stage))
         return target
 
-    def wait_for_checkpoint(self) -> None:
+    def wait(self) -> None:
         """Returns when the checkpoint that is being written in the background is on the disk.
 
         Raises: CheckpointError, on every process, when it could not be written.
         Collective: every process must call.
         """
-        if self._behind_us:
-            self._behind_us = False
-            self._in_turn("save_state: behind", self._async_writer.wait)
+        if self._in_background:
+            self._in_background = False
+            self._in_turn("save_state: in background", self._async_writer.wait)
+
+    def load(self, input_dir: str | Path | None) -> Path:
+        """The folder of the checkpoint that everything goes on from.
+
+        Raises: CheckpointError, on every process, that lists all that stands against it.
+        Collective: every process must call.
+        """
+        self.wait()
+        return self._loaded(*self._loader.load(input_dir))
+
+    def resume(self) -> Path | None:
+        """The newest checkpoint of the project, from which everything goes on; None if there is none yet.
+
+        Raises: ValueError without a project_dir; CheckpointError as `load`.
+        Collective: every process must call.
+        """
+        self.wait()
+        loaded = self._loader.resume()
+        return None if loaded is None else self._loaded(*loaded)
+
+    def _loaded(self, folder: Path, manifest: Manifest | None) -> Path:
+        if manifest is not None:
+            self._newest = folder, manifest
+        return folder
 
     def stop_requested(self) -> bool:
-        """Whether a signal has asked any process of the job to stop: SIGTERM or SIGUSR1, or the `stop_signals`.
+        """Whether a signal has asked any process of the job to stop.
 
         Collective: every process must call, after the same optimizer step.
         """
         if not self._signals.installed and self._signals.received is None:
             self._signals.install(USUAL)
-        told = self._tell("stop_requested", self._signals.received)
-        came = {rank: name for rank, name in enumerate(told) if name is not None}
-        if came:
-            self._say_once(
-                f"stopping, as {', '.join(f'rank {rank} was told by {name}' for rank, name in came.items())}"
-            )
-        return bool(came)
+        received = self._votes.exchange("stop_requested", self._signals.received)
+        told = [f"rank {rank} was told by {name}" for rank, name in enumerate(received) if name is not None]
+        if told:
+            self._votes.warn_once(f"stopping, as {', '.join(told)}")
+        return bool(told)
 
-    def save_and_stop(self, output_dir: str | Path | None = None) -> NoReturn:
-        """Writes a checkpoint, and ends the process with exit code 75: to go on, run the same command again.
+    def save_and_stop(self, output_dir: str | Path | None) -> NoReturn:
+        """Writes a checkpoint, and ends the process with exit code 75.
 
-        Raises: SystemExit; CheckpointError as `save_state`.
+        Raises: SystemExit; CheckpointError as `save`.
         Collective: every process must call.
         """
-        folder = self.save_state(output_dir)
-        if self.is_main_process:
+        folder = self.save(output_dir, asynchronous=False, max_shard_size="10GB")
+        if self._processes.is_main_process:
             logger.warning("stopped after writing %s; run the same command again to go on", folder)
         raise SystemExit(STOPPED)
-
-    def end_training(self) -> None:
-        """Finishes what goes on in the background.
-
-        Collective: every process must call.
-        """
-        self.wait_for_checkpoint()
 
     @property
     def _writer(self) -> int:
         """The rank that writes what this process has."""
-        return self.process_index - self.local_process_index if self.project_configuration.save_on_each_node else 0
+        rank = self._processes.process_index
+        return rank - self._processes.local_process_index if self.project.save_on_each_node else 0
 
     @property
     def _writes(self) -> bool:
-        return self.process_index == self._writer
+        return self._processes.process_index == self._writer
 
-    def _begun(self, output_dir: str | Path | None) -> tuple[Path, StagedCheckpoint | None]:
-        """Where the checkpoint will be, as the one says that writes it, and, with hooks, the stage of it.
+    def _vote(self, output_dir: str | Path | None) -> dict[str, Any]:
+        """Where this process is to write, and what stands against it, as it tells the others."""
+        rank, problems = self._processes.process_index, list[str]()
+        try:
+            request = SaveRequest.of(output_dir, self.project, rank=rank, writer=self._writer)
+        except (CheckpointError, ValueError, OSError) as error:
+            request, problems = SaveRequest(self._writer, [AUTOMATIC], ""), [str(error)]
+        return {"request": request.to_json(), "problems": problems}
 
-        Collective: every process must call.
+    def _settled(self, told: list[dict[str, Any]], stage: StagedCheckpoint | None = None) -> Path:
+        """The folder of the checkpoint, from what all processes say.
+
+        Raises: CheckpointError if they were asked for different folders, or one has a problem; the stage is abandoned.
         """
-        target, problems, stage, number = Path(), list[str](), None, 0
-        if self._writes and output_dir is None:
-            try:
-                number = self.save_iteration
-            except (CheckpointError, ValueError, OSError) as error:
-                problems.append(str(error))
-        # machines that share no disk may have lost some: all give it the same number
-        told = self._tell("save_state: number", [number, _asked(output_dir), self._writer])
-        _require_one_folder([asked for _, asked, _ in told], [writer for _, _, writer in told])
-        number = max(one for one, _, _ in told)
-        if self._writes and not problems:
-            try:
-                target = self._target(output_dir, number)
-                require_replaceable(target)
-                collect(target.parent)
-                stage = StagedCheckpoint(target) if self._save_hooks else None
-            except (CheckpointError, ValueError, OSError) as error:
-                problems.append(str(error))
-        self._agree("save_state: where", FAILED, problems, _leaving(stage))
-        return Path(self._tell("save_state: there", str(target))[self._writer]), stage
-
-    def _target(self, output_dir: str | Path | None, number: int) -> Path:
-        if output_dir is None:
-            return checkpoint_path(self.project_configuration.checkpoints, number).absolute()
-        return Path(output_dir).absolute()
+        try:
+            refuse(FAILED, [vote["problems"] for vote in told])
+            return destination([SaveRequest(**vote["request"]) for vote in told], self._writer)
+        except CheckpointError:
+            if stage is not None:
+                stage.abandon()
+            raise
 
     def _hooked(
-        self, stage: StagedCheckpoint | None, models: dict[str, nn.Module], weights: dict[str, dict[str, Any]]
-    ) -> None:
-        """Lets the hooks write into the stage, and takes out of `weights` what they have taken out.
+        self, vote: dict[str, Any], models: dict[str, nn.Module], weights: dict[str, dict[str, Any]]
+    ) -> StagedCheckpoint | None:
+        """Lets the hooks write into the stage that it returns, and takes out of `weights` what they have taken out.
 
         Collective: every process must call.
         """
-        staged = self._tell("save_state: hooks", str(stage.path) if stage is not None else None)[self._writer]
-        listed, problems = list(weights.values()), list[str]()
-        try:
-            for hook in list(self._save_hooks.values()):
-                hook(list(models.values()), listed, str(staged))
-        except Exception as error:  # noqa: BLE001 - whatever the user's own code raises is told to all
-            problems.append(f"a hook of save_state failed: {type(error).__name__}: {error}")
-        self._agree("save_state: hooks done", FAILED, problems, _leaving(stage))
+        target = self._settled(self._votes.exchange("save_state: where", vote))
+        stages = list[StagedCheckpoint]()
+        problems = problems_of(lambda: stages.append(_staged(target))) if self._writes else []
+        stage = stages[0] if stages else None
+        told = self._votes.exchange("save_state: hooks", [str(stage.path) if stage is not None else "", problems])
+        refuse(FAILED, [said for _, said in told], stage.abandon if stage is not None else lambda: None)
+        listed, folder = list(weights.values()), told[self._writer][0]
+
+        def call() -> None:
+            for hook in list(self.registry.save_hooks.values()):
+                hook(list(models.values()), listed, folder)
+
+        vote["problems"] += problems_of(call, "a hook of save_state failed: ")
         if len(listed) == len(weights):
-            weights.update(zip(weights, listed, strict=True))  # what a hook has put in the place of one
-            return
-        left = {id(one) for one in listed}
-        for name in [name for name, one in weights.items() if id(one) not in left]:
-            del weights[name]
+            weights.update(zip(weights, listed, strict=True))  # what a hook has put in the place of another
+        else:
+            left = {id(state) for state in listed}
+            for name in [name for name, state in weights.items() if id(state) not in left]:
+                del weights[name]
+        return stage
 
     def _contents(
         self, models: dict[str, nn.Module], weights: dict[str, dict[str, Any]], shard: int | str
     ) -> CheckpointContents:
         """Collective: every process must call, for loaders whose state is spread over processes."""
-        found = CheckpointContents()
+        contents = CheckpointContents()
         for name, state in weights.items() if self._writes else ():
-            try:
-                found.add_model(name, models[name], state, shard)
-            except Exception as error:  # noqa: BLE001 - all processes are to hear of it, and none to wait
-                found.problems.append(f"{name}: {_in_words(error)}")
-        for item in self._items():
+            add = partial(contents.add_model, name, models[name], state, shard)
+            contents.problems += problems_of(add, f"{name}: ")
+        for item in self.registry.items():
             if self._writes or item.kind == "DataLoader":
-                found.add(item)
-        return found
+                contents.add(item)
+        return contents
 
-    def _at_once(self, put: Callable[[], StagedCheckpoint]) -> None:
+    def _write(self, put: Callable[[], StagedCheckpoint]) -> None:
         """Collective: every process must call."""
-        staged: list[StagedCheckpoint] = []
+        if not self.project.save_on_each_node:
+            self._in_turn("save_state: written", lambda: self._commit(put()))
+            return
+        staged: list[StagedCheckpoint] = []  # nobody names what another could not write
         try:
             self._in_turn("save_state: written", lambda: staged.append(put()))
         except CheckpointError:
-            for one in staged:
-                one.abandon()
+            for stage in staged:
+                stage.abandon()
             raise
-        self._in_turn("save_state: named", lambda: self._committed(staged[0]))
+        self._in_turn("save_state: named", lambda: self._commit(staged[0]))
 
-    def _behind(
-        self, contents: CheckpointContents, put: Callable[[], StagedCheckpoint], leave: Callable[[], None]
+    def _write_in_background(
+        self,
+        contents: CheckpointContents,
+        put: Callable[[StagedCheckpoint | None], StagedCheckpoint],
+        stage: StagedCheckpoint | None,
+        target: Path,
     ) -> None:
         """Collective: every process must call."""
-        problems = list[str]()
-        self._behind_us = True  # also where one fails: another may have begun
-        if self._writes:
-            try:
-                contents.files = self._snapshot.take(contents.files)
-                self._async_writer.begin(lambda: self._committed(put()))
-            except Exception as error:  # noqa: BLE001 - all processes are to hear of it, and none to wait
-                problems.append(_in_words(error))
-                leave()
-        self._agree("save_state: copied", FAILED, problems)
+
+        def begin() -> None:
+            nonlocal stage
+            stage = stage or _staged(target)
+            contents.files = self._snapshot.take(contents.files)
+            self._async_writer.begin(lambda: self._commit(put(stage)))
+
+        self._in_background = True  # also if one fails: another may have begun
+        problems = problems_of(begin) if self._writes else []
+        if problems and stage is not None:
+            stage.abandon()
+        self._votes.require("save_state: copied", FAILED, problems)
 
     def _in_turn(self, what: str, work: Callable[[], None]) -> None:
-        """Lets those that write do it, for as long as it takes them, and fails on all where it fails on one.
+        """Collective: every process must call."""
+        self._votes.write(what, FAILED, work, each_machine=self.project.save_on_each_node)
 
-        Collective: every process must call.
-        """
-        problems = list[str]()
-        with self._after(self._writer):
-            if self._writes:
-                try:
-                    work()
-                except Exception as error:  # noqa: BLE001 - all processes are to hear of it, and none to wait
-                    problems.append(_in_words(error))
-        self._agree(what, FAILED, problems)
-
-    def _committed(self, stage: StagedCheckpoint) -> None:
-        project = self.project_configuration
+    def _commit(self, stage: StagedCheckpoint) -> None:
         try:
             stage.commit()
         except CheckpointError:
@@ -277,28 +287,14 @@ class Checkpoints(Resuming):
             raise
         self._newest = stage.target, read_manifest(stage.target)
         note_progress()
-        if project.automatic_checkpoint_naming and project.total_limit is not None:
+        if self.project.automatic_checkpoint_naming and self.project.total_limit is not None:
             try:
-                retain(project.checkpoints, project.total_limit)
+                retain(self.project.checkpoints, self.project.total_limit)
             except OSError as error:
                 logger.warning("the checkpoint is there, and an older one could not be removed: %s", error)
 
 
-def _asked(output_dir: str | Path | None) -> list[str]:
-    """What a process was asked for: machines may stand in other folders, and one may name its own in another way."""
-    return [AUTOMATIC] if output_dir is None else [str(Path(output_dir)), os.path.abspath(output_dir)]
-
-
-def _require_one_folder(asked: list[list[str]], writers: list[int]) -> None:
-    """Raises: CheckpointError where a rank was asked for another folder than the rank that writes for it."""
-    if any(set(one).isdisjoint(asked[writer]) for one, writer in zip(asked, writers, strict=True)):
-        rows = "".join(f"\n  rank {rank}: {one[0]}" for rank, one in enumerate(asked))
-        raise CheckpointError(f"{FAILED} save_state was asked for different folders{rows}\ngive every rank the same")
-
-
-def _in_words(error: Exception) -> str:
-    return str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
-
-
-def _leaving(stage: StagedCheckpoint | None) -> Callable[[], None]:
-    return stage.abandon if stage is not None else lambda: None
+def _staged(target: Path) -> StagedCheckpoint:
+    require_replaceable(target)
+    collect(target.parent)
+    return StagedCheckpoint(target)

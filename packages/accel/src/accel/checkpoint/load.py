@@ -5,79 +5,77 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from abc import abstractmethod
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import torch
-from accel_checkpoint import CheckpointError, decode, read_manifest, recover, verify
+from accel_checkpoint import CheckpointError, Manifest, decode, read_manifest, recover, verify
 from accel_checkpoint.manifest import MANIFEST
 from accel_checkpoint.retention import list_checkpoints
+from accel_state import ProcessControl
 from torch import nn
 
 from accel.checkpoint import rng_state
 from accel.checkpoint.apply import cannot_refuse, put, put_weights
 from accel.checkpoint.io import LoadedCheckpoint, item_problems
-from accel.checkpoint.registry import CheckpointRegistry, by_rank
+from accel.checkpoint.registry import CheckpointRegistry
 from accel.checkpoint.stateful_item import StatefulItem
+from accel.checkpoint.votes import RankVotes, by_rank, problems_of
 from accel.compat.accelerate_checkpoint import AccelerateCheckpoint, is_accelerates
+from accel.configuration import ProjectConfiguration
 
 logger = logging.getLogger("accel")
 
 
-class Resuming(CheckpointRegistry):
-    """What a script goes on from."""
+@final
+class StateLoader:
+    """Finds a checkpoint, verifies it, compares it with what is there, and puts it there.
 
-    def load_state(
-        self,
-        input_dir: str | Path | None = None,
-        load_kwargs: dict[str, Any] | None = None,
-        *,
-        map_location: str | None = None,
-    ) -> Path:
-        """The folder of the checkpoint that everything goes on from; more or fewer processes may have written it.
+    `load` and `resume` return the folder, and the manifest unless Accelerate wrote the checkpoint.
+    """
 
-        Without `input_dir` it is the newest whole one of the project. Its files are verified, and compared with what
-        was prepared and registered, before anything is changed. State goes to where the objects are, whatever
-        `map_location`.
+    def __init__(
+        self, processes: ProcessControl, votes: RankVotes, registry: CheckpointRegistry, project: ProjectConfiguration
+    ) -> None:
+        self._processes = processes
+        self._votes = votes
+        self._registry = registry
+        self._project = project
 
-        Raises: CheckpointError, on every process, that lists all that stands against it; TypeError for a map_location
-        that is none.
+    def load(self, input_dir: str | Path | None) -> tuple[Path, Manifest | None]:
+        """Loads the checkpoint in `input_dir`, or the newest whole one of the project.
+
+        Raises: CheckpointError, on every process, that lists all that stands against it.
         Collective: every process must call.
         """
-        place = (load_kwargs or {}).get("map_location", map_location)
-        if place not in (None, "cpu", "on_device"):
-            raise TypeError(f'map_location={place!r}: expected None, "cpu" or "on_device"')
-        self.wait_for_checkpoint()
-        chosen = self._chosen(input_dir)
+        chosen, by_accelerate = self._chosen(input_dir)
         if not chosen:
-            folder = self.project_configuration.checkpoints
+            folder = self._project.checkpoints
             raise CheckpointError(f"there is no whole checkpoint in {folder}; give load_state the path of one")
-        if input_dir is not None and any(self._tell("load_state: format", self._is_foreign(chosen[0]))):
-            self._take_over(chosen[0])
-            return chosen[0]
+        if by_accelerate:
+            self._load_from_accelerate(chosen[0])
+            return chosen[0], None
         return self._first_whole(chosen)
 
-    def resume(self) -> Path | None:
-        """The newest checkpoint of the project, from which everything goes on; None where there is none yet.
+    def resume(self) -> tuple[Path, Manifest] | None:
+        """Loads the newest checkpoint of the project, if there is one.
 
-        Raises: ValueError without a project_dir; CheckpointError as `load_state`.
+        Raises: ValueError without a project_dir; CheckpointError as `load`.
         Collective: every process must call.
         """
-        self.wait_for_checkpoint()
-        self._agree("resume: where", "no checkpoint could be written here:", self._unusable())
-        chosen = self._chosen(None)
+        self._votes.require("resume: where", "no checkpoint could be written here:", self._unusable())
+        chosen, _ = self._chosen(None)
         return self._first_whole(chosen) if chosen else None
 
     def _unusable(self) -> list[str]:
         """Why nothing can be written where the checkpoints of the project are to be: better now than at the first."""
-        folder = self.project_configuration.checkpoints.absolute()
+        folder = self._project.checkpoints.absolute()
         there = next(one for one in (folder, *folder.parents) if one.exists())
         if not there.is_dir():
             return [f"{there} is a file, and no folder"]
         return [] if os.access(there, os.W_OK | os.X_OK) else [f"{there} may not be written to"]
 
-    def _first_whole(self, chosen: list[Path]) -> Path:
+    def _first_whole(self, chosen: list[Path]) -> tuple[Path, Manifest]:
         """The first of several checkpoints that is not damaged, loaded.
 
         Collective: every process must call.
@@ -85,51 +83,49 @@ class Resuming(CheckpointRegistry):
         for place, folder in enumerate(chosen, start=1):
             problems, found = self._verified(folder)
             if found is not None:
-                self._apply(folder, found)
-                return folder
-            if place < len(chosen) and self.is_main_process:
+                self._apply(found)
+                return folder, found.manifest
+            if place < len(chosen) and self._processes.is_main_process:
                 logger.warning(
                     "the checkpoint %s is damaged, and the one before is loaded:\n%s", folder, "\n".join(problems)
                 )
         raise CheckpointError("\n".join([f"the checkpoint {folder} cannot be loaded:", *problems]))
 
-    def _chosen(self, input_dir: str | Path | None) -> list[Path]:
-        """The folder that was asked for, or all of the project, the newest first; as the main process finds them.
+    def _chosen(self, input_dir: str | Path | None) -> tuple[list[Path], bool]:
+        """The folder that was asked for, or all of the project, the newest first; and whether Accelerate wrote it.
 
-        Collective: every process must call.
+        Collective: every process must call; what the main process finds counts.
         """
-        chosen, problems = list[str](), list[str]()
+        chosen, by_accelerate, problems = list[str](), False, list[str]()
         try:
             if input_dir is not None:
                 folder = Path(input_dir).absolute()
-                if self.is_local_main_process:
+                if self._processes.is_local_main_process:
                     recover(folder)
-                chosen = [str(folder)]
-            else:
-                folder = self.project_configuration.checkpoints
-                chosen = [str(one.absolute()) for _, one in reversed(list_checkpoints(folder))]
+                chosen, by_accelerate = [str(folder)], not (folder / MANIFEST).exists() and is_accelerates(folder)
+            elif self._processes.is_main_process:
+                chosen = [str(path.absolute()) for _, path in reversed(list_checkpoints(self._project.checkpoints))]
         except (ValueError, OSError) as error:
             problems.append(str(error))
-        told = self._tell("load_state: where", {"chosen": chosen, "problems": problems})
-        if told[0]["problems"]:
-            raise CheckpointError("; ".join(told[0]["problems"]))
-        return [Path(one) for one in told[0]["chosen"]]
+        told = self._votes.exchange("load_state: where", [chosen, by_accelerate, problems])
+        chosen, _, problems = told[0]
+        if problems:
+            raise CheckpointError("; ".join(problems))
+        return [Path(path) for path in chosen], any(accelerates for _, accelerates, _ in told)
 
-    def _is_foreign(self, folder: Path) -> bool:
-        return not (folder / MANIFEST).exists() and is_accelerates(folder)
-
-    def _take_over(self, folder: Path) -> None:
+    def _load_from_accelerate(self, folder: Path) -> None:
         """Collective: every process must call."""
-        found = AccelerateCheckpoint(folder, self._models(), self._preparer, self.scaler, list(self._objects.values()))
-        self._agree("load_state: fits", f"{folder} cannot be gone on from, and nothing was changed:", found.problems)
-        found.load()
-        self._begin_anew()
-        self._say_once(found.left)
-
-    def _begin_anew(self) -> None:
-        self.components.accumulation.reset()
-        for optimizer in self._preparer.optimizers:
+        registry = self._registry
+        checkpoint = AccelerateCheckpoint(
+            folder, registry.models(), registry.preparer, registry.components.scaler, list(registry.objects.values())
+        )
+        about = f"{folder} cannot be gone on from, and nothing was changed:"
+        self._votes.require("load_state: fits", about, checkpoint.problems)
+        checkpoint.load()
+        registry.components.accumulation.reset()
+        for optimizer in registry.preparer.optimizers:
             optimizer.discard_gradients()
+        self._votes.warn_once(checkpoint.left)
 
     def _verified(self, folder: Path) -> tuple[list[str], LoadedCheckpoint | None]:
         """What is wrong with the files of a checkpoint; and what is in it, where nothing is.
@@ -145,7 +141,7 @@ class Resuming(CheckpointRegistry):
                 raise CheckpointError(f"{folder} is no checkpoint, but has some in it: give one, {inside[-1][1]}")
             manifest = read_manifest(folder)
             names = sorted(manifest.files, key=lambda name: -manifest.files[name].size if manifest else 0)
-            local = self.run.topology
+            local = self._processes.run.topology
             states = {one["file"] for one in manifest.items.values() if isinstance(one.get("file"), str)}
             result = verify(folder, manifest, names[local.local_rank :: local.local_world_size], keep=states)
             problems, read = result.problems, result.tensors
@@ -154,7 +150,7 @@ class Resuming(CheckpointRegistry):
             problems = [str(error)]
         except Exception as error:  # noqa: BLE001 - no memory, say: all processes are to hear of it, and none to wait
             problems = [f"{folder}: {type(error).__name__}: {error}"]
-        told = self._tell("load_state: files", {"problems": problems, "digest": digest})
+        told = self._votes.exchange("load_state: files", {"problems": problems, "digest": digest})
         lines = by_rank([one["problems"] for one in told])
         if not lines and len({one["digest"] for one in told}) > 1:
             lines = [
@@ -162,50 +158,49 @@ class Resuming(CheckpointRegistry):
             ]
         return lines, None if lines or manifest is None else LoadedCheckpoint(folder, manifest, read)
 
-    def _apply(self, folder: Path, found: LoadedCheckpoint) -> None:
+    def _apply(self, checkpoint: LoadedCheckpoint) -> None:
         """Collective: every process must call."""
-        models = self._models()
+        folder, saved = checkpoint.folder, checkpoint.manifest.items
+        models, wanted = self._registry.models(), self._registry.items()
         # those that are not in it are the hooks' to load
-        own = {name: one for name, one in models.items() if name in found.manifest.items or not self._load_hooks}
-        wanted = self._items()
-        problems = item_problems(found, wanted, own)
-        states, rank = found.manifest.ranks, self.process_index
-        mine: dict[str, Any] | None = None
-        same = len(states) == self.num_processes
+        own = {name: model for name, model in models.items() if name in saved or not self._registry.load_hooks}
+        problems, rank = item_problems(checkpoint, wanted, own), self._processes.process_index
+        ranks, rng = checkpoint.manifest.ranks, dict[str, Any]()
+        same_world = len(ranks) == self._processes.num_processes
         try:
-            mine = decode(states[rank if same else 0])["generators"]
-            problems += [f"rank {rank}: {one}" for one in rng_state.problems(mine, self.run.device)]
+            rng = decode(ranks[rank if same_world else 0])["generators"]
+            problems += [f"rank {rank}: {line}" for line in rng_state.problems(rng, self._processes.run.device)]
         except (CheckpointError, LookupError, TypeError) as error:
             problems.append(f"the generators of rank {rank} are missing or damaged: {type(error).__name__}: {error}")
-        self._agree("load_state: fits", f"the checkpoint {folder} does not fit, and nothing was changed:", problems)
+        about = f"the checkpoint {folder} does not fit, and nothing was changed:"
+        self._votes.require("load_state: fits", about, problems)
         left = self._hooked_models(folder, models, own)
-        self._put(found, wanted, {name: one for name, one in own.items() if name in left})
-        if mine is not None and rng_state.lacks_device(mine, self.run.device):
-            self._say_once(
-                f"the checkpoint was not taken on {self.run.device.kind}: random numbers of that device begin anew,"
-                " from the others'"
+        self._put(checkpoint, wanted, {name: model for name, model in own.items() if name in left})
+        self._restore_rng(rng, len(ranks))
+        self._roll_back(checkpoint, wanted)
+
+    def _restore_rng(self, rng: dict[str, Any], saved_by: int) -> None:
+        processes, device = self._processes, self._processes.run.device
+        if rng_state.lacks_device(rng, device):
+            self._votes.warn_once(
+                f"the checkpoint was not taken on {device.kind}: random numbers of that device begin anew, from the"
+                " others'"
             )
-        if same and mine is not None:
-            rng_state.restore(mine, self.run.device)
-        elif mine is not None:
-            if self.is_main_process:
-                logger.warning(
-                    "the checkpoint was taken by %d processes, and %d go on: the first one's random numbers go on, and"
-                    " those of the others begin anew, from them and the rank",
-                    len(states),
-                    self.num_processes,
-                )
-            if rank == 0:  # which draws the order of samples, as it did
-                rng_state.restore(mine, self.run.device)
-            else:
-                rng_state.derive(mine, rank)
-        self._roll_back(found, wanted)
-        if self.num_processes > 2 and same:
-            self._say_once(
+        # rank 0 draws the order of samples, as it did
+        if saved_by == processes.num_processes or processes.is_main_process:
+            rng_state.restore(rng, device)
+        else:
+            rng_state.derive(rng, processes.process_index)
+        if saved_by != processes.num_processes:
+            self._votes.warn_once(
+                f"the checkpoint was taken by {saved_by} processes, and {processes.num_processes} go on: the first"
+                " one's random numbers go on, and those of the others begin anew, from them and the rank"
+            )
+        elif saved_by > 2:
+            self._votes.warn_once(
                 "from three processes on DistributedDataParallel adds gradients up in another order in its first step"
                 " after a start: training goes on with the same samples, and with sums that are rounded otherwise"
             )
-        self._newest = folder, found.manifest
 
     def _roll_back(self, found: LoadedCheckpoint, wanted: list[StatefulItem]) -> None:
         """Where a loader goes on before the window that was cut off, its order is drawn as it was then.
@@ -230,14 +225,14 @@ class Resuming(CheckpointRegistry):
         sure = {name: one for name, one in models.items() if cannot_refuse(one)}
         problems, put_back = put(found, wanted, {name: one for name, one in models.items() if name not in sure})
         about = f"{found.folder} could not be loaded, and everything has its old state:"
-        self._agree("load_state: put", about, problems, put_back)
+        self._votes.require("load_state: put", about, problems, put_back)
         about = f"{found.folder} was loaded in part only; start anew, or load another:"
-        self._agree("load_state: weights", about, put_weights(found, sure))
-        for optimizer in self._preparer.optimizers:
+        self._votes.require("load_state: weights", about, put_weights(found, sure))
+        for optimizer in self._registry.preparer.optimizers:
             optimizer.discard_gradients()
         threads = found.manifest.about.get("threads")
         if threads != torch.get_num_threads():
-            self._say_once(
+            self._votes.warn_once(
                 f"the checkpoint was taken with {threads} threads a process, and {torch.get_num_threads()} go on: sums"
                 " are rounded otherwise"
             )
@@ -247,22 +242,19 @@ class Resuming(CheckpointRegistry):
 
         Collective: every process must call, where there are hooks.
         """
-        if not self._load_hooks:
+        if not self._registry.load_hooks:
             return set(models)
-        left, problems = list(models.values()), list[str]()
-        try:
-            for hook in list(self._load_hooks.values()):
+        left = list(models.values())
+
+        def call() -> None:
+            for hook in list(self._registry.load_hooks.values()):
                 hook(left, str(folder))
-        except Exception as error:  # noqa: BLE001 - whatever the user's own code raises is told to all
-            problems.append(f"a hook of load_state failed: {type(error).__name__}: {error}")
+
+        problems = problems_of(call, "a hook of load_state failed: ")
         names = {name for name, one in models.items() if any(one is other for other in left)}
         problems += [
             f"{name} is not in the checkpoint, and no hook has taken it out of its models"
             for name in sorted(names - set(saved))
         ]
-        self._agree("load_state: hooks", f"the checkpoint {folder} could not be loaded:", problems)
+        self._votes.require("load_state: hooks", f"the checkpoint {folder} could not be loaded:", problems)
         return names
-
-    @abstractmethod
-    def wait_for_checkpoint(self) -> None:
-        """Returns when nothing is being written. Collective."""

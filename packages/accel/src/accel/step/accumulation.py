@@ -22,17 +22,28 @@ class GradientAccumulation:
         self._components = components
         self._accumulation = components.accumulation
         self._preparer = preparer
+        self._joining = False
+        self._said_that_nothing_accumulates = False
+        #: whether gradients stay in this process, whatever is due
+        self.at_home = False
+        self._begin()
+
+    def _begin(self) -> None:
         self.window = WindowScaler(
-            components.accumulation,
-            components.run.transport,
+            self._accumulation,
+            self._components.run.transport,
             self._parameters,
-            scaled=components.precision.policy.scale_loss,
+            scaled=self._components.precision.policy.scale_loss,
         )
         self._agreed: bool | None = None
         #: whether losses have no weights, as all processes agreed, and are not scaled
         self.plain = False
-        self._joining = False
-        self._said_that_nothing_accumulates = False
+
+    def forget(self) -> None:
+        """Begins anew, with other models and optimizers."""
+        self._accumulation.forget_listeners()
+        self._accumulation.reset()
+        self._begin()
 
     def scale_loss(self, loss: torch.Tensor, weight: torch.Tensor | float | None) -> torch.Tensor:
         """What to call backward on, in place of `loss`.

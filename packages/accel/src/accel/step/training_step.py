@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from accel_amp import AcceleratedOptimizer, LossScaler, autocast
-from accel_data import Ending
+from accel_data import Ending, skip_first_batches
 from accel_state import AccumulationState
 from torch import nn
+from torch.utils.data import DataLoader
 
 from accel.collectives import CollectiveOps
-from accel.handlers import AutocastKwargs
+from accel.handlers import AutocastKwargs, ProfileKwargs
 from accel.preparation import Preparer
 from accel.settings import Settings
 from accel.step.accumulation import GradientAccumulation
 from accel.step.micro_batch import MicroBatch
 from accel.step.observer import StepObserver
+from accel.tools.profiling import profiled
+
+A = TypeVar("A")
 
 
 class TrainingStep(CollectiveOps):
@@ -30,8 +34,6 @@ class TrainingStep(CollectiveOps):
     _gradients: GradientAccumulation
     #: who is told of each step; set on the class, before an Accelerator is made
     observer: StepObserver | None = None
-    #: whether gradients stay in this process, whatever is due
-    at_home = False
 
     @property
     def gradient_state(self) -> AccumulationState:
@@ -94,6 +96,16 @@ class TrainingStep(CollectiveOps):
         """The context of a forward and backward whose gradients stay in this process."""
         return self.components.strategy.synchronising(self._preparer.container(model, "no_sync"), enabled=False)
 
+    @contextmanager
+    def local_steps(self, model: nn.Module) -> Iterator[None]:
+        """In this block gradients stay in this process, whatever is due."""
+        with self.no_sync(model):
+            self._gradients.at_home = True
+            try:
+                yield
+            finally:
+                self._gradients.at_home = False
+
     def trigger_sync_in_backward(self, model: nn.Module) -> AbstractContextManager[None]:
         """The context of a backward whose gradients travel, although its forward was made under `no_sync`."""
         return self.components.strategy.synchronising_backward(
@@ -130,7 +142,7 @@ class TrainingStep(CollectiveOps):
         if weight is None and not kwargs and self._gradients.plain and self.components.accumulation.alone:
             loss.backward()  # type: ignore[no-untyped-call]
             return
-        if weight is not None and self.at_home:
+        if weight is not None and self._gradients.at_home:
             raise ValueError(
                 "backward: inside LocalSGD gradients are not shared, and so no weights; divide the loss instead"
             )
@@ -147,6 +159,22 @@ class TrainingStep(CollectiveOps):
             return autocast(policy, self.device.type)
         policy = replace(policy, compute=self.components.precision.policy.compute, cache=autocast_handler.cache_enabled)
         return autocast(policy, self.device.type, enabled=autocast_handler.enabled)
+
+    def unwrap_model(self, model: nn.Module, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True) -> Any:
+        """The model that was given to `prepare`; on request without its autocast, or without torch.compile."""
+        return self._preparer.unwrap(model, keep_autocast=keep_fp32_wrapper, keep_compile=keep_torch_compile)
+
+    def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, torch.Tensor]:
+        """The weights of the model, under the names that the model itself gives them."""
+        return (self.unwrap_model(model, keep_torch_compile=False) if unwrap else model).state_dict()
+
+    def skip_first_batches(self, dataloader: DataLoader[A], num_batches: int = 0) -> DataLoader[A]:
+        """A loader whose passes lack this process's first `num_batches` batches."""
+        return skip_first_batches(dataloader, num_batches)
+
+    def profile(self, profile_handler: ProfileKwargs | None = None) -> AbstractContextManager[torch.profiler.profile]:
+        """The context that torch.profiler watches; each process writes its trace where the handler says."""
+        return profiled(profile_handler or self.settings.handlers.profile, self.process_index)
 
     def unscale_gradients(self, optimizer: AcceleratedOptimizer | Sequence[AcceleratedOptimizer] | None = None) -> None:
         """Divides gradients by the scale of the loss, once a step; does nothing but in fp16, and within a window."""

@@ -6,7 +6,8 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from accel import Accelerator, checkpoints, resuming
+from accel import Accelerator
+from accel.checkpoint import destination, load
 from accel.checkpoint.apply import cannot_refuse
 from accel.checkpoint.io import LoadedCheckpoint
 from accel.utils import ProjectConfiguration
@@ -156,7 +157,7 @@ def full(folder: str) -> str:
     accelerator = Accelerator(cpu=True)
     accelerator.save_state(folder)
     if accelerator.process_index == 1:
-        module: Any = resuming
+        module: Any = load
         module.verify = _no_memory
     with pytest.raises(CheckpointError) as caught:
         accelerator.load_state(folder)
@@ -177,7 +178,7 @@ def unreadable(folder: str) -> str:
     project = ProjectConfiguration(folder, automatic_checkpoint_naming=True)
     accelerator = Accelerator(cpu=True, project_config=project)
     if accelerator.process_index == 0:
-        module: Any = checkpoints
+        module: Any = destination
         module.next_number = _no_permission
     with pytest.raises(CheckpointError) as caught:
         accelerator.save_state()

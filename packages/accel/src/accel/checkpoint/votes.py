@@ -1,0 +1,88 @@
+"""What the ranks of a job say to each other about a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from typing import Any, final
+
+from accel_checkpoint import CheckpointError
+from accel_state import ProcessControl
+
+logger = logging.getLogger("accel")
+
+
+@final
+class RankVotes:
+    """Collects what all ranks have to say: each call is one round of messages. JSON, as nothing is to be unpickled."""
+
+    def __init__(self, processes: ProcessControl) -> None:
+        self._processes = processes
+        self._warned: set[str] = set()
+
+    def exchange(self, what: str, mine: Any) -> list[Any]:
+        """What each rank says.
+
+        Collective: every process must call.
+        """
+        return [json.loads(said) for said in self._processes.run.transport.exchange(what, json.dumps(mine).encode())]
+
+    def require(self, what: str, about: str, mine: list[str], undo: Callable[[], None] = lambda: None) -> None:
+        """Returns if no rank has a problem; `undo` is called before the error is raised.
+
+        Raises: CheckpointError, on all ranks, with `about` and the problems of each.
+        Collective: every process must call.
+        """
+        refuse(about, self.exchange(what, mine), undo)
+
+    def write(self, what: str, about: str, work: Callable[[], None], *, each_machine: bool) -> None:
+        """Lets the main process work, or that of each machine; the others wait as long as it lives.
+
+        Raises: CheckpointError, on all ranks, if the work fails on one.
+        Collective: every process must call.
+        """
+        processes, problems = self._processes, list[str]()
+        first = processes.local_main_process_first if each_machine else processes.main_process_first
+        with first():
+            if processes.is_local_main_process if each_machine else processes.is_main_process:
+                problems = problems_of(work)
+        self.require(what, about, problems)
+
+    def warn_once(self, text: str) -> None:
+        """Warns of this on the main process, once."""
+        if text not in self._warned:
+            self._warned.add(text)
+            if self._processes.is_main_process:
+                logger.warning("%s", text)
+
+
+def refuse(about: str, problems: list[list[str]], undo: Callable[[], None] = lambda: None) -> None:
+    """Raises: CheckpointError with the problems of all ranks if there are any, when `undo` was called."""
+    lines = by_rank(problems)
+    if lines:
+        undo()
+        raise CheckpointError("\n".join([about, *lines]))
+
+
+def by_rank(problems: list[list[str]]) -> list[str]:
+    """The problems of each rank; those of all ranks without numbers of ranks."""
+    ranks_of: dict[str, list[int]] = {}
+    for rank, lines in enumerate(problems):
+        for line in lines:
+            ranks_of.setdefault(line, []).append(rank)
+    return [
+        f"  {line}" if len(ranks) == len(problems) else f"  rank {', '.join(map(str, ranks))}: {line}"
+        for line, ranks in ranks_of.items()
+    ]
+
+
+def problems_of(work: Callable[[], object], before: str = "") -> list[str]:
+    """Does the work: no problem, or the error that it raised, in words after `before`."""
+    try:
+        work()
+    except CheckpointError as error:
+        return [f"{before}{error}"]
+    except Exception as error:  # noqa: BLE001 - whatever fails, all processes are to hear of it, and none to wait
+        return [f"{before}{type(error).__name__}: {error}"]
+    return []

@@ -1,0 +1,60 @@
+"""How many rounds of messages a save takes: each is a wait for all processes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from accel import Accelerator
+from accel.utils import ProjectConfiguration
+from accel_testing import MakeWorld
+from torch import nn
+from torch.optim import AdamW
+from torch.utils.data import DataLoader
+
+
+class CountingRecorder:
+    """Stands in for the flight recorder of a transport, to which each exchange and each wait is told."""
+
+    def __init__(self, recorder: Any) -> None:
+        self.recorder = recorder
+        self.exchanges: list[str] = []
+        self.waits: list[str] = []
+
+    def begin(self, what: str, data: str = "", *, patient: bool = False) -> Any:
+        (self.waits if patient else self.exchanges).append(what)
+        return self.recorder.begin(what, data, patient=patient)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.recorder, name)
+
+
+def rounds(folder: str, asynchronous: bool, each_machine: bool, hooks: bool) -> tuple[list[str], list[str]]:
+    project = ProjectConfiguration(folder, automatic_checkpoint_naming=True, save_on_each_node=each_machine)
+    accelerator = Accelerator(cpu=True, project_config=project)
+    model = nn.Linear(2, 2)
+    accelerator.prepare(model, AdamW(model.parameters()), DataLoader([1.0, 2.0, 3.0]))
+    if hooks:
+        accelerator.register_save_state_pre_hook(lambda models, weights, folder: None)
+    accelerator.save_state()
+    transport: Any = accelerator.run.transport
+    counting = transport.recorder = CountingRecorder(transport.recorder)
+    accelerator.save_state(asynchronous=asynchronous)
+    told = list(counting.exchanges), list(counting.waits)
+    accelerator.end_training()
+    return told
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_save_takes_two_rounds(world: MakeWorld, tmp_path: Path, asynchronous: bool) -> None:
+    """And a wait for the process that writes, which is no exchange: it has no limit of time."""
+    ended = "save_state: copied" if asynchronous else "save_state: written"
+    for exchanges, waits in world(2).run(rounds, str(tmp_path), asynchronous, False, False):
+        assert exchanges == ["save_state: begin", ended]
+        assert [what.partition(" ")[0] for what in waits] == ([] if asynchronous else ["main_process_first"])
+
+
+def test_hooks_take_two_rounds_more_and_a_checkpoint_of_each_machine_one(world: MakeWorld, tmp_path: Path) -> None:
+    for exchanges, _ in world(2).run(rounds, str(tmp_path / "hooks"), False, False, True):
+        assert exchanges == [f"save_state: {what}" for what in ("where", "hooks", "begin", "written")]
+    for exchanges, _ in world(2).run(rounds, str(tmp_path / "each"), False, True, False):
+        assert exchanges == [f"save_state: {what}" for what in ("begin", "written", "named")]
