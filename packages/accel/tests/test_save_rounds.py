@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from accel import Accelerator
 from accel.utils import ProjectConfiguration
 from accel_testing import MakeWorld
 from torch import nn
 from torch.optim import AdamW
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 
 class CountingRecorder:
@@ -31,8 +32,8 @@ class CountingRecorder:
 def rounds(folder: str, asynchronous: bool, each_machine: bool, hooks: bool) -> tuple[list[str], list[str]]:
     project = ProjectConfiguration(folder, automatic_checkpoint_naming=True, save_on_each_node=each_machine)
     accelerator = Accelerator(cpu=True, project_config=project)
-    model = nn.Linear(2, 2)
-    accelerator.prepare(model, AdamW(model.parameters()), DataLoader([1.0, 2.0, 3.0]))
+    model, data = nn.Linear(2, 2), TensorDataset(torch.ones(3, 2))
+    accelerator.prepare(model, AdamW(model.parameters()), DataLoader(data))
     if hooks:
         accelerator.register_save_state_pre_hook(lambda models, weights, folder: None)
     accelerator.save_state()
