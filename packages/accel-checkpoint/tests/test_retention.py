@@ -4,6 +4,7 @@ import gc
 import os
 import re
 import stat
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -146,7 +147,7 @@ def test_a_link_to_a_checkpoint_goes_without_the_checkpoint(tmp_path: Path) -> N
     assert number_of(tmp_path / "elsewhere" / "mine") == 1
 
 
-def test_tidying_removes_what_was_cut_off_and_nothing_else(tmp_path: Path) -> None:
+def test_tidying_removes_what_was_cut_off_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = with_others(tmp_path)
     series(tmp_path, 1)
     left_half(hidden_path(tmp_path / "checkpoint_2", "saving"))
@@ -154,6 +155,8 @@ def test_tidying_removes_what_was_cut_off_and_nothing_else(tmp_path: Path) -> No
     others = [hidden_path(tmp_path / f"checkpoint_{number}", "saving") for number in (3, 4)]
     others[0].symlink_to(tmp_path / "best")
     others[1].write_text("a file")
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 48 * 3600)  # nothing in them changes for two days
     collect(tmp_path)
     left = contents(tmp_path)
     assert {name: one for name, one in left.items() if name in before} == before

@@ -89,30 +89,27 @@ class StagedCheckpoint:
         Raises: CheckpointError. The message tells if the checkpoint is there in spite of the error.
         """
         replaced: list[Path] = []
-        with ExitStack() as locks:
-            with self._explained():
-                try:
-                    while not self._take_name():
-                        if not replace:
-                            return False
-                        with suppress(OSError):  # a file system without locks
-                            locks.enter_context(lock_folder(self.target))
-                        replaced.append(hidden_path(self.target, "old"))
-                        with suppress(FileNotFoundError):  # another save has moved it
-                            self.filesystem.rename(self.target, replaced[-1])
-                except OSError:
-                    if replaced and replaced[-1].exists() and not has_content(self.target):
-                        self.filesystem.rename(replaced[-1], self.target)
-                    raise
-            self._lock.close()
+        with self._explained():
             try:
-                self.filesystem.flush_folder(self.target.parent)
-                for old in replaced:
-                    remove_replaced(old, self.target, self.filesystem)
-            except OSError as error:
-                raise CheckpointError(
-                    f"the checkpoint {self.target} is there, but its disk may not keep it ({error}); look at the disk"
-                ) from error
+                while not self._take_name():  # again if another job has given the old checkpoint its name back
+                    if not replace:
+                        return False
+                    replaced.append(hidden_path(self.target, "old"))
+                    with suppress(FileNotFoundError):  # another save has moved it
+                        self.filesystem.rename(self.target, replaced[-1])
+            except OSError:
+                if replaced and replaced[-1].exists() and not has_content(self.target):
+                    self.filesystem.rename(replaced[-1], self.target)
+                raise
+        self._lock.close()
+        try:
+            self.filesystem.flush_folder(self.target.parent)
+            for old in replaced:
+                remove_replaced(old, self.target, self.filesystem)
+        except OSError as error:
+            raise CheckpointError(
+                f"the checkpoint {self.target} is there, but its disk may not keep it ({error}); look at the disk"
+            ) from error
         return True
 
     def abandon(self) -> None:
