@@ -2,6 +2,7 @@ import hashlib
 import json
 import os
 import random
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -254,3 +255,12 @@ def test_names_that_no_disk_has_are_damage_and_no_other_error(checkpoint: Path, 
     assert not is_whole(checkpoint)
     with pytest.raises(CheckpointError, match="checkpoint_0"):
         require_whole(checkpoint, read_manifest(checkpoint))
+
+
+def test_a_manifest_takes_no_memory_for_what_it_does_not_hold(checkpoint: Path) -> None:
+    tracemalloc.start()
+    try:
+        read_manifest(checkpoint)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()

@@ -1,5 +1,6 @@
 """Which checkpoints there are, what is kept of them, and what a new one may take the place of."""
 
+import errno
 import gc
 import os
 import re
@@ -166,6 +167,22 @@ def test_tidying_removes_what_was_cut_off_and_nothing_else(tmp_path: Path, monke
     assert collect(tmp_path / "nothing") == []
 
 
+def test_a_hidden_folder_that_another_machine_removes_meanwhile_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = left_half(hidden_path(tmp_path / "checkpoint_1", "saving"))
+    left = left_half(hidden_path(tmp_path / "checkpoint_2", "saving"))
+    stat_of = Path.stat
+
+    def stale(path: Path, **options: Any) -> os.stat_result:
+        if path == gone:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return stat_of(path, **options)
+
+    monkeypatch.setattr(Path, "stat", stale)
+    assert collect(tmp_path) == [left.name]
+
+
 def test_a_checkpoint_gets_its_name_back(tmp_path: Path) -> None:
     series(tmp_path, 1, 2)
     checkpoint_path(tmp_path, 1).rename(hidden_path(checkpoint_path(tmp_path, 1), "old"))
@@ -176,6 +193,16 @@ def test_a_checkpoint_gets_its_name_back(tmp_path: Path) -> None:
     assert number_of(checkpoint_path(tmp_path, 1)) == 1
     assert sorted(os.listdir(tmp_path)) == ["checkpoint_1", "checkpoint_2"]
     assert not recover(checkpoint_path(tmp_path, 1))
+
+
+def test_of_several_replaced_checkpoints_the_newest_gets_the_name_back(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        save(tmp_path / "last", number)
+        old = hidden_path(tmp_path / "last", "old")
+        (tmp_path / "last").rename(old)
+        os.utime(old, (number, 5 - abs(number - 2)))  # the second is the newest
+    assert recover(tmp_path / "last")
+    assert number_of(tmp_path / "last") == 2
 
 
 class Overtaken(Filesystem):

@@ -106,7 +106,7 @@ def read_regular(path: Path, limit: int) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
             raise CheckpointError(f"{path} has {size:,} bytes: more than {limit:,} are not read")
-        return file.read(limit + 1)
+        return file.read(size)
 
 
 def open_regular(path: Path) -> FileIO:
