@@ -4,6 +4,7 @@ import os
 import re
 import resource
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from accel_checkpoint import (
     is_whole,
     read_manifest,
     recover,
+    require_replaceable,
     require_whole,
 )
 from accel_checkpoint.filesystem import FileDigest, Filesystem
@@ -66,7 +68,8 @@ def number_of(target: Path) -> int:
 
 def contents(folder: Path) -> dict[str, bytes | None]:
     return {
-        str(one.relative_to(folder)): None if one.is_dir() else one.read_bytes() for one in sorted(folder.rglob("*"))
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
     }
 
 
@@ -298,3 +301,62 @@ def test_a_hook_that_makes_no_file_is_told(tmp_path: Path, kind: Callable[[Path]
         stage.adopt()
     stage.abandon()
     assert os.listdir(tmp_path) == []
+
+
+def app(path: Path) -> None:
+    path.mkdir()
+    (path / "manifest.json").write_text('{"name": "a web app"}')
+    (path / "app.js").write_text("x")
+
+
+def folder_of_others(path: Path) -> None:
+    path.mkdir()
+    (path / "mine").write_text("x")
+
+
+FOREIGN: dict[str, Callable[[Path], Any]] = {
+    "a file": lambda path: path.write_text("mine"),
+    "a link to a folder": lambda path: path.symlink_to(path.parent),
+    "a link to nothing": lambda path: path.symlink_to("nothing"),
+    "a folder with a file": folder_of_others,
+    "a web app": app,
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_what_is_no_checkpoint_is_not_replaced(tmp_path: Path, name: str) -> None:
+    FOREIGN[name](tmp_path / "last")
+    before = contents(tmp_path)
+    with pytest.raises(CheckpointError, match=rf"{tmp_path}/last"):
+        save(tmp_path / "last", 1)
+    with pytest.raises(CheckpointError):
+        require_replaceable(tmp_path / "last")
+    assert contents(tmp_path) == before
+
+
+def test_an_empty_folder_is_as_good_as_none(tmp_path: Path) -> None:
+    (tmp_path / "last").mkdir()
+    save(tmp_path / "last", 1)
+    assert number_of(tmp_path / "last") == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["with space ", "ü\n", "-rf", "a" * 238, "[*]", ".hidden", "$HOME", "a" * 255], ids=ascii
+)
+def test_any_name_of_a_folder_will_do(tmp_path: Path, name: str) -> None:
+    """Fault 38."""
+    save(tmp_path / name, 1)
+    save(tmp_path / name, 2)
+    assert number_of(tmp_path / name) == 2
+    assert os.listdir(tmp_path) == [name]
+
+
+@pytest.mark.parametrize(("mask", "file", "folder"), [(0o077, 0o600, 0o700), (0o022, 0o644, 0o755)])
+def test_they_may_read_it_whom_the_umask_allows(tmp_path: Path, mask: int, file: int, folder: int) -> None:
+    before = os.umask(mask)
+    try:
+        save(tmp_path / "last", 1)
+    finally:
+        os.umask(before)
+    for path in ((tmp_path / "last"), *(tmp_path / "last").rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) == (folder if path.is_dir() else file)

@@ -21,7 +21,8 @@ LONGEST_STEM = 220
 #: how long nothing changes in a hidden folder of another machine before it counts as abandoned
 ABANDONED_AFTER_S = 24 * 3600
 
-_NAME = re.compile(r"\.(.+)\.([0-9a-f]{8})-[0-9a-f]{8}\.(saving|old)")
+_NAME = re.compile(r"\.(.+)\.([0-9a-f]{8})-[0-9a-f]{8}\.(saving|old)", re.DOTALL)
+_SHORTENED = re.compile(rf".{{{LONGEST_STEM // 8}}}~[0-9a-f]{{16}}", re.DOTALL)
 
 
 class HiddenFolder(NamedTuple):
@@ -56,6 +57,11 @@ def shorten(name: str) -> str:
     if len(name.encode(errors="surrogateescape")) <= LONGEST_STEM:
         return name
     return f"{name[: LONGEST_STEM // 8]}~{xxh3_64(name.encode(errors='surrogateescape')).hexdigest()}"
+
+
+def is_shortened(stem: str) -> bool:
+    """Whether `shorten` may have made this name, so that the whole name is not known."""
+    return _SHORTENED.fullmatch(stem) is not None
 
 
 @cache

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.filesystem import Filesystem, has_content
-from accel_checkpoint.hidden_folder import HiddenFolder, claim, hidden_path, list_hidden_folders, shorten
+from accel_checkpoint.hidden_folder import HiddenFolder, claim, hidden_path, is_shortened, list_hidden_folders, shorten
 from accel_checkpoint.manifest import MANIFEST, read_manifest
 from accel_checkpoint.verify import is_whole
 
@@ -47,8 +47,9 @@ def _clean_up(folder: HiddenFolder, filesystem: Filesystem) -> bool:
     if folder.kind == "saving":
         filesystem.remove(path)
         return True
-    target = next((child for child in parent.iterdir() if shorten(child.name) == folder.stem), parent / folder.stem)
-    if recover(target, filesystem) or not has_content(target) or not path.exists():
+    named = (child for child in parent.iterdir() if shorten(child.name) == folder.stem)
+    target = next(named, None if is_shortened(folder.stem) else parent / folder.stem)
+    if target is None or recover(target, filesystem) or not has_content(target):
         return False
     remove_replaced(path, target, filesystem)
     return True
