@@ -7,7 +7,7 @@ import pytest
 import torch
 from accel import Accelerator
 from accel.utils import ProjectConfiguration
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 from torch import nn
 from torch.optim import AdamW
 from torch.utils.data import DataLoader, TensorDataset
@@ -46,7 +46,7 @@ def rounds(folder: str, asynchronous: bool, each_machine: bool, hooks: bool) -> 
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_save_takes_two_rounds(world: MakeWorld, tmp_path: Path, asynchronous: bool) -> None:
+def test_a_save_takes_two_rounds(world: MakePool, tmp_path: Path, asynchronous: bool) -> None:
     """And a wait for the process that writes, which is no exchange: it has no limit of time."""
     ended = "save_state: copied" if asynchronous else "save_state: written"
     for exchanges, waits in world(2).run(rounds, str(tmp_path), asynchronous, False, False):
@@ -54,7 +54,7 @@ def test_a_save_takes_two_rounds(world: MakeWorld, tmp_path: Path, asynchronous:
         assert [what.partition(" ")[0] for what in waits] == ([] if asynchronous else ["main_process_first"])
 
 
-def test_hooks_take_two_rounds_more_and_a_checkpoint_of_each_machine_one(world: MakeWorld, tmp_path: Path) -> None:
+def test_hooks_take_two_rounds_more_and_a_checkpoint_of_each_machine_one(world: MakePool, tmp_path: Path) -> None:
     for exchanges, _ in world(2).run(rounds, str(tmp_path / "hooks"), False, False, True):
         assert exchanges == [f"save_state: {what}" for what in ("where", "hooks", "begin", "written")]
     for exchanges, _ in world(2).run(rounds, str(tmp_path / "each"), False, True, False):
