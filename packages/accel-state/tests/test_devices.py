@@ -1,13 +1,14 @@
+import os
 import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
-from accel_state import CannotRun, DistributedType, PartialState, release
-from accel_state.devices import DEVICES, choose
+from accel_state import CannotRun, DistributedType, GroupOptions, PartialState, RunRequest, acquire, release
+from accel_state.devices import choose
 from accel_state.devices.cpu import Cpu
-from accel_state.devices.cuda import Cuda
-from accel_state.devices.generic import Generic
+from accel_state.devices.torch_accelerator import TorchAccelerator
+from accel_testing import MakeWorld
 
 
 def test_the_cpu_is_chosen_when_it_is_asked_for() -> None:
@@ -18,7 +19,7 @@ def test_the_cpu_is_chosen_when_it_is_asked_for() -> None:
     assert [device.place(rank) for rank in (0, 3)] == [torch.device("cpu")] * 2
 
 
-@pytest.mark.parametrize(("found", "kind"), [(None, "cpu"), ("cuda", "cuda"), ("xpu", "generic")])
+@pytest.mark.parametrize(("found", "kind"), [(None, "cpu"), ("cuda", "cuda"), ("xpu", "xpu")])
 def test_the_accelerator_that_torch_finds_is_chosen(
     monkeypatch: pytest.MonkeyPatch, found: str | None, kind: str
 ) -> None:
@@ -38,61 +39,105 @@ def test_the_cpu_generator_is_saved_and_put_back() -> None:
     device.release_memory()
 
 
-def test_each_process_gets_the_gpu_of_its_local_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+def stand_in(monkeypatch: pytest.MonkeyPatch, kind: str, count: int) -> list[int]:
+    """torch as it is with so many accelerators of that kind: those that are made current."""
     made_current: list[int] = []
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    monkeypatch.setattr("torch.cuda.set_device", made_current.append)
-    assert Cuda().place(1) == torch.device("cuda", 1)
-    assert made_current == [1]
-    assert Cuda().group_backend == "cpu:gloo,cuda:nccl"
+    monkeypatch.setattr("torch.accelerator.current_accelerator", lambda check_available=False: torch.device(kind))
+    monkeypatch.setattr("torch.accelerator.device_count", lambda: count)
+    monkeypatch.setattr("torch.accelerator.set_device_index", made_current.append)
+    return made_current
 
 
-@pytest.mark.parametrize("kind", [Cuda, Generic])
-def test_a_process_that_is_shown_one_accelerator_takes_it(
-    monkeypatch: pytest.MonkeyPatch, kind: type[Cuda] | type[Generic]
+@pytest.mark.parametrize(("kind", "backend"), [("cuda", "nccl"), ("xpu", "xccl")])
+def test_each_process_gets_the_accelerator_of_its_local_rank(
+    kind: str, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Feature row S4."""
+    made_current = stand_in(monkeypatch, kind, 2)
+    device = choose(cpu=False)
+    assert isinstance(device, TorchAccelerator)
+    assert device.place(1) == torch.device(kind, 1)
+    assert made_current == [1]
+    assert device.group_backend == f"cpu:gloo,{kind}:{backend}"
+
+
+def test_a_process_that_is_shown_one_accelerator_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """As under srun --gpus-per-task=1, whatever the rank on the machine."""
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    monkeypatch.setattr("torch.cuda.set_device", lambda index: None)
-    monkeypatch.setattr("torch.accelerator.current_accelerator", lambda: torch.device("xpu"))
-    monkeypatch.setattr("torch.accelerator.device_count", lambda: 1)
-    monkeypatch.setattr("torch.accelerator.set_device_index", lambda index: None)
-    assert kind().place(3).index == 0
+    stand_in(monkeypatch, "cuda", 1)
+    assert TorchAccelerator().place(3).index == 0
 
 
-def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+@pytest.mark.parametrize(("kind", "name"), [("cuda", "GPU 2"), ("xpu", "xpu:2")])
+def test_more_processes_than_accelerators_are_refused(kind: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch, kind, 2)
     with pytest.raises(CannotRun) as refused:
-        Cuda().place(2)
+        TorchAccelerator().place(2)
     assert str(refused.value) == (
-        "process 2 of this machine needs GPU 2:"
+        f"process 2 of this machine needs {name}:"
         " torch sees 2; start at most 2 processes a machine, or ask for the CPU (cpu=True)"
     )
-    assert refused.value.what == "process 2 of this machine needs GPU 2"
+    assert refused.value.what == f"process 2 of this machine needs {name}"
 
 
-def test_any_other_accelerator_is_served_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Feature row S4."""
-    made_current: list[int] = []
-    monkeypatch.setattr("torch.accelerator.current_accelerator", lambda: torch.device("xpu"))
-    monkeypatch.setattr("torch.accelerator.device_count", lambda: 2)
-    monkeypatch.setattr("torch.accelerator.set_device_index", made_current.append)
-    assert Generic().place(1) == torch.device("xpu", 1)
-    assert made_current == [1]
-    assert Generic().group_backend == "cpu:gloo,xpu:xccl"
-    with pytest.raises(CannotRun, match=r"process 2 of this machine needs xpu:2: torch finds 2 here; start at most 2"):
-        Generic().place(2)
-
-
-def test_no_accelerator_at_all_is_refused_by_the_generic_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_accelerator_at_all_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.accelerator.current_accelerator", lambda: None)
     with pytest.raises(CannotRun, match=r"an accelerator: torch finds none; ask for the CPU \(cpu=True\)"):
-        Generic().rng_state()
+        TorchAccelerator()
+
+
+def test_an_accelerator_is_known_by_its_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch, "cuda", 2)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: SimpleNamespace(uuid=f"of {device}"))
+    assert TorchAccelerator().hardware_id(torch.device("cuda", 1)) == "of cuda:1"
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: SimpleNamespace())
+    assert TorchAccelerator().hardware_id(torch.device("cuda", 1)) is None
+    assert Cpu().hardware_id(torch.device("cpu")) is None
+
+
+def on_gpus(uuids: list[str], visible: list[str], backend: str | None) -> str:
+    """What a rank hears that is given this GPU, the only one that it sees; tensors stay on the CPU."""
+    rank = int(os.environ["RANK"])
+    os.environ["CUDA_VISIBLE_DEVICES"] = visible[rank]
+    with pytest.MonkeyPatch.context() as patch:
+        stand_in(patch, "cuda", 1)
+        patch.setattr("torch.cuda.get_device_properties", lambda device: SimpleNamespace(uuid=uuids[rank]))
+        patch.setattr(TorchAccelerator, "group_backend", "gloo")
+        try:
+            run = acquire(RunRequest(group=GroupOptions(backend=backend)))
+        except CannotRun as refused:
+            return str(refused)
+        found = f"{run.placed_on} {run.transport.all_gather_objects(run.topology.rank)}"
+        release()
+        return found
+
+
+def test_processes_that_see_one_gpu_only_do_not_share_it_unasked(world: MakeWorld) -> None:
+    """As torchrun starts them: nothing would say why each is half as fast, or what NCCL does not like."""
+    shared = world(2).run(on_gpus, ["GPU-1", "GPU-1"], ["0", "0"], None)
+    assert shared == [shared[0]] * 2
+    assert shared[0].startswith("each process was to have an accelerator of its own: ranks 0, 1 see only GPU-1; start ")
+    for word in ("cpu=True", "CUDA_VISIBLE_DEVICES", "InitProcessGroupKwargs(backend='gloo')"):
+        assert word in shared[0]
+
+
+@pytest.mark.parametrize(
+    ("uuids", "visible", "backend"),
+    [
+        (["GPU-1", "GPU-2"], ["0", "0"], None),
+        (["GPU-1", "GPU-1"], ["MIG-1", "MIG-2"], None),
+        (["GPU-1", "GPU-1"], ["0", "0"], "gloo"),
+    ],
+    ids=["srun --gpus-per-task=1", "slices of one GPU", "on purpose"],
+)
+def test_processes_with_a_gpu_each_or_on_purpose_on_one_begin(
+    uuids: list[str], visible: list[str], backend: str | None, world: MakeWorld
+) -> None:
+    assert world(2).run(on_gpus, uuids, visible, backend) == ["cuda:0 [0, 1]"] * 2
 
 
 def test_the_generator_of_a_device_is_saved_and_put_back(device: torch.device) -> None:
     """With --device=cuda this is the GPU's own generator."""
-    ours = DEVICES.load(device.type)()
+    ours = choose(cpu=device.type == "cpu", environ=os.environ)
     state = ours.rng_state()
     first = torch.rand(3, device=device)
     ours.set_rng_state(state)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import atexit
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from accel_state.devices import choose
+from accel_state.devices import Device, choose
 from accel_state.environ import FLIGHT_RECORDER, SHARED_MEMORY, WATCHDOG, flag, process_environ
 from accel_state.environments import detect
-from accel_state.errors import NoRun, RunConflict
+from accel_state.errors import CannotRun, NoRun, RunConflict
 from accel_state.failure_file import install
 from accel_state.flight_recorder import FlightRecorder
 from accel_state.process_group import GroupOptions, adopt, close_group, limit_of_open_group, open_group
@@ -22,6 +23,9 @@ from accel_state.run import Run, RunRequest
 from accel_state.status_store import StatusStore, open_status_store
 from accel_state.topology import Topology
 from accel_state.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    import torch
 
 _process: Run | None = None
 _watchdog: Watchdog | None = None
@@ -67,11 +71,15 @@ def release() -> None:
     """Forgets the run of this process, and closes the process group if the run opened it."""
     global _process
     run, _process = _process, None
-    _stop_watchdog()
     if run is not None:
-        run.transport.close()
-        if run.opened_group:
-            close_group()
+        _end(run)
+
+
+def _end(run: Run) -> None:
+    _stop_watchdog()
+    run.transport.close()
+    if run.opened_group:
+        close_group()
 
 
 @contextmanager
@@ -110,7 +118,37 @@ def _start(request: RunRequest) -> Run:
     if store is not None and (SHARED_MEMORY not in environ or flag(environ, SHARED_MEMORY)):
         memory = map_shared_memory(store, topology.world_size, options.limit.total_seconds())
     transport = TorchDist(recorder, store, memory=memory)
-    return Run(topology, device, placed_on, transport, request.precision, opened)
+    run = Run(topology, device, placed_on, transport, request.precision, opened)
+    if placed_on.type != "cpu" and request.group.backend is None:
+        try:
+            _refuse_shared_hardware(transport.all_gather_objects(_hardware(device, placed_on, environ), "own hardware"))
+        except CannotRun:
+            _end(run)
+            raise
+    return run
+
+
+def _hardware(device: Device, placed_on: torch.device, environ: Mapping[str, str]) -> tuple[str, str] | None:
+    """What tells the hardware of this process apart: slices of one GPU are chosen by variable and have its UUID."""
+    hardware_id = device.hardware_id(placed_on)
+    return None if hardware_id is None else (hardware_id, environ.get("CUDA_VISIBLE_DEVICES", ""))
+
+
+def _refuse_shared_hardware(everyone: Sequence[tuple[str, str] | None]) -> None:
+    ranks_on: dict[tuple[str, str], list[str]] = {}
+    for rank, hardware in enumerate(everyone):
+        if hardware is not None:
+            ranks_on.setdefault(hardware, []).append(str(rank))
+    shared = [f"ranks {', '.join(ranks)} see only {name}" for (name, _), ranks in ranks_on.items() if len(ranks) > 1]
+    if shared:
+        raise CannotRun(
+            "each process was to have an accelerator of its own",
+            [
+                *shared,
+                "start fewer processes a machine, show each another one (CUDA_VISIBLE_DEVICES), or ask for the CPU"
+                " (cpu=True); to share it on purpose, InitProcessGroupKwargs(backend='gloo')",
+            ],
+        )
 
 
 @functools.cache

@@ -19,7 +19,7 @@ def choose(*, cpu: bool, environ: Mapping[str, str] | None = None) -> Device:
 
     found = torch.accelerator.current_accelerator(check_available=True)
     if found is not None:
-        return DEVICES.load(found.type if found.type in DEVICES.names() else "generic")()
+        return DEVICES.load(found.type if found.type in DEVICES.names() else "torch_accelerator")()
     return DEVICES.load("xla" if "PJRT_DEVICE" in (environ or {}) else "cpu")()
 
 

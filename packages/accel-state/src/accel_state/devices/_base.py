@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 class Device(ABC):
     """One kind of hardware as one process sees it."""
 
-    kind: ClassVar[str]
+    #: torch's name for it
+    kind: str
 
     @property
     @abstractmethod
@@ -28,6 +29,10 @@ class Device(ABC):
     @abstractmethod
     def place(self, local_rank: int) -> torch.device:
         """The device of the process with this rank on its machine, made current."""
+
+    @abstractmethod
+    def hardware_id(self, placed_on: torch.device) -> str | None:
+        """What tells the hardware behind a device apart from any other; None if processes may share it, or unknown."""
 
     @abstractmethod
     def rng_state(self) -> torch.Tensor:

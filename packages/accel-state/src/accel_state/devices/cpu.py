@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import TYPE_CHECKING, final
 
 from accel_state.devices._base import Device
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Cpu(Device):
     """The processor that runs Python itself."""
 
-    kind: ClassVar[str] = "cpu"
+    kind = "cpu"
 
     @property
     def group_backend(self) -> str:
@@ -32,6 +32,10 @@ class Cpu(Device):
         import torch
 
         return torch.device("cpu")
+
+    def hardware_id(self, placed_on: torch.device) -> str | None:
+        """None: any number of processes share the CPU."""
+        return None
 
     def rng_state(self) -> torch.Tensor:
         """The state of torch's default CPU generator."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import TYPE_CHECKING, final
 
 from accel_state.devices._base import Device
 from accel_state.errors import CannotRun
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Xla(Device):
     """The device that torch_xla gives this process; operations are collected and run at each step's end."""
 
-    kind: ClassVar[str] = "xla"
+    kind = "xla"
 
     def __init__(self) -> None:
         if find_spec("torch_xla") is None:
@@ -48,6 +48,10 @@ class Xla(Device):
 
         device: torch.device = torch_xla.device()
         return device
+
+    def hardware_id(self, placed_on: torch.device) -> str | None:
+        """None: there is one process."""
+        return None
 
     def rng_state(self) -> torch.Tensor:
         """The seed of the XLA generator, as a tensor on the CPU."""

@@ -1,0 +1,82 @@
+"""GPUs and every other accelerator that torch itself names: cuda (NVIDIA and AMD), xpu, npu, mps and the like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, final
+
+from accel_state.devices._base import Device
+from accel_state.errors import CannotRun
+
+if TYPE_CHECKING:
+    import torch
+
+
+@final
+class TorchAccelerator(Device):
+    """The accelerator behind `torch.accelerator`, under torch's own name for it.
+
+    Raises: CannotRun when torch finds none.
+    """
+
+    def __init__(self) -> None:
+        import torch
+
+        found = torch.accelerator.current_accelerator()
+        if found is None:
+            raise CannotRun("an accelerator", ["torch finds none; ask for the CPU (cpu=True)"])
+        self.kind = found.type
+        self._module: Any = torch.get_device_module(found)
+
+    @property
+    def group_backend(self) -> str:
+        """torch's own backend for the accelerator (NCCL for GPUs), and gloo for tensors and objects on the CPU."""
+        import torch.distributed
+
+        return f"cpu:gloo,{self.kind}:{torch.distributed.get_default_backend_for_device(self.kind)}"
+
+    @property
+    def step_boundary(self) -> Callable[[], None] | None:
+        """None: operations run as they come."""
+        return None
+
+    def place(self, local_rank: int) -> torch.device:
+        """The accelerator with the index of this process on its machine, or the only one that it sees.
+
+        Raises: CannotRun when the process sees several, but fewer than there are processes.
+        """
+        import torch
+
+        count = torch.accelerator.device_count()
+        index = 0 if count == 1 else local_rank  # the one that srun --gpus-per-task=1 shows this process
+        if index >= count:
+            name = "GPU " if self.kind == "cuda" else f"{self.kind}:"
+            raise CannotRun(
+                f"process {index} of this machine needs {name}{index}",
+                [f"torch sees {count}; start at most {count} processes a machine, or ask for the CPU (cpu=True)"],
+            )
+        torch.accelerator.set_device_index(index)
+        return torch.device(self.kind, index)
+
+    def hardware_id(self, placed_on: torch.device) -> str | None:
+        """The UUID of the accelerator; None if torch does not know it."""
+        if not hasattr(self._module, "get_device_properties"):
+            return None
+        properties = self._module.get_device_properties(placed_on)
+        return str(properties.uuid) if hasattr(properties, "uuid") else None
+
+    def rng_state(self) -> torch.Tensor:
+        """The state of the current accelerator's default generator."""
+        state: torch.Tensor = self._module.get_rng_state()
+        return state
+
+    def set_rng_state(self, state: torch.Tensor) -> None:
+        """Sets the current accelerator's default generator."""
+        self._module.set_rng_state(state)
+
+    def release_memory(self) -> None:
+        """Empties the accelerator's cache of memory."""
+        self._module.empty_cache()
+
+
+DEVICE = TorchAccelerator
