@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar, final
 
 import pytest
@@ -73,6 +74,9 @@ class Loopback(Transport):
 
     def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
         return self._alike(f"broadcast (from rank {source})", x)[source].clone()
+
+    def ordered_section(self, first: int) -> AbstractContextManager[None]:
+        raise NotImplementedError
 
     def broadcast_object(self, value: T, source: int) -> T:
         return self._met("broadcast_object", f"broadcast_object (from rank {source})", value)[source]

@@ -1,20 +1,16 @@
 """What ranks without shared memory tell each other up and down a tree; the fixture's worlds have none."""
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 from accel_state import CollectiveMismatch
-from accel_state.transports import agreement_block
+from accel_state.transports.agreement import BLOCK
 from accel_state.transports.binomial_tree import BinomialTree
+from accel_state.transports.header import BARE
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
-
-
-def joined(blocks: Sequence[bytes]) -> bytes:
-    return b"".join(one.rstrip(b"\0") for one in blocks)
 
 
 def trees() -> list[object]:
@@ -40,7 +36,7 @@ def test_a_tree_of_any_size_joins_in_rank_order_and_tells_all(size: int, world: 
 
 def exchanged(lengths: list[int]) -> list[list[int]]:
     transport = TorchDist()
-    share = agreement_block.ROOM // transport.size - 2
+    share = (BLOCK - BARE) // transport.size - 2
     return [
         list(map(len, transport.exchange("lengths", bytes(max(0, share + lengths[(transport.rank + turn) % 3])))))
         for turn in range(3)
@@ -49,7 +45,7 @@ def exchanged(lengths: list[int]) -> list[list[int]]:
 
 def test_payloads_at_the_edge_of_what_fits_come_whole(world: MakePool) -> None:
     """Some in the block, some not: those that fit come too where another does not."""
-    share = agreement_block.ROOM // 3 - 2
+    share = (BLOCK - BARE) // 3 - 2
     for extra in ([0, 0, 0], [1, 0, -9999], [-9999] * 3, [-9999, 1, 1]):
         for found in world(3).run(exchanged, extra):
             assert found == [[max(0, share + extra[(rank + turn) % 3]) for rank in range(3)] for turn in range(3)]
@@ -94,3 +90,17 @@ def unlike() -> list[object]:
 
 def test_ranks_whose_data_is_unlike_know_it_all(world: MakePool) -> None:
     assert world(4).run(unlike) == [[None, [b"p"]]] * 4
+
+
+def too_much() -> str:
+    transport = TorchDist()
+    try:
+        transport.agree("reduce", part=bytes(transport.room + 1))
+    except ValueError as error:
+        return str(error)
+    return "sent"
+
+
+def test_a_part_that_does_not_fit_is_refused(world: MakeWorld) -> None:
+    room = BLOCK - BARE
+    assert world(2).run(too_much) == [f"reduce: a part of {room + 1} bytes; {room} fit into a block"] * 2

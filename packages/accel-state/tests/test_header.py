@@ -1,113 +1,101 @@
-"""The first message of an exchange: whatever is asked for, by whomever, comes back; a disagreement names all ranks."""
+"""Headers joined on their way up any tree of ranks say what all ranks say, and whether they say the same."""
 
 import os
 
 import pytest
 from accel_state import CollectiveMismatch
-from accel_state.transports import header
-from accel_state.transports.header import WORDS
-from hypothesis import example, given
+from accel_state.transports.agreement import BLOCK, without_lengths
+from accel_state.transports.header import (
+    BARE,
+    CALLS,
+    DATA,
+    WORDS,
+    Header,
+    calls,
+    header,
+    joined,
+    require_one_call,
+    unpacked,
+)
+from hypothesis import given
 from hypothesis import strategies as st
 
-LENGTHS = st.integers(256, 4096)
-HEAD = header._HEAD.size
+SAID = st.tuples(st.sampled_from(["gather", "reduce (sum)"]), st.sampled_from(["a.py:1", "b/a.py:1", "c.py:2"]))
+RANKS = st.lists(st.tuples(SAID, st.sampled_from([b"", b"x" * 16]), st.integers(0, 1 << 40)), min_size=1, max_size=9)
 
 
-def said(what: str, site: str, payload: bytes, length: int) -> bytes:
-    """The header of a rank as it travels: what is shorter is filled up with zeros."""
-    mine = header.write(what, site, payload, length)
-    assert len(mine) <= length
-    return mine.ljust(length, b"\0")
+def joined_some_at_a_time(messages: list[bytes], cuts: list[int]) -> Header:
+    """All of them joined as they travel, some neighbours at a time."""
+    while len(messages) > 1:
+        at = (cuts.pop() if cuts else 0) % (len(messages) - 1)
+        messages[at : at + 2] = [joined(list(map(unpacked, messages[at : at + 2])), b"".join).packed()]
+    return unpacked(messages[0].ljust(BLOCK, b"\0"))
 
 
-@given(st.text(), st.text())
-def test_a_header_without_a_payload_has_a_length_that_is_known(what: str, site: str) -> None:
-    assert len(header.write(what, site, b"", header.BARE)) <= header.BARE <= 256
+@given(RANKS, st.lists(st.integers(0, 8)))
+def test_the_order_of_joining_does_not_matter(ranks: list[tuple[tuple[str, str], bytes, int]], cuts: list[int]) -> None:
+    """T4: every rank hears the same, wherever in the tree the ranks stand that differ."""
+    headers = [
+        header(what, site, about, (rank).to_bytes(2, "little") + b"p" * rank, longest)
+        for rank, ((what, site), about, longest) in enumerate(ranks)
+    ]
+    said = joined_some_at_a_time([one.packed() for one in headers], cuts)
+    whats, abouts = {what for (what, _), _, _ in ranks}, {about for _, about, _ in ranks}
+    names = sorted(site.rpartition("/")[2] for (_, site), _, _ in ranks)
+    assert said.differs == CALLS * (len(whats) > 1) + DATA * (len(abouts) > 1)
+    lines = [line.rstrip(b"\0").decode().rpartition("/")[2] for line in (said.first_line, said.last_line)]
+    assert lines == [names[0], names[-1]]
+    assert said.has_one_line == (len(set(names)) == 1)
+    assert said.longest == max(longest for _, _, longest in ranks)
+    if said.differs:
+        assert said.part == b""
+    else:
+        assert without_lengths(said.part) == [b"p" * rank for rank in range(len(ranks))]
 
 
-@given(what=st.text(), sites=st.lists(st.text(), min_size=1, max_size=9), length=LENGTHS, data=st.data())
-def test_what_each_rank_says_is_read_by_all(what: str, sites: list[str], length: int, data: st.DataObject) -> None:
-    """T4: any operation, line and payload, in a header of any length."""
-    near = st.integers(length - HEAD - 2 * WORDS - 4, length + 4)
-    payloads = [data.draw(st.binary(max_size=9)).ljust(data.draw(st.just(0) | near), b"x") for _ in sites]
-    headers = [said(what, site, payload, length) for site, payload in zip(sites, payloads, strict=True)]
-    found = header.read(headers, range(len(sites)))
-    assert found.lengths == [len(one) for one in payloads]
-    heads = [HEAD + len(what.encode()[:WORDS]) + len(site.encode()[-WORDS:]) for site in sites]
-    fit = all(head + len(payload) <= length for head, payload in zip(heads, payloads, strict=True))
-    assert found.payloads == (payloads if fit else None)
+def test_parts_of_ranks_that_differ_are_never_joined() -> None:
+    headers = [header("reduce", "a.py:1", about, b"part") for about in (b"a", b"b")]
+    joined(headers, lambda _: pytest.fail("they may have unlike lengths"))
 
 
-@given(LENGTHS, st.integers(0, 200), st.integers(0, 200))
-@example(length=4096, words=60, line=60)
-def test_a_payload_is_there_whole_or_not_at_all(length: int, words: int, line: int) -> None:
-    """The longest that fits, and one byte more."""
-    room = length - HEAD - min(words, WORDS) - min(line, WORDS)
-    for count, there in ((room, True), (room + 1, False)):
-        payload = os.urandom(count)
-        found = header.read([said("w" * words, "s" * line, payload, length)], [0])
-        assert (found.payloads, found.lengths) == ([payload] if there else None, [count])
+@given(st.text(), st.text(), st.binary(max_size=300), st.integers(0, 1 << 60))
+def test_any_header_comes_back_with_whatever_stands_behind_it(what: str, site: str, part: bytes, longest: int) -> None:
+    """The length is one that is known, of any call and any line; a payload may be longer than four gibibytes."""
+    said = header(what, site, bytes(16), part, longest)
+    assert len(said.packed()) == BARE + len(part)
+    back = unpacked(said.packed() + b"more")
+    assert (back.part, back.longest, back.differs) == (part, longest, 0)
 
 
-def test_one_payload_that_is_too_long_is_one_for_all() -> None:
-    """Every rank must know that another message follows, those with a short one too."""
-    for lengths in ([1, 300, 1], [300, 1, 1], [1, 1, 300]):
-        headers = [said("gather", "train.py:1", bytes(count), 256) for count in lengths]
-        found = header.read(headers, range(3))
-        assert (found.lengths, found.payloads) == (lengths, None)
-
-
-def test_the_same_from_different_lines_is_told() -> None:
-    """A call inside an `if` may have met another one that looks the same."""
-    first = said("gather", "a/train.py:1", b"", 256)
-    found = header.read([first, said("gather", "b/train.py:2", b"", 256)], [0, 1])
-    assert found.apart == "\n  rank 0: gather at a/train.py:1\n  rank 1: gather at b/train.py:2"
-    same = header.read([first, said("gather", "b/train.py:1", b"", 256)], [0, 1])
-    assert same.apart is None
-
-
-def test_a_payload_may_be_longer_than_four_gibibytes() -> None:
-    assert header.read([header._HEAD.pack(1 << 33, 0, 0).ljust(256, b"\0")], [0]).lengths == [1 << 33]
-
-
-def test_an_empty_payload_is_a_payload() -> None:
-    found = header.read([said("wait_for_everyone", "train.py:1", b"", 256)], [0])
-    assert (found.payloads, found.lengths) == ([b""], [0])
-
-
-def test_a_line_keeps_its_end_and_an_operation_its_beginning() -> None:
+def test_a_line_keeps_its_end_and_a_call_its_beginning() -> None:
     """T4: `file:line`, of a path of any length."""
     site = f"/home/{'folder/' * 50}train.py:1234"
-    headers = [said("gather" * 50, site, b"", 4096), said("reduce" * 50, site, b"", 4096)]
-    with pytest.raises(CollectiveMismatch) as failure:
-        header.read(headers, [0, 1])
-    for rank, what in enumerate(("gather", "reduce")):
-        row = str(failure.value).splitlines()[1 + rank]
+    rows = calls([header("gather" * 50, site), header("reduce" * 50, site)], [0, 1]).splitlines()[1:]
+    for rank, (row, what) in enumerate(zip(rows, ("gather", "reduce"), strict=True)):
         assert row.startswith(f"  rank {rank}: {what * 10} at ")
         assert row.endswith("folder/train.py:1234")
 
 
-@given(st.lists(st.sampled_from(["gather", "reduce (sum)", "wait_for_everyone"]), min_size=2, max_size=9), LENGTHS)
-def test_a_disagreement_names_what_every_rank_asks_for_and_where(asked: list[str], length: int) -> None:
+@given(st.lists(st.sampled_from(["gather", "reduce (sum)", "wait_for_everyone"]), min_size=2, max_size=9))
+def test_a_disagreement_names_what_every_rank_calls_and_where(asked: list[str]) -> None:
     """T4, fault test 31."""
     ranks = range(5, 5 + len(asked))
     sites = [f"train.py:{rank + 10}" for rank in ranks]
-    received = [said(what, site, b"paid", length) for what, site in zip(asked, sites, strict=True)]
+    received = [unpacked(header(what, site).packed()) for what, site in zip(asked, sites, strict=True)]
     if len(set(asked)) == 1:
-        assert header.read(received, ranks).payloads == [b"paid"] * len(asked)
+        require_one_call(received, ranks)
         return
     with pytest.raises(CollectiveMismatch) as failure:
-        header.read(received, ranks)
+        require_one_call(received, ranks)
     rows = [f"  rank {rank}: {what} at {site}" for rank, what, site in zip(ranks, asked, sites, strict=True)]
     assert str(failure.value).splitlines()[1:-1] == rows
 
 
 def test_a_letter_that_is_cut_in_two_can_still_be_told() -> None:
     site = "é" * WORDS + ".py:1"
-    with pytest.raises(CollectiveMismatch, match=r"rank 1: reduce at .*é\.py:1\n"):
-        header.read([said("gather", site, b"", 256), said("reduce", site, b"", 256)], [0, 1])
+    assert calls([header("gather", site)], [0]).endswith("é.py:1")
 
 
 def test_a_path_that_is_no_text_can_be_sent() -> None:
     site = os.fsdecode(b"/home/\xe9t\xe9/train.py:7")
-    assert header.read([said("gather", site, b"paid", 256)], [0]).payloads == [b"paid"]
+    assert unpacked(header("gather", site, part=b"paid").packed()).part == b"paid"

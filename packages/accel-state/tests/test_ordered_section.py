@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,27 +27,38 @@ def pair() -> tuple[OrderedSection, OrderedSection, StatusStore]:
     return OrderedSection(first), OrderedSection(second), first
 
 
-@pytest.mark.parametrize("failure", [None, "rank 0: KeyError: 'no such data set'"])
+def take(section: OrderedSection, site: str = HERE, failure: str | None = None) -> None:
+    """A turn that fails, or not."""
+    with suppress(KeyError), section.lead(site):
+        if failure is not None:
+            raise KeyError(failure)
+
+
+@pytest.mark.parametrize("failure", [None, "no such data set"])
 def test_how_a_turn_ended_is_heard(failure: str | None) -> None:
     """T26."""
     first, second, _ = pair()
-    first.end(first.begin(), HERE, failure)
-    assert second.wait(0, HERE) == failure
+    take(first, failure=failure)
+    with nullcontext() if failure is None else pytest.raises(PeerFailed, match="rank 0: KeyError: 'no such data"):
+        second.wait(0, HERE)
 
 
 def test_turns_within_turns_end_in_their_order() -> None:
     """T26: the outer one is not over when the inner one is."""
     first, second, store = pair()
-    outer, inner = first.begin(), first.begin()
-    first.end(inner, "train.py:8", None)
-    assert store.read(f"turn/{outer}/0") is None
-    first.end(outer, HERE, "outer")
-    assert [second.wait(0, HERE), second.wait(0, "train.py:8")] == ["outer", None]
+    with suppress(KeyError), first.lead(HERE):
+        take(first, "train.py:8")
+        assert store.read("turn/2/0") is not None
+        assert store.read("turn/1/0") is None
+        raise KeyError("outer")
+    with pytest.raises(PeerFailed, match="outer"):
+        second.wait(0, HERE)
+    second.wait(0, "train.py:8")
 
 
 def test_a_turn_that_only_one_rank_took_is_found() -> None:
     first, second, _ = pair()
-    first.end(first.begin(), "a/train.py:3", None)
+    take(first, "a/train.py:3")
     with pytest.raises(CollectiveMismatch, match=r"rank 0: .* at a/train.py:3\n  rank 1: .* at train.py:7"):
         second.wait(0, HERE)
 
@@ -62,7 +74,7 @@ def test_a_turn_is_waited_for() -> None:
     thread = threading.Thread(target=wait)
     thread.start()
     assert not heard.wait(0.5)
-    first.end(first.begin(), HERE, None)
+    take(first)
     assert heard.wait(5)
     thread.join()
 
@@ -70,16 +82,19 @@ def test_a_turn_is_waited_for() -> None:
 def test_each_turn_is_told_from_the_one_before() -> None:
     first, second, _ = pair()
     for failure in ("a", None, "b", "a", None):
-        first.end(first.begin(), HERE, failure)
-        assert second.wait(0, HERE) == failure
+        take(first, failure=failure)
+        with nullcontext() if failure is None else pytest.raises(PeerFailed, match=f"KeyError: '{failure}'"):
+            second.wait(0, HERE)
 
 
 def test_ranks_that_take_turns_hear_each_other() -> None:
     first, second, _ = pair()
-    first.end(first.begin(), HERE, "of the first")
-    assert second.wait(0, HERE) == "of the first"
-    second.end(second.begin(), HERE, "of the second")
-    assert first.wait(1, HERE) == "of the second"
+    take(first, failure="of the first")
+    with pytest.raises(PeerFailed, match="of the first"):
+        second.wait(0, HERE)
+    take(second, failure="of the second")
+    with pytest.raises(PeerFailed, match="of the second"):
+        first.wait(1, HERE)
 
 
 def test_one_that_is_gone_is_not_waited_for() -> None:
@@ -94,11 +109,11 @@ def test_one_that_is_gone_is_not_waited_for() -> None:
 
 def test_one_that_is_gone_after_its_turn_has_had_it() -> None:
     first, second, store = pair()
-    first.end(first.begin(), HERE, None)
+    take(first)
     gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
     gone.wait()
     store.post("who/0", [store.host, gone.pid])
-    assert second.wait(0, HERE) is None
+    second.wait(0, HERE)
 
 
 def test_one_on_another_machine_lives_while_its_heart_beats(monkeypatch: pytest.MonkeyPatch) -> None:

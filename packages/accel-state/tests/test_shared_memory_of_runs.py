@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 from accel_state import CollectiveMismatch, release
-from accel_state.transports import header, shared_memory
+from accel_state.transports import shared_memory
+from accel_state.transports.header import BARE
 from accel_state.transports.shared_memory import LONGEST
 from accel_testing import MakePool
 from shared_memory_channels import channel_of, digest, joined, message, shared_memories
@@ -26,17 +27,12 @@ def exchanged(lengths: list[list[int]]) -> dict[str, Any]:
         assert (channel is not None) == (switch == "1")
         rank, size = transport.rank, transport.size
         rows, messages = [], []
-        room = 0
+        room = LONGEST - BARE
         for number, row in enumerate([[0], *lengths]):
             mine = message(rank, number, max(0, room + row[rank % len(row)]))
             before = transport.recorder.number
             rows.append([digest(one) for one in transport.exchange("gather", mine)])
             messages.append(transport.recorder.number - before)
-            newest = transport.recorder.newest()
-            assert newest is not None
-            if number == 0:  # the line that asks is a part of the header
-                site = newest.site.encode()[-header.WORDS :]
-                room = LONGEST - header._HEAD.size - len("gather") - len(site)
             source = number % size
             what = f"from {source}"
             rows.append([digest(transport.send(what, mine if rank == source else b"not sent", source))])
@@ -76,7 +72,7 @@ def test_exchanges_are_those_of_the_group(size: int, world: MakePool) -> None:
         assert found["1"][:2] == found["0"][:2]
         assert found["1"][1][::2] == everyone[0]["1"][1][::2]
     room, rows, messages = everyone[0]["1"]
-    assert LONGEST - 200 < room < LONGEST - 20
+    assert room == LONGEST - BARE
     for number, row in enumerate(BY_ROOM, 1):
         lengths = [max(0, room + row[rank % len(row)]) for rank in range(size)]
         sent = [digest(message(rank, number, length)) for rank, length in enumerate(lengths)]

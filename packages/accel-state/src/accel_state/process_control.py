@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from accel_state.callable_bool import CallableBool
 from accel_state.distributed_type import DistributedType
-from accel_state.errors import PeerFailed
 from accel_state.run import Run
 from accel_state.split_inputs import split
 
@@ -98,7 +97,7 @@ class ProcessControl(ABC):
         Raises: PeerFailed on the others when the main process fails or ends in the block.
         Collective: every process must enter.
         """
-        with self._after(0):
+        with self.run.transport.ordered_section(0):
             yield
 
     @contextmanager
@@ -108,26 +107,8 @@ class ProcessControl(ABC):
         Raises: PeerFailed on the others of a machine when its main process fails or ends in the block.
         Collective: every process must enter.
         """
-        with self._after(self.process_index - self.local_process_index):
+        with self.run.transport.ordered_section(self.process_index - self.local_process_index):
             yield
-
-    @contextmanager
-    def _after(self, first: int) -> Iterator[None]:
-        """Collective: every process must enter; the one that is `first` reports when it has left."""
-        transport = self.run.transport
-        if self.process_index != first:
-            failure = transport.await_section(first)
-            if failure is not None:
-                raise PeerFailed(f"the process that had to go first failed: {failure}")
-            yield
-            return
-        turn = transport.begin_section()
-        try:
-            yield
-        except BaseException as error:
-            transport.end_section(turn, f"rank {self.process_index}: {type(error).__name__}: {error}")
-            raise
-        transport.end_section(turn, None)
 
     def on_main_process(self, function: Callable[P, R]) -> Callable[P, R | None]:
         """`function`, called on one process of the job; None elsewhere."""

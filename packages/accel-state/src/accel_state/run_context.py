@@ -102,7 +102,6 @@ def _start(request: RunRequest) -> Run:
 
         return Run(topology, device, placed_on, Single(), request.precision)
     opened = open_group(topology, device.group_backend, request.group)
-    from accel_state.transports.shared_memory import map_shared_memory
     from accel_state.transports.torch_dist import TorchDist
 
     recorder = _recorder(environ.get(FLIGHT_RECORDER), topology.rank)
@@ -114,10 +113,8 @@ def _start(request: RunRequest) -> Run:
     store = open_status_store(topology.rank, number)
     if WATCHDOG not in environ or flag(environ, WATCHDOG):
         _start_watchdog(open_status_store(topology.rank, number), recorder, topology, options)
-    memory = None
-    if store is not None and (SHARED_MEMORY not in environ or flag(environ, SHARED_MEMORY)):
-        memory = map_shared_memory(store, topology.world_size, options.limit.total_seconds())
-    transport = TorchDist(recorder, store, memory=memory)
+    share_memory = SHARED_MEMORY not in environ or flag(environ, SHARED_MEMORY)
+    transport = TorchDist(recorder, store, share_memory=share_memory)
     run = Run(topology, device, placed_on, transport, request.precision, opened)
     if placed_on.type != "cpu" and request.group.backend is None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from accel_state.transports import serialization
@@ -84,24 +85,13 @@ class Transport(ABC):
         """Tells the others that this rank exchanges nothing any more."""
         return None
 
-    def begin_section(self) -> int:
-        """Begins this rank's turn, for which others wait: its number, for `end_section`."""
-        return 0
+    @abstractmethod
+    def ordered_section(self, first: int) -> AbstractContextManager[None]:
+        """Runs the block on rank `first` before the others that enter it, who wait however long that takes.
 
-    def end_section(self, turn: int, failure: str | None) -> None:
-        """Lets the ranks go on that wait for this one's turn to end, and tells them why it failed, if it did.
-
-        Collective: of each group of ranks, one must call this and the others `await_section`.
+        Raises: PeerFailed when that rank fails in the block, or is gone.
+        Collective: of each group of ranks, all must enter.
         """
-        self.all_gather_objects(failure, "end of a turn")
-
-    def await_section(self, first: int) -> str | None:
-        """Returns when the turn of rank `first` has ended, however long that takes: why it failed, or None.
-
-        Raises: PeerFailed when that process is gone.
-        Collective: of each group of ranks, `first` must call `end_section` and the others this.
-        """
-        return self.all_gather_objects(None, "end of a turn")[first]
 
     def send(self, what: str, payload: bytes, source: int) -> bytes:
         """The payload of rank `source`, which hears nothing back where the means of exchange allows it.

@@ -1,64 +1,169 @@
-"""Whether all ranks of a process group do the same, found out by messages whose size no rank can change."""
+"""How an exchange begins: ranks say what they call, find out whether all do the same, and pass on what is small."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar, final
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import final
 
 from accel_state.flight_recorder import FlightRecorder
-from accel_state.transports import agreement_block, header
-from accel_state.transports._base import Join, longest_of
-from accel_state.transports.agreement_block import Block
+from accel_state.transports._base import ROOM, Join
 from accel_state.transports.binomial_tree import BinomialTree
-from accel_state.transports.call_site_warning import CallSiteWarning
+from accel_state.transports.header import (
+    BARE,
+    CALLS,
+    Header,
+    calls,
+    header,
+    joined,
+    require_one_call,
+    summary,
+    unpacked,
+)
 from accel_state.transports.peer_errors import PeerErrors
+from accel_state.transports.shared_memory import LONGEST, SharedMemoryChannel
 
-T = TypeVar("T")
+logger = logging.getLogger("accel")
+
+#: bytes of a message of the tree, however many ranks it speaks for
+BLOCK = 4096
+
+
+class Agreement(ABC):
+    """Messages whose size no rank can change, so that no two of unlike sizes ever meet.
+
+    `room` is how many bytes a part has at most, and `share` how many a payload has that travels with the agreement.
+    """
+
+    room: int
+    share: int
+
+    def __init__(self, size: int, recorder: FlightRecorder, *, warns: bool) -> None:
+        self._ranks, self._recorder, self._warns = range(size), recorder, warns
+        self._known_lines = set[tuple[bytes, bytes]]()
+
+    @abstractmethod
+    def gather(self, what: str, payload: bytes) -> tuple[list[bytes], int]:
+        """The payloads of all ranks in rank order, none if one of them is longer than `share`; the longest's length.
+
+        Raises: CollectiveMismatch, with a line for each rank, on every rank if `what` is not the same on all.
+        Collective: every rank of the group must call.
+        """
+
+    @abstractmethod
+    def agree(self, what: str, about: bytes, part: bytes, join: Join) -> Sequence[bytes] | None:
+        """The parts in rank order, or fewer that `join` made of them; None on all if `about` differs on one.
+
+        Raises: CollectiveMismatch, with a line for each rank, on every rank if `what` is not the same on all.
+        Collective: every rank of the group must call.
+        """
+
+    def _judge(self, whole: Header, everyone: Sequence[Header]) -> None:
+        """Refuses ranks that make different calls, and warns once of each pair of lines with which one call is made."""
+        require_one_call(everyone, self._ranks)
+        self._known_lines.add((whole.first_line, whole.last_line))
+        if self._warns:
+            logger.warning(
+                "ranks call the same from different lines; if that is not meant, look for a call inside an `if`, or"
+                " after a `break`:%s",
+                calls(everyone, self._ranks),
+            )
+
+    def _is_settled(self, whole: Header) -> bool:
+        if whole.differs & CALLS:
+            return False
+        return whole.has_one_line or (whole.first_line, whole.last_line) in self._known_lines
 
 
 @final
-class Agreement:
-    """The first message of what goes through the process group: a block that the ranks join on their way up a tree."""
+class TreeAgreement(Agreement):
+    """Headers that ranks join on their way up a tree, so that the root's speaks for all; details come when asked."""
 
     def __init__(
-        self, rank: int, size: int, recorder: FlightRecorder, lost: PeerErrors, lines: CallSiteWarning
+        self, tree: BinomialTree, size: int, recorder: FlightRecorder, errors: PeerErrors, *, warns: bool
     ) -> None:
-        self._tree = BinomialTree(rank, size, agreement_block.SIZE)
-        self._ranks, self._recorder, self._lost, self._lines = range(size), recorder, lost, lines
-        self._known = set[tuple[bytes, bytes]]()
+        super().__init__(size, recorder, warns=warns)
+        self._tree, self._errors = tree, errors
+        self.room = BLOCK - BARE
+        self.share = self.room // size - _LENGTH
 
-    def of(
-        self, what: str, about: bytes = b"", part: bytes = b"", join: Join = longest_of, *, longest: int = 0
-    ) -> Block:
-        """What all ranks say together, the same on each.
+    def gather(self, what: str, payload: bytes) -> tuple[list[bytes], int]:
+        """The payloads of all ranks; none if one is too long."""
+        length = len(payload)
+        part = length.to_bytes(_LENGTH, "little") + payload if length <= self.share else b""
+        whole = self._of(what, b"", part, b"".join, length)
+        if whole.longest == 0:
+            return [b""] * len(self._ranks), 0
+        return without_lengths(whole.part) if whole.longest <= self.share else [], whole.longest
 
-        Raises: CollectiveMismatch, with a line for each rank, on every rank where `what` is not the same on all.
-        Collective: every rank of the group must call.
-        """
+    def agree(self, what: str, about: bytes, part: bytes, join: Join) -> Sequence[bytes] | None:
+        """What `join` made of the parts, alone in a list."""
+        if len(part) > self.room:
+            raise ValueError(f"{what}: a part of {len(part)} bytes; {self.room} fit into a block")
+        whole = self._of(what, about, part, join, 0)
+        return None if whole.differs else [whole.part]
+
+    def _of(self, what: str, about: bytes, part: bytes, join: Join, longest: int) -> Header:
         site = self._recorder.begin(what)
-        mine = agreement_block.write(what, site, about, part, longest)
-        said = self._noted(lambda: self._tree.all_reduce(mine, lambda blocks: agreement_block.joined(blocks, join)))
-        block = agreement_block.read(said)
-        lines = (block.first_line, block.last_line)
-        if block.verdict & agreement_block.DIFFERENT or (lines[0] != lines[1] and lines not in self._known):
-            mine = header.write(what, site, b"", header.BARE).ljust(header.BARE, b"\0")
-            headers = self._noted(lambda: self._tree.all_gather(mine))
-            self._known.add(lines)
-            self._lines.warn(header.read(headers, self._ranks).apart)
-        return block
+        mine = header(what, site, about, part, longest)
 
-    def all_gather(self, row: bytes) -> list[bytes]:
-        """The rows of all ranks, in rank order.
+        def join_blocks(blocks: Sequence[bytes]) -> bytes:
+            return joined([unpacked(one) for one in blocks], join).packed()
 
-        Collective: every rank of the group must call, with rows of one length.
-        """
-        self._recorder.begin("all_gather", f"{len(row)} bytes")
-        return self._noted(lambda: self._tree.all_gather(row))
-
-    def _noted(self, exchange: Callable[[], T]) -> T:
         try:
-            return exchange()
-        except RuntimeError as error:
-            raise self._lost.translated(error) from None  # what gloo says is in the words
+            with self._errors.translated():
+                whole = unpacked(self._tree.all_reduce(mine.packed(), join_blocks))
+                bare = [] if self._is_settled(whole) else self._tree.all_gather(mine._replace(part=b"").packed())
         finally:
             self._recorder.end()
+        if bare:
+            self._judge(whole, [unpacked(one) for one in bare])
+        return whole
+
+
+@final
+class SharedMemoryAgreement(Agreement):
+    """Headers that every rank reads from memory that all share."""
+
+    room, share = ROOM, LONGEST - BARE
+
+    def __init__(self, channel: SharedMemoryChannel, size: int, recorder: FlightRecorder, *, warns: bool) -> None:
+        super().__init__(size, recorder, warns=warns)
+        self._channel = channel
+
+    def gather(self, what: str, payload: bytes) -> tuple[list[bytes], int]:
+        """The payloads of all ranks; none if one is too long."""
+        whole, everyone = self._of(what, b"", payload if len(payload) <= self.share else b"", len(payload))
+        return [one.part for one in everyone] if whole.longest <= self.share else [], whole.longest
+
+    def agree(self, what: str, about: bytes, part: bytes, join: Join) -> Sequence[bytes] | None:
+        """The parts of all ranks."""
+        whole, everyone = self._of(what, about, part, 0)
+        return None if whole.differs else [one.part for one in everyone]
+
+    def _of(self, what: str, about: bytes, part: bytes, longest: int) -> tuple[Header, list[Header]]:
+        mine = header(what, self._recorder.begin(what), about, part, longest)
+        try:
+            messages = self._channel.exchange(mine.packed())
+        finally:
+            self._recorder.end()
+        everyone = [unpacked(one) for one in messages]
+        whole = summary(everyone)
+        if not self._is_settled(whole):
+            self._judge(whole, everyone)
+        return whole, everyone
+
+
+#: bytes of the length of a payload
+_LENGTH = 2
+
+
+def without_lengths(part: bytes) -> list[bytes]:
+    """The payloads that stand in a part one behind the other, each with its length."""
+    found, start = [], 0
+    while start < len(part):
+        end = start + _LENGTH + int.from_bytes(part[start : start + _LENGTH], "little")
+        found.append(part[start + _LENGTH : end])
+        start = end
+    return found

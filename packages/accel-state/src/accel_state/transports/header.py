@@ -1,72 +1,98 @@
-"""The first message of an exchange: who asks for what, from where, and the payload where it is small."""
+"""The first message of an exchange: what is called, from which line, about what data, and a part of the data."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import reduce
 from typing import NamedTuple
 
 from accel_state.errors import CollectiveMismatch
+from accel_state.transports._base import Join
 
-#: lengths of the payload, of what is asked for, and of the line that asks
-_HEAD = struct.Struct("<QBB")
-
-#: bytes of what is asked for, and of the line that asks, at most
+#: bytes of what is called, and of the line that calls it, at most
 WORDS = 60
+#: bytes of what tells the data of ranks apart, at most
+ABOUT = 16
+_LAYOUT = struct.Struct(f"<{WORDS}s{WORDS}s{WORDS}s{ABOUT}sQBI")
+#: bytes of a header without a part
+BARE = _LAYOUT.size
+#: how ranks differ: they make different calls; they have different data
+CALLS, DATA = 1, 2
 
-#: bytes of a header without a payload, at most
-BARE = _HEAD.size + 2 * WORDS
+
+class Header(NamedTuple):
+    """What one rank says, or several together.
+
+    The lines are the first and the last by their names; `longest` is the length of the longest payload, in bytes.
+    """
+
+    what: bytes
+    first_line: bytes
+    last_line: bytes
+    about: bytes
+    longest: int
+    differs: int
+    part: bytes
+
+    def packed(self) -> bytes:
+        """The header as it travels; zeros may follow."""
+        return _LAYOUT.pack(*self[:6], len(self.part)) + self.part
+
+    @property
+    def has_one_line(self) -> bool:
+        """Whether all ranks call from one line; machines may keep the script in folders of their own."""
+        return self.first_line == self.last_line or _name(self.first_line) == _name(self.last_line)
 
 
-def write(what: str, site: str, payload: bytes, length: int) -> bytes:
-    """The header, of `length` bytes or, where nothing more is to be said, fewer."""
+def header(what: str, site: str, about: bytes = b"", part: bytes = b"", longest: int = 0) -> Header:
+    """What this rank says."""
     words, line = what.encode(errors="replace")[:WORDS], site.encode(errors="replace")[-WORDS:]
-    header = _HEAD.pack(len(payload), len(words), len(line)) + words + line
-    return header + payload if len(header) + len(payload) <= length else header
+    return Header(words.ljust(WORDS, b"\0"), line, line, about.ljust(ABOUT, b"\0"), longest, 0, part)
 
 
-class Headers(NamedTuple):
-    """What all ranks say: how long their payloads are, and the payloads, unless one is too long to be in here.
-
-    `apart` has a line for each rank where they call the same from different lines.
-    """
-
-    lengths: list[int]
-    payloads: list[bytes] | None
-    apart: str | None = None
+def unpacked(message: bytes) -> Header:
+    """The header of a message."""
+    *said, count = _LAYOUT.unpack_from(message)
+    return Header._make((*said, message[BARE : BARE + count]))
 
 
-def read(headers: Sequence[bytes], ranks: Sequence[int]) -> Headers:
-    """The headers of these ranks; what follows a payload does not matter.
+def joined(headers: Sequence[Header], join: Join) -> Header:
+    """What these say together; the parts of headers that differ are never joined."""
+    whole = summary(headers)
+    return whole._replace(part=b"" if whole.differs else join([one.part for one in headers]))
 
-    Raises: CollectiveMismatch with a line for each rank where they ask for different things.
-    """
-    lengths, payloads, said, lines = list[int](), list[bytes](), set[bytes](), set[bytes]()
-    whole = True
-    for header in headers:
-        count, words, line = _HEAD.unpack_from(header)
-        begin = _HEAD.size + words
-        end = begin + line
-        lengths.append(count)
-        said.add(header[_HEAD.size : begin])
-        lines.add(header[begin:end])
-        whole = whole and end + count <= len(header)
-        payloads.append(header[end : end + count])
-    if len(said) > 1:
+
+def summary(headers: Sequence[Header]) -> Header:
+    """What these say together, without a part."""
+    return reduce(_both, headers)
+
+
+def calls(headers: Sequence[Header], ranks: Sequence[int]) -> str:
+    """A line for each rank: what it calls, and where."""
+    rows = [(_text(one.what), _text(one.first_line)) for one in headers]
+    return "".join(f"\n  rank {rank}: {what} at {site}" for rank, (what, site) in zip(ranks, rows, strict=True))
+
+
+def require_one_call(headers: Sequence[Header], ranks: Sequence[int]) -> None:
+    """Raises: CollectiveMismatch with a line for each rank when they call different operations."""
+    if len({one.what for one in headers}) > 1:
         raise CollectiveMismatch(
-            f"ranks called different operations at the same time:{_calls(headers, ranks)}\ncall the same on every rank"
+            f"ranks called different operations at the same time:{calls(headers, ranks)}\ncall the same on every rank"
         )
-    # machines may keep the script in folders of their own
-    apart = len(lines) > 1 and len({one.rpartition(b"/")[2] for one in lines}) > 1
-    return Headers(lengths, payloads if whole else None, _calls(headers, ranks) if apart else None)
 
 
-def _calls(headers: Sequence[bytes], ranks: Sequence[int]) -> str:
-    """A line for each rank: what it asks for, and where."""
-    rows = []
-    for rank, header in zip(ranks, headers, strict=True):
-        _, words, line = _HEAD.unpack_from(header)
-        begin = _HEAD.size + words
-        what, site = header[_HEAD.size : begin], header[begin : begin + line]
-        rows.append(f"\n  rank {rank}: {what.decode(errors='replace')} at {site.decode(errors='replace')}")
-    return "".join(rows)
+def _both(one: Header, other: Header) -> Header:
+    differs = one.differs | other.differs | CALLS * (one.what != other.what) | DATA * (one.about != other.about)
+    first, last = one.first_line, one.last_line
+    if first != other.first_line or last != other.last_line:
+        first, last = min(first, other.first_line, key=_name), max(last, other.last_line, key=_name)
+    return Header(one.what, first, last, one.about, max(one.longest, other.longest), differs, b"")
+
+
+def _name(line: bytes) -> bytes:
+    return line.rpartition(b"/")[2].rstrip(b"\0")
+
+
+def _text(words: bytes) -> str:
+    return words.rstrip(b"\0").decode(errors="replace")

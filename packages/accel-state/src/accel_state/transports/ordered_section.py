@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import atexit
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import final
 
 from accel_state.errors import CollectiveMismatch, PeerFailed
 from accel_state.status_store import StatusStore
+from accel_state.transports.peer_errors import CLOSES_S
 
 #: seconds between two requests, at first and at most; in between, each is an eighth of the wait so far
 FIRST_S, MOST_S = 0.001, 5.0
 #: seconds between two looks at whether a process on this machine lives, which are no requests
 CHECK_S = 0.25
-#: seconds that a process which has ended may need to close its connections, the store's perhaps
-CLOSES_S = 0.5
 #: seconds without a sign of life of the first rank, when it is on another machine
 SILENT_S = 60.0
 
@@ -30,37 +29,19 @@ class OrderedSection:
         self._turn = 0
         self._has_listeners = False
 
-    def whereabouts(self, ranks: Sequence[int]) -> str:
-        """A line for each of these ranks, other than this one, that is gone, or has come to its end."""
-        others, rows = [rank for rank in ranks if rank != self._store.rank], []
-        try:
-            ended = self._store.ended(others)
-            lives = dict(zip(others, self._store.all_alive(others), strict=True))
-        except RuntimeError:
-            return "\n  the process that serves the store is gone"
-        for rank in others:
-            if rank in ended:
-                last = ended[rank]
-                did = f"its last was {last}" if last is not None else "it has called none"
-                rows.append(f"\n  rank {rank} has come to its end; {did}")
-            elif lives[rank] is False:
-                rows.append(f"\n  rank {rank} is gone")
-        return "".join(rows)
-
-    def is_diagnosed(self) -> bool:
-        """Whether the job is being ended, with a report that says why."""
-        try:
-            return not self._store.is_gone(CLOSES_S) and self._store.heartbeat().diagnosed
-        except RuntimeError:
-            return False
-
-    def begin(self) -> int:
-        """The number of the turn that this rank begins."""
+    @contextmanager
+    def lead(self, site: str) -> Iterator[None]:
+        """Lets the others go on when the block is left, and tells them why it failed, if it did."""
         self._turn += 1
-        return self._turn
+        turn = self._turn
+        try:
+            yield
+        except BaseException as error:
+            self._end(turn, site, f"rank {self._store.rank}: {type(error).__name__}: {error}")
+            raise
+        self._end(turn, site, None)
 
-    def end(self, turn: int, site: str, failure: str | None) -> None:
-        """Lets the others go on."""
+    def _end(self, turn: int, site: str, failure: str | None) -> None:
         self._store.post(f"turn/{turn}/{self._store.rank}", [failure, site])
         if not self._has_listeners:
             self._has_listeners = True
@@ -71,25 +52,23 @@ class OrderedSection:
         atexit.unregister(self.close)
         until = time.monotonic() + MOST_S + CHECK_S
         with suppress(RuntimeError):
-            while self._has_listeners and self._store.count(self._listeners(self._store.rank)) > 0:
+            while self._has_listeners and self._store.count(_listeners(self._store.rank)) > 0:
                 if time.monotonic() > until:
                     break
                 time.sleep(CHECK_S / 5)
         self._has_listeners = False
 
-    def _listeners(self, first: int) -> str:
-        return f"listeners/{first}"
+    def wait(self, first: int, site: str) -> None:
+        """Returns once the turn of rank `first` has ended.
 
-    def wait(self, first: int, site: str) -> str | None:
-        """Why the turn of rank `first` failed, or None, once it has ended.
-
-        Raises: PeerFailed when that process is gone; CollectiveMismatch where that rank took its turn elsewhere.
+        Raises: PeerFailed when it failed, or that process is gone; CollectiveMismatch if it took its turn elsewhere.
         """
         self._turn += 1
+        listeners = _listeners(first)
         try:
-            self._store.count(self._listeners(first), 1)
+            self._store.count(listeners, 1)
             failure, where = self._end_of(first)
-            self._store.count(self._listeners(first), -1)
+            self._store.count(listeners, -1)
         except PeerFailed:
             raise
         except RuntimeError as error:
@@ -100,7 +79,8 @@ class OrderedSection:
                 f"\n  rank {first}: main_process_first at {where}"
                 f"\n  rank {self._store.rank}: main_process_first at {site}\nenter it on every rank"
             )
-        return failure
+        if failure is not None:
+            raise PeerFailed(f"the process that had to go first failed: {failure}")
 
     def _end_of(self, first: int) -> tuple[str | None, str]:
         name, began = f"turn/{self._turn}/{first}", time.monotonic()
@@ -121,3 +101,7 @@ class OrderedSection:
             until = now + min(max((now - began) / 8, FIRST_S), MOST_S)
             while (left := until - time.monotonic()) > 0 and (lives is None or self._store.alive(first)):
                 time.sleep(min(left, CHECK_S))
+
+
+def _listeners(first: int) -> str:
+    return f"listeners/{first}"

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import final
 
 from accel_state.errors import PeerLost
 from accel_state.flight_recorder import FlightRecorder
 from accel_state.hang_diagnosis import ADVICE
-from accel_state.transports.ordered_section import OrderedSection
+from accel_state.status_store import StatusStore
 
-#: seconds that the watchdog has to end this process, once it was diagnosed
+#: seconds that the watchdog has to end this process, once a hang was found
 ENDING_S = 2.0
+#: seconds that a process which has ended may need to close its connections, the store's perhaps
+CLOSES_S = 0.5
 #: words of gloo's for a connection that is no more
 _WORDS = ("onnection", "Timed out", "timed out", "Broken pipe", "peer", "remote")
 
@@ -20,29 +24,53 @@ _WORDS = ("onnection", "Timed out", "timed out", "Broken pipe", "peer", "remote"
 class PeerErrors:
     """The errors of a rank whose exchange does not end."""
 
-    def __init__(self, rank: int, size: int, recorder: FlightRecorder, sections: OrderedSection | None) -> None:
-        self._rank, self._ranks, self._recorder, self._sections = rank, range(size), recorder, sections
+    def __init__(self, rank: int, size: int, recorder: FlightRecorder, store: StatusStore | None) -> None:
+        self._rank, self._recorder, self._store = rank, recorder, store
+        self._others = [other for other in range(size) if other != rank]
 
-    def translated(self, error: RuntimeError) -> RuntimeError:
-        """The error itself, or a PeerLost where it says in gloo's words that another process is gone."""
-        text = str(error)
-        if not any(word in text for word in _WORDS):
-            return error
-        # of gloo's words only what has happened
-        return self.error(text.splitlines()[0].rpartition("] ")[2].partition(". This")[0] or text.splitlines()[0])
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Raises: PeerLost in place of a RuntimeError that says in gloo's words that another process is gone."""
+        try:
+            yield
+        except RuntimeError as error:
+            text = str(error)
+            if not any(word in text for word in _WORDS):
+                raise
+            # of gloo's words only what has happened
+            first = text.splitlines()[0]
+            raise self.error(first.rpartition("] ")[2].partition(". This")[0] or first) from None
 
     def error(self, found: str) -> PeerLost:
         """The PeerLost that says who is gone, as far as that is known."""
-        if self._sections is not None and self._sections.is_diagnosed():
-            time.sleep(ENDING_S)  # the watchdog ends this process too, and its report has more to say
-        known = self._sections.whereabouts(self._ranks) if self._sections is not None else ""
-        newest = self._recorder.newest()
-        if known:
+        newest, gone = self._recorder.newest(), ""
+        if self._store is not None:
+            gone = self._gone(self._store)
+        if gone:
             return PeerLost(
-                f"rank {self._rank} waits in {newest}, and not all others are there any more:{known}\n"
+                f"rank {self._rank} waits in {newest}, and not all others are there any more:{gone}\n"
                 f"{ADVICE} A process that failed has said why. ({found})"
             )
         return PeerLost(
             f"rank {self._rank} lost another process, or waited too long for it, in {newest}; what that"
             f" one says, or its log, has the cause ({found})"
         )
+
+    def _gone(self, store: StatusStore) -> str:
+        """A line for each rank that is gone or has come to its end."""
+        try:
+            if not store.is_gone(CLOSES_S) and store.heartbeat().diagnosed:
+                time.sleep(ENDING_S)  # the watchdog ends this process too, and its report has more to say
+            ended = store.ended(self._others)
+            lives = dict(zip(self._others, store.all_alive(self._others), strict=True))
+        except RuntimeError:
+            return "\n  the process that serves the store is gone"
+        rows = []
+        for rank in self._others:
+            if rank in ended:
+                last = ended[rank]
+                did = f"its last was {last}" if last is not None else "it has called none"
+                rows.append(f"\n  rank {rank} has come to its end; {did}")
+            elif lives[rank] is False:
+                rows.append(f"\n  rank {rank} is gone")
+        return "".join(rows)

@@ -7,10 +7,9 @@ import os
 import secrets
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from accel_state.errors import PeerLost
 from accel_state.status_store import StatusStore
 
 #: messages of a rank that may be under way, and bytes of each at most: 128 KiB of data, and what is said of it
@@ -80,6 +79,20 @@ class SharedMemoryChannel:
                 raise self._lost(f"message {number} of rank {rank} is damaged")
             time.sleep(0)
 
+    def exchange(self, message: bytes) -> list[bytes]:
+        """The messages of all ranks, in rank order."""
+        self.post(message)
+        found = [message if rank == self._rank else self.read(rank) for rank in range(self._size)]
+        self.done()
+        return found
+
+    def hear(self, message: bytes, source: int) -> bytes:
+        """The message of rank `source`."""
+        self.post(message)
+        found = message if source == self._rank else self.read(source)
+        self.done()
+        return found
+
     def done(self) -> None:
         """Says that this rank has read what it wants of the newest number."""
         self._words[self._done(self._rank)] = self.number
@@ -117,41 +130,29 @@ class SharedMemoryChannel:
         return None
 
 
-def map_shared_memory(store: StatusStore, size: int, limit_s: float) -> mmap.mmap | None:
-    """Memory that all ranks share, or None on all of them where one cannot: they are not all on one machine.
+def map_shared_memory(
+    rank: int, size: int, host: str, all_gather: Callable[[Any], Sequence[Any]], *, wanted: bool = True
+) -> mmap.mmap | None:
+    """Memory that all ranks share; None on all if one does not want it, or cannot, as on another machine.
 
-    Rank 0 makes it and says in the store where, and each rank whether it has it. It has no name in any file system, and
-    goes with the last process that has it open. Where a process is gone already it is None: exchanges will say so.
+    Rank 0 makes it and tells where. It has no name in any file system, and goes with the last process that has it open.
 
-    Raises: PeerLost where one does not come.
     Collective: every rank must call.
     """
-    length, file, memory = _length(size), None, None
+    file, memory, place = None, None, list[str]()
     try:
-        if store.rank == 0:
-            file, memory = _made(length)
-            place = [store.host, f"/proc/{os.getpid()}/fd/{file}", secrets.token_hex(_TOKEN)] if memory else []
+        if rank == 0 and wanted:
+            file, memory = _made(_length(size))
             if memory is not None:
-                memory[:_TOKEN] = bytes.fromhex(place[2])
-            store.post("shared_memory", place)
-        else:
-            memory = _opened(_awaited(store, "shared_memory", 0, limit_s), store.host, length)
-        store.post(f"shared_memory/{store.rank}", memory is not None)
-        answers = [_awaited(store, f"shared_memory/{rank}", rank, limit_s) for rank in range(size)]
-    except _Gone:
-        return None
-    except PeerLost:
-        raise
-    except RuntimeError:  # the store, and with it the process that serves it
-        return None
+                memory[:_TOKEN] = token = secrets.token_bytes(_TOKEN)
+                place = [host, f"/proc/{os.getpid()}/fd/{file}", token.hex()]
+        told = all_gather(place)[0]
+        if rank != 0 and wanted:
+            memory = _opened(told, host, _length(size))
+        return memory if all(all_gather(memory is not None)) else None
     finally:
         if file is not None:
             os.close(file)
-    return memory if all(answers) else None
-
-
-class _Gone(Exception):
-    """A process has ended before it has said what it was to say."""
 
 
 def _made(length: int) -> tuple[int | None, mmap.mmap | None]:
@@ -175,20 +176,6 @@ def _opened(note: Any, host: str, length: int) -> mmap.mmap | None:
     except (OSError, ValueError):
         return None
     return memory if memory[:_TOKEN].hex() == note[2] else None
-
-
-def _awaited(store: StatusStore, name: str, rank: int, limit_s: float) -> Any:
-    """What that rank writes under the name."""
-    began, pause = time.monotonic(), 0.0002
-    while (note := store.read(name)) is None:
-        if store.alive(rank) is False:
-            raise _Gone
-        if time.monotonic() - began > limit_s:
-            raise PeerLost(f"rank {store.rank} was to begin together with rank {rank}, which did not come")
-        time.sleep(pause)
-        pause = min(2 * pause, 0.01)
-    store.alive(rank)  # remembers which process it is, should the store go before it does
-    return note
 
 
 def _length(size: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeVar, final
 
 from accel_state.transports._base import Reduction, Transport
@@ -44,3 +45,7 @@ class Single(Transport):
 
     def barrier(self) -> None:
         """Returns at once. Collective: no other rank exists."""
+
+    def ordered_section(self, first: int) -> AbstractContextManager[None]:
+        """The block runs at once. Collective: no other rank exists."""
+        return nullcontext()

@@ -3,42 +3,33 @@
 from __future__ import annotations
 
 import ctypes
-import logging
-import mmap
+import functools
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, final
 
 from accel_state.errors import NoRun
 from accel_state.flight_recorder import FlightRecorder
 from accel_state.process_group import GroupOptions, limit_of_open_group
 from accel_state.status_store import StatusStore
-from accel_state.transports import agreement_block, header
 from accel_state.transports._base import Join, Reduction, Transport, longest_of
-from accel_state.transports.agreement import Agreement
-from accel_state.transports.call_site_warning import CallSiteWarning
+from accel_state.transports.agreement import BLOCK, Agreement, SharedMemoryAgreement, TreeAgreement
+from accel_state.transports.binomial_tree import BinomialTree
+from accel_state.transports.header import BARE, Header, header, require_one_call, unpacked
 from accel_state.transports.ordered_section import OrderedSection
 from accel_state.transports.peer_errors import PeerErrors
-from accel_state.transports.shared_memory import LONGEST, SharedMemoryChannel
+from accel_state.transports.shared_memory import LONGEST, SharedMemoryChannel, map_shared_memory
 
 if TYPE_CHECKING:
     import torch
-
-T = TypeVar("T")
-logger = logging.getLogger("accel")
-
-#: bytes of the first message of an object that one rank sends
-FIRST = 1 << 12
 
 #: bytes of all ranks' payloads up to which they go up and down the tree
 TOGETHER = 1 << 20
 
 #: bytes of an exchange that may be kept until others follow
 KEPT = 1 << 16
-
-#: seconds that the watchdog has to end this process, once it was diagnosed
-ENDING_S = 2.0
 
 #: seconds to wait at most until gloo lets go of a larger one; it takes some 0.05 ms
 LONGEST_S = 0.05
@@ -53,35 +44,38 @@ class TorchDist(Transport):
         recorder: FlightRecorder | None = None,
         store: StatusStore | None = None,
         *,
-        memory: mmap.mmap | None = None,
+        share_memory: bool = False,
     ) -> None:
         import torch
         import torch.distributed
 
-        self._torch = torch
-        self._dist = torch.distributed
-        self.rank = torch.distributed.get_rank()
-        self.size = torch.distributed.get_world_size()
+        self._torch, self._dist = torch, torch.distributed
+        self.rank, self.size = torch.distributed.get_rank(), torch.distributed.get_world_size()
         self.recorder = recorder or FlightRecorder()
-        self._sections = OrderedSection(store) if store is not None else None
-        self._lost = PeerErrors(self.rank, self.size, self.recorder, self._sections)
-        self._lines = CallSiteWarning(self.rank)
-        self._agreement = Agreement(self.rank, self.size, self.recorder, self._lost, self._lines)
+        self._section = OrderedSection(store) if store is not None else None
+        self._errors = PeerErrors(self.rank, self.size, self.recorder, store)
+        self._tree = BinomialTree(self.rank, self.size, BLOCK)
+        warns = self.rank == 0
+        self._agreement: Agreement = TreeAgreement(self._tree, self.size, self.recorder, self._errors, warns=warns)
         self._channel: SharedMemoryChannel | None = None
-        if store is not None and memory is not None:
-            limit = (limit_of_open_group() or GroupOptions().limit).total_seconds()
-            self._channel = SharedMemoryChannel(memory, store, self.size, limit_s=limit, lost=self._lost.error)
-        self._ranks = range(self.size)
         # renamed in torch 2.13, where the old name warns
         names = vars(torch.distributed)
         self._gathering: Callable[..., Any] = names.get("all_gather_single") or names["all_gather_into_tensor"]
         op = torch.distributed.ReduceOp
-        self._sites: dict[int, str] = {}
         self._finished: deque[Any] = deque(maxlen=64)
         # gloo has no average: sum and divide
         self._ops: dict[Reduction, Any] = {"sum": op.SUM, "mean": op.SUM, "max": op.MAX, "min": op.MIN}
-        if store is not None:
-            _open.append(self)
+        if store is None:
+            return
+        _open.append(self)
+        tell = functools.partial(self.all_gather_objects, what="shared memory")
+        memory = map_shared_memory(self.rank, self.size, store.host, tell, wanted=share_memory)
+        if memory is not None:
+            with suppress(RuntimeError):
+                store.all_alive(range(self.size))  # remembers their processes, should the store go before they do
+            limit = (limit_of_open_group() or GroupOptions().limit).total_seconds()
+            self._channel = SharedMemoryChannel(memory, store, self.size, limit_s=limit, lost=self._errors.error)
+            self._agreement = SharedMemoryAgreement(self._channel, self.size, self.recorder, warns=warns)
 
     def __reduce__(self) -> tuple[Callable[[], TorchDist], tuple[()]]:
         return _of_this_process, ()  # what is pickled with it joins the group of the process that unpickles it
@@ -89,9 +83,9 @@ class TorchDist(Transport):
     def close(self) -> None:
         """Tells the others that this rank exchanges nothing any more."""
         _open[:] = [one for one in _open if one is not self]
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            channel.close()
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
 
     def exchange(self, what: str, payload: bytes = b"") -> list[bytes]:
         """Every rank's payload, in rank order; one message where all are small, two otherwise.
@@ -99,16 +93,13 @@ class TorchDist(Transport):
         Raises: CollectiveMismatch on every rank where `what` is not the same on all.
         Collective: every rank of the group must call.
         """
-        if self._channel is None:
-            return self._by_group(what, payload)
-        headers = header.read(self._by_channel(self._channel, what, payload), self._ranks)
-        self._lines.warn(headers.apart)
-        return self._rows(payload, max(headers.lengths)) if headers.payloads is None else headers.payloads
+        payloads, longest = self._agreement.gather(what, payload)
+        return payloads or self._rows(payload, longest)
 
     @property
     def room(self) -> int:
         """Bytes of a part that travels with `agree`, at most."""
-        return super().room if self._channel is not None else agreement_block.ROOM
+        return self._agreement.room
 
     def agree(
         self, what: str, about: bytes = b"", part: bytes = b"", join: Join = longest_of
@@ -118,38 +109,22 @@ class TorchDist(Transport):
         Raises: CollectiveMismatch on every rank where `what` is not the same on all.
         Collective: every rank of the group must call.
         """
-        if self._channel is not None:
-            return super().agree(what, about, part, join)
-        said = self._agreement.of(what, about, part, join)
-        return None if said.verdict else [said.part]
-
-    def _by_channel(self, channel: SharedMemoryChannel, what: str, payload: bytes) -> list[bytes]:
-        mine = header.write(what, self.recorder.begin(what), payload, LONGEST)
-        try:
-            channel.post(mine)
-            found = [mine if rank == self.rank else channel.read(rank) for rank in self._ranks]
-            channel.done()
-        finally:
-            self.recorder.end()
-        return found
-
-    def _by_group(self, what: str, payload: bytes) -> list[bytes]:
-        share = agreement_block.ROOM // self.size - 2
-        part = agreement_block.with_length(payload) if len(payload) <= share else b""
-        said = self._agreement.of(what, part=part, join=b"".join, longest=len(payload))
-        if said.longest <= share:
-            return agreement_block.without_lengths(said.part)
-        return self._rows(payload, said.longest) if said.longest else [b""] * self.size
+        return self._agreement.agree(what, about, part, join)
 
     def _rows(self, payload: bytes, longest: int) -> list[bytes]:
         """The payloads of all ranks, of which the longest has so many bytes."""
         row = len(payload).to_bytes(8, "little") + payload.ljust(longest, b"\0")
         if len(row) * self.size <= TOGETHER:
-            rows = self._agreement.all_gather(row)
+            self.recorder.begin("all_gather", f"{len(row)} bytes")
+            try:
+                with self._errors.translated():
+                    rows = self._tree.all_gather(row)
+            finally:
+                self.recorder.end()
         else:
             whole = self.all_gather(self._torch.frombuffer(bytearray(row), dtype=self._torch.uint8))
             start, length = whole.data_ptr(), len(row)
-            rows = [ctypes.string_at(start + rank * length, length) for rank in self._ranks]
+            rows = [ctypes.string_at(start + rank * length, length) for rank in range(self.size)]
         return [one[8 : 8 + int.from_bytes(one[:8], "little")] for one in rows]
 
     def send(self, what: str, payload: bytes, source: int) -> bytes:
@@ -158,59 +133,51 @@ class TorchDist(Transport):
         Raises: CollectiveMismatch on a rank whose `what` is not the source's.
         Collective: every rank of the group must call.
         """
-        site, channel, here = self.recorder.begin(what), self._channel, self.rank == source
-        length = LONGEST if channel is not None else FIRST
-        mine = header.write(what, site, payload if here else b"", length)
-        if channel is not None:
-            try:
-                channel.post(mine)
-                theirs = mine if here else channel.read(source)
-                channel.done()
-            finally:
-                self.recorder.end()
-        else:
-            first = bytearray(mine.ljust(length, b"\0"))
-            self._finish(self._dist.broadcast, self._torch.frombuffer(first, dtype=self._torch.uint8), source)
-            theirs = bytes(first)
-        length = len(payload)
-        if here and len(mine) > length:  # the payload is in it
-            return payload
+        here, length = self.rank == source, len(payload)
+        room = LONGEST - BARE if self._channel is not None else BLOCK - BARE
+        mine = header(what, self.recorder.begin(what), part=payload if here and length <= room else b"", longest=length)
+        theirs = self._header_of(mine, source)
         if not here:
-            said = header.read((theirs, mine), (source, self.rank))
-            if said.payloads is not None:
-                return said.payloads[0]
-            length = said.lengths[0]
+            require_one_call((theirs, mine), (source, self.rank))
+            length = theirs.longest
+        if length <= room:
+            return theirs.part
         rest = self._torch.frombuffer(bytearray(payload.ljust(length, b"\0")), dtype=self._torch.uint8)
         rest = self.broadcast(rest, source)
         return ctypes.string_at(rest.data_ptr(), rest.numel())
 
-    def begin_section(self) -> int:
-        """Begins this rank's turn: its number."""
-        if self._sections is None:
-            return super().begin_section()
-        self._sites[turn := self._sections.begin()] = self.recorder.begin("main_process_first", patient=True)
-        self.recorder.end()
-        return turn
-
-    def end_section(self, turn: int, failure: str | None) -> None:
-        """Lets the ranks go on that wait for this one's turn to end; where there is no store, a collective."""
-        if self._sections is None:
-            super().end_section(turn, failure)
-        else:
-            self._sections.end(turn, self._sites.pop(turn), failure)
-
-    def await_section(self, first: int) -> str | None:
-        """Returns when the turn of rank `first` has ended: why it failed, or None.
-
-        Raises: PeerFailed when that process is gone.
-        """
-        if self._sections is None:
-            return super().await_section(first)
-        site = self.recorder.begin(f"main_process_first (after rank {first})", patient=True)
+    def _header_of(self, mine: Header, source: int) -> Header:
+        """What rank `source` says."""
+        if self._channel is None:
+            block = bytearray(mine.packed().ljust(BLOCK, b"\0"))
+            self._finish(self._dist.broadcast, self._torch.frombuffer(block, dtype=self._torch.uint8), source)
+            return unpacked(bytes(block))
         try:
-            return self._sections.wait(first, site)
+            return unpacked(self._channel.hear(mine.packed(), source))
         finally:
             self.recorder.end()
+
+    @contextmanager
+    def ordered_section(self, first: int) -> Iterator[None]:
+        """Runs the block on rank `first` before the others; the end of it is a note in the store, and no collective.
+
+        Raises: PeerFailed when that rank fails in the block, or is gone.
+        Collective: of each group of ranks, all must enter.
+        """
+        if self._section is None:
+            raise NoRun("ranks wait for each other's work in a run; create an Accelerator first")
+        if self.rank == first:
+            site = self.recorder.begin("main_process_first", patient=True)
+            self.recorder.end()
+            with self._section.lead(site):
+                yield
+            return
+        site = self.recorder.begin(f"main_process_first (after rank {first})", patient=True)
+        try:
+            self._section.wait(first, site)
+        finally:
+            self.recorder.end()
+        yield
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
         """Every rank's `x`, concatenated in rank order; a 0-d `x` gives a vector of `size`.
@@ -255,11 +222,10 @@ class TorchDist(Transport):
     ) -> None:
         """Begins the collective, and returns when it is over and nobody else holds what was exchanged."""
         try:
-            work = begin(received, *others, async_op=True)
-            meanwhile()
-            work.wait()
-        except RuntimeError as error:
-            raise self._lost.translated(error) from None  # what gloo says is in the words
+            with self._errors.translated():
+                work = begin(received, *others, async_op=True)
+                meanwhile()
+                work.wait()
         finally:
             self.recorder.end()
         # A thread of gloo reports a collective as done before it lets go of it. If it is the last to hold the tensors
