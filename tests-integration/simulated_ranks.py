@@ -91,9 +91,9 @@ class SimulatedJob:
         return self.store.requests - before
 
     def _turn(self, rank: int, detector: HangDetector) -> None:
-        verdict = detector.turn(self.now, self.doing(rank, self.now))
-        if verdict is not None:
-            self.told.append((rank, self.now, verdict))
+        diagnosis = detector.turn(self.now, self.doing(rank, self.now))
+        if diagnosis is not None:
+            self.told.append((rank, self.now, diagnosis))
         if detector.over:
             self.left[rank] = self.now
 

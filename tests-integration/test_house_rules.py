@@ -55,7 +55,7 @@ OPTIONAL = {
     "numpy": {"accel-testing"},
 }
 READS_ENVIRONMENT = {"accel-launch", "accel-testing"}
-THE_CELL = {"acquire", "current", "release", "using"}
+THE_CELL = {"acquire", "current", "release"}
 # accel-big ends the run that a user's module starts when it is imported.
 READS_THE_CELL = {"accel", "accel-big", "accel-state"}
 SEAMS = {

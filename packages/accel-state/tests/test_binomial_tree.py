@@ -101,6 +101,6 @@ def too_much() -> str:
     return "sent"
 
 
-def test_a_part_that_does_not_fit_is_refused(world: MakeWorld) -> None:
+def test_a_part_that_does_not_fit_is_refused(world: MakePool) -> None:
     room = BLOCK - BARE
     assert world(2).run(too_much) == [f"reduce: a part of {room + 1} bytes; {room} fit into a block"] * 2

@@ -8,7 +8,7 @@ from accel_state import CannotRun, DistributedType, GroupOptions, PartialState, 
 from accel_state.devices import choose
 from accel_state.devices.cpu import Cpu
 from accel_state.devices.torch_accelerator import TorchAccelerator
-from accel_testing import MakeWorld
+from accel_testing import MakePool
 
 
 def test_the_cpu_is_chosen_when_it_is_asked_for() -> None:
@@ -111,7 +111,7 @@ def on_gpus(uuids: list[str], visible: list[str], backend: str | None) -> str:
         return found
 
 
-def test_processes_that_see_one_gpu_only_do_not_share_it_unasked(world: MakeWorld) -> None:
+def test_processes_that_see_one_gpu_only_do_not_share_it_unasked(world: MakePool) -> None:
     """As torchrun starts them: nothing would say why each is half as fast, or what NCCL does not like."""
     shared = world(2).run(on_gpus, ["GPU-1", "GPU-1"], ["0", "0"], None)
     assert shared == [shared[0]] * 2
@@ -130,7 +130,7 @@ def test_processes_that_see_one_gpu_only_do_not_share_it_unasked(world: MakeWorl
     ids=["srun --gpus-per-task=1", "slices of one GPU", "on purpose"],
 )
 def test_processes_with_a_gpu_each_or_on_purpose_on_one_begin(
-    uuids: list[str], visible: list[str], backend: str | None, world: MakeWorld
+    uuids: list[str], visible: list[str], backend: str | None, world: MakePool
 ) -> None:
     assert world(2).run(on_gpus, uuids, visible, backend) == ["cuda:0 [0, 1]"] * 2
 

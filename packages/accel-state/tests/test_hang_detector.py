@@ -3,7 +3,7 @@
 import pytest
 from accel_state.hang_detector import HEARTBEAT_S, LATE_S, LOOK_S, Wait
 from accel_state.hang_diagnosis import GONE_S, RankStatus
-from accel_state.heartbeat import BEAT, DIAGNOSED, END, QUESTION, Heartbeat
+from accel_state.status_store import BEAT, DIAGNOSED, END, QUESTION, Heartbeat
 from hypothesis import given
 from hypothesis import strategies as st
 from simulated_ranks import SimulatedJob, waiting_since
@@ -31,9 +31,9 @@ def test_a_diagnosis_takes_a_few_requests_of_each_rank() -> None:
     job, size = SimulatedJob(512), 512
     job.run(20)
     assert job.run(60, waiting_since(job.now), odd) <= 20 * size
-    ((_, at, verdict),) = job.told
-    assert verdict.text.startswith("all ranks wait for each other\n")
-    assert verdict.text.count("\n  rank ") == size
+    ((_, at, diagnosis),) = job.told
+    assert diagnosis.text.startswith("all ranks wait for each other\n")
+    assert diagnosis.text.count("\n  rank ") == size
     assert at - 20 <= SOON_S
     assert len(job.left) == size
     assert max(job.left.values()) - 20 <= SOON_S
@@ -58,9 +58,9 @@ def test_the_limit_is_kept_and_costs_a_few_requests_of_each_rank(size: int, limi
     job.run(limit - HEARTBEAT_S - 2 * LATE_S, doing, alike)
     told = len(job.told)
     assert job.run(60, doing, alike) <= 20 * size
-    ((_, at, verdict),) = job.told[told:]
-    assert verdict.text.startswith(f"a wait has lasted {limit} s, and {limit} s is its limit\n")
-    assert f"at train.py:0\n  rank 1 waits since {limit} s in gather" in verdict.text
+    ((_, at, diagnosis),) = job.told[told:]
+    assert diagnosis.text.startswith(f"a wait has lasted {limit} s, and {limit} s is its limit\n")
+    assert f"at train.py:0\n  rank 1 waits since {limit} s in gather" in diagnosis.text
     assert at <= limit + 1
     assert len(job.left) == size
     assert max(job.left.values()) <= limit + 5
@@ -84,8 +84,8 @@ def test_the_rank_that_looks_may_be_lost() -> None:
     assert len(asking) == 1
     job.silent.update(asking)
     job.run(60, None, odd)
-    ((_, _, verdict),) = job.told
-    assert f"\n  rank {asking[0]} does not answer" in verdict.text
+    ((_, _, diagnosis),) = job.told
+    assert f"\n  rank {asking[0]} does not answer" in diagnosis.text
     assert len(job.left) == 7
 
 
@@ -107,8 +107,8 @@ def test_an_end_is_noticed_in_the_middle_of_a_long_wait() -> None:
     job.status_stores[3].post("status/3", RankStatus(3, ended=True).as_dict())
     job.status_stores[3].heartbeat(END)
     job.run(30)
-    ((_, at, verdict),) = job.told[told:]
-    assert verdict.text.startswith("rank 3 has ended, and others wait for it\n")
+    ((_, at, diagnosis),) = job.told[told:]
+    assert diagnosis.text.startswith("rank 3 has ended, and others wait for it\n")
     assert at - 250 <= SOON_S
 
 
@@ -132,8 +132,8 @@ def test_a_rank_that_is_gone_without_a_word_is_missed(monkeypatch: pytest.Monkey
     job = SimulatedJob(4)
     job.silent.add(3)
     job.run(100, waiting_since(0, 0, 1, 2), alike)
-    ((_, at, verdict),) = job.told
-    assert verdict.text.startswith("rank 3 is gone, and others wait for it\n")
+    ((_, at, diagnosis),) = job.told
+    assert diagnosis.text.startswith("rank 3 is gone, and others wait for it\n")
     assert at <= 2 * GONE_S + SOON_S
     assert set(job.left) == {0, 1, 2}
 

@@ -44,10 +44,10 @@ def test_a_wait_for_one_that_works_is_no_fault(lives: bool | None) -> None:
 def test_a_wait_for_one_that_is_gone_is_in_vain() -> None:
     """T14: where exchanges do not fail by themselves; one that left without a word may have been through."""
     assert diagnosed([waiting(0, GONE_S - 1), None], alive=[True, False]) is None
-    verdict = diagnosed([waiting(0, GONE_S), None], alive=[True, False])
-    assert verdict is not None
-    assert verdict.fatal
-    lines = verdict.text.splitlines()
+    diagnosis = diagnosed([waiting(0, GONE_S), None], alive=[True, False])
+    assert diagnosis is not None
+    assert diagnosis.fatal
+    lines = diagnosis.text.splitlines()
     assert lines[0] == "rank 1 is gone, and others wait for it"
     assert lines[1] == "  rank 0 waits since 30 s in gather at train.py:10 (exchange 3)"
     assert lines[2] == "  rank 1 is gone"
@@ -61,20 +61,20 @@ def test_one_that_ended_after_an_exchange_is_not_missed_in_it() -> None:
 
 def test_a_wait_for_one_that_has_ended_is_in_vain() -> None:
     """T4: early `break` of a rank."""
-    verdict = diagnosed([RankStatus(0, ended=True), waiting(1), RankStatus(2, ended=True)])
-    assert verdict is not None
-    assert verdict.fatal
-    assert verdict.text.startswith("rank 0, 2 has ended, and others wait for it\n  rank 0 has come to the end")
+    diagnosis = diagnosed([RankStatus(0, ended=True), waiting(1), RankStatus(2, ended=True)])
+    assert diagnosis is not None
+    assert diagnosis.fatal
+    assert diagnosis.text.startswith("rank 0, 2 has ended, and others wait for it\n  rank 0 has come to the end")
 
 
 def test_ranks_that_wait_in_different_calls_wait_for_each_other() -> None:
     """T4: found long before the limit."""
     now: Statuses = [waiting(0, 6.0), waiting(1, 7.0, "main_process_first", patient=True)]
     before: Statuses = [waiting(0, 3.0), waiting(1, 4.0, "main_process_first", patient=True)]
-    verdict = diagnosed(now, before)
-    assert verdict is not None
-    assert verdict.fatal
-    assert verdict.text.splitlines()[:3] == [
+    diagnosis = diagnosed(now, before)
+    assert diagnosis is not None
+    assert diagnosis.fatal
+    assert diagnosis.text.splitlines()[:3] == [
         "all ranks wait for each other",
         "  rank 0 waits since 6 s in gather at train.py:10 (exchange 3)",
         "  rank 1 waits since 7 s in main_process_first at train.py:11 (exchange 3)",
@@ -103,10 +103,10 @@ def test_ranks_that_may_still_move_do_not_wait_for_each_other(now: Statuses, bef
 def test_a_wait_ends_at_its_limit() -> None:
     """T4, fault test 28: each rank is named, with what it does."""
     assert diagnosed([waiting(0, LIMIT - 0.1, patient=True), working(1)]) is None
-    verdict = diagnosed([working(0), waiting(1, LIMIT), None])
-    assert verdict is not None
-    assert verdict.fatal
-    lines = verdict.text.splitlines()
+    diagnosis = diagnosed([working(0), waiting(1, LIMIT), None])
+    assert diagnosis is not None
+    assert diagnosis.fatal
+    lines = diagnosis.text.splitlines()
     assert lines[:4] == [
         "a wait has lasted 100 s, and 100 s is its limit",
         "  rank 0 is in no exchange of accel's, but at data.py:7 in load: time.sleep(9); its last was reduce at"
@@ -118,17 +118,17 @@ def test_a_wait_ends_at_its_limit() -> None:
 
 
 def test_the_first_wait_of_a_job_is_judged_like_any_other() -> None:
-    verdict = diagnosed([RankStatus(0, doing="train.py:1 in <module>"), waiting(1, LIMIT, number=1)])
-    assert verdict is not None
-    assert "rank 0 is in no exchange of accel's, but at train.py:1 in <module>\n" in verdict.text
+    diagnosis = diagnosed([RankStatus(0, doing="train.py:1 in <module>"), waiting(1, LIMIT, number=1)])
+    assert diagnosis is not None
+    assert "rank 0 is in no exchange of accel's, but at train.py:1 in <module>\n" in diagnosis.text
 
 
 def test_a_long_wait_is_told_before_it_is_ended() -> None:
     assert diagnosed([waiting(0, NOTICE - 1), working(1)]) is None
-    verdict = diagnosed([waiting(0, NOTICE), working(1)])
-    assert verdict is not None
-    assert not verdict.fatal
-    assert verdict.text.startswith("a wait has lasted 60 s (its limit is 100 s)\n  rank 0 waits since 60 s")
+    diagnosis = diagnosed([waiting(0, NOTICE), working(1)])
+    assert diagnosis is not None
+    assert not diagnosis.fatal
+    assert diagnosis.text.startswith("a wait has lasted 60 s (its limit is 100 s)\n  rank 0 waits since 60 s")
 
 
 @given(st.floats(0, 1e6), st.integers(0, 3))
@@ -147,17 +147,17 @@ def test_a_patient_wait_is_only_for_the_one_that_goes_first(over: RankStatus | N
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcde"), st.floats(0, 200), st.booleans()), min_size=1, max_size=6))
-def test_a_verdict_names_every_rank(kinds: list[tuple[str, float, bool]]) -> None:
-    """T4: one report with all ranks, whatever they do; and no verdict ever without one that waits."""
+def test_a_diagnosis_names_every_rank(kinds: list[tuple[str, float, bool]]) -> None:
+    """T4: one report with all ranks, whatever they do; and no diagnosis ever without one that waits."""
     statuses: Statuses = []
     for rank, (kind, seconds, patient) in enumerate(kinds):
         some = {"a": waiting(rank, seconds, patient=patient), "b": waiting(rank, seconds, "reduce"), "c": working(rank)}
         statuses.append(RankStatus(rank, ended=True) if kind == "d" else some.get(kind))
-    verdict = diagnosed(statuses, statuses)
-    if verdict is None:
+    diagnosis = diagnosed(statuses, statuses)
+    if diagnosis is None:
         return
     assert any(one is not None and one.waits is not None for one in statuses)
-    rows = verdict.text.splitlines()[1 : 1 + len(kinds)]
+    rows = diagnosis.text.splitlines()[1 : 1 + len(kinds)]
     assert [row.split()[:2] for row in rows] == [["rank", str(rank)] for rank in range(len(kinds))]
 
 
@@ -181,10 +181,10 @@ def test_who_still_receives_what_others_have_is_left_alone() -> None:
     statuses: Statuses = [waiting(0, number=7), moving(1, 6, "broadcast"), waiting(2, number=7)]
     assert diagnosed(statuses, statuses) is None
     torn: Statuses = [waiting(0, number=7), moving(1, 6, "broadcast"), moving(2, 6, "all_gather")]
-    verdict = diagnosed(torn, torn)
-    assert verdict is not None
-    assert verdict.fatal
+    diagnosis = diagnosed(torn, torn)
+    assert diagnosis is not None
+    assert diagnosis.fatal
     ahead: Statuses = [moving(0, 7), waiting(1, what="reduce", number=6)]
-    verdict = diagnosed(ahead, ahead)
-    assert verdict is not None
-    assert verdict.fatal
+    diagnosis = diagnosed(ahead, ahead)
+    assert diagnosis is not None
+    assert diagnosis.fatal

@@ -10,8 +10,7 @@ from typing import Any, NoReturn
 
 import pytest
 from accel_state import CollectiveMismatch, PartialState, PeerFailed, release
-from accel_state.heartbeat import BEAT
-from accel_state.status_store import StatusStore
+from accel_state.status_store import BEAT, StatusStore
 from accel_state.transports import ordered_section
 from accel_state.transports.ordered_section import OrderedSection
 from accel_testing import MakePool

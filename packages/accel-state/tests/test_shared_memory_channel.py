@@ -113,6 +113,14 @@ def test_a_message_is_read_when_it_is_whole(rounds: int, content: bytes, data: s
     assert piecewise(reader, writer, content, lambda words: data.draw(st.permutations(words))) == content
 
 
+def test_a_checksum_of_an_old_message_never_fits_the_beginning_of_a_new_one() -> None:
+    """The first byte and the number change by the same bits, and the old length and checksum are still there."""
+    reader, writer = lapped(SLOTS)
+    old, (first, new) = message(0, 0, 40), (1, 1 + SLOTS)
+    content = bytes([old[0] ^ first ^ new])
+    assert piecewise(reader, writer, content, lambda words: [words[0], words[2], words[1]]) == content
+
+
 @pytest.mark.parametrize("rounds", [0, SLOTS])
 def test_an_old_message_is_not_taken_for_the_new_one(rounds: int) -> None:
     """Some processors let a reader see the number before all the rest: where there was nothing, and where there was."""

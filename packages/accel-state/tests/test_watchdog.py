@@ -15,8 +15,7 @@ import pytest
 from accel_state import hang_detector, hang_diagnosis, watchdog
 from accel_state.exit_codes import HUNG
 from accel_state.flight_recorder import FlightRecorder
-from accel_state.heartbeat import DIAGNOSED, QUESTION
-from accel_state.status_store import StatusStore
+from accel_state.status_store import DIAGNOSED, QUESTION, StatusStore
 from accel_state.watchdog import Watchdog, users_line
 from torch._C._distributed_c10d import HashStore
 
@@ -216,7 +215,7 @@ def test_a_long_wait_is_told_each_time_it_has_doubled(
     assert job.left == {}
 
 
-def test_a_verdict_of_another_is_obeyed_in_silence(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_diagnosis_of_another_is_obeyed_in_silence(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
     job.of(2)
     job.start(1)
     job.status_stores[0].heartbeat(DIAGNOSED)

@@ -24,46 +24,29 @@ if TYPE_CHECKING:
     from accel_state.process_group import GroupOptions
     from accel_state.registry import Registry
     from accel_state.run import Run, RunRequest
-    from accel_state.run_context import acquire, current, is_initialized, release, using
+    from accel_state.run_context import acquire, current, is_initialized, release
     from accel_state.topology import Rendezvous, Topology
     from accel_state.transports import Reduction, Transport
     from accel_state.views import AcceleratorState, PartialState
 
-_FOUND_IN = {
-    "AccelError": "accel_state.errors",
-    "AcceleratorState": "accel_state.views",
-    "PartialWindow": "accel_state.accumulation",
-    "CannotRun": "accel_state.errors",
-    "CollectiveMismatch": "accel_state.errors",
-    "Device": "accel_state.devices",
-    "DistributedType": "accel_state.distributed_type",
-    "LoaderPass": "accel_state.accumulation",
-    "GroupOptions": "accel_state.process_group",
-    "NoRun": "accel_state.errors",
-    "PartialState": "accel_state.views",
-    "PeerFailed": "accel_state.errors",
-    "PeerLost": "accel_state.errors",
-    "ProcessControl": "accel_state.process_control",
-    "Reduction": "accel_state.transports",
-    "Registry": "accel_state.registry",
-    "Rendezvous": "accel_state.topology",
-    "Run": "accel_state.run",
-    "RunConflict": "accel_state.errors",
-    "RunRequest": "accel_state.run",
-    "AccumulationState": "accel_state.accumulation",
-    "BatchPadding": "accel_state.accumulation",
-    "Topology": "accel_state.topology",
-    "TopologyError": "accel_state.errors",
-    "Transport": "accel_state.transports",
-    "UnknownName": "accel_state.errors",
-    "acquire": "accel_state.run_context",
-    "call_site": "accel_state.flight_recorder",
-    "current": "accel_state.run_context",
-    "detect": "accel_state.environments",
-    "is_initialized": "accel_state.run_context",
-    "release": "accel_state.run_context",
-    "using": "accel_state.run_context",
+#: the modules of accel_state, and the names that each gives
+_NAMES_OF = {
+    "accumulation": "AccumulationState BatchPadding LoaderPass PartialWindow",
+    "devices": "Device",
+    "distributed_type": "DistributedType",
+    "environments": "detect",
+    "errors": "AccelError CannotRun CollectiveMismatch NoRun PeerFailed PeerLost RunConflict TopologyError UnknownName",
+    "flight_recorder": "call_site",
+    "process_control": "ProcessControl",
+    "process_group": "GroupOptions",
+    "registry": "Registry",
+    "run": "Run RunRequest",
+    "run_context": "acquire current is_initialized release",
+    "topology": "Rendezvous Topology",
+    "transports": "Reduction Transport",
+    "views": "AcceleratorState PartialState",
 }
+_MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 
 __all__ = [
     "AccelError",
@@ -98,14 +81,13 @@ __all__ = [
     "detect",
     "is_initialized",
     "release",
-    "using",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _FOUND_IN:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'accel_state' has no attribute {name!r}")
-    return getattr(import_module(_FOUND_IN[name]), name)
+    return getattr(import_module(f"accel_state.{_MODULE_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:

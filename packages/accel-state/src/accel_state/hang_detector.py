@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, final
 
 from accel_state.hang_diagnosis import Diagnosis, RankStatus, diagnose
-from accel_state.heartbeat import BEAT, DIAGNOSED, QUESTION, Heartbeat
-from accel_state.status_store import StatusStore
+from accel_state.status_store import BEAT, DIAGNOSED, QUESTION, Heartbeat, StatusStore
 
 #: seconds between two requests of a rank that does not wait
 HEARTBEAT_S = 5.0
@@ -55,7 +54,7 @@ class HangDetector:
         self._question: _Question | None = None
         self._leave_at: float | None = None
         self._heard_at = 0.0
-        #: whether a verdict has ended the job
+        #: whether a diagnosis has ended the job
         self.diagnosed = False
         #: whether all that answer know of it, so that this process can leave
         self.over = False
@@ -124,7 +123,7 @@ class HangDetector:
             self._heard(now, 1)
         elif heartbeat.questions > self._answered:
             self._say(heartbeat.questions)
-            self._alert_until = now + self._early_s + LATE_S  # a verdict may follow
+            self._alert_until = now + self._early_s + LATE_S  # a diagnosis may follow
         pause = self._heartbeat_s
         if wait is not None and wait.seconds >= self._look_s:
             pause = min(pause, wait.seconds / 4)
@@ -177,24 +176,26 @@ class HangDetector:
             notice = NOTICE_S  # other waits than those that were told
         before = [None if one is None else RankStatus(rank, one, waits=0.0) for rank, one in enumerate(last)]
         alive = [lives.get(rank, True) for rank in range(size)]
-        verdict = diagnose(found, before, alive, limit=self._limit_s, notice=notice)
-        told = verdict is not None and not verdict.fatal
-        self._store.post("look", [numbers, 2 * notice if told else notice])
-        if verdict is not None and verdict.fatal and not verdict.sure and numbers != last:
+        diagnosis = diagnose(found, before, alive, limit=self._limit_s, notice=notice)
+        is_notice = diagnosis is not None and not diagnosis.fatal
+        self._store.post("look", [numbers, 2 * notice if is_notice else notice])
+        if diagnosis is None or is_notice:
+            return diagnosis
+        if not diagnosis.sure and numbers != last:
             # what was said of one may have been over when another said its own
             if not question.again:
                 self._ask(now, again=True)
             return None
-        return self._end(verdict, size - 1 - len(missing), now) if verdict is not None and verdict.fatal else verdict
+        return self._end(diagnosis, size - 1 - len(missing), now)
 
-    def _end(self, verdict: Diagnosis, others: int, now: float) -> Diagnosis | None:
-        if self._store.count("verdicts", 1) > 1:
+    def _end(self, diagnosis: Diagnosis, others: int, now: float) -> Diagnosis | None:
+        if self._store.count("diagnoses", 1) > 1:
             return None
-        self._store.post("verdict", verdict.text)
+        self._store.post("diagnosis", diagnosis.text)
         self.diagnosed, self._leave_at = True, now + self._early_s
         self._heard(now, -others)
         self._store.heartbeat(DIAGNOSED)
-        return verdict
+        return diagnosis
 
     def _wait_for_others(self, now: float) -> None:
         """All leave at about the same time: who loses another in an exchange would have words of its own."""
@@ -204,7 +205,7 @@ class HangDetector:
             self._heard(now, 0)
 
     def _heard(self, now: float, more: int) -> None:
-        """Counts those that know of the verdict, from minus the number of those that are to know."""
+        """Counts those that know of the diagnosis, from minus the number of those that are to know."""
         self.over = self._store.count("heard", more) >= 0
         self._heard_at = now + min(self._heartbeat_s / 8, 2 * READ_S)
 

@@ -64,7 +64,7 @@ def diagnose(
     limit: float,
     notice: float,
 ) -> Diagnosis | None:
-    """The verdict on what the ranks are doing (None: one that does not answer), now and a look `before`; None if well.
+    """What is wrong with what the ranks do (None: one that does not answer), now and a look `before`; None if nothing.
 
     Fatal is a rank that waits for one that is gone or at its end, all ranks waiting in different calls, and a wait
     longer than `limit`. After `notice` a wait is told.

@@ -5,9 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,8 +18,7 @@ from accel_state.failure_file import install
 from accel_state.flight_recorder import FlightRecorder
 from accel_state.process_group import GroupOptions, adopt, close_group, limit_of_open_group, open_group
 from accel_state.run import Run, RunRequest
-from accel_state.status_store import StatusStore, open_status_store
-from accel_state.topology import Topology
+from accel_state.status_store import open_status_store
 from accel_state.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -31,12 +28,11 @@ _process: Run | None = None
 _watchdog: Watchdog | None = None
 _runs = itertools.count()
 _group = GroupOptions()
-_here: ContextVar[Run | None] = ContextVar("accel_run", default=None)
 
 
 def is_initialized() -> bool:
     """Whether this process has a run."""
-    return (_here.get() or _process) is not None
+    return _process is not None
 
 
 def current() -> Run:
@@ -44,10 +40,9 @@ def current() -> Run:
 
     Raises: NoRun before `acquire`.
     """
-    run = _here.get() or _process
-    if run is None:
+    if _process is None:
         raise NoRun("this process has no run yet; create an Accelerator() or a PartialState() first")
-    return run
+    return _process
 
 
 def acquire(request: RunRequest) -> Run:
@@ -57,14 +52,12 @@ def acquire(request: RunRequest) -> Run:
     Collective: the first call of a job with several processes waits for all of them.
     """
     global _process
-    if not is_initialized():
+    if _process is None:
         install(process_environ())  # for torchrun; accel launch has done so before the script began
         _process = _start(request)
-        return _process
-    run = _agree(current(), request)
-    if _here.get() is None:
-        _process = run
-    return run
+    else:
+        _process = _agree(_process, request)
+    return _process
 
 
 def release() -> None:
@@ -80,16 +73,6 @@ def _end(run: Run) -> None:
     run.transport.close()
     if run.opened_group:
         close_group()
-
-
-@contextmanager
-def using(run: Run) -> Iterator[Run]:
-    """Makes `run` the current one in this thread and context."""
-    token = _here.set(run)
-    try:
-        yield run
-    finally:
-        _here.reset(token)
 
 
 def _start(request: RunRequest) -> Run:
@@ -111,10 +94,13 @@ def _start(request: RunRequest) -> Run:
     if not opened and options.timeout is None:
         options = replace(options, timeout=limit_of_open_group())  # somebody else's, who had reasons
     store = open_status_store(topology.rank, number)
-    if WATCHDOG not in environ or flag(environ, WATCHDOG):
-        _start_watchdog(open_status_store(topology.rank, number), recorder, topology, options)
-    share_memory = SHARED_MEMORY not in environ or flag(environ, SHARED_MEMORY)
-    transport = TorchDist(recorder, store, share_memory=share_memory)
+    if _is_on(environ, WATCHDOG):
+        global _watchdog
+        own_connection = open_status_store(topology.rank, number)
+        _watchdog = Watchdog(own_connection, recorder, topology.world_size, limit_s=options.limit.total_seconds())
+        _watchdog.start()
+        atexit.register(_stop_watchdog)
+    transport = TorchDist(recorder, store, share_memory=_is_on(environ, SHARED_MEMORY))
     run = Run(topology, device, placed_on, transport, request.precision, opened)
     if placed_on.type != "cpu" and request.group.backend is None:
         try:
@@ -154,14 +140,8 @@ def _recorder(folder: str | None, rank: int) -> FlightRecorder:
     return FlightRecorder(Path(folder) / str(rank) if folder and Path(folder).is_dir() else None)
 
 
-def _start_watchdog(
-    store: StatusStore | None, recorder: FlightRecorder, topology: Topology, options: GroupOptions
-) -> None:
-    global _watchdog
-    if store is not None:
-        _watchdog = Watchdog(store, recorder, topology.world_size, limit_s=options.limit.total_seconds())
-        _watchdog.start()
-        atexit.register(_stop_watchdog)
+def _is_on(environ: Mapping[str, str], name: str) -> bool:
+    return name not in environ or flag(environ, name)
 
 
 def _stop_watchdog() -> None:

@@ -8,10 +8,26 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
-from accel_state.heartbeat import Heartbeat
 from accel_state.store_connection import StoreConnection
+
+#: what is added to the number: for a question to all, a process at its end, a sign of life of rank 0, a diagnosis
+QUESTION, END, BEAT, DIAGNOSED = 1, 1 << 20, 1 << 38, 1 << 62
+
+
+class Heartbeat(NamedTuple):
+    """What one number says that all ranks read: one request reads it and adds to it."""
+
+    questions: int
+    ends: int
+    beats: int
+    diagnosed: bool
+
+    @classmethod
+    def of(cls, number: int) -> Heartbeat:
+        """The parts of the number: 2**20 questions, 2**18 ranks, 2**24 signs of life."""
+        return cls(number % END, number % BEAT // END, number % DIAGNOSED // BEAT, number >= DIAGNOSED)
 
 
 @final
@@ -113,11 +129,8 @@ def _host() -> str:
     return f"{socket.gethostname()} {machine} {namespace}".strip()
 
 
-def open_status_store(rank: int, run: int) -> StatusStore | None:
-    """A status store of the default process group; None where its store cannot be used by a second thread."""
+def open_status_store(rank: int, run: int) -> StatusStore:
+    """A status store of the default process group, with a connection of its own."""
     from torch.distributed.distributed_c10d import _get_default_store
 
-    try:
-        return StatusStore(_get_default_store(), rank, run)
-    except (RuntimeError, NotImplementedError):
-        return None
+    return StatusStore(_get_default_store(), rank, run)

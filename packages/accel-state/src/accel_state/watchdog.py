@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 import os
 import sys
@@ -17,8 +18,7 @@ from accel_state.exit_codes import HUNG
 from accel_state.flight_recorder import FlightRecorder, is_ours
 from accel_state.hang_detector import HangDetector, Wait
 from accel_state.hang_diagnosis import RankStatus
-from accel_state.heartbeat import END
-from accel_state.status_store import StatusStore
+from accel_state.status_store import END, StatusStore
 
 #: seconds between two looks at the own flight recorder
 POLL_S = 0.25
@@ -45,7 +45,7 @@ class Watchdog:
         self._leave = leave
         # no method of this object, which would keep a store's file until the next garbage collection
         main = main or threading.main_thread().ident
-        status = OwnStatus(store.rank, recorder, main, in_wait or is_in_wait)
+        status = functools.partial(own_status, store.rank, recorder, main, in_wait or is_in_wait)
         self._detector = HangDetector(store, size, status, limit_s=limit_s)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="accel-watchdog", daemon=True)
@@ -82,33 +82,24 @@ class Watchdog:
         record, now, wait = self._recorder.newest(), time.monotonic(), None
         if record is not None and record.ended is None:
             wait = Wait(record.number, now - record.began, record.patient)
-        verdict = self._detector.turn(now, wait)
-        if verdict is not None:
+        diagnosis = self._detector.turn(now, wait)
+        if diagnosis is not None:
             with suppress(OSError):  # nobody may listen any more
-                os.write(2, f"accel: {verdict.text}\n".encode(errors="replace"))
+                os.write(2, f"accel: {diagnosis.text}\n".encode(errors="replace"))
 
 
-@final
-class OwnStatus:
-    """What this process is doing, asked from another thread than the main one."""
-
-    def __init__(
-        self, rank: int, recorder: FlightRecorder, main: int | None, in_wait: Callable[[FrameType], bool]
-    ) -> None:
-        self._rank, self._recorder = rank, recorder
-        self._main, self._in_wait = main, in_wait
-
-    def __call__(self) -> RankStatus:
-        """The newest exchange, whether the main thread waits in it, and the line that it is at."""
-        record = self._recorder.newest()
-        frame = sys._current_frames().get(self._main or 0)
-        doing = users_line(frame) if frame is not None else "its end"
-        if record is None:
-            return RankStatus(self._rank, doing=doing)
-        waiting = record.ended is None and frame is not None and self._in_wait(frame)
-        waits = time.monotonic() - record.began if waiting else None
-        call, moves = str(record), bool(record.data)
-        return RankStatus(self._rank, record.number, record.what, call, waits, record.patient, doing, moves=moves)
+def own_status(
+    rank: int, recorder: FlightRecorder, main: int | None, in_wait: Callable[[FrameType], bool]
+) -> RankStatus:
+    """The newest exchange, whether the main thread waits in it, and the line that it is at; for another thread."""
+    record, frame = recorder.newest(), sys._current_frames().get(main or 0)
+    doing = users_line(frame) if frame is not None else "its end"
+    if record is None:
+        return RankStatus(rank, doing=doing)
+    waiting = record.ended is None and frame is not None and in_wait(frame)
+    waits = time.monotonic() - record.began if waiting else None
+    call, moves = str(record), bool(record.data)
+    return RankStatus(rank, record.number, record.what, call, waits, record.patient, doing, moves=moves)
 
 
 def is_in_wait(frame: FrameType) -> bool:

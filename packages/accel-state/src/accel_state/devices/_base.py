@@ -15,16 +15,13 @@ class Device(ABC):
 
     #: torch's name for it
     kind: str
+    #: what has to be called after each optimizer step; None if operations run as they come
+    step_boundary: Callable[[], None] | None = None
 
     @property
     @abstractmethod
     def group_backend(self) -> str:
         """The torch.distributed backend that serves this device and the CPU."""
-
-    @property
-    @abstractmethod
-    def step_boundary(self) -> Callable[[], None] | None:
-        """What has to be called after each optimizer step; None where nothing has."""
 
     @abstractmethod
     def place(self, local_rank: int) -> torch.device:

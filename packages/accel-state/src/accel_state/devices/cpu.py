@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, final
 
 from accel_state.devices._base import Device
@@ -21,11 +20,6 @@ class Cpu(Device):
     def group_backend(self) -> str:
         """gloo."""
         return "gloo"
-
-    @property
-    def step_boundary(self) -> Callable[[], None] | None:
-        """None: operations run as they come."""
-        return None
 
     def place(self, local_rank: int) -> torch.device:
         """`cpu`, for every process."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
 from accel_state.devices._base import Device
@@ -34,11 +33,6 @@ class TorchAccelerator(Device):
         import torch.distributed
 
         return f"cpu:gloo,{self.kind}:{torch.distributed.get_default_backend_for_device(self.kind)}"
-
-    @property
-    def step_boundary(self) -> Callable[[], None] | None:
-        """None: operations run as they come."""
-        return None
 
     def place(self, local_rank: int) -> torch.device:
         """The accelerator with the index of this process on its machine, or the only one that it sees.

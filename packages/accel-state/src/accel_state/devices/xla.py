@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, final
 
@@ -25,6 +24,10 @@ class Xla(Device):
                 "PJRT_DEVICE is set, which asks for XLA",
                 ["torch_xla is not installed; install it, unset PJRT_DEVICE, or ask for the CPU (cpu=True)"],
             )
+        import torch_xla
+
+        # runs what was collected: without it the graph of the next step would contain this one's
+        self.step_boundary = torch_xla.sync
 
     @property
     def group_backend(self) -> str:
@@ -33,14 +36,6 @@ class Xla(Device):
         Raises: CannotRun, always.
         """
         raise CannotRun("XLA", ["several processes on XLA are not there yet; start one process"])
-
-    @property
-    def step_boundary(self) -> Callable[[], None] | None:
-        """Runs what has been collected: without it the graph of the next step would contain this one's."""
-        import torch_xla
-
-        sync: Callable[[], None] = torch_xla.sync
-        return sync
 
     def place(self, local_rank: int) -> torch.device:
         """The device of torch_xla."""
