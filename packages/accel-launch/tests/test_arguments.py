@@ -1,14 +1,11 @@
 """What belongs to the launcher, and what to the script."""
 
-from pathlib import Path
-
 import click
 import pytest
 from accel_launch.cli.accelerate_flags import ACCELERATE_OPTIONS
 from accel_launch.cli.launch_command import ResolvedOptions, resolve_options
 from accel_launch.cli.options import OPTIONS
 from accel_launch.job.job import read_job
-from accel_launch.job.plan import HostInfo
 from accel_state.errors import CannotRun
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,7 +63,7 @@ def test_flags_for_a_queue_are_refused_if_the_job_goes_to_none() -> None:
     line = read(["--submit_options", "a=1", "--submit_file", "f", __file__])
     needs = "needs --submit SCHEDULER: without it the job would run here"
     with pytest.raises(CannotRun) as caught:
-        read_job(line, cwd=Path.cwd(), host=HostInfo(1, 0), interpreter="python")
+        read_job(line)
     assert caught.value.reasons == (f"--submit_options {needs}", f"--submit_file {needs}")
 
 

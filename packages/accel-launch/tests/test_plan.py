@@ -10,7 +10,6 @@ from accel_launch.job.plan import (
     count_processes,
     plan_many,
     plan_one,
-    script_command,
 )
 from accel_state.errors import CannotRun
 from click.core import ParameterSource
@@ -194,15 +193,3 @@ def test_a_worker_that_becomes_its_script_by_another_accel_launch_keeps_its_stor
 def test_gpu_ids_become_the_visible_devices() -> None:
     assert many(flags(gpu_ids="1,3"), {"CUDA_VISIBLE_DEVICES": "0"})[0].environ["CUDA_VISIBLE_DEVICES"] == "1,3"
     assert "CUDA_VISIBLE_DEVICES" not in many(flags(gpu_ids="all"), {})[0].environ
-
-
-@pytest.mark.parametrize(
-    ("settings", "command"),
-    [
-        (flags(), ("py", "train", "--cpu", "--")),
-        (flags(module=True), ("py", "-m", "train", "--cpu", "--")),
-        (flags(no_python=True), ("train", "--cpu", "--")),
-    ],
-)
-def test_s106_the_command_ends_with_the_arguments(settings: LaunchSettings, command: tuple[str, ...]) -> None:
-    assert script_command("train", ("--cpu", "--"), settings=settings, interpreter="py") == command

@@ -5,11 +5,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from accel_launch.cli.launch_command import resolve_options
 from accel_launch.job.script_check import script_problem
 
 
 def problem(folder: Path, script: str | None, *, module: bool = False, no_python: bool = False) -> str | None:
-    return script_problem(script, module=module, no_python=no_python, cwd=folder, environ=os.environ)
+    modes = [*(["--module"] if module else []), *(["--no_python"] if no_python else [])]
+    return script_problem(resolve_options([*modes, *filter(None, [script])], {"PATH": os.environ["PATH"]}), folder)
 
 
 @pytest.fixture
@@ -33,7 +35,7 @@ def test_a_file_is_fine(folder: Path, script: str) -> None:
 
 def test_a_missing_file_names_the_path_the_folder_and_the_nearest_file(folder: Path) -> None:
     assert problem(folder, "tran.py") == (
-        f"script 'tran.py' does not exist (working directory {folder}); did you mean 'train.py'?"
+        f"script 'tran.py' does not exist; did you mean 'train.py'? (working directory {folder})"
     )
 
 
@@ -58,7 +60,7 @@ def test_a_module_is_found_and_not_imported(folder: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("trian", "was not found (working directory"),
+        ("trian", "module 'trian' was not found"),
         ("some_package.wrok", "did you mean 'some_package.work'?"),
         ("some_package", "a package without a __main__ module"),
         ("train.sub", "train is no package"),

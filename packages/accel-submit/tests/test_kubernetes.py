@@ -150,7 +150,7 @@ def test_kubectl_gets_the_file(accel: Run, no_client: dict[str, str], tmp_path: 
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "seen").read_text() == (tmp_path / FILE).read_text()
     assert (tmp_path / "how").read_text() == "apply -f\n"
-    assert "submitted as service/train created; job/train created" in done.stderr
+    assert "submitted: service/train created; job/train created" in done.stderr
     fake.write_text("#!/bin/sh\necho 'error: no cluster' >&2\nexit 1\n")
     done = accel(*KUBERNETES, *line, "train.py", environ=no_client)
     assert done.returncode == 2
@@ -169,13 +169,13 @@ def test_all_that_is_wrong_is_told_at_once_and_nothing_is_written(
         "--machine_rank 1: each pod learns it from its index",
         "--gpu_ids 0: Kubernetes gives the job its GPUs",
         "--num_processes 3 on 2 machines",
-        "'imgae' is none of those for Kubernetes; did you mean 'image'?",
+        "'imgae' is none of those for kubernetes; did you mean 'image'?",
         "no script was given",
         "no image was given",
         "name=Big_One: expected at most 52",
         "memory=much: expected an amount",
         "pull_policy=often",
-        "retries=-1: expected a whole number of at least 0",
+        "retries=-1: expected a whole number, or 0",
         "gpus=x: expected a whole number",
         "is there already, and accel launch has not written it",
     ):

@@ -18,14 +18,14 @@ class ScriptJob:
 
         `changed` are settings that differ. A failure has exit code 1, unless somebody ended the job.
         """
-        from accel_launch.job.job import this_job
+        from accel_launch.job.job import read_job
         from accel_launch.job.job_runner import run_job
         from accel_launch.report.failure_report import explain
         from accel_launch.supervise.signals import command_line_signals
 
         settings = self.options.settings.with_flags(module=True, **changed)
         options = replace(self.options, settings=settings, script=module, arguments=tuple(arguments))
-        result = run_job(this_job(options), command_line_signals())
+        result = run_job(read_job(options), command_line_signals())
         code = min(result.code, 1) if result.outside is None else result.code
         return code, explain(result) or ""
 
@@ -37,13 +37,13 @@ def read_script_job(command: str, options: ResolvedOptions) -> ScriptJob:
     """
     from accel_state.errors import CannotRun
 
-    from accel_launch.job.job import this_job
+    from accel_launch.job.job import read_job
 
     problems = []
     if options.settings.no_python:
         problems.append(f"--no_python: {command} runs Python scripts only")
     try:
-        job = this_job(options)
+        job = read_job(options)
     except CannotRun as error:
         raise CannotRun(command, [*problems, *error.reasons]) from None
     if job.node is not None:

@@ -1,5 +1,5 @@
 """Writes and submits the job files of schedulers: SLURM, Kubernetes, SageMaker."""
 
-from accel_submit.scheduler import JobFile, Scheduler, SubmitRequest
+from accel_submit.scheduler import Scheduler, SubmitRequest
 
-__all__ = ["JobFile", "Scheduler", "SubmitRequest"]
+__all__ = ["Scheduler", "SubmitRequest"]

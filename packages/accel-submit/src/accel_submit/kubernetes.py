@@ -7,35 +7,14 @@ import json
 import re
 from typing import ClassVar, final
 
+import click
+from accel_launch.cli.option_types import NUMBER
 from accel_state.exit_codes import STOPPED
 
-from accel_submit.scheduler import (
-    JobFile,
-    ProgramScheduler,
-    SubmitRequest,
-    render,
-    unknown_options,
-    whole_number,
-)
+from accel_submit.scheduler import TEXT, Scheduler, SubmitRequest, Types, matching, render
 
-#: each submit option, with what its value has to look like, in a pattern and in words
-_DNS, _AMOUNT = r"[a-z]([a-z0-9-]*[a-z0-9])?", r"[0-9]+(\.[0-9]+)?(m|[kMGTPE]i?)?"
-_ANY = (r".*", "")
-OPTIONS = {
-    "image": _ANY,
-    # a pod of the job is called NAME-INDEX, and 63 characters are what DNS has
-    "name": (rf"(?=.{{1,52}}$){_DNS}", "at most 52 lower-case letters, digits and dashes"),
-    "namespace": (rf"(?=.{{1,63}}$){_DNS}", "at most 63 lower-case letters, digits and dashes"),
-    "gpus": _ANY,
-    "gpu_resource": _ANY,
-    "cpus": (_AMOUNT, "an amount such as 8 or 16Gi"),
-    "memory": (_AMOUNT, "an amount such as 8 or 16Gi"),
-    "shm": (_AMOUNT, "an amount such as 8 or 16Gi"),
-    "workdir": _ANY,
-    "service_account": _ANY,
-    "pull_policy": (r"Always|IfNotPresent|Never", "one of Always, IfNotPresent, Never"),
-    "retries": _ANY,
-}
+_DNS = r"[a-z]([a-z0-9-]*[a-z0-9])?"
+_AMOUNT = matching(r"[0-9]+(\.[0-9]+)?(m|[kMGTPE]i?)?", "an amount such as 8 or 16Gi")
 #: the port where machines meet, and the seconds they have to end, as for accel launch; and what the launcher needs then
 PORT, GRACE_S, LEEWAY_S = 29500, 30, 10
 
@@ -65,10 +44,8 @@ spec:
   maxFailedIndexes: 0
   podFailurePolicy:
     rules:
-    - action: Ignore
-      onExitCodes: {{containerName: accel, operator: In, values: [{STOPPED}]}}
-    - action: Ignore
-      onPodConditions: [{{type: DisruptionTarget, status: "True"}}]
+    - {{action: Ignore, onExitCodes: {{containerName: accel, operator: In, values: [{STOPPED}]}}}}
+    - {{action: Ignore, onPodConditions: [{{type: DisruptionTarget, status: "True"}}]}}
   template:
     metadata: {{labels: $labels}}
     spec:
@@ -86,9 +63,7 @@ spec:
         args: $words
         env:
         - {{name: ACCEL_NUM_MACHINES, value: "$machines"}}
-        - name: ACCEL_MACHINE_RANK
-          valueFrom:
-            fieldRef: {{fieldPath: "metadata.annotations['batch.kubernetes.io/job-completion-index']"}}
+        - {{name: ACCEL_MACHINE_RANK, valueFrom: {{fieldRef: {{fieldPath: $index}}}}}}
         - {{name: ACCEL_MAIN_PROCESS_IP, value: $first_pod}}
         - {{name: ACCEL_MAIN_PROCESS_PORT, value: "$port"}}
         ports: [{{name: meeting, containerPort: $port}}]
@@ -99,12 +74,25 @@ spec:
 
 
 @final
-class KubernetesScheduler(ProgramScheduler):
+class KubernetesScheduler(Scheduler):
     """Writes a manifest for kubectl."""
 
     name = "kubernetes"
     default_file = "accel-job.yaml"
     client = ("kubectl", "apply", "-f")
+    types: ClassVar[Types] = {
+        "image": TEXT,
+        # a pod of the job is called NAME-INDEX, and 63 characters are what DNS has
+        "name": matching(rf"(?=.{{1,52}}$){_DNS}", "at most 52 lower-case letters, digits and dashes"),
+        "namespace": matching(rf"(?=.{{1,63}}$){_DNS}", "at most 63 lower-case letters, digits and dashes"),
+        "gpus": NUMBER,
+        "gpu_resource": TEXT,
+        **dict.fromkeys(("cpus", "memory", "shm"), _AMOUNT),
+        "workdir": TEXT,
+        "service_account": TEXT,
+        "pull_policy": click.Choice(("Always", "IfNotPresent", "Never")),
+        "retries": NUMBER,
+    }
     gpus_options = ("gpus",)
     ignores: ClassVar = {
         "machine_rank": "each pod learns it from its index",
@@ -113,12 +101,18 @@ class KubernetesScheduler(ProgramScheduler):
     }
     script_is_here = False
 
-    def write_job(self, request: SubmitRequest) -> JobFile:
+    def write_job(self, request: SubmitRequest) -> str:
         """The manifest: the Service, then the Job."""
-        settings, options, problems = request.settings, request.options, _problems(request)
+        settings, options, problems = request.settings, request.options, request.problems
+        if "image" not in options:
+            problems.append(
+                "no image was given: --submit_options image=..., with accel and the script in it, is needed"
+            )
+        if settings.cpu and options.get("gpus"):
+            problems.append(f"--cpu contradicts submit option gpus={options['gpus']}: give one of the two")
         name = options.get("name") or _label(request.name)
         labels = {"app.kubernetes.io/managed-by": "accel", "app.kubernetes.io/instance": name}
-        namespace = {"namespace": options["namespace"]} if options.get("namespace") else {}
+        namespace = {"namespace": options["namespace"]} if "namespace" in options else {}
         # A machine without GPUs starts its processes all the same, on the CPU, and each pod must know how many.
         words = request.words(without=("num_machines", "main_process_port"))
         values = {
@@ -127,25 +121,22 @@ class KubernetesScheduler(ProgramScheduler):
             "name": name,
             "port": settings.main_process_port or PORT,
             "machines": request.machines,
-            "retries": whole_number(options, "retries", problems, least=0) or 0,
-            "service_account": options.get("service_account") or None,
+            "retries": options.get("retries", 0),
+            "service_account": options.get("service_account"),
             "grace_s": (settings.grace_period or GRACE_S) + LEEWAY_S,
             "image": options.get("image", ""),
             "pull_policy": options.get("pull_policy"),
             "workdir": options.get("workdir"),
             # Kubernetes replaces $(NAME) by itself, and $$ stands for $.
             "words": [word.replace("$", "$$") for word in words],
+            "index": "metadata.annotations['batch.kubernetes.io/job-completion-index']",
             "first_pod": f"{name}-0.{name}",
-            "resources": _resources(request, problems),
-            "shm": {"medium": "Memory", **({"sizeLimit": options["shm"]} if options.get("shm") else {})},
+            "resources": _resources(request),
+            "shm": {"medium": "Memory", **({"sizeLimit": options["shm"]} if "shm" in options else {})},
         }
         # JSON is YAML: a value in it cannot end its line or its quotes
         said = {key: json.dumps(value) if value is not None else None for key, value in values.items()}
-        return JobFile(render(TEMPLATE, {**said, "marker": self.marker}), problems)
-
-    def describe(self, printed: str) -> str:
-        """What kubectl says of each object."""
-        return "; ".join(printed.splitlines())
+        return render(TEMPLATE, {**said, "marker": self.marker})
 
 
 def _label(name: str) -> str:
@@ -155,30 +146,12 @@ def _label(name: str) -> str:
     return plain[:52].rstrip("-")
 
 
-def _resources(request: SubmitRequest, problems: list[str]) -> dict[str, dict[str, str]]:
+def _resources(request: SubmitRequest) -> dict[str, dict[str, str]]:
     """What each machine takes; the cores are as many as its processes use, if the settings say that."""
-    settings, options = request.settings, request.options
-    gpus = whole_number(options, "gpus", problems, least=0)
-    if settings.cpu and gpus:
-        problems.append(f"--cpu contradicts submit option gpus={gpus}: give one of the two")
+    options = request.options
+    gpus = 0 if request.settings.cpu else options.get("gpus", request.processes_per_machine)
     memory = {"memory": options["memory"]} if "memory" in options else {}
     cpus = options.get("cpus") or request.cores
-    wanted = gpus if gpus is not None else request.processes_per_machine
-    uses_gpus = wanted and not settings.cpu
-    limits = {**memory, **({options.get("gpu_resource", "nvidia.com/gpu"): str(wanted)} if uses_gpus else {})}
+    limits = {**memory, **({options.get("gpu_resource", "nvidia.com/gpu"): str(gpus)} if gpus else {})}
     requests = {**({"cpu": cpus} if cpus else {}), **memory}
     return {**({"requests": requests} if requests else {}), **({"limits": limits} if limits else {})}
-
-
-def _problems(request: SubmitRequest) -> list[str]:
-    """Submit options that Kubernetes does not have or could not read, and what is missing."""
-    problems = unknown_options(request.options, OPTIONS, "Kubernetes")
-    if not request.options.get("image"):
-        problems.append(
-            "no image was given: --submit_options image=..., a container with accel and the script in it, is needed"
-        )
-    for name, value in request.options.items():
-        pattern, expected = OPTIONS.get(name, _ANY)
-        if not re.fullmatch(pattern, value, re.DOTALL):
-            problems.append(f"submit option {name}={value}: expected {expected}")
-    return problems

@@ -1,21 +1,23 @@
-"""Amazon SageMaker: a file with the arguments of its PyTorch estimator.
+"""Amazon SageMaker: a file with the arguments of its ModelTrainer, which `sagemaker_client` submits.
 
-Source: https://sagemaker.readthedocs.io/en/v2/frameworks/pytorch/sagemaker.pytorch.html.
+Source: https://sagemaker.readthedocs.io/en/stable/api/sagemaker_train.html.
 """
+
+from __future__ import annotations
 
 import csv
 import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
-from accel_launch.cli.option_types import SWITCH
-from accel_launch.cli.options import LaunchSettings
+from accel_launch.cli.option_types import COUNT, NUMBER, SWITCH, OptionType, as_text
+from accel_launch.config.accelerate_config import asks_nothing
+from accel_launch.job.plan import setting_variables
 
-from accel_submit.sagemaker_settings import ESTIMATOR, KNOWN, SESSION, TABLES, options_of_config
-from accel_submit.scheduler import JobFile, Scheduler, SubmitRequest, unknown_options, whole_number
+from accel_submit.scheduler import TEXT, Scheduler, SubmitRequest, Types
 
 #: what torchrun, which SageMaker starts on each machine, does or says in place of accel launch
 _TORCHRUN = "SageMaker starts the processes with torchrun"
@@ -23,117 +25,123 @@ _TORCHRUNS = (
     "machine_rank main_process_ip main_process_port rdzv_backend join_timeout log_dir tee grace_period max_restarts"
     " enable_cpu_affinity explain"
 )
-# The kinds for which the client takes torch_distributed: with GPUs or Trainium.
+# The kinds that have GPUs or Trainium, which torchrun is for.
 _GPU_INSTANCE = re.compile(r"ml[._](p|g|trn)[a-z0-9-]*\..*|local_gpu")
 _OPTION = re.compile(r"--?[A-Za-z][A-Za-z0-9_.-]*")
 
 
+def _table(*columns: str) -> OptionType:
+    """The type of a file with two columns of these names, which is a mapping."""
+
+    def read(path: str) -> dict[str, str] | None:
+        try:
+            head, *rows = csv.reader(Path(path).read_text(encoding="utf-8").splitlines(), delimiter="\t")
+        except (OSError, ValueError):
+            return None
+        return dict(rows) if head == [*columns] and all(len(row) == 2 for row in rows) else None
+
+    names = f"named {' and '.join(columns)} in the first line"
+    return OptionType("FILE", f"a file of two columns with a tab between them, {names}", read)
+
+
+#: the submit options, with their types and their places in the job file: PART.NAME is in a part of the ModelTrainer
+_PLACES: dict[str, tuple[Any, str]] = {
+    "role": (TEXT, "role"),
+    "instance_type": (TEXT, "compute.instance_type"),
+    "instance_count": (COUNT, "compute.instance_count"),
+    "image_uri": (TEXT, "training_image"),
+    "framework_version": (TEXT, "image.version"),
+    "py_version": (TEXT, "image.py_version"),
+    "source_dir": (TEXT, "source_code.source_dir"),
+    "base_job_name": (TEXT, "base_job_name"),
+    "volume_size": (NUMBER, "compute.volume_size_in_gb"),
+    "volume_kms_key": (TEXT, "compute.volume_kms_key_id"),
+    "max_run": (COUNT, "stopping_condition.max_runtime_in_seconds"),
+    "max_wait": (COUNT, "stopping_condition.max_wait_time_in_seconds"),
+    "use_spot_instances": (SWITCH, "compute.enable_managed_spot_training"),
+    "keep_alive_period_in_seconds": (NUMBER, "compute.keep_alive_period_in_seconds"),
+    "input_mode": (TEXT, "training_input_mode"),
+    "output_path": (TEXT, "output_data_config.s3_output_path"),
+    "output_kms_key": (TEXT, "output_data_config.kms_key_id"),
+    "checkpoint_s3_uri": (TEXT, "checkpoint_config.s3_uri"),
+    "checkpoint_local_path": (TEXT, "checkpoint_config.local_path"),
+    "enable_network_isolation": (SWITCH, "networking.enable_network_isolation"),
+    "encrypt_inter_container_traffic": (SWITCH, "networking.enable_inter_container_traffic_encryption"),
+    "profile": (TEXT, "session.profile_name"),
+    "region": (TEXT, "session.region_name"),
+    "inputs_file": (_table("channel_name", "data_location"), "inputs"),
+    "metrics_file": (_table("metric_name", "metric_regex"), "metrics"),
+}
+#: keys of Accelerate's config files, with the submit options that they are
+_OF_ACCELERATE = {
+    "ec2_instance_type": "instance_type",
+    "iam_role_name": "role",
+    "num_machines": "instance_count",
+    "pytorch_version": "framework_version",
+    "sagemaker_inputs_file": "inputs_file",
+    "sagemaker_metrics_file": "metrics_file",
+    **{name: name for name in ("base_job_name", "image_uri", "profile", "py_version", "region")},
+}
+
+
 @final
 class SageMakerScheduler(Scheduler):
-    """Writes the arguments of an estimator as JSON, and submits it with the `sagemaker` client, version 2 or 3."""
+    """Writes the arguments of a ModelTrainer as JSON."""
 
     name = "sagemaker"
     default_file = "accel-sagemaker.json"
+    client = (sys.executable, "-m", "accel_submit.sagemaker_client")
+    client_package = "sagemaker"
+    types: ClassVar[Types] = {name: kind for name, (kind, _) in _PLACES.items()}
     machines_option = "instance_count"
     ignores: ClassVar = {
         **dict.fromkeys(_TORCHRUNS.split(), _TORCHRUN),
         "gpu_ids": "SageMaker gives the job its GPUs, numbered from 0; ask for a number of them",
     }
 
-    #: what a config file of Accelerate for SageMaker asks for
-    options_of_config = staticmethod(options_of_config)
-
-    def write_job(self, request: SubmitRequest) -> JobFile:
+    def write_job(self, request: SubmitRequest) -> str:
         """The arguments that settings, submit options and the script's arguments come to."""
-        options, problems = request.options, _problems(request)
-        given = _typed(options, problems)
+        settings, options, problems = request.settings, request.options, request.problems
+        _check(request)
         script = request.cwd / request.script
-        folder = request.cwd / str(given["source_dir"]) if "source_dir" in given else script.parent
+        folder = request.cwd / options["source_dir"] if "source_dir" in options else script.parent
         if not script.is_relative_to(folder):
-            problems.append(f"submit option source_dir={given['source_dir']}: the script {request.script} is not in it")
+            problems.append(f"submit option source_dir={folder}: the script {request.script} is not in it")
             folder = script.parent
-        inputs, metrics = (_table(options, name, request.cwd, problems) for name in TABLES)
-        # One process on one machine needs no torchrun, and SageMaker has none for machines without GPUs.
-        torchrun = bool(_GPU_INSTANCE.fullmatch(str(given.get("instance_type", ""))))
-        estimator = {
-            "entry_point": str(script.relative_to(folder)),
-            "hyperparameters": _hyperparameters(request.arguments, problems),
-            "environment": _environment(request.settings),
-            "distribution": {"torch_distributed": {"enabled": True}} if torchrun else None,
-            "metric_definitions": [{"Name": name, "Regex": regex} for name, regex in metrics.items()],
-            **given,
-            "source_dir": str(folder),
-            "instance_count": request.machines,
-        }
-        content = {
+        threads = settings.num_cpu_threads_per_process
+        content: dict[str, Any] = {
             "submit": self.marker,
-            "estimator": {name: value for name, value in estimator.items() if value or name == "hyperparameters"},
-            "session": {name: options[name] for name in SESSION if name in options},
-            "inputs": inputs,
+            "hyperparameters": _hyperparameters(request.arguments, problems),
+            "environment": {**setting_variables(settings), **({"OMP_NUM_THREADS": str(threads)} if threads else {})},
+            # One process on one machine needs no torchrun, and SageMaker has none for machines without GPUs.
+            "torchrun": bool(_GPU_INSTANCE.fullmatch(options.get("instance_type", ""))),
         }
-        said = {name: value for name, value in content.items() if value}
-        return JobFile(json.dumps(said, indent=2) + "\n", problems)
+        own = {"source_dir": str(folder), "instance_count": request.machines}
+        for name, value in {**options, **own}.items():
+            part, _, place = _PLACES[name][1].rpartition(".")
+            (content.setdefault(part, {}) if part else content)[place] = value
+        content["source_code"]["entry_script"] = str(script.relative_to(folder))
+        return json.dumps(content, indent=2) + "\n"
 
-    def missing_client(self, environ: Mapping[str, str]) -> str | None:
-        """The client, unless this interpreter has it."""
-        return None if find_spec("sagemaker") else "the client is not installed (pip install sagemaker)"
-
-    def command(self, path: str) -> str:
-        """The same command line; the file is for reading, and for other tools."""
-        return "the same command once more"
-
-    def submit_file(self, path: Path, environ: Mapping[str, str]) -> str:
-        """Submits what the file says, and tells the name of the job.
-
-        Raises: CannotRun with the words of the client if it refuses.
-        """
-        from accel_submit.sagemaker_client import start
-
-        return f"submitted as training job {start(json.loads(path.read_text(encoding='utf-8')))}"
-
-
-def _environment(settings: LaunchSettings) -> dict[str, str]:
-    """The variables by which each process learns what accel launch would have told it."""
-    values = {
-        "ACCEL_USE_CPU": int(settings.cpu) if settings.said("cpu") else None,
-        "ACCEL_MIXED_PRECISION": settings.mixed_precision,
-        "ACCEL_GRADIENT_ACCUMULATION_STEPS": settings.gradient_accumulation_steps,
-        "OMP_NUM_THREADS": settings.num_cpu_threads_per_process,
-    }
-    return {name: str(value) for name, value in values.items() if value is not None}
-
-
-def _typed(options: Mapping[str, str], problems: list[str]) -> dict[str, str | int | bool]:
-    """The arguments of the estimator among the options, as what they are."""
-    arguments: dict[str, str | int | bool] = {}
-    for name in [name for name in options if name in ESTIMATOR and name != "instance_count"]:
-        kind, _ = ESTIMATOR[name]
-        if kind is int:
-            value: str | int | bool | None = whole_number(options, name, problems, least=0)
-        else:
-            value = SWITCH.convert(options[name], None, None) if kind is bool else options[name] or None
-        if value is not None:
-            arguments[name] = value
-    return arguments
-
-
-def _table(options: Mapping[str, str], name: str, cwd: Path, problems: list[str]) -> dict[str, str]:
-    """The two columns of a file of values between tabs, whose first line names them."""
-    if name not in options:
-        return {}
-    try:
-        rows = list(csv.reader((cwd / options[name]).read_text(encoding="utf-8").splitlines(), delimiter="\t"))
-    except (OSError, UnicodeDecodeError) as error:
-        problems.append(f"submit option {name}={options[name]}: it cannot be read: {error}")
-        return {}
-    head, *rest = [[cell.strip() for cell in row] for row in rows if row] or [[]]
-    if head != [*TABLES[name]] or any(len(row) != 2 for row in rest):
-        columns = f"named {' and '.join(TABLES[name])} in the first line"
-        problems.append(
-            f"submit option {name}={options[name]}: expected two columns with a tab between them, {columns}"
-        )
-        return {}
-    return dict(rest)
+    @staticmethod
+    def options_of_config(content: Mapping[object, object]) -> tuple[dict[str, str], list[str]]:
+        """The submit options that a config file of Accelerate stands for, and what in it cannot be followed."""
+        problems = []
+        named = {option: content.get(key) for key, option in _OF_ACCELERATE.items()}
+        more = content.get("additional_args")
+        if isinstance(more, Mapping):
+            named |= {str(name): value for name, value in more.items()}
+        elif not asks_nothing(more):
+            problems.append(f"additional_args: expected names with values, found {more!r}")
+        if content.get("transformers_version") and not named.get("image_uri"):
+            problems.append(
+                f"transformers_version: {content['transformers_version']!r} is not supported: accel launch uses the"
+                " image of PyTorch; remove the line and list transformers in requirements.txt, or give image_uri"
+            )
+        options = {name: as_text(value) for name, value in named.items() if not asks_nothing(value)}
+        lists = [name for name, text in options.items() if "," in text]
+        problems += [f"{name}: {options[name]!r} is not supported: expected one word" for name in lists]
+        return options, problems
 
 
 def _hyperparameters(arguments: Sequence[str], problems: list[str]) -> dict[str, str]:
@@ -143,30 +151,23 @@ def _hyperparameters(arguments: Sequence[str], problems: list[str]) -> dict[str,
     words = list(arguments)
     while words:
         name, equals, value = words.pop(0).partition("=")
-        if not _OPTION.fullmatch(name):
-            odd.append(f"{name + equals + value!r} belongs to no name")
-        elif not equals and (not words or _OPTION.fullmatch(words[0].partition("=")[0])):
-            odd.append(f"{name} has no value")
-        else:
-            value = value if equals else words.pop(0)
-            if values.setdefault(name.lstrip("-"), value) != value:
-                odd.append(f"{name} is given twice")
+        if not equals and words and not _OPTION.fullmatch(words[0].partition("=")[0]):
+            equals, value = "=", words.pop(0)
+        if not equals or not _OPTION.fullmatch(name) or name.lstrip("-") in values:
+            odd.append(f"{name}{equals}{value}")
+        values[name.lstrip("-")] = value
     if odd:
-        problems.append(
-            f"arguments of the script: SageMaker gives each as --name value, and {'; '.join(odd)}; change the script so"
-            " that each of them is a name with one value"
-        )
+        wrong = f"does not stand for {', '.join(map(repr, odd))}, or only for one of a name"
+        problems.append(f"arguments of the script: SageMaker gives each once, as --name value, which {wrong}")
     return values
 
 
-def _problems(request: SubmitRequest) -> list[str]:
-    """What SageMaker lacks, and what it does not do."""
-    settings, options, machines = request.settings, request.options, request.machines
-    problems = unknown_options(options, KNOWN, "SageMaker")
-    needed = ["role", "instance_type"]
-    needed += [] if options.get("image_uri") else ["framework_version", "py_version"]
-    if missing := [name for name in needed if not options.get(name)]:
-        instead = "" if options.get("image_uri") else "; image_uri takes the place of framework_version and py_version"
+def _check(request: SubmitRequest) -> None:
+    """Notes what SageMaker lacks, and what it does not do."""
+    settings, options, machines, problems = request.settings, request.options, request.machines, request.problems
+    needed = ["role", "instance_type", *([] if "image_uri" in options else ["framework_version", "py_version"])]
+    if missing := [name for name in needed if name not in options]:
+        instead = "" if "image_uri" in options else "; image_uri takes the place of framework_version and py_version"
         problems.append(f"--submit_options lacks {', '.join(missing)}, which SageMaker needs{instead}")
     kind = options.get("instance_type")
     if kind and machines > 1 and not _GPU_INSTANCE.fullmatch(kind):
@@ -179,4 +180,3 @@ def _problems(request: SubmitRequest) -> list[str]:
         problems.append(f"--num_processes {settings.num_processes}: {starts}")
     if settings.module or settings.no_python:
         problems.append("--module and --no_python: SageMaker starts a Python file; name the file")
-    return problems

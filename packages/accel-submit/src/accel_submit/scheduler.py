@@ -1,4 +1,4 @@
-"""What all schedulers have in common: the request, the job file, and how it is checked, written and submitted."""
+"""What all schedulers have in common: a request becomes a job file, which is checked, written and submitted."""
 
 import re
 import shlex
@@ -7,10 +7,14 @@ import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from string import Template
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import click
+from accel_launch.cli.launch_command import ResolvedOptions
+from accel_launch.cli.option_types import OptionType
 from accel_launch.cli.options import BY_NAME, ORIGINS, LaunchSettings
 from accel_launch.cli.suggest import did_you_mean
 from accel_launch.config.config_writer import replace_text
@@ -19,21 +23,34 @@ from accel_state.errors import CannotRun
 
 #: options that say what becomes of the job, and not how it runs; what a config file says is written out as flags
 NOT_IN_THE_JOB = ("config_file", "dry_run", "submit", "submit_options", "submit_file", "num_machines")
-#: values that a config file of Accelerate's always has, and that ask for nothing
-_ASKS_NOTHING = (("machine_rank", 0), ("gpu_ids", "all"))
+#: of what a job cannot follow: the first machine, all GPUs, a switch that is off
+_ASKS_NOTHING = (0, "all", False)
+
+Types = Mapping[str, "click.ParamType[Any]"]
+TEXT = OptionType("TEXT", "a word", lambda text: text or None)
+
+
+def matching(pattern: str, expected: str) -> OptionType:
+    """The type of the texts that a pattern describes, and that are what is expected."""
+    return OptionType("TEXT", expected, lambda text: text if re.fullmatch(pattern, text) else None)
 
 
 @dataclass(frozen=True, slots=True)
 class SubmitRequest:
-    """A script and its settings, for a number of machines; `options` are for the scheduler, which ignores `ignored`."""
+    """A script and its settings, for a number of machines; `options` are for the scheduler, which ignores `ignored`.
+
+    What is wrong with it is added to `problems`, and what the user should know to `notes`.
+    """
 
     script: str
     arguments: tuple[str, ...]
     settings: LaunchSettings
-    options: Mapping[str, str]
+    options: Mapping[str, Any]
     cwd: Path
     machines: int
-    ignored: Sequence[str] = ()
+    ignored: Sequence[str]
+    problems: list[str]
+    notes: list[str]
 
     @property
     def name(self) -> str:
@@ -63,20 +80,18 @@ class SubmitRequest:
         return ["--config_file", "/dev/null", *flags, *machines, *script, *self.arguments]
 
 
-@dataclass(frozen=True, slots=True)
-class JobFile:
-    """The text of a job file, what is wrong with the request, and what the user should know."""
-
-    text: str
-    problems: Sequence[str] = ()
-    notes: Sequence[str] = ()
-
-
 class Scheduler(ABC):
-    """One scheduler: how its job is written and submitted."""
+    """One scheduler: its options, how its job is written, and the program that submits a job file."""
 
     name: str
     default_file: str
+    #: the program that submits a file, and the Python package that it needs
+    client: tuple[str, ...]
+    client_package: str = ""
+    #: the submit options whose type is known
+    types: ClassVar[Types]
+    #: whether there are other options, whose names have dashes, for which a user may write underscores
+    takes_others = False
     #: the submit option that counts machines, as --num_machines does
     machines_option: str = ""
     #: the submit options that say how many GPUs; the first for each machine
@@ -85,153 +100,106 @@ class Scheduler(ABC):
     ignores: ClassVar[Mapping[str, str]] = {}
     #: whether the script has to be on this machine
     script_is_here = True
-    #: whether names of submit options have dashes, for which a user may write underscores
-    dashes = False
 
     @abstractmethod
-    def write_job(self, request: SubmitRequest) -> JobFile:
-        """The job for a request; its text counts only without problems."""
+    def write_job(self, request: SubmitRequest) -> str:
+        """The text of the job file for a request; it counts only without problems."""
 
     @property
     def marker(self) -> str:
         """What stands at the beginning of a job file, and marks it as one that may be replaced."""
         return f"written by accel launch --submit {self.name}"
 
-    @abstractmethod
-    def missing_client(self, environ: Mapping[str, str]) -> str | None:
-        """Why nothing can be submitted from here; None if the client is there."""
-
-    @abstractmethod
-    def command(self, path: str) -> str:
-        """What a user types to submit the file."""
-
-    @abstractmethod
-    def submit_file(self, path: Path, environ: Mapping[str, str]) -> str:
-        """Submits the file, and says as what.
-
-        Raises: CannotRun with what the client says if it refuses.
-        """
-
-    def submit(
-        self,
-        script: str | None,
-        arguments: tuple[str, ...],
-        settings: LaunchSettings,
-        environ: Mapping[str, str],
-        *,
-        cwd: Path,
-        say: Callable[[str], None],
-        problems: Sequence[str] = (),
-    ) -> None:
+    def submit(self, options: ResolvedOptions, *, cwd: Path, say: Callable[[str], None]) -> None:
         """Writes the job, and submits it unless --dry_run is given or the client is missing.
 
-        Raises: CannotRun with all that is wrong, also `problems`; then no file was written, or the client refused it.
+        Raises: CannotRun with all that is wrong; then no file was written, or the client refused it.
         """
-        found, notes = [*problems], list[str]()
-        given = settings.submit_options or {}
-        options = {name.replace("_", "-") if self.dashes else name: value for name, value in given.items()}
-        machines, asked = whole_number(options, self.machines_option, found), settings.num_machines
+        settings, script = options.settings, options.script
+        problems, notes = [*options.problems], list[str]()
+        given = self._read(settings.submit_options or {}, problems)
+        machines, asked = given.get(self.machines_option), settings.num_machines
         if machines is not None and asked is not None and asked != machines:
             differs = f"contradicts --num_machines {asked}: give one of the two"
-            found.append(f"submit option {self.machines_option}={machines} {differs}")
-        ignored = self._ignored(settings, found, notes)
-        request = SubmitRequest(script or "", arguments, settings, options, cwd, asked or machines or 1, ignored)
-        found += self._misfits(request)
-        if self.script_is_here or script is None or (settings.module and settings.no_python):
-            modes = {"module": settings.module, "no_python": settings.no_python}
-            found += filter(None, [script_problem(script, **modes, cwd=cwd, environ=environ)])
-        job = self.write_job(request)
-        shown = settings.submit_file or self.default_file
-        found += [*job.problems, *_file_problems(cwd / shown, self.marker)]
-        if not found:
+            problems.append(f"submit option {self.machines_option}={machines} {differs}")
+        count, ignored = asked or machines or 1, self._ignored(settings, problems, notes)
+        request = SubmitRequest(script or "", options.arguments, settings, given, cwd, count, ignored, problems, notes)
+        self._check_counts(request)
+        if self.script_is_here or script is None:
+            problems += filter(None, [script_problem(options, cwd)])
+        text, shown = self.write_job(request), settings.submit_file or self.default_file
+        problems += _file_problems(cwd / shown, self.marker)
+        if not problems:
             try:
-                replace_text(cwd / shown, job.text)
+                replace_text(cwd / shown, text)
             except OSError as error:
-                found.append(f"--submit_file {shown} cannot be written: {error}")
-        if found:
-            raise CannotRun(f"accel launch --submit {self.name}", found)
-        for note in (*notes, *job.notes, f"wrote {shown}"):
+                problems.append(f"--submit_file {shown} cannot be written: {error}")
+        if problems:
+            raise CannotRun(f"accel launch --submit {self.name}", problems)
+        for note in (*notes, f"wrote {shown}"):
             say(f"accel: {note}")
-        missing = self.missing_client(environ)
+        program = shutil.which(self.client[0], path=options.environ.get("PATH"))
+        command = shlex.join([*self.client, shown])
         if settings.dry_run:
-            print(job.text, end="", flush=True)
-            say(f"accel: nothing was submitted, since --dry_run was given; to submit it: {self.command(shown)}")
-        elif missing is not None:
-            say(f"accel: {missing}, so nothing was submitted; where it is installed: {self.command(shown)}")
+            print(text, end="", flush=True)
+            say(f"accel: nothing was submitted, since --dry_run was given; to submit it: {command}")
+        elif program is None or (self.client_package and find_spec(self.client_package) is None):
+            missing = f"{self.client_package} is not installed" if program else f"there is no {self.client[0]} in PATH"
+            say(f"accel: {missing}, so nothing was submitted; where it is installed: {command}")
         else:
-            say(f"accel: {self.submit_file(cwd / shown, environ)}")
+            say(f"accel: submitted: {_run([program, *self.client[1:], str(cwd / shown)], command, options.environ)}")
+
+    def _read(self, texts: Mapping[str, str], problems: list[str]) -> dict[str, Any]:
+        """The submit options by name, as values of their types."""
+        values: dict[str, Any] = {}
+        for name, text in texts.items():
+            name = name.replace("_", "-") if self.takes_others else name
+            if name in self.types:
+                try:
+                    values[name] = self.types[name].convert(text, None, None)
+                except click.BadParameter as error:
+                    problems.append(f"submit option {name}={text}: {error.message}")
+            elif self.takes_others:
+                values[name] = text
+            else:
+                known = did_you_mean(name, self.types) or f"; there are: {', '.join(self.types)}"
+                problems.append(f"submit option {name!r} is none of those for {self.name}{known}")
+        return values
 
     def _ignored(self, settings: LaunchSettings, problems: list[str], notes: list[str]) -> list[str]:
         """The settings that the job cannot follow: a flag is a problem; what a file or a variable says is noted."""
-        names = [name for name in self.ignores if settings.said(name) and getattr(settings, name) is not False]
+        names = [name for name in self.ignores if settings.said(name)]
         for name in names:
             value, why = getattr(settings, name), self.ignores[name]
             shown = " ".join(BY_NAME[name].words(value))
-            if settings.is_flag(name) and (name, value) != ("gpu_ids", "all"):
+            if value in _ASKS_NOTHING:
+                continue
+            if settings.is_flag(name):
                 problems.append(f"{shown}: {why}; leave it out")
-            elif (name, value) not in _ASKS_NOTHING:
+            else:
                 notes.append(f"{shown}, which the {ORIGINS[settings.origin(name)]} says, is left out: {why}")
-        return [name for name in names if (name, getattr(settings, name)) != ("gpu_ids", "all")]
+        return names
 
-    def _misfits(self, request: SubmitRequest) -> list[str]:
-        """Why processes, machines and GPUs do not fit."""
+    def _check_counts(self, request: SubmitRequest) -> None:
+        """Notes why processes, machines and GPUs do not fit."""
         count, machines, each = request.settings.num_processes, request.machines, request.processes_per_machine
-        problems, name = [], self.gpus_options[0] if self.gpus_options else ""
-        gpus = request.options.get(name, "")
+        name = self.gpus_options[0] if self.gpus_options else ""
+        gpus = str(request.options.get(name, ""))
         if count is not None and count % machines:
-            problems.append(
+            request.problems.append(
                 f"--num_processes {count} on {machines} machines: it counts the processes of all machines, and each has"
                 f" the same number; ask for {machines * -(-count // machines)}, or for another --num_machines"
             )
         if each is not None and gpus.isdecimal() and int(gpus) < each and not request.settings.cpu:
-            problems.append(
+            request.problems.append(
                 f"submit option {name}={gpus}: --num_processes {count} puts {each} processes on each machine,"
                 " and each of them needs a GPU"
             )
         if name and each is None and not request.settings.cpu and not request.options.keys() & {*self.gpus_options}:
-            problems.append(
+            request.problems.append(
                 "how many GPUs is not said: give --num_processes, which counts those of all machines, or"
                 f" --submit_options {name}=N for each machine, or --cpu"
             )
-        return problems
-
-
-class ProgramScheduler(Scheduler):
-    """A scheduler whose client is a program."""
-
-    #: the command that submits a file
-    client: tuple[str, ...]
-    #: what makes it print only the job
-    quietly: tuple[str, ...] = ()
-
-    @abstractmethod
-    def describe(self, printed: str) -> str:
-        """The job, from what the client printed of it."""
-
-    def missing_client(self, environ: Mapping[str, str]) -> str | None:
-        """The program, unless it is in PATH."""
-        name = self.client[0]
-        return None if shutil.which(name, path=environ.get("PATH")) else f"there is no {name} in PATH"
-
-    def command(self, path: str) -> str:
-        """The program with the file."""
-        return shlex.join([*self.client, path])
-
-    def submit_file(self, path: Path, environ: Mapping[str, str]) -> str:
-        """Submits the file, and says as what.
-
-        Raises: CannotRun with the words of the program if it refuses.
-        """
-        name, *words = *self.client, *self.quietly, str(path)
-        program = shutil.which(name, path=environ.get("PATH")) or name
-        try:
-            done = subprocess.run([program, *words], env=dict(environ), capture_output=True, text=True, check=False)
-        except OSError as error:
-            raise CannotRun(name, [f"{name} could not be started: {error}"]) from None
-        if done.returncode:
-            said = " ".join((done.stderr or done.stdout).split()) or "it says nothing"
-            raise CannotRun(name, [f"{shlex.join([name, *words])} failed with exit code {done.returncode}: {said}"])
-        return f"submitted as {self.describe(done.stdout.strip())}"
 
 
 def _file_problems(path: Path, marker: str) -> list[str]:
@@ -244,24 +212,19 @@ def _file_problems(path: Path, marker: str) -> list[str]:
     return [f"{path} is there already, and accel launch has not written it; {move}"]
 
 
-def unknown_options(options: Iterable[str], known: Iterable[str], scheduler: str) -> list[str]:
-    """A problem for each submit option that the scheduler does not have."""
-    known = list(known)
-    return [
-        f"submit option {name!r} is none of those for {scheduler}"
-        + (did_you_mean(name, known) or f"; there are: {', '.join(known)}")
-        for name in options
-        if name not in known
-    ]
+def _run(words: Sequence[str], command: str, environ: Mapping[str, str]) -> str:
+    """What a client says when it has taken a job.
 
-
-def whole_number(options: Mapping[str, str], name: str, problems: list[str], *, least: int = 1) -> int | None:
-    """The number that a submit option holds, or None if it is not given; anything else becomes a problem."""
-    word = options.get(name)
-    if word is None or (word.isascii() and word.isdigit() and int(word) >= least):
-        return None if word is None else int(word)
-    problems.append(f"submit option {name}={word}: expected a whole number of at least {least}")
-    return None
+    Raises: CannotRun with the words of the client if it refuses.
+    """
+    try:
+        done = subprocess.run(words, env=dict(environ), capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise CannotRun(command, [f"{words[0]} could not be started: {error}"]) from None
+    if done.returncode:
+        said = " ".join((done.stderr or done.stdout).split()) or "it says nothing"
+        raise CannotRun(command, [f"{command} failed with exit code {done.returncode}: {said}"])
+    return "; ".join(done.stdout.split("\n")).strip("; ")
 
 
 def render(template: str, values: Mapping[str, str | None]) -> str:

@@ -7,15 +7,16 @@ import re
 import shlex
 from typing import ClassVar, final
 
+from accel_launch.cli.option_types import COUNT, OptionType
 from accel_state.exit_codes import STOPPED
 from click.core import ParameterSource
 
-from accel_submit.scheduler import JobFile, ProgramScheduler, SubmitRequest, render
-from accel_submit.slurm_time import EXPECTED, notice_within, seconds_of
+from accel_submit.scheduler import Scheduler, SubmitRequest, Types, matching, render
 
 #: seconds before the end of a job at which it is told of it: enough to finish a step and to save
 NOTICE_S = 90
 _NAME = re.compile(r"[a-z][a-z0-9]+(-[a-z0-9]+)*")
+_LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+)(?::(\d+))?)?", re.ASCII)
 
 # Since SLURM 22.05 srun takes the number of cores from its own options only. The machines of a job that has saved end
 # one after the other: the first must not have the rest killed.
@@ -33,20 +34,47 @@ $requeue
 exit "$$code"
 """
 REQUEUE = f"""\
-if [ "$code" -eq {STOPPED} ]; then
-    # It was asked to stop, and has saved: the same job goes on where it was.
-    scontrol requeue "$SLURM_JOB_ID"
-fi"""
+# If it was asked to stop, and has saved: the same job goes on where it was.
+[ "$code" -ne {STOPPED} ] || scontrol requeue "$SLURM_JOB_ID\""""
+
+
+def seconds_of(limit: str) -> int | None:
+    """The length of a time limit in seconds; 0 if there is none, None for a text that SLURM would not take."""
+    if limit.upper() in ("UNLIMITED", "INFINITE"):
+        return 0
+    matched = _LIMIT.fullmatch(limit)
+    if matched is None:
+        return None
+    days, *clock = map(int, matched.groups("0"))
+    # without days and with two numbers at most they are minutes and seconds
+    hours, minutes, seconds = clock if matched[1] or matched[4] else (0, *clock[:2])
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+_TIME = OptionType(
+    "TIME",
+    "minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds or"
+    " UNLIMITED",
+    lambda text: text if seconds_of(text) is not None else None,
+)
+_ONE = "1, as accel launch runs once on each machine and starts the processes there; say how many with --num_processes"
 
 
 @final
-class SlurmScheduler(ProgramScheduler):
+class SlurmScheduler(Scheduler):
     """Writes a file for sbatch."""
 
     name = "slurm"
     default_file = "accel.sbatch"
     client = ("sbatch",)
-    quietly = ("--parsable",)
+    types: ClassVar[Types] = {
+        "nodes": COUNT,
+        "time": _TIME,
+        "time-min": _TIME,
+        **dict.fromkeys(("ntasks-per-node", "tasks-per-node"), matching("1", _ONE)),
+        "signal": matching("(?i)(?!r?b:).*", "a signal that reaches accel launch, without B:"),
+    }
+    takes_others = True
     machines_option = "nodes"
     gpus_options = ("gpus-per-node", "gpus", "gres", "gpus-per-task", "tres-per-node", "tres-per-task")
     ignores: ClassVar = {
@@ -54,16 +82,16 @@ class SlurmScheduler(ProgramScheduler):
         "main_process_ip": "each machine learns it from SLURM",
         "gpu_ids": "SLURM gives the job its GPUs, numbered from 0; ask for a number of them",
     }
-    dashes = True
 
-    def write_job(self, request: SubmitRequest) -> JobFile:
+    def write_job(self, request: SubmitRequest) -> str:
         """The batch file: the directives that the settings need, unless the submit options say otherwise."""
-        settings, options, notes = request.settings, request.options, []
+        settings, options = request.settings, request.options
         wanted_s = max(NOTICE_S, (settings.grace_period or 0) + 60)
-        notice_s = notice_within(options.get("time"), wanted_s)
+        length_s = seconds_of(options.get("time", "UNLIMITED"))
+        notice_s = min(wanted_s, max(1, length_s // 2)) if length_s else wanted_s
         if notice_s < wanted_s and "signal" not in options:
             short = f"{notice_s} s before it, and not {wanted_s} s: time={options['time']} is short"
-            notes = [f"the job is told of its end {short}"]
+            request.notes.append(f"the job is told of its end {short}")
         gpus = None if settings.cpu or options.keys() & {*self.gpus_options} else str(request.processes_per_machine)
         directives = {
             "job-name": request.name,
@@ -77,48 +105,30 @@ class SlurmScheduler(ProgramScheduler):
             "signal": f"SIGUSR1@{notice_s}",
             "requeue": None if "no-requeue" in options else "",
         }
-        said = {name: value for name, value in {**directives, **options}.items() if value is not None}
+        _check(request)
+        said = {name: str(value) for name, value in {**directives, **options}.items() if value is not None}
+        lines = [f"--{name}={shlex.quote(value)}" if value else f"--{name}" for name, value in said.items()]
         variables = [name for name in request.ignored if settings.origin(name) is ParameterSource.ENVIRONMENT]
         values = {
             "marker": self.marker,
-            "directives": "\n".join(f"#SBATCH {_directive(name, value)}" for name, value in said.items()),
+            "directives": "\n".join(f"#SBATCH {line}" for line in lines),
             "variables": " ".join(f"ACCEL_{name.upper()}" for name in variables) or None,
             "cores": '--cpus-per-task="$SLURM_CPUS_PER_TASK" ' if "cpus-per-task" in said else "",
             "words": shlex.join(request.words()),
             "requeue": REQUEUE if "requeue" in said else None,
         }
-        return JobFile(render(TEMPLATE, values), _problems(request), notes)
-
-    def describe(self, printed: str) -> str:
-        """The number of the job, and its cluster if there are several."""
-        number, _, cluster = printed.partition(";")
-        return f"job {number}" + (f" of cluster {cluster}" if cluster else "")
+        return render(TEMPLATE, values)
 
 
-def _directive(name: str, value: str) -> str:
-    return f"--{name}={shlex.quote(value)}" if value else f"--{name}"
-
-
-def _problems(request: SubmitRequest) -> list[str]:
-    """Submit options that sbatch could not read, or that contradict how accel launch works."""
-    options, problems = request.options, []
+def _check(request: SubmitRequest) -> None:
+    """Notes submit options that sbatch could not read, or that contradict how accel launch works."""
+    options, problems = request.options, request.problems
     for name, value in options.items():
-        if len(name) == 1:
-            problems.append(f"submit option {name!r}: write the long name that sbatch has for it, such as partition=")
-        elif not _NAME.fullmatch(name):
-            problems.append(f"submit option {name!r} is no option of sbatch: expected a name such as partition")
-        elif not value.isprintable():
+        if not _NAME.fullmatch(name):
+            problems.append(f"submit option {name!r} is no option of sbatch: expected a long name such as partition")
+        elif not str(value).isprintable():
             problems.append(f"submit option {name}={value!r}: a value of sbatch is one line")
-        elif name in ("time", "time-min") and seconds_of(value) is None:
-            problems.append(f"submit option {name}={value}: expected {EXPECTED}")
-        elif name in ("ntasks-per-node", "tasks-per-node") and value != "1":
-            processes = "accel launch runs once on each machine and starts the processes there"
-            problems.append(f"submit option {name}={value}: {processes}; say how many with --num_processes")
-        elif name == "ntasks" and value != str(request.machines):
-            problems.append(f"submit option ntasks={value}: there is one task on each machine; leave it out")
-        elif name == "signal" and value.upper().startswith("B:"):
-            reaches = f"write signal={value[2:]}, which reaches accel launch"
-            problems.append(f"submit option signal={value}: with B: only the batch shell has it; {reaches}")
+    if options.get("ntasks", str(request.machines)) != str(request.machines):
+        problems.append(f"submit option ntasks={options['ntasks']}: there is one task on each machine; leave it out")
     if "requeue" in options and "no-requeue" in options:
         problems.append("submit options requeue and no-requeue contradict each other: give one of the two")
-    return problems

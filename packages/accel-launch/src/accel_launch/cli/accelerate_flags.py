@@ -24,11 +24,11 @@ _ALL_MACHINES = "--num_processes, which counts the processes of all machines tog
 #: flags that ask for nothing here, whatever their value is; one that takes a value ends in =
 _IGNORED = (
     "--multi_gpu --quiet -q --same_network --no_tpu_cluster --standalone --use_env --monitor_interval="
-    " --main_training_function="
+    " --main_training_function= --role="
 )
 #: flags by the reason why they cannot be followed, unless their value asks for nothing
 _UNSUPPORTED = {
-    NOT_YET: "--debug --downcast_bf16 --dynamo_backend= --role=",
+    NOT_YET: "--debug --downcast_bf16 --dynamo_backend=",
     _TPU: "--env= --tpu --tpu_cluster --tpu_use_sudo --vm=",
     _DEEPSPEED: "--use_deepspeed",
     _FSDP: "--use_fsdp",

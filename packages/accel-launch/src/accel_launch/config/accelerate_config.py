@@ -17,7 +17,7 @@ NOT_YET = "accel launch cannot do that yet"
 WITH_MPIRUN = "start the script with mpirun itself"
 WITHOUT_IPEX = "accel launch does not set up Intel's extension or XPUs; use the extension in the script"
 
-_NOTHING = ("", "no", "none", "false", "0", "-1", "default")
+_NOTHING = ("", "no", "none", "false", "0", "-1")
 #: these matter only with several machines or with a TPU, which other keys ask for
 _DETAILS = ("main_training_function", "same_network")
 #: keys whose value is a mapping, with the parts of it that ask for something; the others are details of those

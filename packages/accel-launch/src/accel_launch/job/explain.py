@@ -9,7 +9,7 @@ from accel_state.environ import FLIGHT_RECORDER, JOBS, STORE_FD, STORE_PORT
 
 from accel_launch.cli.options import C10D
 from accel_launch.job.job import Job
-from accel_launch.job.plan import LOOPBACK, ProcessSpec, RendezvousInfo, plan_many, plan_one, started_by_others, watched
+from accel_launch.job.plan import LOOPBACK, ProcessSpec, RendezvousInfo, place_told, watched, words_of
 
 #: what stands for a number that the system gives at the start
 FREE = "(a free port)"
@@ -26,10 +26,10 @@ def what_was_found(job: Job) -> Iterator[str]:
     """The machine, its place among others, and how many processes it starts."""
     host, node = job.host, job.node
     yield f"machine: {host.cores} cores, {host.accelerators} accelerators"
-    told = started_by_others(job.environ)
+    told = place_told(job.environ)
     if node is None:
         if told is not None:
-            yield f"started by another launcher, which gave it {told}: one process, in its place"
+            yield f"started by another launcher, which gave it {words_of(told, job.environ)}: one process, in its place"
         where = f", which meet on {LOOPBACK}" if job.count > 1 else ", in the place of accel launch"
         yield f"processes: {job.count}{where}"
         return
@@ -52,13 +52,10 @@ def what_would_start(job: Job) -> Iterator[str]:
 
 
 def _specs(job: Job) -> list[ProcessSpec]:
-    if job.alone:
-        return [plan_one(job.settings, job.command, job.environ)]
-    environ = watched(job.environ, "", 0)
-    if job.count == 1 and job.node is None:
-        return [plan_one(job.settings, job.command, environ)]
-    meeting = RendezvousInfo(store_port=1, store_fd=0, master_port=1)
     node = job.node
+    if job.alone:
+        return job.processes(job.environ, None)
+    meeting = RendezvousInfo(store_port=1, store_fd=0, master_port=1) if job.count > 1 else None
     if node is not None:
         from accel_launch.nodes.addresses import address_of, interface_towards
 
@@ -73,7 +70,7 @@ def _specs(job: Job) -> list[ProcessSpec]:
             first=rank * job.count,
             world=node.count * job.count,
         )
-    return plan_many(job.settings, job.command, environ, count=job.count, host=job.host, meeting=meeting)
+    return job.processes(watched(job.environ, "", 0), meeting)
 
 
 def _difference(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:

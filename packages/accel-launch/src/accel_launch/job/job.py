@@ -12,7 +12,7 @@ from accel_state.errors import CannotRun
 
 from accel_launch.cli.launch_command import ResolvedOptions
 from accel_launch.cli.options import LaunchSettings
-from accel_launch.job.plan import HostInfo, ProcessSpec, count_processes, plan_one, script_command
+from accel_launch.job.plan import HostInfo, ProcessSpec, RendezvousInfo, count_processes, plan_many, plan_one
 from accel_launch.job.script_check import script_problem
 from accel_launch.job.visible_devices import visible_devices
 from accel_launch.nodes.node_spec import NodeSpec, find_node
@@ -39,6 +39,12 @@ class Job:
         plain = self.logs is None and self.settings.tee == "3"
         return self.count == 1 and self.node is None and plain and not self.settings.max_restarts
 
+    def processes(self, environ: Mapping[str, str], meeting: RendezvousInfo | None) -> list[ProcessSpec]:
+        """The processes of this machine, started from an environment; one that is alone meets nobody."""
+        if meeting is None:
+            return [plan_one(self.settings, self.command, environ)]
+        return plan_many(self.settings, self.command, environ, count=self.count, host=self.host, meeting=meeting)
+
 
 def this_host(environ: Mapping[str, str]) -> HostInfo:
     """The cores that this process may use, and the accelerators that its children would see."""
@@ -46,18 +52,16 @@ def this_host(environ: Mapping[str, str]) -> HostInfo:
     return HostInfo(cores, len(visible_devices(environ)), "lo0" if sys.platform == "darwin" else "lo")
 
 
-def read_job(options: ResolvedOptions, *, cwd: Path, host: HostInfo, interpreter: str) -> Job:
-    """The job that a command line, an environment and a config file ask for.
+def read_job(options: ResolvedOptions) -> Job:
+    """The job on this machine that a command line, an environment and a config file ask for.
 
     Raises: CannotRun with every problem that was found.
     """
-    settings, environ = options.settings, options.environ
+    settings, environ, host = options.settings, options.environ, this_host(options.environ)
     queue_only = [name for name in ("submit_options", "submit_file") if settings.is_flag(name)]
     needs = "needs --submit SCHEDULER: without it the job would run here"
     problems = [*options.problems, *(f"--{name} {needs}" for name in queue_only)]
-    modes = {"module": settings.module, "no_python": settings.no_python}
-    wrong = script_problem(options.script, **modes, cwd=cwd, environ=environ)
-    problems += [wrong] if wrong is not None else []
+    problems += filter(None, [script_problem(options, Path.cwd())])
     if settings.tee != "3" and settings.log_dir is None:
         problems.append(f"--tee {settings.tee} leaves out what is then nowhere: name a folder for it, --log_dir FOLDER")
     count, node = 1, None
@@ -68,21 +72,14 @@ def read_job(options: ResolvedOptions, *, cwd: Path, host: HostInfo, interpreter
         problems += error.reasons
     if problems:
         raise CannotRun("accel launch", problems)
-    command = script_command(options.script or "", options.arguments, settings=settings, interpreter=interpreter)
-    logs = Path(settings.log_dir).absolute() / _name_of_now() if settings.log_dir is not None else None
+    python = () if settings.no_python else (sys.executable, "-m") if settings.module else (sys.executable,)
+    command = (*python, options.script or "", *options.arguments)
+    now = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.uname().nodename}-{os.getpid()}"
+    logs = Path(settings.log_dir).absolute() / now if settings.log_dir is not None else None
     return Job(settings, command, environ, host, count, node, logs)
 
 
-def _name_of_now() -> str:
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{os.uname().nodename}-{os.getpid()}"
-
-
-def become(job: Job) -> None:
-    """Replaces this process by the one process of a job; returns never."""
-    become_process(plan_one(job.settings, job.command, job.environ))
-
-
-def become_process(spec: ProcessSpec) -> None:
+def become(spec: ProcessSpec) -> None:
     """Replaces this process by another one; returns never.
 
     Raises: CannotRun if it cannot be started.
@@ -96,11 +93,3 @@ def become_process(spec: ProcessSpec) -> None:
         os.execvpe(spec.command[0], spec.command, dict(spec.environ))
     except OSError as error:
         raise CannotRun("accel launch", [f"{spec.command[0]} could not be started: {error}"]) from error
-
-
-def this_job(options: ResolvedOptions) -> Job:
-    """The job for this machine, this interpreter and the working directory.
-
-    Raises: CannotRun with every problem that was found.
-    """
-    return read_job(options, cwd=Path.cwd(), host=this_host(options.environ), interpreter=sys.executable)

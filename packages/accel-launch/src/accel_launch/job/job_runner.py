@@ -15,7 +15,7 @@ from accel_state.errors import CannotRun
 
 from accel_launch.job.affinity import cores_of_processes
 from accel_launch.job.job import Job
-from accel_launch.job.plan import ProcessSpec, RendezvousInfo, place_told, plan_many, plan_one, watched
+from accel_launch.job.plan import ProcessSpec, RendezvousInfo, place_told, watched
 from accel_launch.report.job_result import JobResult
 from accel_launch.supervise.orphan_killer import orphan_killer
 from accel_launch.supervise.output import ERR, OUT, Output
@@ -64,8 +64,9 @@ class JobRun:
         """A result, with what processes have noted of their exchanges, and with ranks as other launchers count."""
         told = place_told(self._job.environ) if self._meeting is None else None
         result = replace(result, size=self.world, progressed=self.progressed)
-        if told is not None and result.first is not None:
-            result = replace(result, size=told[1], first=replace(result.first, rank=told[0]))
+        rank, size = (self._job.environ[name] for name in told) if told is not None else ("", "")
+        if rank.isdecimal() and size.isdecimal() and result.first is not None:
+            result = replace(result, size=int(size), first=replace(result.first, rank=int(rank)))
         if result.well or self._meeting is None:
             return result
         return _with_exchanges(result, self._folder, [spec.rank for spec in self.supervisor.specs])
@@ -108,12 +109,8 @@ def supervised(
 
 
 def _specs(job: Job, environ: Mapping[str, str], meeting: RendezvousInfo | None) -> list[ProcessSpec]:
-    if meeting is None:
-        specs = [plan_one(job.settings, job.command, environ)]
-    else:
-        specs = plan_many(job.settings, job.command, environ, count=job.count, host=job.host, meeting=meeting)
     path = os.pathsep.join([str(STARTUP), *filter(None, [environ.get("PYTHONPATH")])])
-    specs = [replace(spec, environ={**spec.environ, "PYTHONPATH": path}) for spec in specs]
+    specs = job.processes({**environ, "PYTHONPATH": path}, meeting)
     if not job.settings.enable_cpu_affinity:
         return specs
     return [replace(spec, cores=tuple(cores)) for spec, cores in zip(specs, _cores(job), strict=True)]

@@ -24,7 +24,12 @@ LOOPBACK = "127.0.0.1"
 
 # What torchrun, mpirun and srun set in each process they start: a variable, and the number of processes.
 _RANKS = ("RANK", "WORLD_SIZE")
-_STARTED_BY = (_RANKS, ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
+_STARTED_BY = (
+    _RANKS,
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,92 +73,50 @@ class ProcessSpec:
     cores: tuple[int, ...] = ()
 
 
-def started_by_others(environ: Mapping[str, str]) -> str | None:
-    """How this process was told its place among several by another launcher, or None."""
+def place_told(environ: Mapping[str, str]) -> tuple[str, str] | None:
+    """The variables by which another launcher has told this process its rank, and of how many; None if none has."""
     for rank, size in _STARTED_BY:
-        if rank in environ and size in environ:
-            return f"{rank}={environ[rank]}, {size}={environ[size]}"
-    tasks = environ.get("SLURM_STEP_NUM_TASKS", "1")
-    if "SLURM_PROCID" in environ and tasks.isdigit() and int(tasks) > 1:
-        return f"SLURM_PROCID={environ['SLURM_PROCID']}, SLURM_STEP_NUM_TASKS={tasks}"
+        if rank in environ and size in environ and (rank != "SLURM_PROCID" or environ[size] != "1"):
+            return rank, size
     return None
 
 
-def place_told(environ: Mapping[str, str]) -> tuple[int, int] | None:
-    """The rank that another launcher has told this process, and of how many; None where it has told none."""
-    for names in _STARTED_BY:
-        rank, size = (environ.get(name, "") for name in names)
-        if rank.isdecimal() and size.isdecimal():
-            return int(rank), int(size)
-    return None
+def words_of(place: tuple[str, str], environ: Mapping[str, str]) -> str:
+    """The place that another launcher has told this process."""
+    return ", ".join(f"{name}={environ[name]}" for name in place)
 
 
 def count_processes(settings: LaunchSettings, environ: Mapping[str, str], host: HostInfo, *, machines: int = 1) -> int:
-    """How many processes to start on this machine, where so many take part.
+    """How many processes to start on this machine, of so many that take part.
 
     Raises: CannotRun if another launcher has started this one, or if there are not enough accelerators.
     """
-    asked = settings.num_processes
-    place = started_by_others(environ)
-    if place is not None and machines > 1:
-        if "SLURM_PROCID" not in environ or any(rank in environ for rank, _ in _STARTED_BY):
-            raise CannotRun(
-                "launch",
-                [f"{machines} machines were asked for, but another launcher has started this one already ({place})"],
-            )
-    elif place is not None:
+    asked, place = settings.num_processes, place_told(environ)
+    if place is not None and machines > 1 and place[0] != "SLURM_PROCID":
+        started = f"another launcher has started this one already ({words_of(place, environ)})"
+        raise CannotRun("launch", [f"{machines} machines were asked for, but {started}"])
+    if place is not None and machines == 1:
         if asked is not None and asked > 1 and settings.is_flag("num_processes"):
-            raise CannotRun(
-                "launch",
-                [
-                    f"{asked} processes were asked for, but another launcher has started this one already ({place}):"
-                    " choose one of the two; leave out --num_processes, or start accel launch by itself"
-                ],
-            )
+            started = f"another launcher has started this one already ({words_of(place, environ)})"
+            instead = "choose one of the two; leave out --num_processes, or start accel launch by itself"
+            raise CannotRun("launch", [f"{asked} processes were asked for, but {started}: {instead}"])
         return 1
-    asked = asked // machines if asked is not None else None
-    problems = _device_problems(settings, host, asked)
-    if problems:
-        raise CannotRun("launch", problems)
-    if settings.cpu:
-        return asked or 1
-    return asked or _visible(settings, host) or 1
-
-
-def _visible(settings: LaunchSettings, host: HostInfo) -> int:
-    if settings.gpu_ids in (None, "all"):
-        return host.accelerators
-    return len(str(settings.gpu_ids).split(","))
-
-
-def _device_problems(settings: LaunchSettings, host: HostInfo, count: int | None) -> list[str]:
-    chosen = settings.gpu_ids not in (None, "all")
+    here = asked // machines if asked is not None else None
+    chosen = settings.gpu_ids if settings.gpu_ids != "all" else None
     if settings.cpu:
         if chosen and settings.is_flag("cpu") and settings.is_flag("gpu_ids"):
-            return [f"--cpu and --gpu_ids {settings.gpu_ids} contradict each other: give one of the two"]
-        return []
+            raise CannotRun("launch", [f"--cpu and --gpu_ids {chosen} contradict each other: give one of the two"])
+        return here or 1
     if chosen and host.accelerators == 0:
-        return [f"gpu_ids {settings.gpu_ids} was asked for, but no GPU was found; leave it out, or add --cpu"]
-    visible = _visible(settings, host)
-    asked = count or visible
-    if host.accelerators and asked > visible:
-        named = f"gpu_ids {settings.gpu_ids} names {visible}" if chosen else f"{visible} can be seen"
-        return [
-            f"{asked} processes were asked for, each with a GPU of its own, but {named}:"
-            f" ask for {visible} or fewer, or add --cpu"
-        ]
-    return []
-
-
-def script_command(
-    script: str, arguments: Sequence[str], *, settings: LaunchSettings, interpreter: str
-) -> tuple[str, ...]:
-    """The command that runs the script with its arguments untouched."""
-    if settings.no_python:
-        return (script, *arguments)
-    if settings.module:
-        return (interpreter, "-m", script, *arguments)
-    return (interpreter, script, *arguments)
+        raise CannotRun("launch", [f"gpu_ids {chosen} was asked for, but no GPU was found; leave it out, or add --cpu"])
+    visible = len(chosen.split(",")) if chosen else host.accelerators
+    if host.accelerators and here is not None and here > visible:
+        named = f"gpu_ids {chosen} names {visible}" if chosen else f"{visible} can be seen"
+        fewer = f"ask for {visible} or fewer, or add --cpu"
+        raise CannotRun(
+            "launch", [f"{here} processes were asked for, each with a GPU of its own, but {named}: {fewer}"]
+        )
+    return here or visible or 1
 
 
 def plan_one(settings: LaunchSettings, command: Sequence[str], environ: Mapping[str, str]) -> ProcessSpec:
@@ -162,7 +125,7 @@ def plan_one(settings: LaunchSettings, command: Sequence[str], environ: Mapping[
     A store's variables are kept only next to the rank they came with; alone they are left from a job that is over.
     """
     inherited = environ if all(name in environ for name in _RANKS) else _without_store(environ)
-    variables = {**inherited, **_setting_variables(settings)}
+    variables = {**inherited, **setting_variables(settings)}
     if settings.num_cpu_threads_per_process is not None and _threads_win(settings, environ):
         variables["OMP_NUM_THREADS"] = str(settings.num_cpu_threads_per_process)
     return ProcessSpec(tuple(command), variables)
@@ -241,7 +204,8 @@ def _threads_win(settings: LaunchSettings, environ: Mapping[str, str]) -> bool:
     )
 
 
-def _setting_variables(settings: LaunchSettings) -> dict[str, str]:
+def setting_variables(settings: LaunchSettings) -> dict[str, str]:
+    """The variables by which each process learns the settings."""
     variables = {}
     if settings.said("cpu"):
         variables[USE_CPU] = "1" if settings.cpu else "0"

@@ -37,7 +37,7 @@ def run(**values: object) -> int:
 
     Raises: CannotRun with every reason why nothing was started.
     """
-    from accel_launch.job.job import become, this_job
+    from accel_launch.job.job import become, read_job
     from accel_launch.supervise.output import say
 
     options = resolved(click.get_current_context())
@@ -47,11 +47,9 @@ def run(**values: object) -> int:
 
         from accel_launch.job.schedulers import load_scheduler
 
-        known = {"cwd": Path.cwd(), "say": say, "problems": options.problems}
-        scheduler = load_scheduler(settings.submit)
-        scheduler.submit(options.script, options.arguments, settings, options.environ, **known)
+        load_scheduler(settings.submit).submit(options, cwd=Path.cwd(), say=say)
         return 0
-    job = this_job(options)
+    job = read_job(options)
     if settings.explain:
         from accel_launch.config.config_show import setting_lines
         from accel_launch.job.explain import what_was_found
@@ -63,7 +61,7 @@ def run(**values: object) -> int:
         print("\n".join(what_would_start(job)), flush=True)
         return 0
     if job.alone:
-        become(job)
+        become(*job.processes(job.environ, None))
     return run_to_end(job).code
 
 

@@ -21,14 +21,14 @@ def run(**values: object) -> int:
     from accel_state.errors import CannotRun
 
     from accel_launch.cli.commands.launch import run_to_end
-    from accel_launch.job.job import this_job
+    from accel_launch.job.job import read_job
     from accel_launch.supervise.output import say
 
     options = resolved(click.get_current_context())
     if find_spec("accel") is None:
         missing = f"the check is module {CHECK} of package accel, which is not installed for {sys.executable}"
         raise CannotRun("accel test", [f"{missing}; install package accel next to accel-launch"])
-    job = this_job(replace(options, settings=replace(options.settings, module=True), script=CHECK))
+    job = read_job(replace(options, settings=replace(options.settings, module=True), script=CHECK))
     result = run_to_end(job)
     count = job.count * (job.node.count if job.node is not None else 1)
     processes = "1 process" if count == 1 else f"{count} processes"
