@@ -63,7 +63,6 @@ SEAMS = {
     "Device",
     "Transport",
     "Strategy",
-    "Replicated",
     "Precision",
     "ProcessControl",
     "ProgramScheduler",

@@ -295,7 +295,37 @@ def test_two_that_write_all_the_time_do_each_other_no_harm(tmp_path: Path) -> No
     assert os.listdir(tmp_path) == ["last"]
 
 
-@pytest.mark.parametrize("kind", [lambda path: path.symlink_to("/etc/passwd"), os.mkfifo], ids=["link", "pipe"])
+def test_only_a_whole_file_that_is_no_link_itself_is_linked(tmp_path: Path) -> None:
+    save(tmp_path / "old", 1)
+    source = tmp_path / "old" / "words.txt"
+    digest = read_manifest(tmp_path / "old").files["words.txt"]
+    (tmp_path / "link").symlink_to(source)
+    (tmp_path / "short").write_bytes(b"n")
+    stage = StagedCheckpoint(tmp_path / "new")
+    for other in ("link", "short", "nothing", "old"):
+        assert not stage.link("words.txt", tmp_path / other, digest)
+    assert stage.files == {}
+    assert stage.link("words.txt", source, digest)
+    assert (stage.path / "words.txt").samefile(source)
+    stage.abandon()
+
+
+def test_a_manifest_that_could_not_be_read_is_not_committed(tmp_path: Path) -> None:
+    stage = StagedCheckpoint(tmp_path / "last")
+    items: Any = {"count": 3}
+    with pytest.raises(CheckpointError, match="'count' of its items are no mappings"):
+        stage.seal(Manifest({}, stage.files, items))
+    stage.abandon()
+
+
+ODD: dict[str, Callable[[Path], Any]] = {
+    "link": lambda path: path.symlink_to("/etc/passwd"),
+    "pipe": os.mkfifo,
+    "name": lambda path: path.with_name("odd\n").touch(),
+}
+
+
+@pytest.mark.parametrize("kind", ODD.values(), ids=ODD)
 def test_a_hook_that_makes_no_file_is_told(tmp_path: Path, kind: Callable[[Path], Any]) -> None:
     stage = StagedCheckpoint(tmp_path / "last")
     kind(stage.path / "odd")

@@ -16,7 +16,6 @@ from accel.step.accumulation import GradientAccumulation
 from accel.step.training_step import TrainingStep
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, LossScaler, WindowScaler
 from accel_data import DataLoaderShard
-from accel_parallel.strategies._replicated import Replicated
 from accel_parallel.strategies.ddp import Ddp
 from accel_state import AccumulationState
 from accel_state.transports.single import Single
@@ -294,12 +293,12 @@ def parameters_are_in_half_precision() -> Replacement:
 
 
 def clip_norm(mutated: Callable[..., torch.Tensor]) -> Replacement:
-    clip = Replicated.clip_norm
+    clip = Ddp.clip_norm
 
-    def clipped(self: Replicated, parameters: Any, limit: float, *, kind: float = 2.0) -> torch.Tensor:
+    def clipped(self: Ddp, parameters: Any, limit: float, *, kind: float = 2.0) -> torch.Tensor:
         return mutated(lambda *one, **options: clip(self, *one, **options), list(parameters), limit)
 
-    return Replicated, {"clip_norm": clipped}
+    return Ddp, {"clip_norm": clipped}
 
 
 @mistake(FIRST, clip=0.01)

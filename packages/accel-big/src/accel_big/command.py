@@ -1,11 +1,9 @@
 """`accel estimate-memory`: reads the command line, and prints an estimate."""
 
 import sys
-from collections.abc import Iterable
 from importlib.util import find_spec
 
 import click
-from click.shell_completion import CompletionItem
 
 from accel_big.estimate_options import DEFAULT_DTYPES, DEFAULT_OPTIMIZER, DTYPES, STATES
 
@@ -35,17 +33,10 @@ examples:
 exit codes: 0; 2 if there is nothing to count."""
 
 
-class _Words(click.ParamType):  # type: ignore[type-arg] # generic only in newer versions of click
-    """Any word; a shell completes the known words, and the report says what is wrong with others."""
-
-    name = "word"
-
-    def __init__(self, words: Iterable[str]) -> None:
-        self._words = tuple(words)
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The known words that begin with the incomplete word."""
-        return [CompletionItem(word) for word in self._words if word.startswith(incomplete)]
+def _complete(_: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The known words for a shell. Other words are options too: the report says what is wrong with them."""
+    words = DTYPES if parameter.name == "dtypes" else STATES
+    return [word for word in words if word.startswith(incomplete)]
 
 
 class _Command(click.Command):
@@ -79,14 +70,14 @@ class _Command(click.Command):
 @click.argument("models", metavar="MODEL", nargs=-1)
 @click.option(
     "--dtypes",
-    type=_Words(DTYPES),
+    shell_complete=_complete,
     metavar="DTYPE ...",
     multiple=True,
     help=f"{', '.join(DTYPES)}. Default: {' '.join(DEFAULT_DTYPES)}. Integers that the model holds stay as they are.",
 )
 @click.option(
     "--optimizer",
-    type=_Words(STATES),
+    shell_complete=_complete,
     metavar="OPTIMIZER",
     default=DEFAULT_OPTIMIZER,
     help="adam, adamw, adamax, nadam, radam, adadelta: two numbers for each parameter; rmsprop, adagrad, sgd_momentum:"

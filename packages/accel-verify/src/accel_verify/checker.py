@@ -64,8 +64,7 @@ class Checker(StepWatcher):
         recorded = comparison.agreed([read_step(self._folder, rank, self.made + 1) for rank in range(self.ranks)])
         self._due = [recorded]
         if recorded.skipped:
-            plain = self.begin_record(optimizer)
-            comparison.same_window(recorded, plain)
+            comparison.same_window(recorded, self.begin_record(optimizer))
             self.made += 1
             self.skipped.append(self.made)
         return recorded.skipped

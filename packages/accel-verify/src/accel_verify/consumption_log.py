@@ -55,10 +55,9 @@ def verify(path: str | Path) -> list[ServedRange]:
             problem = f"this is no line of a consumption log ({type(error).__name__}: {error})"
         if problem:
             problems.append(f"line {number}: {problem}")
-    if not loaders and not problems:
-        problems.append("it is empty")
-    if problems:
-        raise ConsumptionLogError(f"{path} does not prove that each sample was served once:\n" + "\n".join(problems))
+    if problems or not loaders:
+        lines = "\n".join(problems or ["it is empty"])
+        raise ConsumptionLogError(f"{path} does not prove that each sample was served once:\n{lines}")
     return [epoch for epochs in loaders.values() for epoch in epochs]
 
 

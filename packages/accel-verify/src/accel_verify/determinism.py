@@ -24,9 +24,8 @@ def deterministic() -> Iterator[None]:
         return (norm if running_mean is None else norm_by_statistics)(input, running_mean, *rest, **options)
 
     changed: dict[str, Any] = dict.fromkeys(DROPOUTS, lambda input, *_, **__: input)
-    changed["scaled_dot_product_attention"] = _with_argument(
-        functional.scaled_dot_product_attention, 4, "dropout_p", 0.0
-    )
+    attention = functional.scaled_dot_product_attention
+    changed["scaled_dot_product_attention"] = _with_argument(attention, 4, "dropout_p", 0.0)
     # alone it would fall back to batch normalisation, and with others it would exchange statistics
     whole = nn.modules.batchnorm._BatchNorm.forward
     with patch.multiple(functional, batch_norm=batch_norm, **changed), patch.object(nn.SyncBatchNorm, "forward", whole):

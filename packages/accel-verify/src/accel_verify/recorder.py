@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 from unittest.mock import Mock, patch
@@ -31,8 +32,7 @@ class Recorder(StepWatcher):
         self._folder, self._rank = folder, rank
         (folder / f"rank-{rank}").mkdir(parents=True)
         self._end = RunEnd()
-        self._containers: list[tuple[Accelerator, nn.Module]] = []
-        self._prepared: list[tuple[AcceleratedOptimizer | AcceleratedScheduler, dict[str, Any]]] = []
+        self._round_trips: list[Callable[[], list[str]]] = []
         # the record that is not written yet, and whether the optimizer was called for it
         self._open: list[StepRecord] = []
         self._stepped = False
@@ -41,12 +41,12 @@ class Recorder(StepWatcher):
         """Notes an object that an Accelerator has prepared."""
         self._end.precision, self._end.device = accelerator.mixed_precision, accelerator.device.type
         if isinstance(ready, nn.Module):
-            self._containers.append((accelerator, ready))
+            self._round_trips.append(partial(model_changes, accelerator, ready))
             self.models.append(accelerator.unwrap_model(ready))
         elif isinstance(ready, DataLoader):
             self._end.loaders += 1
         elif isinstance(ready, AcceleratedOptimizer | AcceleratedScheduler):
-            self._prepared.append((ready, copy.deepcopy(ready.state_dict())))
+            self._round_trips.append(partial(state_changes, ready, copy.deepcopy(ready.state_dict())))
         if isinstance(ready, AcceleratedOptimizer):
             self.add_optimizer(ready.optimizer)
             ready.on_step = self.on_step
@@ -78,9 +78,7 @@ class Recorder(StepWatcher):
         self._write()
         self._end.settings = [self.settings(optimizer) for optimizer in self.optimizers]
         if self._rank == 0 and self._end.steps:
-            changes = [model_changes(accelerator, model) for accelerator, model in self._containers]
-            changes += [state_changes(ready, initial) for ready, initial in self._prepared]
-            self._end.changed = [change for some in changes for change in some]
+            self._end.changed = [change for round_trip in self._round_trips for change in round_trip()]
         write_end(self._folder, self._rank, self._end)
 
     def _write(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from inspect import signature
 from itertools import chain
@@ -67,15 +67,14 @@ class ReferenceAccelerator:
         """The object, watched."""
         if any(unprepared is known for known in self._ready):
             return unprepared
-        ready = unprepared
+        is_loader = isinstance(unprepared, DataLoader)
+        ready = self._loader(unprepared, getattr(ending, "value", ending)) if is_loader else unprepared
         if isinstance(unprepared, nn.Module):
             self.checker.models.append(unprepared)
         elif isinstance(unprepared, Optimizer):
             self._guard_optimizer(unprepared)
         elif isinstance(unprepared, LRScheduler):
             self._guard_scheduler(unprepared)
-        elif isinstance(unprepared, DataLoader):
-            ready = self._loader(unprepared, getattr(ending, "value", ending))
         self._ready.append(ready)
         return ready
 
@@ -150,16 +149,14 @@ class ReferenceAccelerator:
         self.checker.add_optimizer(optimizer)
         raw_step, raw_zero_grad = optimizer.step, optimizer.zero_grad
 
-        def step(raw: Optimizer, closure: Callable[[], float] | None = None) -> Any:
+        def step(raw: Optimizer, *closure: Any, **named: Any) -> Any:
             if not self.sync_gradients:
                 return None
             self._spent.add(id(raw))
             skipped = self.checker.skips(raw)
             (self._skipped.add if skipped else self._skipped.discard)(id(raw))
             self.optimizer_step_was_skipped = bool(self._skipped)
-            if skipped:
-                return None
-            return raw_step() if closure is None else raw_step(closure)
+            return None if skipped else raw_step(*closure, **named)
 
         def zero_grad(raw: Optimizer, set_to_none: bool = True) -> None:
             alone = self._whole and len(self._optimizers) == 1
@@ -199,7 +196,7 @@ class ReferenceAccelerator:
             batches = GlobalBatches(loader.batch_sampler, self.num_processes, split=data.split_batches, ending=ending)
         elif self.num_processes > 1:
             raise CannotVerify("a DataLoader with batch_size=None: its items cannot be put together into one batch")
-        return GlobalLoader(loader, batches, self._passes, self.checker.stop_if_done)
+        return GlobalLoader(loader, batches, self._passes, self.checker)
 
 
 @contextmanager

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from inspect import signature
 from itertools import chain, cycle, islice
 from typing import Any, final
 
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
+
+from accel_verify.step_watcher import StepWatcher
 
 
 class CannotVerify(BaseException):
@@ -49,15 +51,11 @@ class GlobalBatches(Sampler[list[int]]):
 class GlobalLoader(DataLoader[Any]):
     """A DataLoader that joins the batches of all ranks into one, and counts how many are left.
 
-    `passes` has the running passes, the current pass last. `on_batch` is called before each batch.
+    `passes` has the running passes, the current pass last. `watcher` may end the script before each batch.
     """
 
     def __init__(
-        self,
-        loader: DataLoader[Any],
-        batches: GlobalBatches | None,
-        passes: list[GlobalLoader],
-        on_batch: Callable[[], None],
+        self, loader: DataLoader[Any], batches: GlobalBatches | None, passes: list[GlobalLoader], watcher: StepWatcher
     ) -> None:
         if isinstance(loader.dataset, IterableDataset):
             raise CannotVerify("a loader of an IterableDataset: only map-style data is served as plain PyTorch would")
@@ -68,7 +66,7 @@ class GlobalLoader(DataLoader[Any]):
         super().__init__(**settings)
         self.left: int | None = None
         self._passes = passes
-        self._on_batch = on_batch
+        self._watcher = watcher
         self._begun = 0
         #: how many batches each pass leaves out at its beginning
         self.skipped = 0
@@ -80,7 +78,7 @@ class GlobalLoader(DataLoader[Any]):
         try:
             for number, batch in enumerate(super().__iter__(), start=1):
                 if number > self.skipped:
-                    self._on_batch()
+                    self._watcher.stop_if_done()
                     self.left = len(self) - number
                     self._passes.sort(key=lambda running: running is self)
                     yield batch

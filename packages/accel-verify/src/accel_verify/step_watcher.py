@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 
 import torch
 from torch import nn
@@ -60,7 +59,7 @@ class StepWatcher(ABC):
         if weight is not None:
             self._weights.append(float(weight))
 
-    def parameters(self, optimizer: Optimizer) -> Mapping[str, nn.Parameter]:
+    def parameters(self, optimizer: Optimizer) -> dict[str, nn.Parameter]:
         """The parameters of the optimizer by their names in the model. Several models are numbered."""
         names: dict[int, str] = {}
         for number, model in enumerate(self.models):
@@ -72,9 +71,8 @@ class StepWatcher(ABC):
 
     def settings(self, optimizer: Optimizer) -> Settings:
         """The learning rate of each group, and the dtypes of each parameter and of its state in the optimizer."""
-        settings: Settings = {}
-        for number, group in enumerate(optimizer.param_groups):
-            settings[f"learning rate of group {number}"] = float(group["lr"])
+        groups = enumerate(optimizer.param_groups)
+        settings: Settings = {f"learning rate of group {number}": float(group["lr"]) for number, group in groups}
         for name, parameter in self.parameters(optimizer).items():
             settings[f"dtype of {name}"] = str(parameter.dtype)
             for key, value in optimizer.state.get(parameter, {}).items():

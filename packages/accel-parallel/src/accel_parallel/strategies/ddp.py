@@ -5,19 +5,21 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
 from typing import Any, ClassVar, final
 
+import torch
 from accel_amp import Precision
 from accel_state import AccumulationState, Run
 from torch import nn
 from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad_norm_
 
 from accel_parallel.comm_hooks import CommHook, CommHookSettings
-from accel_parallel.strategies._replicated import Replicated
+from accel_parallel.strategy import Strategy
 from accel_parallel.uneven import WindowEnd
 
 
 @final
-class Ddp(Replicated):
+class Ddp(Strategy):
     """torch's DistributedDataParallel around the model.
 
     `options` are its own; `comm_hook` and `comm_wrapper` say in which form gradients travel, `comm_state_option` has
@@ -109,6 +111,10 @@ class Ddp(Replicated):
             yield
         finally:
             model.require_backward_grad_sync, model.require_forward_param_sync = before
+
+    def clip_norm(self, parameters: Iterable[torch.Tensor], max_norm: float, *, kind: float = 2.0) -> torch.Tensor:
+        """The norm, by torch's own function: every rank holds every gradient whole."""
+        return clip_grad_norm_(parameters, max_norm, kind)
 
 
 STRATEGY = Ddp

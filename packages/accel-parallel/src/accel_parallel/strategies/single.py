@@ -4,17 +4,19 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar, final
 
+import torch
 from accel_amp import Precision
 from accel_state import AccumulationState, Run
 from torch import nn
+from torch.nn.utils import clip_grad_norm_
 
-from accel_parallel.strategies._replicated import Replicated
+from accel_parallel.strategy import Strategy
 
 _NOTHING = nullcontext()
 
 
 @final
-class SingleProcess(Replicated):
+class SingleProcess(Strategy):
     """One process trains the whole model; nothing is wrapped."""
 
     name: ClassVar[str] = "single"
@@ -44,6 +46,10 @@ class SingleProcess(Replicated):
     def synchronising_backward(self, model: nn.Module) -> AbstractContextManager[None]:
         """Does nothing: no gradient travels."""
         return nullcontext()
+
+    def clip_norm(self, parameters: Iterable[torch.Tensor], max_norm: float, *, kind: float = 2.0) -> torch.Tensor:
+        """The norm, by torch's own function."""
+        return clip_grad_norm_(parameters, max_norm, kind)
 
 
 STRATEGY = SingleProcess
