@@ -54,7 +54,7 @@ def test_while_it_is_written_the_file_has_another_name(tmp_path: Path) -> None:
     seen: list[str] = []
 
     def look(file: BinaryIO) -> None:
-        seen.extend(one.name for one in tmp_path.iterdir())
+        seen.extend(path.name for path in tmp_path.iterdir())
 
     atomic_write({tmp_path / "model.bin": look})
     (name,) = seen
@@ -145,4 +145,4 @@ def test_a_file_that_may_not_grow_so_large_is_an_error_of_the_system(what: str, 
     with pytest.raises(OSError, match=words) as caught, small_files():
         save(3000)
     assert str(file) in str(caught.value)
-    assert [one.read_bytes() for one in tmp_path.iterdir()] == [before]
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [before]

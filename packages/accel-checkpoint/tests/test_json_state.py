@@ -234,7 +234,7 @@ sys.addaudithook(note)
 def places(value: Any) -> list[tuple[Any, Any]]:
     inner = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
     found = [(value, key) for key, _ in inner]
-    return found + [one for _, child in inner if isinstance(child, dict | list) for one in places(child)]
+    return found + [place for _, child in inner if isinstance(child, dict | list) for place in places(child)]
 
 
 def mutated(encoded: Any, dice: random.Random) -> Any:
@@ -288,7 +288,7 @@ NUMBERS = [*(["float32", [2], text] for text in ("AAAAAA", "AAAAAAA=", "AAAAAAAA
 OTHERS = [{"$number": ["S4", "AAAAAA=="]}, {"$array": ["V4", [1], {"$inline": ["uint8", [4], "AAAAAA=="]}]}]
 
 
-@pytest.mark.parametrize("encoded", [*({"$inline": one} for one in NUMBERS), *OTHERS], ids=str)
+@pytest.mark.parametrize("encoded", [*({"$inline": number} for number in NUMBERS), *OTHERS], ids=str)
 def test_what_encode_does_not_write_is_refused(encoded: Any) -> None:
     with pytest.raises(CheckpointError):
         decode(encoded)

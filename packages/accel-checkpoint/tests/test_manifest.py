@@ -183,7 +183,7 @@ def test_every_damage_of_every_file_is_found_and_named(checkpoint: Path, kind: s
     change(checkpoint / name)
     (line,) = verify(checkpoint, manifest).problems
     assert str(checkpoint / name) in line
-    assert verify(checkpoint, manifest, [one for one in FILES if one != name]).problems == []
+    assert verify(checkpoint, manifest, [file for file in FILES if file != name]).problems == []
     assert verify(checkpoint, manifest, [name]).problems == [line]
     assert is_whole(checkpoint) is not shows
 

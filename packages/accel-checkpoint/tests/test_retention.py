@@ -55,7 +55,8 @@ def number_of(target: Path) -> int:
 
 def contents(folder: Path) -> dict[str, bytes | None]:
     return {
-        str(one.relative_to(folder)): one.read_bytes() if one.is_file() else None for one in sorted(folder.rglob("*"))
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
     }
 
 

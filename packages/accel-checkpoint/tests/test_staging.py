@@ -295,7 +295,7 @@ def test_two_that_write_all_the_time_do_each_other_no_harm(tmp_path: Path) -> No
     assert os.listdir(tmp_path) == ["last"]
 
 
-def test_only_a_whole_file_that_is_no_link_itself_is_linked(tmp_path: Path) -> None:
+def test_only_a_whole_file_that_is_no_link_itself_is_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path / "old", 1)
     source = tmp_path / "old" / "words.txt"
     digest = read_manifest(tmp_path / "old").files["words.txt"]
@@ -307,6 +307,8 @@ def test_only_a_whole_file_that_is_no_link_itself_is_linked(tmp_path: Path) -> N
     assert stage.files == {}
     assert stage.link("words.txt", source, digest)
     assert (stage.path / "words.txt").samefile(source)
+    monkeypatch.setattr(os, "link", Failing(0, errno.EPERM).rename)  # as on a file system without links
+    assert not stage.link("again.txt", source, digest)
     stage.abandon()
 
 

@@ -194,7 +194,7 @@ class Net(nn.Module):
 
 
 OPTIMIZERS = sorted(
-    (one for one in vars(torch.optim).values() if isinstance(one, type) and issubclass(one, Optimizer)),
+    (kind for kind in vars(torch.optim).values() if isinstance(kind, type) and issubclass(kind, Optimizer)),
     key=lambda one: one.__name__,
 )
 OPTIMIZERS.remove(Optimizer)
@@ -236,10 +236,10 @@ def test_an_optimizer_goes_on_bit_for_bit(tmp_path: Path, kind: Any) -> None:
     for number, options in enumerate(EXTRA.get(kind.__name__, [{}])):
         torch.manual_seed(0)
         model = Net(sparse=kind.__name__ == "SparseAdam")
-        optimizer = kind([one for one in model.parameters() if one.requires_grad], **options)
+        optimizer = kind([parameter for parameter in model.parameters() if parameter.requires_grad], **options)
         steps(model, optimizer, 3)
         other = copy.deepcopy(model)
-        again = kind([one for one in other.parameters() if one.requires_grad], **options)
+        again = kind([parameter for parameter in other.parameters() if parameter.requires_grad], **options)
         again.load_state_dict(back(optimizer.state_dict(), tmp_path / str(number)))
         steps(model, optimizer, 5)
         steps(other, again, 5)

@@ -68,8 +68,8 @@ class Loopback(Transport):
     def all_reduce(self, x: torch.Tensor, how: Reduction) -> torch.Tensor:
         first, *others = self._alike(f"all_reduce ({how})", x)
         whole = first.clone()
-        for one in others:
-            whole = COMBINED[how](whole, one)
+        for other in others:
+            whole = COMBINED[how](whole, other)
         return whole / self.size if how == "mean" else whole
 
     def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:

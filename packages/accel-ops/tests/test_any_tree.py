@@ -46,7 +46,7 @@ class Trees:
         without: object = None,
     ) -> None:
         self.rng, self.size, self.ragged, self.objects = rng, size, ragged, objects
-        self.dtypes = [one for one in DTYPES if one != without]
+        self.dtypes = [dtype for dtype in DTYPES if dtype != without]
 
     def tree(self, depth: int = 3) -> list[Any]:
         """One tree for each rank."""
@@ -125,17 +125,17 @@ def combined(values: list[Any], tensors: Callable[[list[torch.Tensor]], Any], ob
     if isinstance(first, torch.Tensor):
         return tensors(values)
     if objects and isinstance(first, list | tuple) and not has_tensor(first):
-        alike = all(isinstance(one, list | tuple) for one in values)
+        alike = all(isinstance(value, list | tuple) for value in values)
         if not alike:
             return values
-        items = [item for one in values for item in one]
-        return tuple(items) if all(isinstance(one, tuple) for one in values) else items
+        items = [item for value in values for item in value]
+        return tuple(items) if all(isinstance(value, tuple) for value in values) else items
     if isinstance(first, list | tuple):
         inner = [combined(list(items), tensors, objects) for items in zip(*values, strict=True)]
         return Pair(*inner) if isinstance(first, Pair) else type(first)(inner)
     if hasattr(first, "keys"):
-        return type(first)({key: combined([one[key] for one in values], tensors, objects) for key in first})
-    return None if all(one is None for one in values) else values
+        return type(first)({key: combined([value[key] for value in values], tensors, objects) for key in first})
+    return None if all(value is None for value in values) else values
 
 
 def joined(ranks: list[torch.Tensor]) -> torch.Tensor:
@@ -147,7 +147,7 @@ def reduced(how: Reduction, scale: float) -> Callable[[list[torch.Tensor]], torc
     """Element by element; a mean of whole numbers is a float."""
 
     def whole(ranks: list[torch.Tensor]) -> torch.Tensor:
-        stack = torch.stack([one.detach() for one in ranks])
+        stack = torch.stack([rank.detach() for rank in ranks])
         exact = stack.to(torch.complex128 if stack.is_complex() else torch.float64)
         found = exact.sum(0) if how in ("sum", "mean") else exact.amax(0) if how == "max" else exact.amin(0)
         found = found.to(stack.dtype)

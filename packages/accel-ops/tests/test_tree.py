@@ -199,7 +199,7 @@ def test_structures_are_joined_leaf_by_leaf() -> None:
     assert (type(joined), type(joined.y)) == (Pair, UserDict)
     assert listify(joined.x) == [[0, 1, 2]]
     assert joined.y["k"].tolist() == [[0, 0], [1, 1], [2, 2]]
-    assert concatenate([one.y for one in parts], dim=1)["k"].tolist() == [[0, 0, 1, 1, 2, 2]]
+    assert concatenate([part.y for part in parts], dim=1)["k"].tolist() == [[0, 0, 1, 1, 2, 2]]
 
 
 def test_a_single_structure_is_returned_as_it_is() -> None:
