@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from accel import PartialState, find_executable_batch_size
-from accel_state import PeerFailed
+from accel_state import CollectiveMismatch
 from accel_testing import MakePool, Mlp, RankFailure
 
 OUT_OF_MEMORY: dict[str, Callable[[], Exception]] = {
@@ -190,27 +190,49 @@ def test_all_processes_are_told_that_no_size_is_left(world: MakePool) -> None:
     assert "(rank 1 with 1: MemoryError: rank 1 is full)" in first
 
 
-def one_fails(others: str) -> int:
+def one_fails_while_the_other_waits() -> str:
     state = PartialState(cpu=True)
 
     @find_executable_batch_size(starting_batch_size=2)
-    def fit(batch_size: int) -> int:
+    def fit(batch_size: int) -> None:
         if state.process_index == 1:
             raise OSError("no such file")
-        if others == "short":
-            raise MemoryError
-        return batch_size
+        torch.distributed.all_reduce(torch.ones(1))  # as the backward of a model does
+        raise OSError("the other has come")
 
-    return fit()
+    try:
+        fit()
+    except OSError as error:
+        if state.process_index == 1:  # lets the other go on, which it could not if it were waited for
+            torch.distributed.all_reduce(torch.ones(1))
+        return str(error)
+    return "no error"
 
 
-@pytest.mark.parametrize("others", ["well", "short"])
-def test_a_failure_of_one_process_is_one_of_all(world: MakePool, others: str) -> None:
+def test_an_error_of_another_kind_is_raised_without_waiting_for_anybody(world: MakePool) -> None:
+    assert world(2).run(one_fails_while_the_other_waits) == ["the other has come", "no such file"]
+
+
+def one_fails() -> str:
+    state = PartialState(cpu=True)
+
+    @find_executable_batch_size(starting_batch_size=2)
+    def fit(batch_size: int) -> None:
+        if state.process_index == 1:
+            raise OSError("no such file")
+
+    try:
+        fit()
+    except OSError:
+        state.wait_for_everyone()  # the script goes on
+    return "no error"
+
+
+def test_who_is_well_learns_that_another_has_gone_on_after_an_error(world: MakePool) -> None:
     with pytest.raises(RankFailure) as caught:
-        world(2).run(one_fails, others)
-    assert type(caught.value.errors[1]) is OSError
-    assert type(caught.value.errors[0]) is PeerFailed
-    assert "rank 1: OSError: no such file" in str(caught.value.errors[0])
+        world(2).run(one_fails)
+    assert {type(error) for error in caught.value.errors.values()} == {CollectiveMismatch}
+    assert "find_executable_batch_size" in str(caught.value.errors[0])
 
 
 def no_run() -> int:

@@ -7,10 +7,10 @@ import gc
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 import torch
-from accel_state import PeerFailed, current, is_initialized
+from accel_state import current, is_initialized
 from accel_state.devices import choose
 
 P = ParamSpec("P")
@@ -29,12 +29,11 @@ OUT_OF_MEMORY = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Report:
-    """How one process's try went."""
+class _Trial:
+    """How the try of one process ended: well, or out of memory in the words of `shortage`."""
 
     batch_size: int
-    how: Literal["well", "out of memory", "failed"]
-    error: str = ""
+    shortage: str | None = None
 
 
 @overload
@@ -50,10 +49,10 @@ def find_executable_batch_size(function: Callable[..., Any] | None = None, start
 
     Every call starts anew, and every try has to make anew what depends on the size. When one process is out of memory,
     all try again with the same smaller size. They learn of it at the end of a try: one that leaves the function between
-    two exchanges, where others wait for it, is waited for until the process group's timeout.
+    two exchanges, where others wait for it, is waited for until the process group's timeout. An error of another kind
+    is raised at once; the others fail when the process that raised it ends, or exchanges something else.
 
-    Raises: RuntimeError when no size above 0 is left; TypeError when the caller passes a batch size of his own;
-        PeerFailed when the function fails otherwise on another process.
+    Raises: RuntimeError when no size above 0 is left; TypeError when the caller passes a batch size of his own.
     Collective: where the function exchanges data or a run is open, every process must call.
     """
     if function is None:
@@ -66,15 +65,14 @@ def find_executable_batch_size(function: Callable[..., Any] | None = None, start
         batch_size, last = starting_batch_size, "it was the size to start from"
         while batch_size > 0:
             _free_memory()
-            result, mine = _try(tried, batch_size, args, kwargs)
-            everyone = _exchange(mine)
-            short = {rank: one for rank, one in enumerate(everyone) if one.how == "out of memory"}
-            _refuse_failed(everyone)
+            result, shortage = _try(tried, batch_size, args, kwargs)
+            trials = _exchange(_Trial(batch_size, shortage))
+            short = {rank: trial for rank, trial in enumerate(trials) if trial.shortage is not None}
             if not short:
                 return result
             del result
-            batch_size = int(min(one.batch_size for one in everyone) * SHRINK)
-            last = "; ".join(f"rank {rank} with {one.batch_size}: {one.error}" for rank, one in short.items())
+            batch_size = int(min(trial.batch_size for trial in trials) * SHRINK)
+            last = "; ".join(f"rank {rank} with {trial.batch_size}: {trial.shortage}" for rank, trial in short.items())
         raise RuntimeError(
             f"No executable batch size found, reached zero: `{_name(tried)}` began with {starting_batch_size}, and was"
             f" out of memory down to the last size ({last}). Make the model or its inputs smaller"
@@ -85,17 +83,15 @@ def find_executable_batch_size(function: Callable[..., Any] | None = None, start
 
 def _try(
     function: Callable[..., Any], batch_size: int, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, _Report]:
-    """Collective: an error that is not about memory is told to the others before it is raised."""
+) -> tuple[Any, str | None]:
+    """What the function returns, or in which words it is out of memory."""
     try:
-        return function(batch_size, *args, **kwargs), _Report(batch_size, "well")
+        return function(batch_size, *args, **kwargs), None
     except BaseException as error:
-        # only words leave this block: the error holds the frames, and they the tensors that have to go
-        words = f"{type(error).__name__}: {error}"
         if not _is_out_of_memory(error):
-            _exchange(_Report(batch_size, "failed", words))
-            raise
-        return None, _Report(batch_size, "out of memory", words.splitlines()[0])
+            raise  # at once: others may wait for this process in an exchange of the function
+        # only words leave this block: the error holds the frames, and they the tensors that have to go
+        return None, f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
@@ -104,15 +100,11 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)
 
 
-def _exchange(report: _Report) -> list[_Report]:
+def _exchange(trial: _Trial) -> list[_Trial]:
     """Collective: every process of an open run must call."""
-    return current().transport.all_gather_objects(report) if is_initialized() else [report]
-
-
-def _refuse_failed(everyone: list[_Report]) -> None:
-    failed = [f"rank {rank}: {one.error}" for rank, one in enumerate(everyone) if one.how == "failed"]
-    if failed:
-        raise PeerFailed("the function failed on another process, so it is not tried again: " + "; ".join(failed))
+    if not is_initialized():
+        return [trial]
+    return current().transport.all_gather_objects(trial, "find_executable_batch_size")
 
 
 def _free_memory() -> None:
