@@ -14,6 +14,7 @@ import pytest
 import restart
 from accel import Accelerator
 from accel.utils import ProjectConfiguration
+from accel_state.environ import FLIGHT_RECORDER
 from accel_testing import Cases, MakePool, RankFailure
 from jobs import ACCEL, SOON_S, Ended, Job, marked, start
 from restart import Plan
@@ -168,8 +169,10 @@ def test_a_signal_that_is_not_noted_ends_the_job_as_before(tmp_path: Path) -> No
     assert not (tmp_path / "stopped-0").exists()
 
 
-def told_in_a_group(folder: str, signals: tuple[str, ...], epochs: int) -> str:
-    """What becomes of a process that is told to stop by SIGTERM, with its loader workers where signals are named."""
+def told_in_a_group(folder: str, signals: tuple[str, ...], watched: bool, epochs: int) -> str:
+    """What becomes of a process that is told to stop by SIGTERM, with its loader workers if they are shielded."""
+    if watched:  # as the launcher says
+        os.environ[FLIGHT_RECORDER] = folder
     assert os.getpgid(0) == os.getpid(), "its group is that of the test"
     plan = Plan(folder, every=1000, epochs=epochs, asks=True, signals=signals)
     write_text, told = Path.write_text, False
@@ -179,7 +182,7 @@ def told_in_a_group(folder: str, signals: tuple[str, ...], epochs: int) -> str:
         if path.name == "at-0" and int(text) == 3 and not told:
             told = True
             # by somebody else: a worker that its own process tells to end does so quietly
-            told_ones = -os.getpid() if signals else os.getpid()
+            told_ones = -os.getpid() if signals or watched else os.getpid()
             subprocess.run(["sh", "-c", f"trap '' TERM; kill -TERM {told_ones}"], check=True)
             time.sleep(0.5)
         return write_text(path, text)
@@ -191,12 +194,12 @@ def told_in_a_group(folder: str, signals: tuple[str, ...], epochs: int) -> str:
         return f"exit code {left.code}"
 
 
-@pytest.mark.parametrize("signals", [("SIGTERM",), ()])
+@pytest.mark.parametrize(("signals", "watched"), [(("SIGTERM",), False), ((), False), ((), True)])
 def test_loader_workers_outlive_a_signal_to_the_whole_group(
-    signals: tuple[str, ...], world: MakePool, tmp_path: Path
+    signals: tuple[str, ...], watched: bool, world: MakePool, tmp_path: Path
 ) -> None:
-    """T9: shielded where the signals are named; those that `stop_requested` begins to note are the process's own."""
-    assert world(1, join=False).run(told_in_a_group, str(tmp_path), signals, 2) == [f"exit code {STOPPED}"]
+    """T9: shielded if signals are named, and in a job of the launcher, whenever `stop_requested` is called first."""
+    assert world(1, join=False).run(told_in_a_group, str(tmp_path), signals, watched, 2) == [f"exit code {STOPPED}"]
     assert (tmp_path / "stopped-0").read_text() == "3"
     (found,) = world(1, join=False).run(restart.train, Plan(str(tmp_path)))
     (tmp_path / "whole").mkdir()

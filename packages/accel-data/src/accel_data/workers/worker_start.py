@@ -8,6 +8,7 @@ from functools import partial
 
 import torch
 from accel_ops.rng import seed_everything
+from accel_state.environ import FLIGHT_RECORDER, process_environ
 
 Start = Callable[[int], None]
 
@@ -18,11 +19,17 @@ def seeded(rank: int, then: Start | None) -> Start:
 
 
 def shielded(then: Start | None) -> Start | None:
-    """A `worker_init_fn` for workers that outlive the signals that this process notes; `then`, if it notes none."""
+    """A `worker_init_fn` for workers that outlive the signals that this process notes; `then`, if it notes none.
+
+    In a job of the launcher, which ends all that is left of it, workers outlive what schedulers send in any case: the
+    script may begin to note it after they have started.
+    """
+    watched = bool(process_environ().get(FLIGHT_RECORDER))
     noted = [
         int(number)
         for number in signal.valid_signals()
         if getattr(signal.getsignal(number), "shields_workers", False)  # as accel's handler has it
+        or (watched and number in (signal.SIGTERM, signal.SIGUSR1))
     ]
     return partial(_shield, noted, then) if noted else then
 
