@@ -13,20 +13,16 @@ from torch.optim import AdamW
 from torch.utils.data import DataLoader, TensorDataset
 
 
-class CountingRecorder:
-    """Stands in for the flight recorder of a transport, to which each exchange and each wait is told."""
+def counted(transport: Any) -> tuple[list[str], list[str]]:
+    """What the transport notes of its exchanges from now on, and of its waits for the work of another process."""
+    begin, exchanges, waits = transport.recorder.begin, list[str](), list[str]()
 
-    def __init__(self, recorder: Any) -> None:
-        self.recorder = recorder
-        self.exchanges: list[str] = []
-        self.waits: list[str] = []
+    def count(what: str, data: str = "", *, patient: bool = False) -> Any:
+        (waits if patient else exchanges).append(what)
+        return begin(what, data, patient=patient)
 
-    def begin(self, what: str, data: str = "", *, patient: bool = False) -> Any:
-        (self.waits if patient else self.exchanges).append(what)
-        return self.recorder.begin(what, data, patient=patient)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.recorder, name)
+    transport.recorder.begin = count
+    return exchanges, waits
 
 
 def rounds(folder: str, asynchronous: bool, each_machine: bool, hooks: bool) -> tuple[list[str], list[str]]:
@@ -37,10 +33,9 @@ def rounds(folder: str, asynchronous: bool, each_machine: bool, hooks: bool) -> 
     if hooks:
         accelerator.register_save_state_pre_hook(lambda models, weights, folder: None)
     accelerator.save_state()
-    transport: Any = accelerator.run.transport
-    counting = transport.recorder = CountingRecorder(transport.recorder)
+    exchanges, waits = counted(accelerator.run.transport)
     accelerator.save_state(asynchronous=asynchronous)
-    told = list(counting.exchanges), list(counting.waits)
+    told = list(exchanges), list(waits)
     accelerator.end_training()
     return told
 
