@@ -70,8 +70,8 @@ def test_the_digits_learn_on_two_machines_as_on_one(machines: Machines, tmp_path
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["ranks told", "ranks not told"])
-def test_machines_meet_by_the_rendezvous_of_torch(told: bool, machines: Machines) -> None:
-    """Where no machine is told its rank, torch gives ranks as machines come."""
+def test_machines_meet_with_ranks_and_without(told: bool, machines: Machines) -> None:
+    """If no machine is told its rank, they have ranks as they come."""
     (machines.folder / "meets.py").write_text(MEETS)
     words = [word for word in machines.place(0) if told or word not in ("--machine_rank", 0)]
     jobs = [

@@ -1,4 +1,4 @@
-"""Jobs of two machines by torch's rendezvous: what the agents say at their end, and what they import."""
+"""Jobs of two machines that may be replaced: what the agents say at their end, and what they import."""
 
 import signal
 from collections.abc import Iterator
@@ -66,8 +66,31 @@ def test_machines_that_have_never_met_are_told_who_has_to_serve(machines: Machin
     # the last of two equal flags counts
     done = machines.start(1, *machines.place(1), "--join_timeout", 5, "-n", 2, *BY_TORCH, "script.py").end()
     assert done.code == 2
-    assert "the machines cannot meet at 10.77.0.1:29500, which machine 0 has to serve" in done.err
+    assert "machine 0 does not answer at 10.77.0.1:29500 (Connection refused; tried for 5 s)" in done.err
     assert "frame #" not in done.err
+
+
+def test_a_machine_that_does_not_come_is_told_by_its_number(machines: Machines) -> None:
+    """On all that have come, which the first one counts."""
+    (machines.folder / "script.py").write_text("")
+    words = ("--num_machines", 3, "--join_timeout", 8, "-n", 3, *BY_TORCH, "script.py")
+    for done in ends([machines.start(at, *machines.place(at), *words) for at in (0, 1)]):
+        assert done.code == 2, done.err
+        assert "machine 2 of 3 did not come within 8 s; here: machine 0 (node1), 1 (node2 " in done.err, done.err
+        assert "Traceback" not in done.err
+
+
+def test_a_job_goes_on_with_a_lost_machine_that_is_started_again(machines: Machines) -> None:
+    waits = 'attempt = os.environ["ACCEL_ATTEMPT"]\nif attempt == "0": time.sleep(600)\nprint("rank", rank, attempt)\n'
+    (machines.folder / "script.py").write_text(HERE + waits)
+    words = ("-n", 2, "--max_restarts", 1, *BY_TORCH, "script.py")
+    zero, one = machines.start_both(*words)
+    machines.wait_for(lambda: all((machines.folder / f"here-{rank}").exists() for rank in (0, 1)))
+    one.process.kill()
+    one.process.wait()
+    again = machines.start(1, *machines.place(1), *words)
+    for rank, done in enumerate(ends([zero, again])):
+        assert (done.code, done.out) == (0, f"rank {rank} 1\n"), done.err
 
 
 @pytest.mark.parametrize("module", [False, True], ids=["a script", "a module"])

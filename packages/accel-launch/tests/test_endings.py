@@ -196,11 +196,11 @@ def test_as_process_1_of_a_container_only_what_is_of_the_job_is_ended(silent_env
     """Others are its children too: what `docker exec` has started, for one."""
     code = (
         "import os, subprocess, time\nfrom pathlib import Path\n"
-        "from accel_launch.supervise.process_tree import end_orphans\n"
+        "from accel_launch.supervise.process_tree import end_job\n"
         "began, quiet = time.time(), {'stdout': -3, 'stderr': -3}\n"
         "other = subprocess.Popen(['sleep', '60'], **quiet)\n"
         "own = subprocess.Popen(['sleep', '60'], env={**os.environ, 'ACCEL_JOBS': '/outer:/job'}, **quiet)\n"
-        "time.sleep(0.3)\nend_orphans(began, Path('/job'))\n"
+        "time.sleep(0.3)\nend_job(Path('/job'), began)\n"
         "print(os.getpid(), os.path.exists(f'/proc/{own.pid}'), other.poll())"
     )
     command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", code]

@@ -121,9 +121,28 @@ def test_one_that_is_ended_and_then_fails_in_its_own_way_is_not_blamed(accel: Ru
     assert end.count("ValueError: the real cause") == 2
 
 
-def test_a_traceback_that_is_the_last_thing_printed_is_not_printed_again(accel: Run, tmp_path: Path) -> None:
-    done = launched(accel, tmp_path, ONE + "raise ValueError('no')")
+def test_t13_the_traceback_of_the_root_cause_is_the_last_thing_on_the_screen(accel: Run, tmp_path: Path) -> None:
+    """From its file, with what it was and what may help below; whatever others have printed since."""
+    noise = "import os, signal, sys, time\nif os.environ['RANK'] == '0':\n"
+    noise += "    signal.signal(signal.SIGTERM, lambda *a: (print('much to say', file=sys.stderr), sys.exit(4)))\n"
+    noise += "    open('ready', 'w').close()\n    time.sleep(60)\nwhile not os.path.exists('ready'): time.sleep(0.01)\n"
+    done = launched(accel, tmp_path, noise + "raise ValueError('no')")
+    last = done.stderr[done.stderr.rindex("Traceback (most recent call last):") :]
+    assert "much to say" not in last
+    traceback, block = last.split("\n\n")
+    assert traceback.endswith("    raise ValueError('no')\nValueError: no")
+    assert re.fullmatch(
+        r"accel: rank 1 of 2 \(pid \d+\) failed with exit code 1\n  ValueError: no\n  at \S*seeded.py:7 in <module>: "
+        r"raise ValueError\('no'\)\n  its own message is above\n  command: .*\n  ended because of it: rank 0\n",
+        block,
+    )
+
+
+def test_t13_the_traceback_of_one_process_is_not_printed_twice(accel: Run, tmp_path: Path) -> None:
+    (tmp_path / "fails.py").write_text("raise ValueError('no')")
+    done = accel("launch", "-n", "1", "--cpu", "--log_dir", "logs", "fails.py")
     assert done.stderr.count("Traceback") == 1
+    assert "accel: rank 0 of 1 " in done.stderr
 
 
 def test_an_exception_that_was_caught_is_not_why_a_process_was_killed(accel: Run, tmp_path: Path) -> None:
@@ -162,6 +181,35 @@ def test_a_killed_one_is_found_by_its_last_exchange(accel: Run, tmp_path: Path) 
     assert found is not None, block
     assert found[2].endswith("seeded.py:4")
     assert int(found[4]) < 60
+
+
+IN_EXCHANGE = """\
+import signal, time
+from accel import Accelerator
+accelerator = Accelerator(cpu=True)
+def stop(*received):
+    raise ValueError("no more")
+signal.signal(signal.SIGALRM, stop)
+accelerator.wait_for_everyone()
+if accelerator.process_index == 0:
+    time.sleep(60)
+"""
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    ("script", "exchange"),
+    [
+        ("signal.alarm(1)\naccelerator.wait_for_everyone()", "\n  it was in wait_for_everyone at .*seeded.py:11\n"),
+        ("raise ValueError('no more')", None),
+    ],
+)
+def test_the_exchange_in_which_a_process_fails_is_told(
+    accel: Run, tmp_path: Path, script: str, exchange: str | None
+) -> None:
+    block = last_block(launched(accel, tmp_path, IN_EXCHANGE + script).stderr)
+    assert "\n  ValueError: no more\n" in block
+    assert re.search(exchange, block) if exchange is not None else "it was in" not in block, block
 
 
 @needs_torch

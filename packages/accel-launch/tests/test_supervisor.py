@@ -12,7 +12,7 @@ import pytest
 from accel_launch.job.plan import ProcessSpec
 from accel_launch.report.failure_report import explain
 from accel_launch.report.job_result import JobResult, ProcessExit
-from accel_launch.supervise.signals import HandledSignals, PythonSignals, SignalSource, command_line_signals
+from accel_launch.supervise.signals import PythonSignals, SignalSource, command_line_signals
 from accel_launch.supervise.supervisor import Supervisor
 from accel_state.errors import CannotRun
 
@@ -200,7 +200,7 @@ def python(code: str, rank: int = 0) -> ProcessSpec:
     return ProcessSpec((sys.executable, "-c", code), os.environ, rank=rank)
 
 
-@pytest.fixture(params=[command_line_signals, HandledSignals, PythonSignals])
+@pytest.fixture(params=[command_line_signals, PythonSignals])
 def source(request: pytest.FixtureRequest) -> SignalSource:
     made: SignalSource = request.param()
     return made
@@ -212,7 +212,7 @@ def test_every_source_sees_children_end(source: SignalSource) -> None:
 
 def test_every_source_sees_failures(source: SignalSource) -> None:
     specs = [python("import time; time.sleep(60)"), python("raise SystemExit(5)", 1)]
-    result = Supervisor(specs, source, tied=True).run()
+    result = Supervisor(specs, source, bound=True).run()
     assert (result.code, result.stopped) == (5, (0,))
 
 
@@ -222,12 +222,6 @@ def test_signal_handlers_are_put_back(source: SignalSource) -> None:
     Supervisor([python("pass")], source).run()
     assert before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
     assert mask == signal.pthread_sigmask(signal.SIG_BLOCK, [])
-
-
-def test_handlers_pass_signals_on_where_they_cannot_be_fetched(tmp_path: Path) -> None:
-    act = f"import os, signal, time; os.kill({os.getpid()}, signal.SIGTERM); time.sleep(60)"
-    result = Supervisor([python(act)], HandledSignals()).run()
-    assert (result.outside, result.code) == (signal.SIGTERM, 143)
 
 
 def test_a_process_that_cannot_start_ends_those_that_have(tmp_path: Path) -> None:

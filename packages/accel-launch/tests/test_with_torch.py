@@ -45,7 +45,7 @@ def test_the_store_of_rank_0_listens_on_the_inherited_socket(accel: Run, tmp_pat
     assert done.returncode == 0, done.stderr
 
 
-def test_two_launchers_of_one_machine_meet_by_the_rendezvous_of_torch(start: Start, tmp_path: Path) -> None:
+def test_two_launchers_of_one_machine_that_are_told_no_rank_meet(start: Start, tmp_path: Path) -> None:
     """Neither is told its rank, and the place is of both: the one that comes later serves nobody."""
     (tmp_path / "meets.py").write_text(
         "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\none = torch.ones(1)\n"

@@ -83,9 +83,10 @@ class FailureFile:
         self._told = self._told or thread is None
         try:
             found = describe(error)
-            content = json.dumps({**found, "rank": self._rank, "pid": self._pid, "thread": thread})
             if self._path is not None:
-                _replace(self._path, content)
+                exchange = _exchange(self._path.with_name(self._rank), error)
+                notes = {**found, "exchange": exchange, "rank": self._rank, "pid": self._pid, "thread": thread}
+                _replace(self._path, json.dumps(notes))
             if self._error_file is not None and thread is None and not self._error_file.exists():
                 extra = {"py_callstack": found["traceback"], "timestamp": str(int(time.time()))}
                 _replace(self._error_file, json.dumps({"message": {"message": found["what"], "extraInfo": extra}}))
@@ -118,6 +119,16 @@ def describe(error: BaseException) -> dict[str, Any]:
         site = _site(own[-1][0], int(own[-1][1]), own[-1][2], own[-1][3]) if own else site
     lost = type(inner).__name__ in _PEER_TYPES and re.search(_PEER_WORDS, what) is not None
     return {"what": what, "site": site, "traceback": text.rstrip(), "lost_peer": lost}
+
+
+def _exchange(records: Path, error: BaseException) -> str:
+    """The exchange in which this process is, or out of which the exception came; nothing if it was in none."""
+    # not imported here, for the reason that `_is_users` has: without the module there was no exchange
+    module = sys.modules.get("accel_state.flight_recorder")
+    newest = next(iter(module.read(records)[-1:]), None) if module is not None else None
+    modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    within = any(module.startswith("accel_state.transports") for module in modules)
+    return str(newest) if newest is not None and (newest.ended is None or within) else ""
 
 
 def _site(file: str, line: int, function: str, source: str | None) -> str:

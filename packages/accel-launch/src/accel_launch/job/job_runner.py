@@ -19,7 +19,7 @@ from accel_launch.job.plan import ProcessSpec, RendezvousInfo, place_told, watch
 from accel_launch.report.job_result import JobResult
 from accel_launch.supervise.orphan_killer import orphan_killer
 from accel_launch.supervise.output import ERR, OUT, Output
-from accel_launch.supervise.process_tree import adopt_orphans, end_orphans
+from accel_launch.supervise.process_tree import adopt_orphans, end_job
 from accel_launch.supervise.signals import SignalSource, has_terminal
 from accel_launch.supervise.supervisor import Supervisor
 
@@ -27,10 +27,10 @@ from accel_launch.supervise.supervisor import Supervisor
 STARTUP = Path(__file__).parents[1] / "report" / "startup"
 
 
-def run_job(job: Job, source: SignalSource, *, tied: bool = True, attempt: int = 0) -> JobResult:
+def run_job(job: Job, source: SignalSource, *, bound: bool = True, attempt: int = 0) -> JobResult:
     """Runs a job of this machine under supervision, from its first process to the end of its last.
 
-    `tied` processes die with this one; after a failure nothing is left that they have started.
+    `bound` processes die with this one; after a failure nothing is left that they have started.
 
     Raises: CannotRun if a process cannot be started.
     """
@@ -39,7 +39,7 @@ def run_job(job: Job, source: SignalSource, *, tied: bool = True, attempt: int =
     with ExitStack() as stack:
         ports = stack.enter_context(PortReservation()) if job.count > 1 else None
         meeting = ports.meeting if ports is not None else None
-        with supervised(job, source, meeting, tied=tied, attempt=attempt) as run:
+        with supervised(job, source, meeting, bound=bound, attempt=attempt) as run:
             result = run.supervisor.run(ports.handed_over if ports is not None else None)
             return run.with_notes(result)
 
@@ -74,7 +74,7 @@ class JobRun:
 
 @contextmanager
 def supervised(
-    job: Job, source: SignalSource, meeting: RendezvousInfo | None, *, tied: bool = True, attempt: int = 0
+    job: Job, source: SignalSource, meeting: RendezvousInfo | None, *, bound: bool = True, attempt: int = 0
 ) -> Iterator[JobRun]:
     """The processes of a job on this machine, to be started; those of one that is alone meet nobody.
 
@@ -83,7 +83,7 @@ def supervised(
     began = time.time()
     with TemporaryDirectory(prefix="accel-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
         folder = Path(name)
-        if tied:
+        if bound:
             adopt_orphans()
             stack.enter_context(orphan_killer(folder))
         logs = _log_folder(job, attempt)
@@ -95,8 +95,8 @@ def supervised(
             folder=folder,
             grace_s=job.settings.grace_period,
             output=output,
-            tied=tied,
-            apart=tied and not has_terminal(),
+            bound=bound,
+            own_groups=bound and not has_terminal(),
         )
         well = False
         try:
@@ -104,8 +104,8 @@ def supervised(
             well = supervisor.well
         finally:
             stack.close()
-            if tied and not well:
-                end_orphans(began, folder)
+            if bound and not well:
+                end_job(folder, since=began)
 
 
 def _specs(job: Job, environ: Mapping[str, str], meeting: RendezvousInfo | None) -> list[ProcessSpec]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -39,14 +40,14 @@ class StoreLost(Exception):
 class Peers:
     """The other machines of a round, as one of them sees them; each look costs one request to the store."""
 
-    def __init__(self, store: Any, machine: int, size: int, host: str) -> None:
-        self._store, self.machine, self._size, self._host = store, machine, size, host
-        #: all that have failed, this machine among them
+    def __init__(self, store: Any, machine: int, size: int) -> None:
+        self._store, self.machine, self.size = store, machine, size
+        self.host = socket.gethostname()
+        #: all that have failed, this machine among them, in an order that is the same on all
         self.failures: list[NodeFailure] = []
-        self._beats = dict.fromkeys(range(size), 0)
-        self._heard_s = dict.fromkeys(range(size), time.monotonic())
+        self._beats: dict[int, tuple[int, float]] = {}
         self._beat_s = self._look_s = 0.0
-        self._ask("set", f"host {machine}", host)
+        self._ask("set", f"host {machine}", self.host)
 
     def host_of(self, machine: int) -> str:
         """The name of a machine."""
@@ -60,10 +61,9 @@ class Peers:
         """What a machine has published, once it has."""
         return json.loads(self._ask("get", key))
 
-    def announce(self, failure: NodeFailure) -> None:
-        """Tells all machines of a failure."""
-        number = self._ask("add", "failures", 1)
-        self._ask("set", f"failure {number}", json.dumps(asdict(failure)))
+    def announce(self, words: str, code: int, **more: Any) -> None:
+        """Tells all machines of a failure of this one; `more` is for `NodeFailure`."""
+        self._announce(NodeFailure(self.machine, self.host, words, code, **more))
 
     def count(self, what: str, more: int = 0) -> int:
         """How many machines have said something, this one with `more`."""
@@ -82,33 +82,41 @@ class Peers:
             self._beat_s = now
             self._ask("add", f"beats {self.machine}", 1)
             if self.machine == 0:
-                self._find_silent(now)
-        new = range(len(self.failures) + 1, self.count("failures") + 1)
-        found = [NodeFailure(**self.read(f"failure {number}")) for number in new]
-        self.failures += found
-        return found
+                self._announce_silent(now)
+        numbers = range(len(self.failures) + 1, self.count("failures") + 1)
+        new = [NodeFailure(**self.read(f"failure {number}")) for number in numbers]
+        self.failures += new
+        return new
+
+    def lost_store(self, host: str, why: StoreLost) -> NodeFailure:
+        """Notes, as no store can tell it, that the first machine is gone, which has that host."""
+        self.failures.append(NodeFailure(0, host, f"  the machine is gone: {why}", 1, lost=True))
+        return self.failures[-1]
 
     def leave(self) -> None:
         """Says that this machine has heard all; the first, which serves the store, waits for the others to say so."""
         until = time.monotonic() + LEAVING_S
         try:
             left = self.count("left", 1)
-            while self.machine == 0 and left < self._size and time.monotonic() < until:
+            while self.machine == 0 and left < self.size and time.monotonic() < until:
                 time.sleep(LOOK_S / 4)
                 left = self.count("left")
         except StoreLost:
             pass
 
-    def _find_silent(self, now: float) -> None:
+    def _announce_silent(self, now: float) -> None:
         """Announces the machines that have given no sign of life for long."""
-        for machine in [*self._beats][1:]:
-            beats = self._ask("add", f"beats {machine}", 0)
-            if beats != self._beats[machine]:
-                self._beats[machine], self._heard_s[machine] = beats, now
-            elif now - self._heard_s[machine] > SILENCE_S:
+        known = {failure.machine for failure in self.failures if failure.lost}
+        for machine in set(range(1, self.size)) - known:
+            beats = self.count(f"beats {machine}")
+            before, heard_s = self._beats.get(machine, (-1, now))
+            self._beats[machine] = (beats, now if beats != before else heard_s)
+            if beats == before and now - heard_s > SILENCE_S:
                 words = f"  the machine is gone: nothing was heard of it for {SILENCE_S:g} s"
-                self.announce(NodeFailure(machine, self.host_of(machine), words, 1, lost=True))
-                del self._beats[machine]
+                self._announce(NodeFailure(machine, self.host_of(machine), words, 1, lost=True))
+
+    def _announce(self, failure: NodeFailure) -> None:
+        self._ask("set", f"failure {self.count('failures', 1)}", json.dumps(asdict(failure)))
 
     def _ask(self, what: str, *arguments: object) -> Any:
         try:

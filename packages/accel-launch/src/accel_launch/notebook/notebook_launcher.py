@@ -3,7 +3,6 @@
 import os
 import pickle
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,9 +20,8 @@ from accel_launch.cli.suggest import did_you_mean
 from accel_launch.job.job import Job, this_host
 from accel_launch.job.job_runner import run_job
 from accel_launch.job.plan import count_processes, plan_one
-from accel_launch.notebook.notebook_files import failure_file, result_file, write_function
+from accel_launch.notebook.notebook_worker import FUNCTION, RESULT, worker_command
 from accel_launch.report.failure_report import explain
-from accel_launch.report.job_result import JobResult
 from accel_launch.supervise.signals import PythonSignals
 
 # What Accelerate's launcher takes as well, and the values with which it asks for nothing.
@@ -43,7 +41,7 @@ REFERENCE_DEFAULTS: dict[str, tuple[object, ...]] = {
 
 
 class WorkerFailed(AccelError, RuntimeError):
-    """A process that a notebook launcher started has failed; the message ends with what it said."""
+    """A process that a notebook launcher started has failed; the message has its traceback."""
 
 
 def notebook_launcher(
@@ -116,13 +114,15 @@ def _launch(
                 " pip install 'accel-launch[notebook]'"
             ],
         )
+    import cloudpickle  # type: ignore[import-untyped] # it has no types
+
     folder = Path(tempfile.mkdtemp(prefix="accel-notebook-"))
     try:
-        write_function(folder, function, args, sys.path)
-        job = Job(settings, _worker_command(folder), _worker_environ(environ), host, count)
-        result = run_job(job, PythonSignals(), tied=False)
+        (folder / FUNCTION).write_bytes(cloudpickle.dumps((function, tuple(args))))
+        job = Job(settings, worker_command(folder), environ, host, count)
+        result = run_job(job, PythonSignals(), bound=False)
         if result.first is not None:
-            raise WorkerFailed(_why(result, folder))
+            raise WorkerFailed(explain(result) or "a process has failed")
         return [_result(folder, rank) for rank in range(count)]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -155,19 +155,6 @@ def _refuse_second_accelerator(caller: str) -> None:
         )
 
 
-def _worker_command(folder: Path) -> tuple[str, ...]:
-    return (sys.executable, "-m", "accel_launch.notebook.notebook_worker", str(folder), str(os.getpid()))
-
-
-def _worker_environ(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """The environment in which a fresh interpreter finds this package, also where only sys.path knows of it."""
-    root = str(Path(__file__).resolve().parents[2])
-    known = environ.get("PYTHONPATH", "").split(os.pathsep) if environ.get("PYTHONPATH") else []
-    if root in known or Path(root).name in ("site-packages", "dist-packages"):
-        return environ
-    return {**environ, "PYTHONPATH": os.pathsep.join([*known, root])}
-
-
 @contextmanager
 def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
     """Has this process see an environment, and puts back what it changed."""
@@ -187,16 +174,9 @@ def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
 
 
 def _result(folder: Path, rank: int) -> Any:
-    path = result_file(folder, rank)
+    path = folder / RESULT.format(rank)
     if not path.exists():
         # The function left through sys.exit(0).
         return None
     with path.open("rb") as file:
         return pickle.load(file)  # a process of ours wrote it, into a folder that only this user can enter
-
-
-def _why(result: JobResult, folder: Path) -> str:
-    words = explain(result) or "a process has failed"
-    path = failure_file(folder, result.first.rank) if result.first is not None else folder
-    said = path.read_text(encoding="utf-8") if path.is_file() else ""
-    return f"{words}\n\n{said}".rstrip()

@@ -1,42 +1,63 @@
-"""One process of a notebook launcher: `python -m accel_launch.notebook.notebook_worker FOLDER PARENT`."""
+"""One process of a notebook launcher: calls the function that the notebook left in a folder."""
 
+import json
 import os
+import pickle
 import sys
-import traceback
 from pathlib import Path
 
-from accel_launch.notebook.notebook_files import failure_file, read_function, read_search_path, write_result
+from accel_state.failure_file import install
+
 from accel_launch.supervise.process_tree import die_with_parent
+
+#: names of the files: the function with its arguments, and what a rank has returned
+FUNCTION, RESULT = "function.pickle", "result-{}.pickle"
+
+
+def worker_command(folder: Path) -> tuple[str, ...]:
+    """The command of a process that finds modules where this one does."""
+    code = (
+        "import json, sys; sys.path[:] = json.loads(sys.argv[1]);"
+        "from accel_launch.notebook.notebook_worker import main; sys.exit(main())"
+    )
+    search_path = json.dumps([os.path.abspath(entry) for entry in sys.path])
+    return (sys.executable, "-c", code, search_path, str(folder), str(os.getpid()))
 
 
 def main() -> int:
-    """Calls the function and leaves its result or its traceback in the folder; 1 if it failed."""
-    folder, parent = Path(sys.argv[1]), int(sys.argv[2])
+    """Calls the function and leaves its result in the folder; 1 if it failed, which is told as of any script."""
+    folder, parent = Path(sys.argv[2]), int(sys.argv[3])
     die_with_parent(parent)
-    rank = int(os.environ["RANK"])
-    sys.path[:] = read_search_path(folder)
+    install(os.environ)
     sys.argv[1:] = []
+    result = None
     try:
-        function, args = read_function(folder)
+        with (folder / FUNCTION).open("rb") as file:
+            function, args = pickle.load(file)
         result = function(*args)
     except Exception as error:  # noqa: BLE001 (whatever the user's function raises is shown to the user)
-        return _fail(folder, rank, error, "")
+        return _fail(error)
     try:
-        write_result(folder, rank, result)
+        _write_result(folder / RESULT.format(os.environ["RANK"]), result)
     except Exception as error:  # noqa: BLE001 (the result's own pickling code may raise anything)
-        told = f"what the function returned on rank {rank}, a {type(result).__name__}, cannot be sent back:"
-        return _fail(folder, rank, error, f"{told} return numbers, strings, lists, tensors or None\n")
+        kind = type(result).__name__
+        error.add_note(f"what the function returned on rank {os.environ['RANK']}, a {kind}, cannot be sent back:")
+        error.add_note("return numbers, strings, lists, tensors or None")
+        return _fail(error)
     return 0
 
 
-def _fail(folder: Path, rank: int, error: Exception, told: str) -> int:
+def _write_result(path: Path, result: object) -> None:
+    """Leaves what the function returned; the file is whole when it has its name."""
+    import cloudpickle  # type: ignore[import-untyped] # it has no types
+
+    aside = path.with_suffix(".partial")
+    aside.write_bytes(cloudpickle.dumps(result))
+    aside.rename(path)
+
+
+def _fail(error: Exception) -> int:
     # The first frame is `main` above, which tells the user nothing.
-    own = error.__traceback__.tb_next if error.__traceback__ is not None else None
-    text = told + "".join(traceback.format_exception(type(error), error, own))
-    failure_file(folder, rank).write_text(text, encoding="utf-8")
-    print(text, file=sys.stderr, end="", flush=True)
+    error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ is not None else None
+    sys.excepthook(type(error), error, error.__traceback__)
     return 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

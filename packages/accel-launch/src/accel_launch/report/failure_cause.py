@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-#: lines of a traceback that are shown
-LONGEST = 30
+#: lines of a traceback that are shown: of a long one the first and the last
+FIRST_LINES, LAST_LINES = 5, 25
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
 
 
@@ -17,7 +17,8 @@ _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function
 class FailureCause:
     """An exception or a fault: what it is, the user's own line, the traceback; `lost_peer` if it blames another rank.
 
-    `beside` says where it was if it did not end the process itself: in a thread, or in a process of its own.
+    `beside` says where it was if it did not end the process itself: in a thread, or in a process of its own. `exchange`
+    is that in which the process was, if any.
     """
 
     what: str
@@ -25,13 +26,15 @@ class FailureCause:
     traceback: str
     lost_peer: bool = False
     beside: str = ""
+    exchange: str = ""
 
     @property
     def shown(self) -> str:
         """The traceback, without the middle of a long one."""
         lines = self.traceback.splitlines()
-        if len(lines) > LONGEST:
-            lines = [*lines[:5], f"  ... {len(lines) - LONGEST} lines ...", *lines[5 - LONGEST :]]
+        left_out = len(lines) - FIRST_LINES - LAST_LINES
+        if left_out > 0:
+            lines[FIRST_LINES:-LAST_LINES] = [f"  ... {left_out} lines ..."]
         return "\n".join(lines)
 
 
@@ -41,10 +44,12 @@ def read_failure(folder: Path, rank: int, pid: int) -> FailureCause | None:
     own = folder / f"failure-{rank}-{pid}.json"
     for file in [own] if own in files else files[::-1]:
         with suppress(OSError, ValueError, KeyError):
-            found = json.loads(file.read_text(encoding="utf-8"))
-            beside = f"in thread {found['thread']}: " if found["thread"] else ""
-            beside = beside if found["pid"] == pid else f"in process {found['pid']} of it: {beside}"
-            return FailureCause(found["what"], found["site"], found["traceback"], found["lost_peer"], beside)
+            left = json.loads(file.read_text(encoding="utf-8"))
+            beside = f"in thread {left['thread']}: " if left["thread"] else ""
+            beside = beside if left["pid"] == pid else f"in process {left['pid']} of it: {beside}"
+            return FailureCause(
+                left["what"], left["site"], left["traceback"], left["lost_peer"], beside, left["exchange"]
+            )
     return None
 
 
@@ -55,8 +60,12 @@ def read_fault(folder: Path, rank: int, pid: int) -> FailureCause | None:
         if text:
             # of several threads the current one had the fault; its innermost frame comes first
             current = text[text.find("Current thread") :].split("\n\n")[0]
-            frames = [(m["file"], m["line"], m["function"]) for m in _FRAME.finditer(current)]
-            own = [one for one in frames if "/lib/python" not in one[0] and "site-packages" not in one[0]]
-            site = "{}:{} in {}".format(*own[0]) if own else ""
-            return FailureCause(text.splitlines()[0], site, f"{text.splitlines()[0]}\n{current}")
+            frames = [frame for frame in _FRAME.finditer(current) if not _is_installed(frame["file"])]
+            site = "{file}:{line} in {function}".format(**frames[0].groupdict()) if frames else ""
+            what = text.splitlines()[0]
+            return FailureCause(what, site, f"{what}\n{current}")
     return None
+
+
+def _is_installed(file: str) -> bool:
+    return "/lib/python" in file or "site-packages" in file

@@ -9,23 +9,24 @@ from accel_launch.report.failure_cause import FailureCause
 from accel_launch.report.job_result import JobResult, ProcessExit
 
 HINTS = {
-    signal.SIGKILL: "often out of memory: the system, or a container's limit, kills a process that takes too much",
-    signal.SIGSEGV: "it crashed in native code",
-    signal.SIGABRT: "native code gave up; its message is above",
-    signal.SIGBUS: "often a full /dev/shm: use fewer data loading workers, or give the container more shared memory",
-    signal.SIGILL: "native code was built for another kind of processor",
-    signal.SIGTERM: "something outside the job asked this process to end",
+    int(signal.SIGKILL): "often out of memory: the system, or a container's limit, kills a process that takes too much",
+    int(signal.SIGSEGV): "it crashed in native code",
+    int(signal.SIGABRT): "native code gave up; its message is above",
+    int(signal.SIGBUS): "often a full /dev/shm: use fewer data loading workers, or give the container more shared"
+    " memory",
+    int(signal.SIGILL): "native code was built for another kind of processor",
+    int(signal.SIGTERM): "something outside the job asked this process to end",
 }
 HANDLER = "run it with PYTHONFAULTHANDLER=1 to see the Python line"
-LONGEST_COMMAND = 200
-LONGEST_LINE = 500
+LONGEST_COMMAND, LONGEST_LINE = 200, 500
 #: lines of a message after its first one
 LONGEST_MESSAGE = 6
 
 
 def explain(result: JobResult) -> str | None:
     """The last words on a job: None if all went well, one block otherwise."""
-    if result.first is not None and result.first.status == STOPPED:
+    first = result.first
+    if first is not None and first.status == STOPPED:
         by = f", by {result.outside.name}" if result.outside is not None else ""
         return (
             f"accel: the job of {result.size} was asked to stop{by}, and has saved: run the same command again to go"
@@ -33,20 +34,29 @@ def explain(result: JobResult) -> str | None:
         )
     if result.outside is not None:
         return _after_signal(result, result.outside)
-    if result.first is None:
-        return _of_another_machine(result)
-    first = result.first
+    if result.elsewhere is not None:
+        failure = result.elsewhere
+        lines = [failure.traceback, ""] if failure.traceback else []
+        lines += [f"accel: on machine {failure.machine}, {failure.host}:", failure.words]
+        lines += _ranks("ended here because of it", result.stopped)
+    elif first is not None:
+        lines = _first_failure(result, first)
+    else:
+        return None
+    return "\n".join([*lines, *([f"  what each rank has printed: {result.logs}"] if result.logs is not None else [])])
+
+
+def _first_failure(result: JobResult, first: ProcessExit) -> list[str]:
+    """The last words on the root cause: its traceback, unless it is one process that has just shown its own."""
     cause = cause_of(first)
-    lines = [] if cause is None or (result.last and result.shown and first.status > 0) else [cause.shown, ""]
+    own = result.size == 1 and result.shown and first.status > 0
+    lines = [cause.shown, ""] if cause is not None and not own else []
     lines += described(first, result.size, shown=result.shown)
-    if result.done:
-        lines.append(f"  had ended before, with exit code 0: rank {_ranks(result.done)}")
-    if result.stopped:
-        lines.append(f"  ended because of it: rank {_ranks(result.stopped)}")
+    lines += _ranks("had ended before, with exit code 0", result.done)
+    lines += _ranks("ended because of it", result.stopped)
     if result.latest and first.status < 0 and (cause is None or not cause.site):
         lines.append(f"  its last exchange was {result.latest}")
-    lines += [f"  rank {rank} was in {call}" for rank, call in sorted(result.waiting.items())]
-    return "\n".join(lines + _logs(result))
+    return lines + [f"  rank {rank} was in {exchange}" for rank, exchange in sorted(result.waiting.items())]
 
 
 def cause_of(ended: ProcessExit) -> FailureCause | None:
@@ -64,35 +74,10 @@ def described(ended: ProcessExit, size: int, *, shown: bool = True) -> list[str]
         lines += [f"    {line.strip()[:LONGEST_LINE]}" for line in more[:LONGEST_MESSAGE]]
         lines += ["    ..."] if len(more) > LONGEST_MESSAGE else []
         lines += [f"  at {cause.site[:LONGEST_LINE]}"] if cause.site else []
-    return [*lines, f"  {_hint(ended, cause, shown)}", f"  command: {_command(ended)}"]
-
-
-def _of_another_machine(result: JobResult) -> str | None:
-    """The last words of a machine on which nothing has failed."""
-    failed = result.elsewhere
-    if failed is None:
-        return None
-    shown = [failed.traceback, ""] if failed.traceback else []
-    ended = [f"  ended here because of it: rank {_ranks(result.stopped)}"] if result.stopped else []
-    where = f"accel: on machine {failed.machine}, {failed.host}:"
-    return "\n".join([*shown, where, failed.words, *ended, *_logs(result)])
-
-
-def _logs(result: JobResult) -> list[str]:
-    return [f"  what each rank has printed: {result.logs}"] if result.logs is not None else []
-
-
-def _after_signal(result: JobResult, number: signal.Signals) -> str:
-    lines = [f"accel: the job of {result.size} was ended by {number.name} from outside"]
-    if result.first is not None and result.first.status > 0:
-        lines.append(f"  rank {result.first.rank} (pid {result.first.pid}) {how_ended(result.first.status)}")
-    if result.killed:
-        lines.append(f"  killed, since still running {result.grace_s:g} s later: rank {_ranks(result.killed)}")
-    return "\n".join(lines)
-
-
-def _ranks(ranks: tuple[int, ...]) -> str:
-    return ", ".join(str(rank) for rank in ranks)
+        lines += [f"  it was in {cause.exchange}"] if cause.exchange else []
+    command = shlex.join(ended.command)
+    cut = f"{command[:LONGEST_COMMAND]} ..." if len(command) > LONGEST_COMMAND else command
+    return [*lines, f"  {_hint(ended, cause, shown)}", f"  command: {cut}"]
 
 
 def how_ended(status: int) -> str:
@@ -106,21 +91,25 @@ def how_ended(status: int) -> str:
     return f"was killed by {name}"
 
 
+def _after_signal(result: JobResult, number: signal.Signals) -> str:
+    lines = [f"accel: the job of {result.size} was ended by {number.name} from outside"]
+    if result.first is not None and result.first.status > 0:
+        lines.append(f"  rank {result.first.rank} (pid {result.first.pid}) {how_ended(result.first.status)}")
+    return "\n".join([*lines, *_ranks(f"killed, since still running {result.grace_s:g} s later", result.killed)])
+
+
+def _ranks(words: str, ranks: tuple[int, ...]) -> list[str]:
+    return [f"  {words}: rank {', '.join(map(str, ranks))}"] if ranks else []
+
+
 def _hint(ended: ProcessExit, cause: FailureCause | None, shown: bool) -> str:
     peak = f"it took up to {ended.peak_bytes / 2**30:.2f} GiB" if ended.peak_bytes else ""
     if ended.status == HUNG:
         return "processes waited for each other in vain; the report above says who, and where"
-    if ended.status > 0 and not shown:
-        return "its own message tells why"
     if ended.status > 0:
-        return "its own message is above" + (f"; {peak}" if peak and cause is None else "")
-    known = {int(number): hint for number, hint in HINTS.items()}
-    hint = known.get(-ended.status, "nothing in accel sends this signal")
+        where = "is above" if shown else "tells why"
+        return f"its own message {where}" + (f"; {peak}" if peak and cause is None and shown else "")
+    hint = HINTS.get(-ended.status, "nothing in accel sends this signal")
     if ended.status in (-signal.SIGSEGV, -signal.SIGABRT) and (cause is None or not cause.site):
         return f"{hint}; {HANDLER}"
     return f"{hint}; {peak}" if peak and ended.status == -signal.SIGKILL else hint
-
-
-def _command(ended: ProcessExit) -> str:
-    words = shlex.join(ended.command)
-    return words if len(words) <= LONGEST_COMMAND else words[:LONGEST_COMMAND] + " ..."

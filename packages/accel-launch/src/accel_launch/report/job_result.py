@@ -44,19 +44,19 @@ class ProcessExit:
 
 def root_cause(failures: Sequence[ProcessExit]) -> ProcessExit | None:
     """The one of several failures, in their order, that the others come from: the first that has not lost a peer."""
-    return min(failures, key=lambda one: one.order == LOST_PEER, default=None)
+    return min(failures, key=lambda failure: failure.order == LOST_PEER, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
     """How a job ended on this machine: which process failed `first`, and which were `stopped` because of it.
 
-    Those in `done` had ended well before. `elsewhere` is what ended it from another machine; `outside` the signal by
-    which somebody ended it, `asked` whether somebody has, be it after a failure; `killed` are those that did not end in
-    the time they had, which was `grace_s`; `waiting` says of ranks in the middle of an exchange which one that was, and
-    `latest` which one the first to fail was in last; `last` is whether nobody can have printed anything after the first
-    one's own message, which is shown if `shown`; `logs` is the folder of all that was printed; `progressed` tells
-    whether the job has left a checkpoint.
+    Those in `done` had ended well before. `elsewhere` is what ended it from another machine, and `lost_machine` whether
+    one is gone without which it cannot go on; `outside` the signal by which somebody ended it, `asked` whether somebody
+    has, be it after a failure; `killed` are those that did not end in the time they had, which was `grace_s`; `waiting`
+    says of ranks in the middle of an exchange which one that was, and `latest` which one the first to fail was in last;
+    `shown` is whether errors were shown as they were printed, and `logs` the folder of all that was printed;
+    `progressed` tells whether the job has left a checkpoint.
     """
 
     size: int
@@ -71,7 +71,7 @@ class JobResult:
     grace_s: float = 0.0
     progressed: bool = False
     elsewhere: NodeFailure | None = None
-    last: bool = True
+    lost_machine: bool = False
     shown: bool = True
     logs: Path | None = None
 
@@ -83,8 +83,7 @@ class JobResult:
     @property
     def by_somebody(self) -> bool:
         """Whether somebody has ended the job, here or on another machine."""
-        asked = self.asked or self.outside is not None
-        return asked or (self.elsewhere is not None and self.elsewhere.outside)
+        return self.asked or self.outside is not None or (self.elsewhere is not None and self.elsewhere.outside)
 
     @property
     def code(self) -> int:

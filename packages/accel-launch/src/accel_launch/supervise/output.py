@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import selectors
+import select
 import threading
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Self, final
 
 #: seconds that the start of a line waits for its end before it is shown
-PATIENCE_S = 0.1
+LINE_S = 0.1
 #: seconds after the last process that its output may still come, from processes of its own that it has left
 LAST_S = 1.0
 _CHUNK = 1 << 16
@@ -49,15 +48,6 @@ def write_all(to: int, content: bytes) -> None:
             return
 
 
-@dataclass
-class _Stream:
-    """One output of one process: where it comes from and where it goes."""
-
-    shown: int | None
-    file: IO[bytes] | None
-    held: bytearray = field(default_factory=bytearray)
-
-
 @final
 class Output:
     """Keeps what processes print in `rank-N.out` and `rank-N.err` of a folder; `shown` names what is passed on.
@@ -67,90 +57,86 @@ class Output:
 
     def __init__(self, folder: Path, shown: frozenset[int]) -> None:
         self.folder, self.shown = folder, shown
-        self._theirs: list[int] = []
-        self._selector = selectors.DefaultSelector()
+        self._write_ends: list[int] = []
+        self._threads: list[threading.Thread] = []
+        self._showing = threading.Lock()
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._read, name="accel-output", daemon=True)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._close_theirs()
+        self.started()
         self.finish(LAST_S)
 
     def of(self, rank: int) -> tuple[int, int]:
         """Where a process of that rank writes its output and its errors."""
-        out, err = (self._open(rank, number) for number in (OUT, ERR))
-        return out, err
+        return self._open(f"rank-{rank}.out", OUT), self._open(f"rank-{rank}.err", ERR)
 
     def started(self) -> None:
-        """Begins to read; all processes have been started."""
-        self._close_theirs()
-        self._thread.start()
+        """Begins to read; all processes have been started, which is not safe once there are threads."""
+        while self._write_ends:
+            os.close(self._write_ends.pop())
+        for thread in self._threads:
+            if thread.ident is None:
+                thread.start()
 
     def finish(self, timeout_s: float) -> bool:
         """Whether all that came was kept and shown, at the latest after so long; no process writes any more."""
         self._over.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        until_s = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(until_s - time.monotonic(), 0))
+        return not any(thread.is_alive() for thread in self._threads)
 
-    def _open(self, rank: int, number: int) -> int:
-        source, theirs = os.pipe()
-        file = (self.folder / f"rank-{rank}.{'out' if number == OUT else 'err'}").open("ab", buffering=0)
-        self._theirs.append(theirs)
-        self._selector.register(source, selectors.EVENT_READ, _Stream(number if number in self.shown else None, file))
-        return theirs
+    def _open(self, name: str, number: int) -> int:
+        file = (self.folder / name).open("ab", buffering=0)
+        source, write_end = os.pipe()
+        self._write_ends.append(write_end)
+        arguments = (source, file, number if number in self.shown else None)
+        self._threads.append(threading.Thread(target=self._copy, args=arguments, daemon=True))
+        return write_end
 
-    def _close_theirs(self) -> None:
-        while self._theirs:
-            os.close(self._theirs.pop())
-
-    def _read(self) -> None:
-        until = None
-        while self._selector.get_map():
-            if until is None and self._over.is_set():
-                until = time.monotonic() + LAST_S
-            ready = self._selector.select(PATIENCE_S if until is None else 0)
-            if not ready and until is not None and time.monotonic() >= until:
-                break
-            for key, _ in ready:
-                chunk = os.read(key.fd, _CHUNK)
-                self._take(key.data, chunk)
+    def _copy(self, source: int, file: IO[bytes] | None, to: int | None) -> None:
+        """Copies all that comes from a pipe, until nobody writes to it, or `LAST_S` after the last process."""
+        held, ready, last_s = bytearray(), select.poll(), None
+        ready.register(source, select.POLLIN)
+        while True:
+            if last_s is None and self._over.is_set():
+                last_s = time.monotonic() + LAST_S
+            if ready.poll(LINE_S * 1000):
+                chunk = os.read(source, _CHUNK)
                 if not chunk:
-                    self._close(key)
-            if not ready:
-                for key in self._selector.get_map().values():
-                    _show(key.data, len(key.data.held))
-                time.sleep(0 if until is None else PATIENCE_S / 10)
-        for key in [*self._selector.get_map().values()]:
-            self._close(key)
-        self._selector.close()
+                    break
+                if file is not None and not _keep(file, chunk):
+                    file.close()
+                    file = None
+                held += chunk if to is not None else b""
+                complete = max(held.rfind(b"\n"), held.rfind(b"\r")) + 1
+            elif last_s is not None and time.monotonic() >= last_s:
+                break
+            else:
+                complete = len(held)
+            self._show(to, held, complete)
+        self._show(to, held, len(held))
+        os.close(source)
+        if file is not None:
+            file.close()
 
-    def _take(self, stream: _Stream, chunk: bytes) -> None:
-        if stream.file is not None:
-            try:
-                rest = memoryview(chunk)
-                while rest:
-                    rest = rest[stream.file.write(rest) :]  # a full disk takes a part first
-            except OSError as error:
-                say(f"accel: {stream.file.name} is not written any more: {error}")
-                stream.file.close()
-                stream.file = None
-        if stream.shown is not None:
-            stream.held += chunk
-            _show(stream, max(stream.held.rfind(b"\n"), stream.held.rfind(b"\r")) + 1)
-
-    def _close(self, key: selectors.SelectorKey) -> None:
-        self._selector.unregister(key.fd)
-        os.close(key.fd)
-        _show(key.data, len(key.data.held))
-        if key.data.file is not None:
-            key.data.file.close()
+    def _show(self, to: int | None, held: bytearray, count: int) -> None:
+        if to is not None and count:
+            with self._showing:
+                write_all(to, bytes(held[:count]))
+            del held[:count]
 
 
-def _show(stream: _Stream, count: int) -> None:
-    if stream.shown is not None:
-        write_all(stream.shown, bytes(stream.held[:count]))
-    del stream.held[:count]
+def _keep(file: IO[bytes], chunk: bytes) -> bool:
+    """Whether a file takes the chunk; if it does not, that is said."""
+    try:
+        rest = memoryview(chunk)
+        while rest:
+            rest = rest[file.write(rest) :]  # a full disk takes a part first
+    except OSError as error:
+        say(f"accel: {file.name} is not written any more: {error}")
+        return False
+    return True

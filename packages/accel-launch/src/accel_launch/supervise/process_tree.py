@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Container, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 
 # <linux/prctl.h>
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-#: seconds for processes to be gone, once they are killed
-GONE_S = 2.0
-#: seconds between two looks at them
-RETRY_S = 0.01
+#: seconds for processes to be gone, once they are killed; and between two looks at them
+GONE_S, RETRY_S = 2.0, 0.01
 
 # Loaded here and not at its use: between fork and exec only what is ready may be called.
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
@@ -50,61 +48,40 @@ def adopt_orphans() -> None:
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def end_orphans(since: float, folder: Path) -> None:
-    """Kills what processes that were started after `since` have left to this process.
+def end_job(folder: Path, since: float | None = None) -> None:
+    """Kills all processes whose environment names the folder of the job, by whomever they were started.
 
-    As process 1 of a container this process has children that are none of its job's: there it kills only those whose
-    environment names the folder of the job. Units: `since` in seconds since the epoch.
+    So die those that others have left to this process since then, whatever their environment; but as process 1 of a
+    container it has children that are none of the job's. Units: `since` in seconds since the epoch.
     """
     import psutil
 
-    def ours(process: Process) -> bool:
-        with suppress(psutil.Error):  # it has ended meanwhile
-            return process.create_time() >= since - 1 and (os.getpid() != 1 or names_job(process, folder))
-        return False
-
-    _end(lambda: (process for process in psutil.Process().children(recursive=True) if ours(process)))
-
-
-def end_job(folder: Path) -> None:
-    """Kills all processes but this one whose environment names the folder of the job."""
-    import psutil
-
-    me = os.getpid()
-    _end(lambda: (process for process in psutil.process_iter() if process.pid != me and names_job(process, folder)))
-
-
-def names_job(process: Process, folder: Path) -> bool:
-    """Whether a process was started, by whomever, in the environment of the job that has this folder."""
-    import psutil
-
-    with suppress(psutil.Error):  # it has ended, or is somebody else's
-        return str(folder) in process.environ().get(JOBS, "").split(":")
-    return False
-
-
-def _end(found: Callable[[], Iterable[Process]]) -> None:
-    """Kills processes until none is found, since one may start another before it is killed."""
-    import psutil
-
     until = time.monotonic() + GONE_S
-    while time.monotonic() < until:
-        left = 0
-        with suppress(psutil.Error):
-            for process in found():
-                left += 1
-                with suppress(psutil.Error):
-                    process.kill()
-        with suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        if not left:
+    while True:  # until none is found, since a process may start another before it is killed
+        members = list(_members(folder, since if os.getpid() != 1 else None))
+        for process in members:
+            with suppress(psutil.Error):
+                process.kill()
+        reap([])
+        if not members or time.monotonic() >= until:
             return
         time.sleep(RETRY_S)
+
+
+def _members(folder: Path, since: float | None) -> Iterator[Process]:
+    import psutil
+
+    me = psutil.Process()
+    descendants = set(me.children(recursive=True)) if since is not None else set()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # it has ended, or is somebody else's
+            left = process in descendants and process.create_time() >= (since or 0) - 1
+            if process != me and (left or str(folder) in process.environ().get(JOBS, "").split(":")):
+                yield process
 
 
 def reap(own: Container[int]) -> None:
     """Lets go of processes that have ended and that others have left behind; `own` are waited for elsewhere."""
     with suppress(ChildProcessError):
-        while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and found.si_pid not in own:
-            os.waitpid(found.si_pid, os.WNOHANG)
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid not in own:
+            os.waitpid(ended.si_pid, os.WNOHANG)

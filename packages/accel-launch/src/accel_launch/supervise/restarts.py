@@ -15,11 +15,17 @@ from accel_launch.supervise.supervisor import UNREAD_S
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 
 
-def run_until_done(run: Callable[[int], JobResult], max_restarts: int, say: Callable[[str], None]) -> JobResult:
+def run_until_done(
+    run: Callable[[int], JobResult],
+    max_restarts: int,
+    say: Callable[[str], None],
+    pause: Callable[[float], JobResult | None] = time.sleep,
+) -> JobResult:
     """Runs a job to its end, and says how each failure came; `run` is told how often the job was started before.
 
     After a failure all processes are started again, up to `max_restarts` times without a new checkpoint in between. A
-    job that somebody has ended, or that has stopped on request, is not.
+    job that somebody has ended, that has stopped on request, or that has lost a machine for good is not. `pause` lets
+    time pass, and gives the end of the job if it ends meanwhile.
 
     Raises: CannotRun if a process cannot be started.
     """
@@ -30,21 +36,19 @@ def run_until_done(run: Callable[[int], JobResult], max_restarts: int, say: Call
         failures = 1 if result.progressed else failures + 1
         if result.code in (0, STOPPED) or result.by_somebody:
             return result
-        if failures > max_restarts:
+        if result.lost_machine or failures > max_restarts:
+            why = "as a machine is lost" if result.lost_machine else f"after {max_restarts} restarts"
             if max_restarts:
-                say(f"accel: gives up after {max_restarts} restarts without a new checkpoint")
+                say(f"accel: gives up {why}{'' if result.lost_machine else ' without a new checkpoint'}")
             return result
-        since = result.progressed or attempt + 1 > failures
-        time.sleep(announce(failures, max_restarts, since, say))
+        pause_s = min(FIRST_PAUSE_S * 2 ** (failures - 1), LONGEST_PAUSE_S)
+        since = " since the last checkpoint" if result.progressed or attempt >= failures else ""
+        say(f"accel: starts again in {pause_s:g} s ({failures} of {max_restarts} times{since})")
+        ended = pause(pause_s)
+        if ended is not None:
+            tell(ended, say)
+            return ended
         attempt += 1
-
-
-def announce(failures: int, max_restarts: int, since_checkpoint: bool, say: Callable[[str], None]) -> float:
-    """Says that a job starts again, and in how many seconds, which it gives."""
-    pause_s: float = min(FIRST_PAUSE_S * 2 ** (failures - 1), LONGEST_PAUSE_S)
-    since = " since the last checkpoint" if since_checkpoint else ""
-    say(f"accel: starts again in {pause_s:g} s ({failures} of {max_restarts} times{since})")
-    return pause_s
 
 
 def tell(result: JobResult, say: Callable[[str], None]) -> None:

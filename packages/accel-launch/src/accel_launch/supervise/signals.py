@@ -7,11 +7,7 @@ import signal
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType
 from typing import Self, final
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -69,32 +65,6 @@ class SignalSource(ABC):
                 return
 
 
-def _wanted() -> set[signal.Signals]:
-    """The signals to take: not those that whoever started us has told us to ignore, as nohup does."""
-    return {number for number in (*ENDING, *PASSED_ON) if signal.getsignal(number) is not signal.SIG_IGN}
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """A block that a signal leaves at once, though a source has blocked it.
-
-    Raises: Interrupted.
-    """
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise Interrupted(signal.Signals(number))
-
-    taken = _wanted() & set(ENDING)
-    before = {number: signal.signal(number, interrupt) for number in taken}
-    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 @final
 class BlockedSignals(SignalSource):
     """Linux: signals are blocked and fetched, so none is missed and each says whether the terminal sent it."""
@@ -107,7 +77,9 @@ class BlockedSignals(SignalSource):
         if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
             # Inherited: the system would throw the exit codes of our children away.
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        self._taken = _wanted() | {signal.SIGCHLD}
+        # not those that whoever started us has told us to ignore, as nohup does
+        wanted = {number for number in (*ENDING, *PASSED_ON) if signal.getsignal(number) is not signal.SIG_IGN}
+        self._taken = wanted | {signal.SIGCHLD}
         self._mask = {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, self._taken)}
         return self
 
@@ -132,41 +104,8 @@ class BlockedSignals(SignalSource):
 
 
 @final
-class HandledSignals(SignalSource):
-    """Systems without sigtimedwait: handlers note each signal, and the launcher looks every 20 ms."""
-
-    def __init__(self) -> None:
-        self._notes: deque[signal.Signals] = deque()
-        self._before: dict[signal.Signals, object] = {}
-
-    def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._note) for number in _wanted()}
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler if callable(handler) else signal.SIG_DFL)
-
-    def wait(self, timeout_s: float) -> SignalEvent | None:
-        """The next signal noted."""
-        if not self._notes:
-            time.sleep(max(min(timeout_s, _POLL_S), 0))
-        if not self._notes:
-            return None
-        number = self._notes.popleft()
-        terminal = number == signal.SIGINT and sys.stdin is not None and sys.stdin.isatty()
-        return SignalEvent(number, from_terminal=terminal)
-
-    def in_child(self) -> None:
-        """Nothing: exec sets handled signals back to their defaults."""
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self._notes.append(signal.Signals(number))
-
-
-@final
 class PythonSignals(SignalSource):
-    """A notebook: Python's own handlers stay, and KeyboardInterrupt comes out of `wait`."""
+    """A notebook, or a system other than Linux: Python's own handlers stay, and `wait` raises KeyboardInterrupt."""
 
     def __enter__(self) -> Self:
         return self
@@ -196,4 +135,4 @@ def has_terminal() -> bool:
 
 def command_line_signals() -> SignalSource:
     """The signals of a launcher that owns its process."""
-    return BlockedSignals() if sys.platform == "linux" else HandledSignals()
+    return BlockedSignals() if sys.platform == "linux" else PythonSignals()

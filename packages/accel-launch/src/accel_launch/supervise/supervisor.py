@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource  # noqa: F401 (os.wait4 imports it, which fails when too many files are open)
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
 from typing import final
@@ -38,13 +40,41 @@ LONGEST_WAIT_S, SHORT_WAIT_S = 1.0, 0.05
 UNREAD_S = 2.0
 
 
+@dataclass
+class _Worker:
+    """One process, as it was started; the memory that it took is known, and whether its end was noted, when it ends."""
+
+    spec: ProcessSpec
+    process: subprocess.Popen[bytes]
+    peak_bytes: int = 0
+    noted: bool = False
+
+    def status(self) -> int | None:
+        """Its exit code, or minus the signal that killed it; None while it runs."""
+        process = self.process
+        if process.returncode is None and sys.platform == "linux":
+            with suppress(ChildProcessError):
+                pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+                if pid:
+                    self.peak_bytes = usage.ru_maxrss * 1024
+                    process.returncode = os.waitstatus_to_exitcode(status)
+        return process.poll()
+
+    def send(self, number: Signals) -> None:
+        """Sends it a signal, unless it has ended."""
+        if self.status() is None:
+            self.process.send_signal(number)
+            if number == Signals.SIGTERM:
+                self.process.send_signal(Signals.SIGCONT)  # one that is stopped hears of nothing
+
+
 @final
 class Supervisor:
     """The processes of one machine from their start to their end; `step` has to be called until it is True.
 
-    Rank 0 reads the standard input of the launcher, the others find theirs empty. With `tied` they die with this
-    process. If they are `apart`, each leads a process group of its own, so that what is sent to that of this process
-    reaches them once. `folder` is that of the job, in which processes tell why they fail.
+    Rank 0 reads the standard input of the launcher, the others find theirs empty. `bound` processes die with this one.
+    If they have groups of their own, what is sent to the process group of the launcher reaches them once. `folder` is
+    that of the job, in which processes tell why they fail.
     """
 
     def __init__(
@@ -55,28 +85,23 @@ class Supervisor:
         folder: Path | None = None,
         grace_s: float | None = None,
         output: Output | None = None,
-        tied: bool = False,
-        apart: bool = False,
+        bound: bool = False,
+        own_groups: bool = False,
     ) -> None:
         self.specs, self.source, self.output = specs, source, output
-        self._folder, self._tied, self._apart = folder, tied, apart
+        self._folder, self._bound, self._own_groups = folder, bound, own_groups
         self._grace_s = GRACE_S if grace_s is None else dict.fromkeys(GRACE_S, grace_s)
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._peaks: dict[int, int] = {}
-        #: those that have ended, in this order
+        self._workers: list[_Worker] = []
+        #: those that have ended, and of them those that have failed by themselves, in this order
         self.exits: list[ProcessExit] = []
-        #: those that have failed by themselves
         self.failures: list[ProcessExit] = []
-        self.first: ProcessExit | None = None
         #: the signal by which somebody has ended the job, and whether somebody has, be it after a failure
         self.outside: Signals | None = None
         self.asked = False
-        self._first_s = self._outside_s = 0.0
-        self._ending = False
-        self._deadline_s: float | None = None
-        self._done: tuple[int, ...] = ()
-        self._stopped: tuple[int, ...] = ()
+        self._failed_s = self._asked_s = 0.0
+        self._terminated: tuple[int, ...] | None = None
         self._killed: tuple[int, ...] = ()
+        self._deadline_s: float | None = None
 
     def start(self, on_start: Callable[[int], None] | None = None) -> None:
         """Starts all processes; `on_start` is told each rank once it has started.
@@ -85,7 +110,7 @@ class Supervisor:
         """
         try:
             for spec in self.specs:
-                self._processes.append(self._start(spec))
+                self._workers.append(_Worker(spec, self._start(spec)))
                 if on_start is not None:
                     on_start(spec.rank)
         except BaseException:
@@ -117,50 +142,49 @@ class Supervisor:
     def step(self, timeout_s: float) -> bool:
         """Waits once, and does what is to be done; whether all processes have ended."""
         self._note_exits()
-        if self.first is not None and self.outside is None and self._deadline_s is None and not self._ending:
+        if self.failures and self.outside is None and not self.ending:
             if not self._may_blame_another():
-                self.end_others(save=self.first.status == STOPPED)
+                self.end_others(save=self.failures[0].status == STOPPED)
             timeout_s = min(timeout_s, SHORT_WAIT_S)
-        if len(self.exits) == len(self._processes):
+        if len(self.exits) == len(self._workers):
             return True
         if self._deadline_s is not None:
             timeout_s = min(timeout_s, self._deadline_s - time.monotonic())
             if timeout_s <= 0:
-                self._killed, self._deadline_s = tuple(self._running()), None
+                self._killed, self._deadline_s = self._running(), None
                 self.kill()
                 return False
         event = self.source.wait(timeout_s)
         if event is not None:
             self._receive(event)
-        elif self._tied:
-            reap([process.pid for process in self._processes])
+        elif self._bound:
+            reap([worker.process.pid for worker in self._workers])
         return False
 
     @property
     def well(self) -> bool:
         """Whether all processes have ended with exit code 0."""
-        return len(self.exits) == len(self.specs) and all(one.status == 0 for one in self.exits)
+        return len(self.exits) == len(self.specs) and all(ended.status == 0 for ended in self.exits)
 
     @property
     def ending(self) -> bool:
         """Whether the processes that run were told to end, or have a time to end by themselves."""
-        return self._ending or self._deadline_s is not None
+        return self._terminated is not None or self._deadline_s is not None
 
-    def end_others(self, *, save: bool = False, grace_s: float | None = None) -> None:
+    def end_others(self, *, save: bool = False, grace_s: float = FAILURE_GRACE_S) -> None:
         """Ends the processes that run, in seconds; with `save` each by itself, since the job stops on request."""
         if save:
             self._deadline_s = time.monotonic() + self._grace_s[Signals.SIGTERM]
             return
-        self._ending = True
-        self._stopped = tuple(self._running())
+        self._terminated = self._running()
         self._send(Signals.SIGTERM)
-        self._deadline_s = time.monotonic() + (grace_s or FAILURE_GRACE_S)
+        self._deadline_s = time.monotonic() + grace_s
 
     def kill(self) -> None:
         """Kills what still runs."""
         self._send(Signals.SIGKILL)
-        for process in self._processes:
-            process.wait()
+        for worker in self._workers:
+            worker.process.wait()
 
     def finish_output(self) -> None:
         """Returns when all that was printed is shown; if somebody has ended the job, not much later."""
@@ -175,20 +199,17 @@ class Supervisor:
     def result(self) -> JobResult:
         """How the job has ended."""
         # after a signal it is the first by time
-        first = self.first if self.outside is not None else root_cause(self.failures)
-        ours = (-Signals.SIGTERM, -Signals.SIGKILL)
-        # one that ended by the default action of a signal has printed nothing after the first failure
-        silent = all(one.status in ours for one in self.exits if one.rank in self._stopped)
+        first = next(iter(self.failures), None) if self.outside is not None else root_cause(self.failures)
+        before = self.exits[: self.exits.index(self.failures[0])] if self.failures else []
         return JobResult(
             len(self.specs),
             first,
-            tuple(rank for rank in self._stopped if first is None or rank != first.rank),
-            done=self._done,
+            tuple(rank for rank in self._terminated or () if first is None or rank != first.rank),
+            done=tuple(sorted(ended.rank for ended in before if not ended.status)),
             outside=self.outside,
             asked=self.asked,
             killed=self._killed,
             grace_s=self._grace_s[self.outside] if self.outside is not None else 0.0,
-            last=silent and len(self.failures) <= 1,
             shown=self.output is None or ERR in self.output.shown,
             logs=self.output.folder if self.output is not None else None,
         )
@@ -200,7 +221,7 @@ class Supervisor:
             if spec.cores:
                 os.sched_setaffinity(0, spec.cores)
             self.source.in_child()
-            if self._tied:
+            if self._bound:
                 die_with_parent(parent)
 
         try:
@@ -212,76 +233,55 @@ class Supervisor:
                 stdout=out,
                 stderr=errors,
                 pass_fds=spec.descriptors,
-                process_group=0 if self._apart else None,
-                preexec_fn=prepare if spec.cores or self._tied else None,
+                process_group=0 if self._own_groups else None,
+                preexec_fn=prepare if spec.cores or self._bound else None,
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise CannotRun(f"start rank {spec.rank}", [f"{spec.command[0]} in {os.getcwd()}: {error}"]) from error
 
-    def _running(self) -> list[int]:
+    def _running(self) -> tuple[int, ...]:
         """The ranks that still run."""
-        ended = {one.rank for one in self.exits}
-        pairs = zip(self.specs, self._processes, strict=False)
-        return [spec.rank for spec, process in pairs if spec.rank not in ended and self._status(process) is None]
-
-    def _status(self, process: subprocess.Popen[bytes]) -> int | None:
-        """The exit code of a process that has ended; the memory that it took is noted."""
-        if process.returncode is None and sys.platform == "linux":
-            with suppress(ChildProcessError):
-                pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-                if pid:
-                    self._peaks[pid] = usage.ru_maxrss * 1024
-                    process.returncode = os.waitstatus_to_exitcode(status)
-        return process.poll()
+        return tuple(worker.spec.rank for worker in self._workers if worker.status() is None)
 
     def _send(self, number: Signals) -> None:
-        for process in self._processes:
-            if self._status(process) is None:
-                process.send_signal(number)
-                if number == Signals.SIGTERM:
-                    process.send_signal(Signals.SIGCONT)  # one that is stopped hears of nothing
+        for worker in self._workers:
+            worker.send(number)
 
     def _note_exits(self) -> None:
-        """Notes the processes that have ended, and the first of them that failed."""
-        known = {one.rank for one in self.exits}
-        pairs = zip(self.specs, self._processes, strict=True)
-        found = [self._exit(spec, process) for spec, process in pairs if spec.rank not in known]
-        ended = [one for one in found if one is not None]
+        """Notes the processes that have ended, and those of them that failed."""
+        exits = [self._exit(worker) for worker in self._workers if not worker.noted and worker.status() is not None]
         # of several at once a killed one first, since losing a peer is an exit
-        ended.sort(key=lambda one: (one.status > 0, one.rank))
-        self.exits += ended
+        exits.sort(key=lambda ended: (ended.status > 0, ended.rank))
+        self.exits += exits
+        if not self.failures:
+            self._failed_s = time.monotonic()
         # those that die by the signals that end them have not failed
-        ours = (0, -Signals.SIGTERM, -Signals.SIGKILL) if self._ending else (0,)
-        self.failures += [one for one in ended if one.status not in ours]
-        if self.first is None and self.failures and not self._ending:
-            self.first, self._first_s = self.failures[0], time.monotonic()
-            self._done = tuple(sorted(one.rank for one in self.exits if one.status == 0))
+        ours = (0, -Signals.SIGTERM, -Signals.SIGKILL) if self._terminated is not None else (0,)
+        self.failures += [ended for ended in exits if ended.status not in ours]
 
-    def _exit(self, spec: ProcessSpec, process: subprocess.Popen[bytes]) -> ProcessExit | None:
-        """How a process has ended, and why; None while it runs."""
-        status = self._status(process)
-        if status is None:
-            return None
-        cause, folder = None, self._folder
-        if status and folder is not None:
+    def _exit(self, worker: _Worker) -> ProcessExit:
+        """How a process has ended, and why."""
+        worker.noted = True
+        status, pid, rank = worker.process.returncode, worker.process.pid, worker.spec.rank
+        cause = None
+        if status and self._folder is not None:
             read = read_failure if status > 0 or status == -Signals.SIGINT else read_fault
-            cause = read(folder, spec.rank, process.pid)
-        return ProcessExit(spec.rank, process.pid, status, spec.command, self._peaks.get(process.pid, 0), cause)
+            cause = read(self._folder, rank, pid)
+        return ProcessExit(rank, pid, status, worker.spec.command, worker.peak_bytes, cause)
 
     def _may_blame_another(self) -> bool:
         """Whether another process may still turn out to be the cause of the failures so far."""
-        culprit = root_cause(self.failures)
-        if culprit is None or culprit.order != LOST_PEER:
+        if any(failure.order != LOST_PEER for failure in self.failures):
             return False
-        since_s = time.monotonic() - self._first_s
-        return since_s < PEER_S or (since_s < SAID_S and self._has_said())
+        since_s = time.monotonic() - self._failed_s
+        return since_s < PEER_S or (since_s < SAID_S and any(map(self._has_said, self._workers)))
 
-    def _has_said(self) -> bool:
-        """Whether a process that runs has left an exception, and is about to end by it."""
-        folder, running = self._folder, self._running()
-        pairs = [pair for pair in zip(self.specs, self._processes, strict=True) if pair[0].rank in running]
-        causes = [read_failure(folder, spec.rank, one.pid) for spec, one in pairs] if folder is not None else []
-        return any(cause is not None and not cause.lost_peer and not cause.beside for cause in causes)
+    def _has_said(self, worker: _Worker) -> bool:
+        """Whether a process has left an exception, and is about to end by it."""
+        if self._folder is None or worker.status() is not None:
+            return False
+        cause = read_failure(self._folder, worker.spec.rank, worker.process.pid)
+        return cause is not None and not cause.lost_peer and not cause.beside
 
     def _receive(self, event: SignalEvent) -> None:
         now_s = time.monotonic()
@@ -289,12 +289,12 @@ class Supervisor:
             self._send(event.number)
             return
         again, self.asked = self.asked, True
-        if self.outside is None and self.first is None and not self._ending:
-            self.outside, self._outside_s = event.number, now_s
+        if self.outside is None and not self.failures and self._terminated is None:
+            self.outside, self._asked_s = event.number, now_s
             self._deadline_s = now_s + self._grace_s[event.number]
-            if self._apart or not event.from_terminal:
+            if self._own_groups or not event.from_terminal:
                 self._send(event.number)
-        elif not again and self.first is not None and self.first.status == STOPPED:
-            self._outside_s = now_s  # the others save, as they were asked to
-        elif now_s - self._outside_s >= ECHO_S:
+        elif not again and self.failures and self.failures[0].status == STOPPED:
+            self._asked_s = now_s  # the others save, as they were asked to
+        elif now_s - self._asked_s >= ECHO_S:
             self._deadline_s = now_s
