@@ -134,12 +134,14 @@ def test_two_jobs_share_a_folder(accel: Run, tmp_path: Path) -> None:
     assert len(list((tmp_path / "logs").iterdir())) == 2
 
 
-@pytest.mark.parametrize("folder", ["file", "file/below", "/proc/accel"])
+@pytest.mark.parametrize("folder", ["file/below", "/proc/accel"])
 def test_a_folder_that_cannot_be_made_is_refused_and_nothing_starts(accel: Run, tmp_path: Path, folder: str) -> None:
     (tmp_path / "file").touch()
     done = accel("launch", "-n", "2", "--log_dir", folder, write(tmp_path, "open('started', 'w')"))
     assert done.returncode == 2
     assert done.stderr.startswith(f"accel: error: log_dir {tmp_path / folder}: ")
+    done = accel("launch", "-n", "2", "--log_dir", "file", write(tmp_path, "open('started', 'w')"))
+    assert (done.returncode, done.stderr) == (2, "accel: error: --log_dir: Directory 'file' is a file.\n")
     assert not (tmp_path / "started").exists()
 
 

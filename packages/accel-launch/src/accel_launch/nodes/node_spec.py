@@ -24,38 +24,34 @@ class NodeSpec:
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """What SLURM says of a step: its nodes, its tasks, which node this is, and where nodes may meet."""
-
-    nodes: int
-    tasks: int
-    node: int
-    host: str
-    port: int
-
-
 def find_node(settings: LaunchSettings, environ: Mapping[str, str], host: HostInfo) -> NodeSpec | None:
     """This machine among several; None for a job of one machine, or of tasks that SLURM starts itself.
 
     Raises: CannotRun with everything that is missing or cannot be meant.
     """
-    step = _step(environ)
+    step, tasks = _slurm_step(environ)
     asked = settings.num_machines
     if asked is None and step is None:
         _refuse_batch_script(environ)
-    if asked is None and step is not None and step.nodes == step.tasks > 1:
-        several = (settings.num_processes or 0) > step.tasks or (not settings.cpu and host.accelerators > 1)
-        asked = step.nodes if several else None
+    if asked is None and step is not None and step.count == tasks > 1:
+        several = (settings.num_processes or 0) > tasks or (not settings.cpu and host.accelerators > 1)
+        asked = step.count if several else None
     if asked is None or asked == 1:
         if settings.machine_rank:
             raise CannotRun("launch", [f"machine_rank {settings.machine_rank} was given, but num_machines is 1"])
         return None
-    problems = _step_problems(step, asked)
-    rank = settings.machine_rank if settings.machine_rank is not None else step.node if step is not None else None
-    address = settings.main_process_ip or (step.host if step is not None else None)
-    port = settings.main_process_port or (step.port if step is not None else USUAL_PORT)
-    if address is None:
+    told = step or NodeSpec(None, asked, "", USUAL_PORT)
+    rank = settings.machine_rank if settings.machine_rank is not None else told.rank
+    address, port = settings.main_process_ip or told.host, settings.main_process_port or told.port
+    problems = []
+    if told.count != asked:
+        problems.append(f"{asked} machines were asked for, but the SLURM step has {told.count} nodes: ask for as many")
+    elif step is not None and tasks != asked:
+        problems.append(
+            f"the SLURM step has {tasks} tasks on {asked} nodes, and accel launch starts the processes of a node by"
+            " itself: start one task for each node (srun --ntasks-per-node=1)"
+        )
+    if not address:
         problems.append(
             f"{asked} machines need --main_process_ip: the machine of rank 0, by a name or address that all can reach"
         )
@@ -68,17 +64,18 @@ def find_node(settings: LaunchSettings, environ: Mapping[str, str], host: HostIn
             f"{settings.num_processes} processes cannot be shared evenly by {asked} machines: num_processes counts"
             " those of all machines together"
         )
-    if problems or address is None:
+    if problems:
         raise CannotRun("launch", problems)
     return NodeSpec(rank, asked, address, port)
 
 
-def _step(environ: Mapping[str, str]) -> _Step | None:
+def _slurm_step(environ: Mapping[str, str]) -> tuple[NodeSpec | None, int]:
+    """What SLURM says of a step: this node among those of the step, and the number of tasks; None outside of one."""
     names = ("SLURM_STEP_NUM_NODES", "SLURM_STEP_NUM_TASKS", "SLURM_NODEID", "SLURM_JOB_ID", "SLURM_STEP_ID")
     words = [environ.get(name, "") for name in names]
     nodes = environ.get("SLURM_STEP_NODELIST", "")
     if not (all(word.isdecimal() for word in words) and nodes):
-        return None
+        return None, 0
     from accel_state.environments.slurm import FIRST_PORT, PORTS, hosts
 
     count, tasks, node, job, number = map(int, words)
@@ -86,20 +83,7 @@ def _step(environ: Mapping[str, str]) -> _Step | None:
         host = next(hosts(nodes), "")
     except TopologyError as error:
         raise CannotRun("launch", [str(error)]) from error
-    return _Step(count, tasks, node, host, FIRST_PORT + (job * 31 + number) % PORTS)
-
-
-def _step_problems(step: _Step | None, asked: int) -> list[str]:
-    if step is None:
-        return []
-    if step.nodes != asked:
-        return [f"{asked} machines were asked for, but the SLURM step has {step.nodes} nodes: ask for as many"]
-    if step.tasks != step.nodes:
-        return [
-            f"the SLURM step has {step.tasks} tasks on {step.nodes} nodes, and accel launch starts the processes of a"
-            " node by itself: start one task for each node (srun --ntasks-per-node=1)"
-        ]
-    return []
+    return NodeSpec(node, count, host, FIRST_PORT + (job * 31 + number) % PORTS), tasks
 
 
 def _refuse_batch_script(environ: Mapping[str, str]) -> None:

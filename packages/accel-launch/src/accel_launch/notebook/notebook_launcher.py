@@ -2,12 +2,11 @@
 
 import os
 import pickle
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from accel_state.environ import process_environ
@@ -107,76 +106,62 @@ def _launch(
             return [function(*args)]
     _refuse_second_accelerator(caller)
     if find_spec("cloudpickle") is None:
-        raise CannotRun(
-            caller,
-            [
-                "the function travels to its processes by cloudpickle, which is missing:"
-                " pip install 'accel-launch[notebook]'"
-            ],
-        )
+        missing = "the function travels to its processes by cloudpickle, which is missing"
+        raise CannotRun(caller, [f"{missing}: pip install 'accel-launch[notebook]'"])
     import cloudpickle  # type: ignore[import-untyped] # it has no types
 
-    folder = Path(tempfile.mkdtemp(prefix="accel-notebook-"))
-    try:
+    with TemporaryDirectory(prefix="accel-notebook-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
         (folder / FUNCTION).write_bytes(cloudpickle.dumps((function, tuple(args))))
         job = Job(settings, worker_command(folder), environ, host, count)
         result = run_job(job, PythonSignals(), bound=False)
         if result.first is not None:
             raise WorkerFailed(explain(result) or "a process has failed")
-        return [_result(folder, rank) for rank in range(count)]
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        return [_result(folder / RESULT.format(rank)) for rank in range(count)]
 
 
 def _wrong_args(args: object) -> list[str]:
     """The problem of arguments that are no list of them: each item of a text or a tensor would become one."""
     if isinstance(args, tuple | list):
         return []
-    shown = repr(args)
+    shown, kind = repr(args), type(args).__name__
     # a tensor or a data set is not printed to say that it has no brackets around it
-    written = shown if len(shown) <= 40 and "\n" not in shown else "x"
-    named = f"args={written}" if written == shown else f"args x of type {type(args).__name__}"
-    return [
-        f"{named}: expected a tuple or a list of the function's arguments, found a {type(args).__name__}; for one"
-        f" argument write ({written},)"
-    ]
+    brief = len(shown) <= 40 and "\n" not in shown
+    written, named = (shown, f"args={shown}") if brief else ("x", f"args x of type {kind}")
+    wanted = "expected a tuple or a list of the function's arguments"
+    return [f"{named}: {wanted}, found a {kind}; for one argument write ({written},)"]
 
 
 def _refuse_second_accelerator(caller: str) -> None:
     from accel_state import is_initialized
 
     if is_initialized():
-        raise CannotRun(
-            caller,
-            [
-                "an Accelerator exists already in this process; create it inside the function that is launched, then"
-                " restart the kernel and run again"
-            ],
-        )
+        inside = "create it inside the function that is launched, then restart the kernel and run again"
+        raise CannotRun(caller, [f"an Accelerator exists already in this process; {inside}"])
 
 
 @contextmanager
 def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
     """Has this process see an environment, and puts back what it changed."""
-    before = dict(os.environ)
-    changed = {name for name in {*wanted, *before} if wanted.get(name) != before.get(name)}
-    for name in before.keys() - wanted.keys():
-        del os.environ[name]
-    os.environ.update(wanted)
+    names = {name for name in {*wanted, *os.environ} if wanted.get(name) != os.environ.get(name)}
+    before = {name: os.environ.get(name) for name in names}
+    _set_variables({name: wanted.get(name) for name in names})
     try:
         yield
     finally:
-        for name in changed:
-            if name in before:
-                os.environ[name] = before[name]
-            else:
-                os.environ.pop(name, None)
+        _set_variables(before)
 
 
-def _result(folder: Path, rank: int) -> Any:
-    path = folder / RESULT.format(rank)
+def _set_variables(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _result(path: Path) -> Any:
     if not path.exists():
-        # The function left through sys.exit(0).
-        return None
+        return None  # The function left through sys.exit(0).
     with path.open("rb") as file:
         return pickle.load(file)  # a process of ours wrote it, into a folder that only this user can enter
