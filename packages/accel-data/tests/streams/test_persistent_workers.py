@@ -1,5 +1,7 @@
 """Loader workers that live on serve each sample of a stream once in every epoch, as in the first."""
 
+import random
+import time
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
@@ -113,6 +115,82 @@ def test_an_epoch_that_was_left_does_not_show_in_the_next() -> None:
         for _ in loader:
             break
     assert sorted(chain.from_iterable(batch.tolist() for batch in loader)) == list(range(N))
+
+
+class Reshuffled(Numbers):
+    """Shuffles by how many of its passes have ended, says where it stands, and counts for all who read to the end."""
+
+    num_shards = 2
+
+    def __init__(self, numbers: Sequence[int], ends: Tensor | None = None, index: int | None = None) -> None:
+        super().__init__(numbers)
+        self.passes = self.at = 0
+        self.index = index
+        #: ends of passes, by shard or else by worker
+        self.ends = torch.zeros(16, dtype=torch.int64) if ends is None else ends
+        self.ends.share_memory_()  # type: ignore[no-untyped-call] # of torch
+
+    def shard(self, num_shards: int, index: int) -> "Reshuffled":
+        return Reshuffled(self.numbers[index::num_shards], self.ends, index)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        order = random.Random(self.passes).sample(list(self.numbers), len(self.numbers))
+        while self.at < len(order):
+            self.at += 1
+            yield torch.tensor(order[self.at - 1])
+        self.passes, self.at = self.passes + 1, 0
+        worker = get_worker_info()
+        self.ends[self.index or (0 if worker is None else worker.id)] += 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"passes": self.passes, "at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.passes, self.at = state["passes"], state["at"]
+
+
+class Whole(Reshuffled):
+    """Cannot be sharded."""
+
+    shard = None  # type: ignore[assignment] # what `shard` is not called
+
+
+def in_twos(source: Reshuffled, workers: int) -> Any:
+    if not workers:
+        return prepare_data_loader(DataLoader(source, 2))
+    plain = DataLoader(source, 2, num_workers=workers, persistent_workers=True, prefetch_factor=8)
+    return prepare_data_loader(plain)
+
+
+def left_once(kind: type[Reshuffled], workers: int) -> tuple[list[list[int]], list[list[int]], Any]:
+    """What a pass serves that is left when all of it was read, what three passes after it do, and the state between."""
+    source = kind(range(8))
+    loader = in_twos(source, workers)
+    list(loader)
+    ends = int(source.ends.sum())
+    seen = []
+    for batch in loader:
+        seen.append(batch.tolist())
+        if len(seen) == 2:
+            break
+    deadline = time.monotonic() + 60
+    while workers and int(source.ends.sum()) < 2 * ends:  # all of the pass is read ahead
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    state = loader.state_dict()
+    return seen, [[sample for batch in loader for sample in batch.tolist()] for _ in range(3)], state
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("kind", [Whole, Reshuffled])
+def test_a_pass_that_was_read_ahead_and_left_begins_again(kind: type[Reshuffled], workers: int) -> None:
+    """As without workers, and as in a job that goes on from the state after it."""
+    seen, after, state = left_once(kind, workers)
+    assert after[0][: len(seen) * 2] == [sample for batch in seen for sample in batch]
+    assert after[0] != after[1] != after[2]
+    resumed = in_twos(kind(range(8)), workers)
+    resumed.load_state_dict(state)
+    assert [[sample for batch in resumed for sample in batch.tolist()] for _ in range(3)] == after
 
 
 @pytest.mark.filterwarnings("ignore:.*cannot be put at a place")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, final
 
@@ -56,24 +56,26 @@ class IterableDatasetShard(IterableDataset[Any]):
         return self.batch_size // self.where.of if self.split_batches else self.batch_size
 
     def __iter__(self) -> Iterator[Any]:
-        return self._dealt(iter(self.dataset))
+        return self._dealt(self.dataset)
 
-    def _dealt(self, source: Iterator[Any]) -> Iterator[Any]:
-        items = (one.items for one in self.slices(source))
+    def _dealt(self, stream: Iterable[Any]) -> Iterator[Any]:
+        items = (part.items for part in self.slices(stream))
         return items if self.rows is None else chain.from_iterable(items)
 
-    def slices(self, source: Iterator[Any], first: list[Any] | None = None) -> Iterator[RankSlice[Any]]:
-        """This rank's slices of what the source gives from some place on; `first` are the first items of the epoch."""
-        start = first or []
+    def slices(
+        self, stream: Iterable[Any], start: Sequence[Any] = (), at_end: Iterable[Any] = ()
+    ) -> Iterator[RankSlice[Any]]:
+        """This rank's slices of what a stream gives, as `slices_of_samples`, or `slices_of_batches` without `rows`."""
+        same: Any = {"ending": self.ending, "start": start, "at_end": at_end}
         if self.rows is None:
-            return slices_of_batches(source, self.where, ending=self.ending, start=start, length=samples_in)
-        return slices_of_samples(source, self.where, rows=self.rows, ending=self.ending, start=start)
+            return slices_of_batches(stream, self.where, length=samples_in, **same)
+        return slices_of_samples(stream, self.where, rows=self.rows, **same)
 
     def __len__(self) -> int:
         """Samples of this rank, if the dataset knows its length."""
         rows = self.rows or 1
         rounds, left = divmod(len(self.dataset), rows * self.where.of)
-        return rounds * rows + sum(1 for _ in self._dealt(iter(range(left))))
+        return rounds * rows + sum(1 for _ in self._dealt(range(left)))
 
     def set_epoch(self, epoch: int) -> None:
         """Passes the epoch on to a dataset that takes it."""

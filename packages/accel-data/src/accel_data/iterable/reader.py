@@ -7,6 +7,7 @@ from functools import partial
 from itertools import chain, cycle, islice, product
 from typing import Any, final
 
+import torch
 from accel_state import BatchPadding
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -61,6 +62,10 @@ class Reader(IterableDataset[ReadBatch]):
         self.streams = shards or readers
         #: where the next pass begins; None where sources go on by themselves
         self.start: StreamPosition | None = None
+        #: passes that began, and the newest of which the script had all, as loader workers that live on see it
+        self.passes, self.finished = 0, torch.zeros(1, dtype=torch.int64)
+        if persistent:
+            self.finished.share_memory_()  # type: ignore[no-untyped-call] # of torch
         #: whether the first batch of the next pass comes with a digest of the first sample
         self.tells_first = False
         self._epoch: int | None = None
@@ -72,22 +77,28 @@ class Reader(IterableDataset[ReadBatch]):
     def __iter__(self) -> Iterator[ReadBatch]:
         worker = get_worker_info()
         reader = 0 if worker is None else worker.id
+        self.passes += worker is not None
+        left = worker is not None and int(self.finished) < self.passes - 1
         # a worker that lives on must not start there again
         start, self.start = self.start or StreamPosition({}, {}), None
         # a source that divides itself among the workers that it sees would divide its shard again
-        return unseen_worker(self._begun, reader, start) if self.shard is not None else self._begun(reader, start)
+        begin = partial(self._begun, reader, start, left)
+        return unseen_worker(begin) if self.shard is not None else begin()
 
-    def _begun(self, reader: int, start: StreamPosition) -> Iterator[ReadBatch]:
+    def _begun(self, reader: int, start: StreamPosition, left: bool) -> Iterator[ReadBatch]:
         own = self._own(self.where.index, reader) if self.rank_alone else [reader]
         sources = {one: self._sources.get(one) or self._source(one) for one in own}
         self._sources = sources if self._lives_on else {}
         taken = {one: start.taken.get(one, 0) for one in own}
         keep = 0 if self.rank_alone else self.round
-        begun = {one: source.begin(taken[one], start.states.get(one), keep) for one, source in sources.items()}
+        begun = {one: source.begin(taken[one], start.states.get(one), keep, left) for one, source in sources.items()}
         if self.rank_alone:
-            batches = self._in_turn(reader, {one: items for one, (items, _) in begun.items()}, taken)
+            items: dict[int, Iterator[Any]] = {
+                number: chain(begun[number][0], source.at_end()) for number, source in sources.items()
+            }
+            batches = self._in_turn(reader, items, taken)
         else:
-            batches = self._slices(reader, *begun[reader], taken)
+            batches = self._slices(reader, sources[reader], *begun[reader], taken)
         stateful = {one: source for one, source in sources.items() if source.stateful}
         return self._with_states(batches, reader, stateful, taken) if stateful else batches
 
@@ -106,7 +117,7 @@ class Reader(IterableDataset[ReadBatch]):
         return shard
 
     def _slices(
-        self, reader: int, items: Iterator[Any], again: list[Any], taken: dict[int, int]
+        self, reader: int, source: Source, items: Iterator[Any], again: list[Any], taken: dict[int, int]
     ) -> Iterator[ReadBatch]:
         """Batches of a stream that every rank reads."""
         ring, given, digest = Ring((reader,), taken), 0, None
@@ -114,7 +125,7 @@ class Reader(IterableDataset[ReadBatch]):
             first = list(islice(items, 1))
             digest, items = digest_of(first), chain(first, items)
             self.tells_first = False
-        for batch, tail in self.share.slices(items, again):
+        for batch, tail in self.share.slices(items, again, source.at_end()):
             given += self.round if tail is None else sum(map(bool, tail.real)) if self.rows is None else tail.total
             yield ReadBatch(batch, reader, ring, given, tail=tail, first=digest)
 

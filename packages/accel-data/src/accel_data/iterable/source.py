@@ -39,10 +39,15 @@ class Source:
         said = state_of(self._stream)
         return {"ended": ENDED, "next": said} if self.ended else said
 
-    def begin(self, taken: int, state: Any, keep: int) -> tuple[Iterator[Any], list[Any]]:
-        """Begins a pass, at a place if it is told one: its items, and the first `keep` of those that are read again."""
-        if state is None and not taken and (self._was_put or not self.ended):
-            state = self.front  # it may begin each pass where it was put, and one that was left in the middle
+    def begin(self, taken: int, state: Any, keep: int, left: bool) -> tuple[Iterator[Any], list[Any]]:
+        """Begins a pass, at a place if it is told one: its items, and the first `keep` of those that are read again.
+
+        Who takes the items takes those of `at_end` after them.
+        `left` says that the script did not wait for the end of the pass before, which may be read nevertheless.
+        """
+        if state is None and not taken and (left or self._was_put or not self.ended):
+            # it may begin each pass where it was put, and one that was left in the middle
+            state = self._front if left else self.front
         put = self._was_put = self.stateful and state is not None
         self._front = state if put else self.front
         self.ended = False
@@ -54,7 +59,7 @@ class Source:
             deque(islice(items, taken - len(again)), maxlen=0)
             if taken:  # one item more, here and now: with it a stream draws its order, if from a global generator
                 items = chain(list(islice(items, 1)), items)
-        return chain(items, self._at_end()), again
+        return items, again
 
     def _put_at(self, state: Any, taken: int) -> Iterator[Any]:
         if isinstance(state, dict) and state.get("ended") == ENDED:
@@ -70,8 +75,8 @@ class Source:
             items = iter(self._stream)
         return chain(first, items)
 
-    def _at_end(self) -> Iterator[Any]:
-        """Gives nothing, and notes that it was asked to."""
+    def at_end(self) -> Iterator[Any]:
+        """Gives nothing, and notes that the pass has come to its end."""
         self.ended = True
         yield from ()
 

@@ -38,6 +38,7 @@ class IterableCursor:
 
     def begin(self) -> None:
         """Workers have their copy of where to begin by now; a pass that is left is begun again at its front."""
+        self._reader.passes += 1
         if self._front is None:
             self._front = self._reader.front_states()  # of shards too, which are made by now
         self._reader.start = StreamPosition({}, self._front) if self._front else None
@@ -63,6 +64,7 @@ class IterableCursor:
     def finish(self) -> None:
         """Lets the next pass begin where sources stand then, or readers have said that it does."""
         self._reader.start = StreamPosition({}, self._ends) if self._ends else None
+        self._reader.finished.fill_(self._reader.passes)
 
     def _without_ends(self, batches: Iterator[ReadBatch]) -> Iterator[ReadBatch]:
         """Takes out the records at the end of each reader, and notes what they say of the next pass."""

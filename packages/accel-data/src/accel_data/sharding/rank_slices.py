@@ -60,22 +60,26 @@ class RankSlice(NamedTuple, Generic[T]):
 
 
 def slices_of_samples(
-    stream: Iterable[T], where: DataRank, *, rows: int, ending: Ending, start: Sequence[T] = ()
+    stream: Iterable[T],
+    where: DataRank,
+    *,
+    rows: int,
+    ending: Ending,
+    start: Sequence[T] = (),
+    at_end: Iterable[T] = (),
 ) -> Iterator[RankSlice[list[T]]]:
     """The slices of one rank, when each round is `where.of` slices of `rows` consecutive samples of the stream.
 
-    `start` is the first round of the epoch, if the stream begins later. Samples of other ranks are let go at once,
-    where the ending does not need them.
+    `start` is the first round of the epoch, if the stream begins later; `at_end` is asked for its items, of which there
+    are none, when the stream has no more. Samples of other ranks are let go at once, if the ending does not need them.
     """
     size, first = rows * where.of, where.index * rows
-    low, high = (0, size) if ending is Ending.EXACT else (first, first + rows)
-    source = iter(stream)
-    first_round = list(islice(source, size)) if ending is Ending.REPEAT and not start else []
-    start = start or first_round
     # blanks fill up the last round: how many are left says how many samples it had, and counting them costs nothing
     blanks: Any = repeat(None, size)
-    source = chain(first_round, source, blanks)
+    source = chain(stream, at_end, blanks)
     while True:
+        whole = ending is Ending.EXACT or (ending is Ending.REPEAT and not start)
+        low, high = (0, size) if whole else (first, first + rows)
         if low:
             deque(islice(source, low), maxlen=0)
         kept = list(islice(source, high - low))
@@ -84,9 +88,11 @@ def slices_of_samples(
         taken = length_hint(blanks)
         if taken < size:
             break
-        yield RankSlice(kept[first - low : first - low + rows])
+        if ending is Ending.REPEAT and whole:
+            start = kept
+        yield RankSlice(kept[first : first + rows] if whole else kept)
     kept = kept[: max(taken - low, 0)]
-    yield from last_of_samples(kept, start, where, rows=rows, ending=ending, taken=taken)
+    yield from last_of_samples(kept, start or kept, where, rows=rows, ending=ending, taken=None if whole else taken)
 
 
 def last_of_samples(
@@ -114,13 +120,19 @@ def last_of_samples(
 
 
 def slices_of_batches(
-    stream: Iterable[T], where: DataRank, *, ending: Ending, start: Sequence[T] = (), length: Length = samples_of
+    stream: Iterable[T],
+    where: DataRank,
+    *,
+    ending: Ending,
+    start: Sequence[T] = (),
+    at_end: Iterable[T] = (),
+    length: Length = samples_of,
 ) -> Iterator[RankSlice[Any]]:
     """The slices of one rank, when each round is `where.of` whole batches of the stream, which vary.
 
-    `start` is as for `slices_of_samples`, and `length` counts the samples of a batch.
+    `start` and `at_end` are as for `slices_of_samples`, and `length` counts the samples of a batch.
     """
-    source = iter(stream)
+    source = chain(stream, at_end)
     taken = list(islice(source, where.of))
     start = start or taken
     while len(taken) == where.of:
