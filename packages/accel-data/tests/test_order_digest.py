@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from array import array
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -12,8 +12,8 @@ import numpy
 import pytest
 import torch
 from accel_data import DataRank, Ending
+from accel_data.sharding import order_digest
 from accel_data.sharding.index_order import KnownOrder, LazyOrder
-from accel_data.sharding.order_digest import note_batches, note_samples
 
 N = 96
 
@@ -43,15 +43,11 @@ def digests(items: list[Any], world: int, *, whole: bool, skip: int = 0) -> dict
 
 
 def numbers(items: list[Any]) -> list[int]:
-    found = array("Q")
-    note_samples(found, items)
-    return list(found)
+    return list(order_digest.sample_numbers(items))
 
 
 def batch_numbers(batches: list[Any]) -> list[int]:
-    found = array("Q")
-    note_batches(found, batches)
-    return list(found)
+    return list(order_digest.batch_numbers(batches))
 
 
 KINDS: dict[str, list[Any]] = {
@@ -108,6 +104,22 @@ def test_of_an_order_that_is_known_some_items_of_all_and_the_newest_are_compared
         assert KnownOrder(other, 0).digest(1000) != known, place
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_order_that_is_read_keeps_a_few_bytes_a_round(whole: bool) -> None:
+    """Its digest is known at each place of the pass, also when the pass is long."""
+    rounds = 20_000
+    items: Any = ([number] * 8 for number in range(2 * rounds)) if whole else iter(range(16 * rounds))
+    order = LazyOrder(items, 0, 2 if whole else 16, whole=whole)
+    dealt = chain.from_iterable(order.deal(DataRank(0, 2), rows=8, ending=Ending.DROP))
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in dealt) == rounds
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held <= 12 * rounds
+
+
 def test_what_can_be_iterated_once_is_not_used_up() -> None:
     def generated() -> Iterator[int]:
         yield from range(3)
@@ -119,16 +131,13 @@ def test_what_can_be_iterated_once_is_not_used_up() -> None:
 
 
 IN_A_PROCESS = """
-from array import array
-from accel_data.sharding.order_digest import note_batches, note_samples
+from accel_data.sharding.order_digest import batch_numbers, sample_numbers
 
 class Plain:
     pass
 
-found = array("Q")
-note_samples(found, ["b", ("a", 1), b"c", 2.5, None, 3, Plain(), (Plain(),), iter([1])])
-note_batches(found, [["b", "a"], [1, 2], [], "words", (x for x in "ab"), lambda: 0])
-print(found)
+print(sample_numbers(["b", ("a", 1), b"c", 2.5, None, 3, Plain(), (Plain(),), iter([1])]))
+print(batch_numbers([["b", "a"], [1, 2], [], "words", (x for x in "ab"), lambda: 0]))
 """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain, islice
 from typing import Any, final
@@ -13,7 +13,7 @@ import torch
 from accel_state import BatchPadding
 from torch.utils.data import RandomSampler, SequentialSampler
 
-from accel_data.sharding.order_digest import EVERY, NEWEST, NEWEST_BATCHES, note_batches, note_samples
+from accel_data.sharding.order_digest import EVERY, NEWEST, NEWEST_BATCHES, batch_numbers, sample_numbers
 from accel_data.sharding.rank_slices import DataRank, Ending, last_of_batches, last_of_samples, samples_of
 from accel_data.sharding.seedable_sampler import SeedableRandomSampler
 
@@ -97,13 +97,14 @@ class LazyOrder:
         #: as of a `KnownOrder`, once that batch is dealt
         self.last: int | None = None
         self.tail: BatchPadding | None = None
-        self._note = note_batches if whole else note_samples
+        self._numbers: Callable[[list[Any]], array[int]] = batch_numbers if whole else sample_numbers
         self._window = NEWEST_BATCHES if whole else NEWEST
-        self._noted, self._newest = array("Q"), array("Q")
+        #: a checksum of the items that are noted, the newest items, and the digest after each round that was read
+        self._noted, self._newest, self._digests = 0, array("Q"), array("I")
         self._start = self._take(min(round_size, skip))
         while self._take(min(CHUNK, skip - self.end)):
             pass
-        self._before = len(self._newest)
+        del self._digests[:-1]
         # most samplers draw with the first item
         self._items = chain(list(islice(items, 1)), items)
 
@@ -140,11 +141,7 @@ class LazyOrder:
 
     def digest(self, count: int) -> int:
         """As of a `KnownOrder`; `count` lies at the end of a round."""
-        newest = self._newest
-        if count < self.end:
-            rounds = (count - self._skip) // self._round
-            newest = newest[: self._before + rounds * min(self._window, self._round)]
-        return zlib.crc32(newest[-self._window :], zlib.crc32(self._noted[: -(-count // EVERY)]))
+        return self._digests[-(-max(count - self._skip, 0) // self._round)]
 
     def ended(self) -> AbstractContextManager[None]:
         """As of a `KnownOrder`: at its last batch it was read to its end."""
@@ -155,9 +152,11 @@ class LazyOrder:
         items = list(islice(self._items, count))
         following = -self.end % EVERY
         if following < len(items):
-            self._note(self._noted, items[following::EVERY])
-        self._note(self._newest, items[-self._window :])
+            self._noted = zlib.crc32(self._numbers(items[following::EVERY]), self._noted)
+        newest = self._numbers(items[-self._window :])
+        self._newest = newest if len(newest) == self._window else (self._newest + newest)[-self._window :]
         self.end += len(items)
+        self._digests.append(zlib.crc32(self._newest, self._noted))
         return items
 
 

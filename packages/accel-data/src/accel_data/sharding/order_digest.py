@@ -14,20 +14,20 @@ NEWEST = 16
 NEWEST_BATCHES = 4
 
 
-def note_samples(noted: array[int], items: list[Any]) -> None:
-    """Adds a number for each item: an index itself, anything else by its content; the same in every process."""
+def sample_numbers(items: list[Any]) -> array[int]:
+    """A number for each item: an index itself, anything else by its content; the same in every process."""
     try:
-        noted.fromlist(items)
+        return array("Q", items)
     except (TypeError, OverflowError):  # not all are indices
-        noted.extend(map(_number, items))
+        return array("Q", map(_number, items))
 
 
-def note_batches(noted: array[int], batches: list[Any]) -> None:
-    """Adds a number for each batch, made of its ends."""
+def batch_numbers(batches: list[Any]) -> array[int]:
+    """A number for each batch, made of its ends."""
     try:
-        noted.fromlist([31 * batch[0] + batch[-1] for batch in batches])
+        return array("Q", [31 * batch[0] + batch[-1] for batch in batches])
     except (TypeError, LookupError, OverflowError):  # not all are lists of indices
-        noted.extend(map(_batch_number, batches))
+        return array("Q", map(_batch_number, batches))
 
 
 def _batch_number(batch: Any) -> int:
