@@ -12,7 +12,7 @@ import numpy
 import pytest
 import torch
 from accel_data import DataRank, Ending
-from accel_data.sharding import order_digest
+from accel_data.sharding import index_order
 from accel_data.sharding.index_order import KnownOrder, LazyOrder
 
 N = 96
@@ -43,11 +43,11 @@ def digests(items: list[Any], world: int, *, whole: bool, skip: int = 0) -> dict
 
 
 def numbers(items: list[Any]) -> list[int]:
-    return list(order_digest.sample_numbers(items))
+    return list(index_order.sample_numbers(items))
 
 
 def batch_numbers(batches: list[Any]) -> list[int]:
-    return list(order_digest.batch_numbers(batches))
+    return list(index_order.batch_numbers(batches))
 
 
 KINDS: dict[str, list[Any]] = {
@@ -131,7 +131,7 @@ def test_what_can_be_iterated_once_is_not_used_up() -> None:
 
 
 IN_A_PROCESS = """
-from accel_data.sharding.order_digest import batch_numbers, sample_numbers
+from accel_data.sharding.index_order import batch_numbers, sample_numbers
 
 class Plain:
     pass

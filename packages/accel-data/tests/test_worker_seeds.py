@@ -8,7 +8,7 @@ import numpy
 import pytest
 import torch
 from accel_data import prepare_data_loader
-from accel_data.workers.worker_start import seeded
+from accel_data.workers import seeded
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
 from torch import Tensor

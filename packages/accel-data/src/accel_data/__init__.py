@@ -4,8 +4,7 @@ from accel_data.checks.fingerprint import Fingerprint, check_same_dataset, finge
 from accel_data.iterable.every_rank import IterableDatasetShard
 from accel_data.loaders.dispatcher import DataLoaderDispatcher
 from accel_data.loaders.loader import DataLoaderShard
-from accel_data.loaders.skip import skip_first_batches
-from accel_data.prepare import prepare_data_loader
+from accel_data.prepare import prepare_data_loader, skip_first_batches
 from accel_data.resume.consumption_log import ConsumptionLog
 from accel_data.resume.loader_state import ResumeError
 from accel_data.sharding.batch_sampler_shard import BatchSamplerShard

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from accel_ops.rng import RNGType, rng_types_of
@@ -19,15 +19,27 @@ from accel_data.iterable.reader import Reader
 from accel_data.iterable.reading import Reading, Way, reading_of
 from accel_data.loaders.dispatcher import DataLoaderDispatcher
 from accel_data.loaders.loader import DataLoaderShard
-from accel_data.loaders.loader_kwargs import settings_of
 from accel_data.resume.consumption_log import ConsumptionLog
 from accel_data.resume.sampling_rng import generator_owner
 from accel_data.sharding.batch_sampler_shard import BatchSamplerShard, innermost_sampler
 from accel_data.sharding.rank_slices import DataRank, Ending
 from accel_data.sharding.seedable_sampler import SeedableRandomSampler
-from accel_data.workers.worker_start import seeded, shielded
+from accel_data.workers import seeded, shielded
 
 Batch = TypeVar("Batch")
+#: settings of a DataLoader that another one like it is given
+KEPT = (
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "persistent_workers",
+    "in_order",
+)
 
 
 def prepare_data_loader(
@@ -130,6 +142,38 @@ def prepare_data_loader(
     if dispatching is not None:
         return DataLoaderDispatcher(source, split_batches, transport=dispatching, **settings)
     return DataLoaderShard(source, where=where, transport=transport, **settings)
+
+
+def skip_first_batches(dataloader: DataLoader[Batch], num_batches: int = 0) -> DataLoader[Batch]:
+    """A loader whose passes are those of `dataloader` without this rank's first `num_batches` batches.
+
+    Samples of a map-style dataset that are skipped are not read; those of a stream are. Passes of both are counted
+    together. After `load_state_dict` of a prepared loader there is nothing to skip.
+
+    Raises: ValueError for a negative number; TypeError for what is no DataLoader.
+    """
+    if isinstance(num_batches, bool) or not isinstance(num_batches, int) or num_batches < 0:
+        raise ValueError(f"num_batches={num_batches!r}: expected a whole number of at least 0")
+    if isinstance(dataloader, DataLoaderShard):
+        return dataloader.without_first(num_batches)
+    ready = cast("DataLoaderShard[Batch]", prepare_data_loader(dataloader, num_processes=1, process_index=0))
+    sampler = innermost_sampler(dataloader)
+    if isinstance(sampler, SeedableRandomSampler):
+        ready.set_epoch(sampler.epoch)
+    return ready.without_first(num_batches)
+
+
+def settings_of(loader: DataLoader[Any]) -> dict[str, Any]:
+    """What the loader was given, less its dataset and samplers.
+
+    Raises: TypeError for a loader whose class iterates in a way of its own, which another loader could not repeat.
+    """
+    if type(loader).__iter__ not in (DataLoader.__iter__, DataLoaderShard.__iter__):
+        raise TypeError(
+            f"{type(loader).__name__} iterates in a way of its own (it defines __iter__), which is lost when it is"
+            " sharded; prepare a plain DataLoader, and put what it does into the dataset or the collate_fn"
+        )
+    return {name: getattr(loader, name) for name in KEPT if hasattr(loader, name)}
 
 
 def _refuse_dispatching(where: DataRank, transport: Transport | None, *, equal: bool) -> None:

@@ -18,7 +18,7 @@ from accel_data.iterable.round_robin import Ring, RoundRobin
 from accel_data.iterable.source import Source
 from accel_data.resume.loader_state import LoaderState, ResumeError, StreamPosition
 from accel_data.sharding.rank_slices import Ending
-from accel_data.workers.worker_identity import unseen_worker
+from accel_data.workers import unseen_worker
 
 #: what makes a shard; called with `num_shards` and `index`
 Shard = Callable[..., Any]

@@ -22,14 +22,13 @@ from accel_data.loaders.device_prefetch import on_device
 from accel_data.loaders.dispatch import Dispatch
 from accel_data.loaders.xla_graphs import step_marker_of
 from accel_data.resume.consumption_log import ConsumptionLog
-from accel_data.resume.cursors import MapCursor, UnreadCursor
+from accel_data.resume.cursors import IterableCursor, MapCursor, UnreadCursor
 from accel_data.resume.epochs import EpochRun, EpochTracker
-from accel_data.resume.iterable_cursor import IterableCursor
 from accel_data.resume.loader_state import LoaderState, ResumeError, as_entries
 from accel_data.resume.sampling_rng import SHARED, SamplingRng
 from accel_data.sharding.batch_sampler_shard import BatchSamplerShard, innermost_sampler
 from accel_data.sharding.rank_slices import DataRank, Ending
-from accel_data.workers.worker_shutdown import end_at_exit
+from accel_data.workers import end_at_exit
 
 Batch = TypeVar("Batch")
 

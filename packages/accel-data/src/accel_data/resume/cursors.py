@@ -1,15 +1,21 @@
-"""Where a pass over a map-style dataset stands."""
+"""Where a pass over a loader stands, for each kind of data: what each batch is, and the place after it."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from itertools import chain, islice
 from typing import Any, final
 
-from accel_state import LoaderPass
+from accel_state import LoaderPass, Transport
 
-from accel_data.resume.loader_state import LoaderState, ResumeError
+from accel_data.iterable.rank_step import in_step, rotated
+from accel_data.iterable.read_batch import ReadBatch
+from accel_data.iterable.reader import Reader
+from accel_data.resume.loader_state import LoaderState, ResumeError, StreamPosition, as_entries
 from accel_data.sharding.batch_sampler_shard import BatchSamplerShard
+from accel_data.sharding.rank_slices import with_last
 
 
 @final
@@ -58,6 +64,116 @@ class MapCursor:
     def ended(self) -> AbstractContextManager[None]:
         """In this block, at the last batch, generators stand where the end of the pass leaves them."""
         return self._order.ended()
+
+
+@final
+class IterableCursor:
+    """A pass over a stream; a place is the newest batch of each reader, and the reader whose turn is next."""
+
+    def __init__(self, reader: Reader, transport: Transport | None, state: LoaderState | None) -> None:
+        self._reader = reader
+        self._same = transport if reader.tells_first else None
+        self._transport = transport if reader.in_step else None
+        self._first = 0
+        if state is not None:
+            self._first = state.next_stream % reader.readers
+            reader.place_at(state.position())
+            _warn_of_replay(state.position(), reader.dataset)
+        self._taken = {} if reader.start is None else reader.start.taken
+        self._states = reader.front_states()
+        self._front = None if state is None else {int(one): said for one, said in state.front.items()}
+        #: what readers have said at their ends
+        self._ends: dict[int, Any] = {}
+
+    def begin(self) -> None:
+        """Workers have their copy of where to begin by now; a pass that is left is begun again at its front."""
+        self._reader.passes += 1
+        if self._front is None:
+            self._front = self._reader.front_states()  # of shards too, which are made by now
+        self._reader.start = StreamPosition({}, self._front) if self._front else None
+
+    def served(self, batches: Iterator[Any], epoch: LoaderPass) -> Iterator[Any]:
+        """The batches of this rank; `epoch` is true of each before it is yielded."""
+        source = self._without_ends(batches) if self._reader.persistent else batches
+        source = rotated(source, self._first) if self._first else source
+        source = source if self._same is None else self._compared(iter(source), self._same)
+        steps = with_last(source)
+        if self._transport is not None:
+            steps = in_step(source, self._transport, rows=self._reader.rows, ending=self._reader.ending)
+        readers = self._reader.readers
+        newest: list[ReadBatch | None] = [None] * readers
+        for read, epoch.last in steps:
+            if read.reader is not None:
+                newest[read.reader] = read
+                epoch.at = tuple(newest), (read.reader + 1) % readers
+            epoch.tail = read.tail
+            batch, read.value = read.value, None
+            yield batch
+
+    def finish(self) -> None:
+        """Lets the next pass begin where sources stand then, or readers have said that it does."""
+        self._reader.start = StreamPosition({}, self._ends) if self._ends else None
+        self._reader.finished.fill_(self._reader.passes)
+
+    def _without_ends(self, batches: Iterator[ReadBatch]) -> Iterator[ReadBatch]:
+        """Takes out the records at the end of each reader, and notes what they say of the next pass."""
+        for batch in batches:
+            if batch.end:
+                self._ends |= batch.states or {}
+            else:
+                yield batch
+
+    def _compared(self, batches: Iterator[ReadBatch], transport: Transport) -> Iterator[ReadBatch]:
+        """The same batches, once all ranks have read the same first sample.
+
+        Raises: ValueError on every rank if they have not.
+        Collective: every rank of the transport must call.
+        """
+        begun = list(islice(batches, 1))
+        self._reader.tells_first = False
+        digests = transport.all_gather_objects(begun[0].first if begun else None)
+        read = {rank: digest for rank, digest in enumerate(digests) if digest is not None}
+        if len(set(read.values())) > 1:
+            told = ", ".join(f"{digest} on rank {rank}" for rank, digest in list(read.items())[:8])
+            raise ValueError(
+                f"every rank reads all of {type(self._reader.dataset).__name__} and keeps its part, and the first"
+                f" samples are unlike: {told} (digests). If the stream gives each rank a part, pass"
+                " DataLoaderConfiguration(already_sharded=True); if it shuffles, seed it alike on all ranks, give it a"
+                " `generator`, or pass dispatch_batches=True; if samples may differ, as with noise,"
+                " check_datasets=False"
+            )
+        yield from chain(begun, batches)
+
+    def entries(self, at: Any) -> dict[str, Any]:
+        """What the loader's state says of the place `at`; None is the place where the pass began."""
+        newest, following = at if at is not None else ((), self._first)
+        taken, states = dict(self._taken), dict(self._states)
+        for read in newest:
+            if read is not None:
+                taken |= read.taken
+                states |= read.states or {}
+        return {
+            "consumed": sum(taken.values()),
+            "taken": as_entries(taken),
+            "sources": as_entries(states),
+            "front": as_entries(self._front or {}),
+            "next_stream": following,
+        }
+
+    def ended(self) -> AbstractContextManager[None]:
+        """In this block, at the last batch, generators stand where they do: a stream was read to its end."""
+        return nullcontext()
+
+
+def _warn_of_replay(start: StreamPosition, dataset: Any) -> None:
+    """Says what it costs to come back to a place in a stream that cannot be put there."""
+    again = sum(taken for source, taken in start.taken.items() if start.states.get(source) is None)
+    if again:
+        warnings.warn(
+            f"{type(dataset).__name__} cannot be put at a place: {again} samples are read again and thrown away to come"
+            " back to where the state was taken. A dataset with state_dict and load_state_dict would not need that",
+            stacklevel=5,
+        )
 
 
 @final

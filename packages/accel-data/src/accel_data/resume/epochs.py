@@ -9,8 +9,7 @@ from typing import Any, final
 from accel_state import AccumulationState, LoaderPass
 
 from accel_data.resume.consumption_log import ConsumptionLog
-from accel_data.resume.cursors import MapCursor, UnreadCursor
-from accel_data.resume.iterable_cursor import IterableCursor
+from accel_data.resume.cursors import IterableCursor, MapCursor, UnreadCursor
 from accel_data.resume.loader_state import LoaderState
 
 Cursor = MapCursor | IterableCursor | UnreadCursor

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from accel_data import prepare_data_loader
-from accel_data.workers.worker_start import shielded
+from accel_data.workers import shielded
 from accel_testing import MakePool
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -130,7 +130,7 @@ def test_workers_outlive_a_signal_that_is_noted(kind: str, persistent: bool, wor
 
 def test_workers_that_are_spawned_outlive_it_too() -> None:
     """In a process where this module has a name that a fresh interpreter can import."""
-    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_shield as shield\n"
+    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_worker_signals as shield\n"
     code += "print(shield.shot_at('map', 'spawn', 1, False)[:3])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=90, check=False)
     assert (done.stdout, done.returncode) == ("(3, 9, {1})\n", 0), done.stderr
@@ -140,7 +140,7 @@ ENDS = """
 import signal, time
 from accel_data import prepare_data_loader
 from torch.utils.data import DataLoader
-from test_shield import Noting, Pids
+from test_worker_signals import Noting, Pids
 
 class Stuck(Pids):
     def __getitem__(self, index):

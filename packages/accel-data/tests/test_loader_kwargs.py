@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from accel_data import DataLoaderShard, prepare_data_loader
-from accel_data.loaders.loader_kwargs import settings_of
+from accel_data.prepare import settings_of
 from accel_testing import RangeDataset
 from torch.utils.data import DataLoader, default_collate
 

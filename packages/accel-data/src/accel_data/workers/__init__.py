@@ -1,1 +1,0 @@
-"""What loader workers know, and how they end."""
