@@ -182,7 +182,7 @@ def test_what_one_rank_refuses_all_refuse(world: MakePool) -> None:
     ("entries", "words"),
     [
         ({"consumed": "3"}, "consumed is '3'"),
-        ({"draws": []}, "draws is []"),
+        ({"rng_at_start": []}, "rng_at_start is []"),
         ({"drawn_by": "BatchOf"}, "was drawn by BatchOf and is by RandomSampler now"),
     ],
 )

@@ -329,7 +329,7 @@ def told(loaders: list[DataLoaderShard[Any]]) -> dict[str, Any]:
     """The state, which all ranks tell alike, but for generators of which rank 0 knows more."""
     state, *others = [loader.state_dict() for loader in loaders]
     for other in others:
-        assert same({**other, "draws": 0, "now": 0}, {**state, "draws": 0, "now": 0})
+        assert same({**other, "rng_at_start": 0, "rng_now": 0}, {**state, "rng_at_start": 0, "rng_now": 0})
     return state
 
 

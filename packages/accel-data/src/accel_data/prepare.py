@@ -194,7 +194,7 @@ def _ending(asked: Ending | str | None, loader: DataLoader[Any], even_batches: b
     if asked is None:
         drop = bool(getattr(_sampler(loader), "drop_last", loader.drop_last))
         return Ending.of(drop_last=drop, even_batches=even_batches)
-    known = [one.value for one in Ending]
+    known = [ending.value for ending in Ending]
     if not isinstance(asked, Ending) and asked not in known:
         raise ValueError(f"ending={asked!r}: expected one of {', '.join(map(repr, known))}")
     return Ending(asked)

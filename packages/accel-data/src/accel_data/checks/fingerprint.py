@@ -72,7 +72,7 @@ def fingerprint(dataset: Any) -> Fingerprint:
             parts[path or "the dataset itself"] = part
         if _splits_by_node(path, value):
             parts[SPLIT_BY_NODE] = ""
-        datasets = {id(one): (place, one) for place, one in _datasets(path, value) if id(one) not in seen}
+        datasets = {id(holder): (place, holder) for place, holder in _datasets(path, value) if id(holder) not in seen}
         seen |= datasets.keys()
         for place, holder in datasets.values():
             parts[f"the class of {place}"] = type(holder).__name__
@@ -99,10 +99,10 @@ def check_same_dataset(dataset: object, transport: Transport) -> Fingerprint:
     if transport.size == 1:
         return mine
     everyone = transport.all_gather_objects(mine)
-    split = any(SPLIT_BY_NODE in one.parts for one in everyone)
+    split = any(SPLIT_BY_NODE in theirs.parts for theirs in everyone)
     differences = [*_differences(everyone), *([SPLIT_BY_NODE] if split else [])]
     if differences:
-        rows = [f"\n  rank {rank}: {one}" for rank, one in enumerate(everyone)]
+        rows = [f"\n  rank {rank}: {theirs}" for rank, theirs in enumerate(everyone)]
         rows[RANKS:] = [f"\n  and {len(rows) - RANKS} ranks more"] if len(rows) > RANKS else []
         differences[SHOWN:] = ["more"] if len(differences) > SHOWN else []
         advice = SHARDED if split or isinstance(dataset, IterableDataset) else OTHER_SPLITS
@@ -134,21 +134,21 @@ def _datasets(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     inside: Any = enumerate(value) if type(value) in (list, tuple) else value.items() if type(value) is dict else ()
     named = path.rpartition(".")[2].strip("_") in ("dataset", "datasets")
     entries = [(f"{path}[{key!r}]", entry) for key, entry in islice(inside, NESTED) if type(key) in (int, str)]
-    for place, one in [(path, value), *entries]:
-        known = issubclass(type(one), Dataset) or type(one).__module__ in HUGGING_FACE
-        if known or ((named or not place) and own_attributes(one)):
-            yield place, one
+    for place, entry in [(path, value), *entries]:
+        known = issubclass(type(entry), Dataset) or type(entry).__module__ in HUGGING_FACE
+        if known or ((named or not place) and own_attributes(entry)):
+            yield place, entry
 
 
 def _differences(everyone: Sequence[Fingerprint]) -> Iterator[str]:
     """In words, what differs between two ranks that both have it."""
-    if len({one.kind for one in everyone}) > 1:
+    if len({theirs.kind for theirs in everyone}) > 1:
         yield "the class"
         return
-    if len({one.length for one in everyone} - {None}) > 1:
+    if len({theirs.length for theirs in everyone} - {None}) > 1:
         yield "the length"
-    for path in sorted(set.intersection(*(set(one.parts) for one in everyone))):
-        values = [one.parts[path] for one in everyone]
+    for path in sorted(set.intersection(*(set(theirs.parts) for theirs in everyone))):
+        values = [theirs.parts[path] for theirs in everyone]
         other = next((rank for rank, value in enumerate(values) if value != values[0]), 0)
         if other:
             yield f"{path} ({values[0]} on rank 0, {values[other]} on rank {other})"

@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from accel_data.checks.content_hash import digest_of
 from accel_data.iterable.every_rank import IterableDatasetShard
 from accel_data.iterable.read_batch import ReadBatch
-from accel_data.iterable.round_robin import Ring, RoundRobin
+from accel_data.iterable.round_robin import RoundRobin
 from accel_data.iterable.source import Source
 from accel_data.resume.loader_state import LoaderState, ResumeError, StreamPosition
 from accel_data.sharding.rank_slices import Ending
@@ -69,7 +69,7 @@ class Reader(IterableDataset[ReadBatch]):
         #: whether the first batch of the next pass comes with a digest of the first sample
         self.tells_first = False
         self._epoch: int | None = None
-        self._sources = {} if self.rank_alone else {one: self._source(one) for one in range(readers)}
+        self._sources = {} if self.rank_alone else {number: self._source(number) for number in range(readers)}
         # ranks that end with the first leave what they have not read: their next pass has shards of its own
         left = self.ending is Ending.DROP and self.where.of > 1
         self._lives_on = not self.rank_alone or not (left or hasattr(self.dataset, "set_epoch"))
@@ -87,11 +87,14 @@ class Reader(IterableDataset[ReadBatch]):
 
     def _begun(self, reader: int, start: StreamPosition, left: bool) -> Iterator[ReadBatch]:
         own = self._own(self.where.index, reader) if self.rank_alone else [reader]
-        sources = {one: self._sources.get(one) or self._source(one) for one in own}
+        sources = {number: self._sources.get(number) or self._source(number) for number in own}
         self._sources = sources if self._lives_on else {}
-        taken = {one: start.taken.get(one, 0) for one in own}
+        taken = {number: start.taken.get(number, 0) for number in own}
         keep = 0 if self.rank_alone else self.round
-        begun = {one: source.begin(taken[one], start.states.get(one), keep, left) for one, source in sources.items()}
+        begun = {
+            number: source.begin(taken[number], start.states.get(number), keep, left)
+            for number, source in sources.items()
+        }
         if self.rank_alone:
             items: dict[int, Iterator[Any]] = {
                 number: chain(begun[number][0], source.at_end()) for number, source in sources.items()
@@ -99,7 +102,7 @@ class Reader(IterableDataset[ReadBatch]):
             batches = self._in_turn(reader, items, taken)
         else:
             batches = self._slices(reader, sources[reader], *begun[reader], taken)
-        stateful = {one: source for one, source in sources.items() if source.stateful}
+        stateful = {number: source for number, source in sources.items() if source.stateful}
         return self._with_states(batches, reader, stateful, taken) if stateful else batches
 
     def _own(self, rank: int, reader: int) -> list[int]:
@@ -120,14 +123,14 @@ class Reader(IterableDataset[ReadBatch]):
         self, reader: int, source: Source, items: Iterator[Any], again: list[Any], taken: dict[int, int]
     ) -> Iterator[ReadBatch]:
         """Batches of a stream that every rank reads."""
-        ring, given, digest = Ring((reader,), taken), 0, None
+        given, digest = taken[reader], None
         if self.tells_first:
             first = list(islice(items, 1))
             digest, items = digest_of(first), chain(first, items)
             self.tells_first = False
         for batch, tail in self.share.slices(items, again, source.at_end()):
             given += self.round if tail is None else sum(map(bool, tail.real)) if self.rows is None else tail.total
-            yield ReadBatch(batch, reader, ring, given, tail=tail, first=digest)
+            yield ReadBatch(batch, reader, {reader: given}, tail=tail, first=digest)
 
     def _in_turn(self, reader: int, sources: dict[int, Iterator[Any]], taken: dict[int, int]) -> Iterator[ReadBatch]:
         """Batches of this rank's shards; the last one is filled up with samples from where the pass began."""
@@ -144,24 +147,24 @@ class Reader(IterableDataset[ReadBatch]):
                     tail = BatchPadding((count,), (count,))
                 elif self.in_step and self.ending is Ending.REPEAT:
                     samples = [*samples, *islice(cycle(first), rows - count)]
-            yield ReadBatch(samples[0] if elements else samples, reader, turns.ring, turns.given, count, tail)
+            yield ReadBatch(samples[0] if elements else samples, reader, turns.taken, count, tail)
 
     def _with_states(
         self, batches: Iterator[ReadBatch], reader: int, sources: dict[int, Source], before: dict[int, int]
     ) -> Iterator[ReadBatch]:
         for batch in batches:
             taken = batch.taken
-            moved = (one for one, source in sources.items() if source.ended or taken[one] != before[one])
-            batch.states = {one: sources[one].place for one in moved}  # others stand where they were put
+            moved = (number for number, source in sources.items() if source.ended or taken[number] != before[number])
+            batch.states = {number: sources[number].place for number in moved}  # others stand where they were put
             yield batch
         if self.persistent and self._lives_on:
-            yield ReadBatch(None, reader, states={one: source.front for one, source in sources.items()}, end=True)
+            yield ReadBatch(None, reader, states={number: source.front for number, source in sources.items()}, end=True)
 
     def front_states(self) -> dict[int, Any]:
         """What the sources say of the front of the next pass, as far as they do and this process knows."""
         if self.start is not None:
             return self.start.states
-        return {one: source.front for one, source in self._sources.items() if source.stateful}
+        return {number: source.front for number, source in self._sources.items() if source.stateful}
 
     @property
     def round(self) -> int:
@@ -197,14 +200,14 @@ class Reader(IterableDataset[ReadBatch]):
         return (min(batches) if drop else max(batches)) * rows
 
 
-def cut_alike(dataset: Any, found: LoaderState) -> None:
+def cut_alike(dataset: Any, state: LoaderState) -> None:
     """Cuts a stream into as many logical shards as a state has.
 
     Raises: ResumeError if the readers of this world cannot share them.
     """
-    if not isinstance(dataset, Reader) or not dataset.unit == found.unit == "shards":
+    if not isinstance(dataset, Reader) or not dataset.unit == state.unit == "shards":
         return
-    streams, ranks, readers = found.streams, dataset.where.of, dataset.readers
+    streams, ranks, readers = state.streams, dataset.where.of, dataset.readers
     if streams < 1 or streams % (ranks * readers):
         fitting = [str(number) for number in range(1, streams + 1) if streams % number == 0]
         raise ResumeError(

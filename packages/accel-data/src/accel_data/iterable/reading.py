@@ -19,15 +19,8 @@ from accel_data.sharding.rank_slices import DataRank
 
 logger = logging.getLogger("accel_data")
 #: names by which code asks for its rank
-RANK_NAMES = {
-    "get_rank",
-    "process_index",
-    "local_process_index",
-    "split_by_node",
-    "split_dataset_by_node",
-    "get_ordinal",
-}
-RANK_NAMES |= {"RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"}
+RANK_NAMES = {"RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "get_rank", "get_ordinal"}
+RANK_NAMES |= {"process_index", "local_process_index", "split_by_node", "split_dataset_by_node"}
 
 #: logical shards of a stream: numbers of readers that divide this one see the same order
 SHARDS = 8
@@ -151,13 +144,13 @@ def logical_shards(own: int | None, readers: int, *, alone: bool = False, even: 
 def _warn_if_it_reads_its_rank(dataset: object) -> None:
     """Warns if the code that iterates over a stream names a rank: what shards itself must not be sharded again."""
     method = getattr(type(dataset), "__iter__", None)
-    found = sorted(_names(getattr(method, "__code__", None)) & RANK_NAMES)
-    if found:
+    names = sorted(_names(getattr(method, "__code__", None)) & RANK_NAMES)
+    if names:
         logger.warning(
             "%s.__iter__ reads the rank (%s): if it gives each rank a part, it is sharded a second time now, and"
             " samples are lost. Then pass DataLoaderConfiguration(already_sharded=True), or let it give all",
             type(dataset).__name__,
-            ", ".join(found),
+            ", ".join(names),
         )
 
 
@@ -165,5 +158,6 @@ def _names(code: CodeType | None) -> set[str]:
     """The names and texts in a function, and in those inside of it."""
     if code is None:
         return set()
-    texts = {one for one in code.co_consts if isinstance(one, str)}
-    return texts.union(code.co_names, *[_names(one) for one in code.co_consts if isinstance(one, CodeType)])
+    texts = {constant for constant in code.co_consts if isinstance(constant, str)}
+    inner = [_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    return texts.union(code.co_names, *inner)

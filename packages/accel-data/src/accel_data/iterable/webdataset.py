@@ -28,10 +28,10 @@ def url_shards(dataset: Any) -> tuple[int, Shard] | None:
 def _shard(dataset: Any, num_shards: int, index: int) -> Any:
     """The pipeline over one of `num_shards` runs of the URLs, without the stages that divide them."""
     first, *rest = dataset.pipeline
-    part, few = copy.copy(dataset), copy.copy(first)
-    each, more = divmod(len(first.urls), num_shards)
+    part, stage_of_part = copy.copy(dataset), copy.copy(first)
+    least, more = divmod(len(first.urls), num_shards)
     # the first ones have one URL more: ranks take every other shard, and so as many URLs as can be
-    begin = each * index + min(index, more)
-    few.urls = first.urls[begin : begin + each + (index < more)]
-    part.pipeline = [few, *(stage for stage in rest if getattr(stage, "__name__", None) not in SPLITTERS)]
+    begin = least * index + min(index, more)
+    stage_of_part.urls = first.urls[begin : begin + least + (index < more)]
+    part.pipeline = [stage_of_part, *(stage for stage in rest if getattr(stage, "__name__", None) not in SPLITTERS)]
     return part

@@ -9,6 +9,8 @@ import torch
 from accel_ops import recursively_apply, send_to_device
 from accel_state import LoaderPass
 
+from accel_data.sharding.rank_slices import with_last
+
 
 def on_device(
     batches: Iterator[Any], epoch: LoaderPass, device: torch.device | str | None, *, non_blocking: bool
@@ -49,18 +51,8 @@ class CopyStream:
 
 
 def _one_ahead(batches: Iterator[Any], epoch: LoaderPass, copies: CopyStream) -> Iterator[Any]:
-    waiting: tuple[Any, Any, tuple[Any, ...]] | None = None
-    for batch in batches:
-        facts = (epoch.last, epoch.tail, epoch.at)
-        moved, event = copies.send(batch)
-        if waiting is not None:
-            yield _ready(copies, epoch, *waiting)
-        waiting = moved, event, facts
-    if waiting is not None:
-        yield _ready(copies, epoch, *waiting)
-
-
-def _ready(copies: CopyStream, epoch: LoaderPass, moved: Any, event: Any, facts: tuple[Any, ...]) -> Any:
-    copies.await_copy(moved, event)
-    epoch.last, epoch.tail, epoch.at = facts
-    return moved
+    sent = ((copies.send(batch), (epoch.last, epoch.tail, epoch.at)) for batch in batches)
+    for ((moved, copied), facts), _ in with_last(sent):
+        copies.await_copy(moved, copied)
+        epoch.last, epoch.tail, epoch.at = facts
+        yield moved

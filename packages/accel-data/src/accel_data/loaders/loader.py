@@ -149,16 +149,16 @@ class DataLoaderShard(DataLoader[Batch]):
         front: dict[str, Any] = {"seeded": self._iterator is None, "sampler": self._sampler_state()}
         front["sources"] = {} if self._reader is None else as_entries(self._reader.front_states())
         if standing is None:
-            entries = front | {"epoch": epochs.iteration, "draws": generators.capture()}
+            entries = front | {"epoch": epochs.iteration, "rng_at_start": generators.capture()}
         else:
             running, at = standing
             entries = running.entries(at, fresh)
             if all(gathered(running.at_end(at))):
                 with running.cursor.ended():
-                    entries |= front | {"ended": True, "now": generators.capture()}
+                    entries |= front | {"ended": True, "rng_now": generators.capture()}
             else:
-                now = epochs.next_draws() or generators.capture()
-                entries["now"] = {name: state for name, state in now.items() if name in SHARED}
+                states = epochs.rng_of_next() or generators.capture()
+                entries["rng_now"] = {name: state for name, state in states.items() if name in SHARED}
         return replace(fresh, **LoaderState.merged(gathered(entries))).as_dict()
 
     def _gathered(self, mine: Any) -> list[Any]:
@@ -176,18 +176,18 @@ class DataLoaderShard(DataLoader[Batch]):
         repeat.
         Collective: every rank must call, with the same state.
         """
-        found = LoaderState.of(state, fresh=self.fresh(), strict=strict)
-        cut_alike(self.dataset, found)
+        resumed = LoaderState.of(state, fresh=self.fresh(), strict=strict)
+        cut_alike(self.dataset, resumed)
         if self._reader is not None:
-            self._reader.place_at(found.position())
-        self._epochs.put_at(found)
-        self._seeds = found.seeded
+            self._reader.place_at(resumed.position())
+        self._epochs.put_at(resumed)
+        self._seeds = resumed.seeded
         self._iterator = None  # workers that live on would not hear of it
         sampler = innermost_sampler(self.share)
-        if found.sampler is not None and is_stateful(sampler):
-            sampler.load_state_dict(found.sampler)
-        self.set_epoch(found.epoch + found.ended)
-        states = found.now if found.begun else found.draws
+        if resumed.sampler is not None and is_stateful(sampler):
+            sampler.load_state_dict(resumed.sampler)
+        self.set_epoch(resumed.epoch + resumed.ended)
+        states = resumed.rng_now if resumed.begun else resumed.rng_at_start
         own = {name: state for name, state in states.items() if name not in SHARED}
         self._sampling_rng().put(states if self.where.index == 0 else own)
 
@@ -251,36 +251,36 @@ class DataLoaderShard(DataLoader[Batch]):
         if state is not None:
             self._iterator = None  # workers that live on, of a loader without its first batches, are elsewhere
         generators, sampler = self._sampling_rng(), self._sampler_state()
-        draws = generators.capture() if state is None else state.draws
+        rng = generators.capture() if state is None else state.rng_at_start
         if self._transport is not None and self._transport.size > 1:
-            draws = self._transport.broadcast_object(draws, 0)
+            rng = self._transport.broadcast_object(rng, 0)
         follows = self._transport is not None and self.where.index > 0
         if RNGType.TORCH in self.rng_types:  # the shared generators are equal already, and should stay so
-            generators.put({name: one for name, one in draws.items() if name not in SHARED})
+            generators.put({name: kept for name, kept in rng.items() if name not in SHARED})
             follows = False
         if self._reader is not None and hasattr(self._reader.dataset, "set_epoch"):
             self._iterator = None  # workers that live on would stay in their epoch
         seeded, self._seeds = self._iterator is None and self._seeds, True
         if self.share is not None:
             # where the epoch drew no seed for workers, as they lived on, the order is drawn as if none were drawn now
-            self.share.before_draw = (lambda: generators.put(draws)) if self._iterator is None and not seeded else None
+            self.share.before_draw = (lambda: generators.put(rng)) if self._iterator is None and not seeded else None
             cursor: MapCursor | IterableCursor = MapCursor(self.share, state, self._skip * self._together)
         else:
             cursor = IterableCursor(self._source, self._transport, state)
         refusal: Exception | None = None
-        with generators.at(draws if state is not None or follows else None):
+        with generators.at(rng if state is not None or follows else None):
             try:
                 batches = super().__iter__()
                 end_at_exit(batches)
                 cursor.begin()
-            except Exception as error:
+            except Exception as failure:
                 if state is None:
                     raise
-                refusal = error  # which all ranks are to hear of
-        for rank, found in enumerate(self._gathered(refusal) if state is not None else ()):
-            if found is not None:
-                raise refusal or ResumeError(f"rank {rank} cannot continue: {found}")
-        return EpochRun(self.iteration, cursor, epoch, draws, sampler, seeded), batches
+                refusal = failure  # which all ranks are to hear of
+        for rank, error in enumerate(self._gathered(refusal) if state is not None else ()):
+            if error is not None:
+                raise refusal or ResumeError(f"rank {rank} cannot continue: {error}")
+        return EpochRun(self.iteration, cursor, epoch, rng, sampler, seeded), batches
 
     def fresh(self) -> LoaderState:
         """What a state of this loader holds whatever its place."""

@@ -30,7 +30,7 @@ class ConsumptionLog:
             "of": about.length,
             "unit": about.unit,
             "step": about.step,
-            "order": _identity(drawn_from),
+            "order": _digest(drawn_from),
             "digest": about.digest,
             "dataset": about.dataset,
             "world": world,
@@ -40,10 +40,6 @@ class ConsumptionLog:
             file.write(json.dumps(line) + "\n")
 
 
-def _identity(drawn_from: dict[str, Any]) -> str:
-    value = 0
-    for name in sorted(drawn_from):
-        state = drawn_from[name]
-        text = state.tolist() if isinstance(state, torch.Tensor) else state
-        value = zlib.crc32(json.dumps([name, text]).encode(), value)
-    return f"{value:08x}"
+def _digest(drawn_from: dict[str, Any]) -> str:
+    states = {name: state.tolist() if isinstance(state, torch.Tensor) else state for name, state in drawn_from.items()}
+    return f"{zlib.crc32(json.dumps(states, sort_keys=True).encode()):08x}"

@@ -81,7 +81,7 @@ class IterableCursor:
             _warn_of_replay(state.position(), reader.dataset)
         self._taken = {} if reader.start is None else reader.start.taken
         self._states = reader.front_states()
-        self._front = None if state is None else {int(one): said for one, said in state.front.items()}
+        self._front = None if state is None else {int(source): front for source, front in state.front.items()}
         #: what readers have said at their ends
         self._ends: dict[int, Any] = {}
 

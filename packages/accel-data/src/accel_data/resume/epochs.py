@@ -25,7 +25,7 @@ class EpochRun:
     number: int
     cursor: Cursor
     epoch: LoaderPass
-    draws: dict[str, Any]
+    rng_at_start: dict[str, Any]
     sampler: dict[str, Any] | None
     seeded: bool = True
     ended: bool = False
@@ -40,7 +40,7 @@ class EpochRun:
         entries = self.cursor.entries(at)
         if fresh.length is not None and fresh.unit == "samples" and fresh.streams:
             entries["consumed"] = min(entries["consumed"], fresh.length)  # the last batch of a stream may be short
-        entries |= {"begun": True, "epoch": self.number, "draws": self.draws}
+        entries |= {"begun": True, "epoch": self.number, "rng_at_start": self.rng_at_start}
         return entries | {"sampler": self.sampler, "seeded": self.seeded}
 
 
@@ -84,7 +84,7 @@ class EpochTracker:
         self.pending = state if state.begun else None
         if state.ended:
             for event in ("resume", "end"):
-                self._write(event, state, state.draws)
+                self._write(event, state, state.rng_at_start)
 
     def take_pending(self) -> LoaderState | None:
         """The state from which the pass that begins now continues; None if it begins at its front."""
@@ -100,9 +100,9 @@ class EpochTracker:
         rolled_back = not self._accumulation.due and running.epoch.ticked
         return running, running.epoch.settled if rolled_back else running.epoch.at
 
-    def next_draws(self) -> dict[str, Any] | None:
+    def rng_of_next(self) -> dict[str, Any] | None:
         """What the epoch after an unsettled one was drawn from, if it has begun: it is to be drawn again."""
-        return self._running[-1].draws if self._running and self._unsettled() is not None else None
+        return self._running[-1].rng_at_start if self._running and self._unsettled() is not None else None
 
     def _unsettled(self) -> EpochRun | None:
         """The pass that ended inside an accumulation window which is still open."""
@@ -115,8 +115,8 @@ class EpochTracker:
         if self.consumption_log is not None:
             facts = fresh()
             about = replace(facts, **running.entries(running.epoch.at, facts))
-            self._write(event, about, running.draws)
+            self._write(event, about, running.rng_at_start)
 
-    def _write(self, event: str, about: LoaderState, draws: dict[str, Any]) -> None:
+    def _write(self, event: str, about: LoaderState, rng: dict[str, Any]) -> None:
         if self.consumption_log is not None and about.unit not in NOT_LOGGED:
-            self.consumption_log.write(event, about, world=self._world, drawn_from=draws)
+            self.consumption_log.write(event, about, world=self._world, drawn_from=rng)

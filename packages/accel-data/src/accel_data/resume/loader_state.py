@@ -25,8 +25,8 @@ class LoaderState:
     """The place of a loader: JSON and tensors, one for the whole job.
 
     `begun` says whether it was taken inside the epoch, `ended` at its last batch, so that the next pass is the next
-    epoch, and `seeded` whether the next pass draws a seed for its workers. `draws` are the generators at the start of
-    the epoch, and `now` the shared ones when the state was taken, or all of them at its end; `consumed`
+    epoch, and `seeded` whether the next pass draws a seed for its workers. `rng_at_start` are the generators when the
+    epoch began, and `rng_now` the shared ones when the state was taken, or all of them at its end; `consumed`
     counts items of the order that the job was served, samples or whole batches by `unit`; `step` those of an optimizer
     step. `streams`, `taken` and `sources` are the places of the readers of a stream, or of its logical shards;
     `front` is what sources said of their places when the epoch began.
@@ -43,8 +43,8 @@ class LoaderState:
     length: int | None = None
     dataset: str | None = None
     digest: int | None = None
-    draws: dict[str, Any] = field(default_factory=dict)
-    now: dict[str, Any] = field(default_factory=dict)
+    rng_at_start: dict[str, Any] = field(default_factory=dict)
+    rng_now: dict[str, Any] = field(default_factory=dict)
     drawn_by: str | None = None
     sampler: dict[str, Any] | None = None
     streams: int = 0
@@ -65,15 +65,15 @@ class LoaderState:
             return entries[0]
         taken: dict[str, int] = {}
         newest: dict[str, tuple[int, Any]] = {}
-        for one in entries:
-            counts = one.get("taken", {})
+        for of_rank in entries:
+            counts = of_rank.get("taken", {})
             taken |= {source: max(count, taken.get(source, 0)) for source, count in counts.items()}
-            for source, state in one["sources"].items():
+            for source, state in of_rank["sources"].items():
                 count = counts.get(source, 0)
                 if source not in newest or count > newest[source][0]:
                     newest[source] = count, state
         sources = {source: state for source, (_, state) in newest.items()}
-        front = {source: state for one in entries for source, state in one.get("front", {}).items()}
+        front = {source: state for of_rank in entries for source, state in of_rank.get("front", {}).items()}
         return entries[0] | {"consumed": sum(taken.values()), "taken": taken, "sources": sources, "front": front}
 
     def as_dict(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class LoaderState:
                 f"the state has format {state['format']} and this version of accel-data reads up to {FORMAT};"
                 " use the version that wrote it, or a newer one"
             )
-        known = {one.name for one in fields(cls)}
+        known = {entry.name for entry in fields(cls)}
         wrong = sorted(set(state) - known)
         if wrong:
             raise ResumeError(f"the state has entries that no loader writes: {', '.join(map(repr, wrong))}")
@@ -108,9 +108,9 @@ class LoaderState:
         ]
         if odd:
             raise ResumeError(f"the state is damaged: {', '.join(odd)}")
-        found = cls(**state)
-        found._check(fresh, strict=strict)
-        return found
+        recorded = cls(**state)
+        recorded._check(fresh, strict=strict)
+        return recorded
 
     def _check(self, fresh: LoaderState, *, strict: bool) -> None:
         wrong: list[str] = []
@@ -150,7 +150,7 @@ class LoaderState:
             hint = "; load_state_dict(state, strict=False) accepts another dataset in the same order" if changed else ""
             hint = hint if strict else ""
             raise ResumeError(f"the loader cannot continue: {'; '.join(wrong)}{hint}")
-        broken = [f"{one}, so samples may be repeated or left out" for one in changed]
+        broken = [f"{change}, so samples may be repeated or left out" for change in changed]
         if self.consumed and self.step != fresh.step:
             broken.append(
                 f"an optimizer step took {self.step} {self.unit} of the job and takes {fresh.step} now: each is still"

@@ -52,8 +52,8 @@ class SamplingRng:
         if own is not None and own is not loader.generator:
             self._generators["sampler"] = own.get_state, own.set_state
         self._generators["default"] = torch.default_generator.get_state, torch.default_generator.set_state
-        foreign = [one for one in chain_of(roots) if isinstance(one, Sampler) and not _is_known(type(one))]
-        if foreign or any(isinstance(one, IterableDataset) for one in roots):
+        foreign = [owner for owner in chain_of(roots) if isinstance(owner, Sampler) and not _is_known(type(owner))]
+        if foreign or any(isinstance(root, IterableDataset) for root in roots):
             self._generators["python"] = (lambda: _listed(random.getstate())), _set_python_state
             if (numpy := sys.modules.get("numpy")) is not None:
                 numbers: Any = numpy.random

@@ -54,8 +54,8 @@ class KnownOrder:
             yield (list(self.indices[begin : begin + rows]) for begin in range(first, first + full * size, size))
         elif full:
             mine = self.indices.as_strided((full, rows), (size, 1), self.indices.storage_offset() + first)
-            for few in torch.split(mine, max(CHUNK // rows, 1)):
-                yield few.tolist()
+            for chunk in torch.split(mine, max(CHUNK // rows, 1)):
+                yield chunk.tolist()
         yield [part.items for part in short]
         self._end()
 
@@ -118,8 +118,8 @@ class LazyOrder:
 
         An item is a sample, of which a batch has `rows`, or a whole batch. One round is read ahead.
         """
-        each = rows or 1
-        mine: Any = where.index if self._whole else slice(where.index * each, (where.index + 1) * each)
+        size = rows or 1
+        own: Any = where.index if self._whole else slice(where.index * size, (where.index + 1) * size)
         least = rows or 0 if self._whole else 0
         held, number, short = list[Any](), 0, list[Any]()
         while len(taken := self._take(self._round)) == self._round:
@@ -130,13 +130,13 @@ class LazyOrder:
                 number += len(held)
                 yield held
                 held = []
-            held.append(taken[mine])
+            held.append(taken[own])
             taken = []  # batches of other ranks are let go before the next ones come
         if short and not taken:
             taken = short
             held.pop()
         start = self._start or taken
-        last = last_of_samples(taken, start, where, rows=each, ending=ending)
+        last = last_of_samples(taken, start, where, rows=size, ending=ending)
         if self._whole:
             last = last_of_batches(taken, start, where, rows=rows, ending=ending)
         for items, self.tail in last:

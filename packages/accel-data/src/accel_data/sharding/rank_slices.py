@@ -116,7 +116,7 @@ def last_of_samples(
         bounds = [rank * taken // where.of for rank in range(where.of + 1)]
         counts = tuple(end - begin for begin, end in pairwise(bounds))
         own = kept[bounds[where.index] : bounds[where.index + 1]] or kept[:1]
-        yield RankSlice(own, BatchPadding(counts, tuple(max(one, 1) for one in counts)))
+        yield RankSlice(own, BatchPadding(counts, tuple(max(count, 1) for count in counts)))
 
 
 def slices_of_batches(
@@ -173,9 +173,9 @@ def _filled(own: list[T], real: list[int], start: Sequence[T], where: DataRank, 
 
     What lies behind the end is the start again; what is shorter than a round goes round and round.
     """
-    again = sum(max(rows - one, 0) for one in real[: where.index]) % max(len(start), 1)
+    again = sum(max(rows - count, 0) for count in real[: where.index]) % max(len(start), 1)
     own = [*own, *islice(cycle(start), again, again + max(rows - len(own), 0))]
-    return RankSlice(own, BatchPadding(tuple(real), tuple(max(rows, one) for one in real)))
+    return RankSlice(own, BatchPadding(tuple(real), tuple(max(rows, count) for count in real)))
 
 
 def slices_in(items: int, where: DataRank, *, ending: Ending, rows: int = 1) -> int:
