@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from inspect import signature
 from typing import Any, TypeVar, cast
 
 import torch
@@ -28,18 +29,8 @@ from accel_data.workers import seeded, shielded
 
 Batch = TypeVar("Batch")
 #: settings of a DataLoader that another one like it is given
-KEPT = (
-    "num_workers",
-    "collate_fn",
-    "pin_memory",
-    "timeout",
-    "worker_init_fn",
-    "multiprocessing_context",
-    "generator",
-    "prefetch_factor",
-    "persistent_workers",
-    "in_order",
-)
+KEPT = set(signature(DataLoader).parameters) - {"dataset", "batch_size", "shuffle", "drop_last", "pin_memory_device"}
+KEPT -= {"sampler", "batch_sampler"}
 
 
 def prepare_data_loader(

@@ -37,7 +37,7 @@ def hexadecimal(summary: object) -> str:
 
 
 def positions(length: int, wanted: int) -> list[int]:
-    """The first, the last, and one position out of each of `wanted` equal stretches; all where there are no more.
+    """The first, the last, and one position out of each of `wanted` equal stretches; all if there are no more.
 
     The place within a stretch varies, or every sampled element of a stack of pictures could be of the same column.
     """
@@ -48,7 +48,7 @@ def positions(length: int, wanted: int) -> list[int]:
 
 
 def own_attributes(value: object) -> dict[str, Any]:
-    """What `vars` has of the value, in the order of the names; empty where it has none."""
+    """What `vars` has of the value, in the order of the names; empty if it has none."""
     with suppress(AttributeError, TypeError):
         items = object.__getattribute__(value, "__dict__").items()
         return dict(sorted(item for item in items if type(item[0]) is str))

@@ -45,7 +45,7 @@ OFF = (
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What tells datasets apart: their class, their length where they have one, and a digest of their `parts`."""
+    """What tells datasets apart: their class, their length if they have one, and a digest of their `parts`."""
 
     kind: str
     length: int | None
@@ -64,7 +64,7 @@ def fingerprint(dataset: Any) -> Fingerprint:
     """
     parts: dict[str, str] = {}
     seen: set[int] = set()
-    # breadth first, so that what the dataset holds itself counts even where there is more inside than is looked at
+    # breadth first, so that what the dataset holds itself counts even if there is more inside than is looked at
     waiting = deque([("", dataset, False, ROOM)])
     while waiting and len(parts) < PARTS:
         path, value, stream, room = waiting.popleft()

@@ -60,7 +60,7 @@ class Reader(IterableDataset[ReadBatch]):
             self.unit = "readers" if shard is None else "shards"
         #: how many places a state has
         self.streams = shards or readers
-        #: where the next pass begins; None where sources go on by themselves
+        #: where the next pass begins; None if sources go on by themselves
         self.start: StreamPosition | None = None
         #: passes that began, and the newest of which the script had all, as loader workers that live on see it
         self.passes, self.finished = 0, torch.zeros(1, dtype=torch.int64)

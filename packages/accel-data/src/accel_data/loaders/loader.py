@@ -262,7 +262,7 @@ class DataLoaderShard(DataLoader[Batch]):
             self._iterator = None  # workers that live on would stay in their epoch
         seeded, self._seeds = self._iterator is None and self._seeds, True
         if self.share is not None:
-            # where the epoch drew no seed for workers, as they lived on, the order is drawn as if none were drawn now
+            # if the epoch drew no seed for workers, as they lived on, the order is drawn as if none were drawn now
             self.share.before_draw = (lambda: generators.put(rng)) if self._iterator is None and not seeded else None
             cursor: MapCursor | IterableCursor = MapCursor(self.share, state, self._skip * self._together)
         else:

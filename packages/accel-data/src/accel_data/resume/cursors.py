@@ -26,7 +26,7 @@ class MapCursor:
         self._shard = shard
         self._state = state
         self._begun = skip * shard.round if state is None else state.consumed
-        shard.start_at(self._begun)
+        shard.skip = self._begun
 
     def begin(self) -> None:
         """Draws the order; torch has begun to read.

@@ -51,7 +51,8 @@ class BatchSamplerShard(BatchSampler):
         self.newest: Callable[[], IndexOrder] = partial(self.draw, 0)
         #: called before each order is drawn
         self.before_draw: Callable[[], None] | None = None
-        self._skip = 0
+        #: the item of the order at which passes begin
+        self.skip = 0
 
     @property
     def rows(self) -> int | None:
@@ -77,7 +78,7 @@ class BatchSamplerShard(BatchSampler):
         return len(self.batch_sampler)
 
     def __iter__(self) -> Iterator[Any]:
-        self.newest = order = cache(partial(self.draw, self._skip))
+        self.newest = order = cache(partial(self.draw, self.skip))
         # one loop in C: a chain of generators would cost each batch a frame for every link
         return chain.from_iterable(self._dealt(order))
 
@@ -93,10 +94,6 @@ class BatchSamplerShard(BatchSampler):
             return slices_in(len(self.batch_sampler.sampler), self.where, ending=self.ending, rows=self.rows)
         batches = len(self.batch_sampler)
         return batches if self.split_batches else slices_in(batches, self.where, ending=self.ending)
-
-    def start_at(self, item: int) -> None:
-        """Lets passes begin at that item of the order."""
-        self._skip = item
 
     def set_epoch(self, epoch: int) -> None:
         """Passes the epoch on to every sampler under this one that takes it."""
@@ -118,7 +115,7 @@ class BatchSamplerShard(BatchSampler):
 
 
 def inner_sampler(sampler: Any) -> Any:
-    """The sampler under a batch sampler or a shard of one; None where there is none."""
+    """The sampler under a batch sampler or a shard of one; None if there is none."""
     # by identity: the truth of a sampler is its length, which it may not have
     inner = getattr(sampler, "batch_sampler", None)
     return inner if inner is not None else getattr(sampler, "sampler", None)

@@ -169,7 +169,7 @@ IndexOrder = KnownOrder | LazyOrder
 
 
 def draw(sampler: Any, skip: int, round_size: int) -> IndexOrder:
-    """Draws the order of the next epoch: at once where torch's own sampler would, else as it is read."""
+    """Draws the order of the next epoch: at once if torch's own sampler would, else as it is read."""
     if type(sampler) is SequentialSampler:
         return KnownOrder(range(len(sampler.data_source)), skip)
     stock = type(sampler).__iter__ in (RandomSampler.__iter__, SeedableRandomSampler.__iter__)

@@ -25,7 +25,7 @@ class SeedableRandomSampler(RandomSampler):
         """Gives the sampler the generator of its epoch, and moves on to the next."""
         self.generator = torch.Generator()
         self.generator.manual_seed((self.initial_seed + self.epoch) % 2**63)
-        self.epoch += 1  # the next pass has it where nobody calls `set_epoch`, as prepared loaders do
+        self.epoch += 1  # the next pass has it if nobody calls `set_epoch`, as prepared loaders do
 
     def state_dict(self) -> dict[str, int]:
         """The seed; the epoch is its loader's to tell."""
