@@ -39,7 +39,7 @@ RUFF = "ruff==0.17.5"
 SHARED = ROOT / ".nox" / "dev"
 """The environment that `dev`, `types`, `tests` and `soak` share: torch is installed once for all of them."""
 
-# What `nox -s build` does with a package that was installed into an empty environment from the wheels.
+# What `nox -s build` does with a package beside what it declares and nothing else.
 ALONE = {
     "accel-data": "from accel_data import prepare_data_loader as prepare; from torch.utils.data import DataLoader;"
     "print([b.tolist() for b in prepare(DataLoader(range(10), batch_size=2), num_processes=2, process_index=1)])",
@@ -241,14 +241,14 @@ def build(session: nox.Session) -> None:
             "python", "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), *map(str, wheels)
         )
         session.run("python", "tests-integration/import_alone.py", name.replace("-", "_"), str(folder))
-    for name, use in ALONE.items():
-        place = Path(session.create_tmp()).resolve() / f"env-{name}"
-        session.run("python", "-m", "venv", "--clear", str(place))
-        python = str(place / "bin" / "python")
-        wanted = f"{name}=={PACKAGES[name]['version']}"
-        pip = (python, "-m", "pip", "install", "--quiet", "--find-links", str(dist))
-        session.run(*pip, TORCH, wanted, external=True)
-        session.run(python, "-c", use, external=True)
+        if name in ALONE:
+            session.run("python", "-c", ALONE[name], env={"PYTHONPATH": str(folder)})
+    environment = Path(session.create_tmp()).resolve() / "env-accel"
+    session.run("python", "-m", "venv", "--clear", str(environment))
+    python = str(environment / "bin" / "python")
+    pip = (python, "-m", "pip", "install", "--quiet", "--find-links", str(dist))
+    session.run(*pip, TORCH, f"accel=={PACKAGES['accel']['version']}", external=True)
+    session.run(python, "-c", ALONE["accel"], external=True)
 
 
 @nox.session(venv_backend="none")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import idiom
 import pytest
+from accel_testing import in_soak
 from jobs import Ended, start
 
 SCRIPT = Path(idiom.__file__)
@@ -18,6 +19,7 @@ def run(folder: Path, kind: str, size: int, *options: str) -> tuple[Trained, str
     return [tuple(map(int, line)) for line in lines], ended.out + ended.err
 
 
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("kind", ["map", "stream"])
 def test_a_checkpoint_of_the_last_batch_goes_on_with_the_next_epoch(tmp_path: Path, kind: str, size: int) -> None:
@@ -30,7 +32,7 @@ def test_a_checkpoint_of_the_last_batch_goes_on_with_the_next_epoch(tmp_path: Pa
         assert said.count("no batch") == 1 or said.count("empty") == 1
 
 
-@pytest.mark.parametrize("kind", ["map", "stream"])
+@pytest.mark.parametrize("kind", ["map", *in_soak("stream")])
 def test_a_checkpoint_inside_an_epoch_is_told_or_gone_on_with(tmp_path: Path, kind: str) -> None:
     """The state has left out the first two batches, and the script asks for that again."""
     whole, _ = run(tmp_path, kind, 1)

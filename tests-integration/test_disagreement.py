@@ -1,21 +1,22 @@
 """T4: processes that do not do the same end with one report that says who was where."""
 
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import disagree
 import pytest
+from accel_testing import in_soak
 from jobs import ACCEL, TORCHRUN, Ended, line_of, start
 
 SCRIPT = Path(disagree.__file__)
 #: programs that raise on every rank, and those that the watchdog ends
-RAISE = ("gather_alone", "order", "shape", "dtype", "early_break", "barrier_in_else", "large", "objects")
-WATCHED = ("loader", "sleep")
+RAISE = ("order", "shape", "barrier_in_else", "objects")
+RAISE_TOO = ("gather_alone", "dtype", "early_break", "large")
 #: seconds from the start of the launcher to its end, which are fewer than ten: imports of torch, limit
 BOUND_S = 90.0
 
-Jobs = dict[tuple[str, str], "Future[Ended]"]
+Jobs = Callable[[str, str], Ended]
 
 
 def ended(name: str, by: str) -> Ended:
@@ -23,11 +24,9 @@ def ended(name: str, by: str) -> Ended:
 
 
 @pytest.fixture(scope="module")
-def jobs() -> Iterator[Jobs]:
-    """All programs, two at a time."""
-    kinds = [(name, "accel") for name in disagree.PROGRAMS] + [("gather_alone", "torchrun"), ("sleep", "torchrun")]
-    with ThreadPoolExecutor(2) as pool:
-        yield {kind: pool.submit(ended, *kind) for kind in sorted(kinds, key=lambda kind: kind[0] not in WATCHED)}
+def jobs() -> Jobs:
+    """Runs a program when a test first asks for it."""
+    return cache(ended)
 
 
 def check(done: Ended, name: str) -> None:
@@ -44,20 +43,20 @@ def lines(done: Ended) -> list[str]:
     return [row.split("]: ")[-1] for row in done.err.splitlines() if "rank " in row and ' File "' not in row]
 
 
-@pytest.mark.parametrize("name", RAISE)
+@pytest.mark.parametrize("name", [*RAISE, *in_soak(*RAISE_TOO)])
 def test_ranks_that_call_what_does_not_fit_are_told_so_at_once(name: str, jobs: Jobs) -> None:
     """T4, fault test 31: an error on each rank, with the operation and the line of all."""
-    done = jobs[name, "accel"].result()
+    done = jobs(name, "accel")
     check(done, name)
     assert done.code == 1
     assert "CollectiveMismatch" in done.err or "ShapeMismatch" in done.err
     assert "is its limit" not in done.err, "found only by the limit"
 
 
-@pytest.mark.parametrize("name", WATCHED)
+@pytest.mark.parametrize("name", ["sleep", *in_soak("loader")])
 def test_a_rank_that_does_not_come_is_told_with_its_line_at_the_limit(name: str, jobs: Jobs) -> None:
     """T4: one report, and not one from each rank."""
-    done = jobs[name, "accel"].result()
+    done = jobs(name, "accel")
     check(done, name)
     assert done.code == 70
     assert done.err.count("is its limit") == 1
@@ -66,10 +65,10 @@ def test_a_rank_that_does_not_come_is_told_with_its_line_at_the_limit(name: str,
 
 def test_a_rank_that_ends_early_is_told(jobs: Jobs) -> None:
     """T4: `break` of one rank, whose script then ends without another exchange."""
-    check(jobs["break_to_the_end", "accel"].result(), "break_to_the_end")
+    check(jobs("break_to_the_end", "accel"), "break_to_the_end")
 
 
-@pytest.mark.parametrize("name", ["gather_alone", "sleep"])
+@pytest.mark.parametrize("name", ["gather_alone", *in_soak("sleep")])
 def test_torchrun_has_the_same_report(name: str, jobs: Jobs) -> None:
     """T4, and its note: under another launcher the ranks report what they can."""
-    check(jobs[name, "torchrun"].result(), name)
+    check(jobs(name, "torchrun"), name)

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from accel_testing import Cases
 
 LOOP = """
 import torch
@@ -30,20 +31,22 @@ def launched(script: Path) -> subprocess.CompletedProcess[str]:
 
 
 # Without the pause at exit every other of these runs ends in SIGABRT.
-@pytest.mark.parametrize("time", range(5))
-def test_a_loop_that_ends_with_its_last_step_exits_quietly(time: int, tmp_path: Path) -> None:
+@pytest.mark.soak
+def test_a_loop_that_ends_with_its_last_step_exits_quietly(cases: Cases, tmp_path: Path) -> None:
     """S1: no barrier, no save, nothing at the end that gives the threads of gloo time."""
     script = tmp_path / "loop.py"
     script.write_text(LOOP)
-    done = launched(script)
-    assert (done.returncode, done.stderr) == (0, "")
+    for _ in cases(2, 20):
+        done = launched(script)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("time", range(3))
-def test_an_error_after_the_loop_is_the_error_of_the_job(time: int, tmp_path: Path) -> None:
+@pytest.mark.soak
+def test_an_error_after_the_loop_is_the_error_of_the_job(cases: Cases, tmp_path: Path) -> None:
     script = tmp_path / "loop.py"
     script.write_text(LOOP + "accelerator.reduce(3.0)\n")
-    done = launched(script)
-    assert done.returncode == 1, done.stderr
-    assert "reduce (sum) takes tensors" in done.stderr
-    assert "SIGABRT" not in done.stderr
+    for _ in cases(1, 10):
+        done = launched(script)
+        assert done.returncode == 1, done.stderr
+        assert "reduce (sum) takes tensors" in done.stderr
+        assert "SIGABRT" not in done.stderr

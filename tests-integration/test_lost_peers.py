@@ -2,12 +2,13 @@
 
 import signal
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 
 import lost
 import pytest
+from accel_testing import in_soak
 from jobs import SOON_S, Ended, line_of, marked, start, start_by_hand
 
 SCRIPT = Path(lost.__file__)
@@ -15,7 +16,7 @@ CODES = {"raises": 1, "killed": 128 + signal.SIGKILL, "exits": 3}
 WHERE = ("reduce", "barrier", "data")
 
 Lost = tuple[Ended, float]
-Jobs = dict[tuple[str, str], "Future[Lost]"]
+Jobs = Callable[[str, str], Lost]
 
 
 def ended(folder: Path, how: str, where: str) -> Lost:
@@ -26,19 +27,17 @@ def ended(folder: Path, how: str, where: str) -> Lost:
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
-    """All jobs, two at a time."""
-    folder = tmp_path_factory.mktemp("lost")
-    kinds = [("stopped", "barrier"), *((how, where) for how in CODES for where in WHERE), ("exits", "workers")]
-    with ThreadPoolExecutor(2) as pool:
-        yield {kind: pool.submit(ended, folder, *kind) for kind in kinds}
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Jobs:
+    """Runs the job of a kind when a test first asks for it."""
+    return cache(partial(ended, tmp_path_factory.mktemp("lost")))
 
 
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("how", CODES)
 def test_the_job_is_gone_when_one_process_is(how: str, where: str, jobs: Jobs) -> None:
     """T14, fault test 30: soon, with the exit code of the one that failed."""
-    done, seconds = jobs[how, where].result()
+    done, seconds = jobs(how, where)
     assert done.code == CODES[how], done.err
     assert seconds < SOON_S
     assert done.left() == []
@@ -46,10 +45,10 @@ def test_the_job_is_gone_when_one_process_is(how: str, where: str, jobs: Jobs) -
     assert "rank 0 of 2" not in done.err
 
 
-@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("where", ["reduce", *in_soak("barrier", "data")])
 def test_the_first_traceback_is_that_of_the_one_that_raised(where: str, jobs: Jobs) -> None:
     """T14."""
-    done, _ = jobs["raises", where].result()
+    done, _ = jobs("raises", where)
     first = next(row for row in done.err.splitlines() if "Traceback" in row)
     assert first.startswith("[rank1]"), done.err
     assert "[rank1]: LookupError: the sample that nobody has" in done.err
@@ -57,7 +56,7 @@ def test_the_first_traceback_is_that_of_the_one_that_raised(where: str, jobs: Jo
 
 def test_the_workers_of_a_loader_are_gone_too(jobs: Jobs) -> None:
     """T14, T36: the whole job."""
-    done, _ = jobs["exits", "workers"].result()
+    done, _ = jobs("exits", "workers")
     assert done.code == 3
     until = time.monotonic() + SOON_S
     while done.left() and time.monotonic() < until:
@@ -67,7 +66,7 @@ def test_the_workers_of_a_loader_are_gone_too(jobs: Jobs) -> None:
 
 def test_a_stopped_process_is_told_and_ended(jobs: Jobs) -> None:
     """Fault test 28: the limit ends a wait for a process that is stopped."""
-    done, _ = jobs["stopped", "barrier"].result()
+    done, _ = jobs("stopped", "barrier")
     assert done.code == 70, done.err
     assert "is its limit" in done.err
     assert f"in wait_for_everyone at {line_of(SCRIPT, 'barrier')}" in done.err
@@ -77,7 +76,7 @@ def test_a_stopped_process_is_told_and_ended(jobs: Jobs) -> None:
 
 def test_a_stopped_process_is_ended_soon_after_the_limit(jobs: Jobs) -> None:
     """T4: in a few seconds."""
-    _, seconds = jobs["stopped", "barrier"].result()
+    _, seconds = jobs("stopped", "barrier")
     assert seconds < lost.LIMIT_S + SOON_S
 
 
@@ -94,7 +93,7 @@ def test_without_a_launcher_a_peer_says_by_itself_what_it_has_lost(how: str, tmp
     assert marked(first.mark) == []
 
 
-@pytest.mark.parametrize("how", ["killed", "exits"])
+@pytest.mark.parametrize("how", ["killed", *in_soak("exits")])
 def test_what_gloo_says_of_a_lost_peer_is_no_traceback_of_its_own(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

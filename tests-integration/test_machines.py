@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import restart
-from accel_testing import MakePool
+from accel_testing import MakePool, in_soak
 from namespaces import Machines, Node, ends
 from repository import ROOT
 from restart import Plan
@@ -69,7 +69,7 @@ def test_the_digits_learn_on_two_machines_as_on_one(machines: Machines, tmp_path
     assert machines.processes(0) == machines.processes(1) == []
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["ranks told", "ranks not told"])
+@pytest.mark.parametrize("told", [False, *in_soak(True)])
 def test_machines_meet_with_ranks_and_without(told: bool, machines: Machines) -> None:
     """If no machine is told its rank, they have ranks as they come."""
     (machines.folder / "meets.py").write_text(MEETS)

@@ -6,6 +6,7 @@ import subprocess
 import time
 
 import pytest
+from accel_testing import in_soak
 from jobs import Job
 from namespaces import Machines, ends
 
@@ -35,7 +36,7 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, *in_soak(signal.SIGINT)])
 def test_a_signal_to_a_launcher_whose_ranks_have_ended_lets_the_other_machine_save(
     number: signal.Signals, machines: Machines
 ) -> None:
@@ -63,7 +64,7 @@ def test_a_machine_that_saves_since_another_was_ended_has_stopped_on_request(mac
     assert "was asked to stop" in one.err
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, *in_soak(signal.SIGINT)])
 def test_a_launcher_that_waits_for_the_other_machine_to_come_leaves_with_words(
     number: signal.Signals, machines: Machines
 ) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from accel_testing import in_soak
 from jobs import Ended
 from namespaces import LAUNCH, Machines, Node, ends
 
@@ -42,7 +43,7 @@ def met_and_lost(machines: Machines, code: str, number: signal.Signals | None) -
     return ends(jobs, 20)
 
 
-@pytest.mark.parametrize("number", [None, signal.SIGTERM, signal.SIGKILL], ids=["a rank fails", "SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize("number", [None, signal.SIGKILL, *in_soak(signal.SIGTERM)])
 def test_the_machine_that_serves_the_others_is_named_when_it_is_gone(
     number: signal.Signals | None, machines: Machines
 ) -> None:
@@ -93,7 +94,7 @@ def test_a_job_goes_on_with_a_lost_machine_that_is_started_again(machines: Machi
         assert (done.code, done.out) == (0, f"rank {rank} 1\n"), done.err
 
 
-@pytest.mark.parametrize("module", [False, True], ids=["a script", "a module"])
+@pytest.mark.parametrize("module", [False, *in_soak(True)])
 def test_an_agent_takes_no_file_of_the_working_directory_for_a_module_of_python(
     module: bool, machines: Machines
 ) -> None:

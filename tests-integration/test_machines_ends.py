@@ -3,6 +3,7 @@
 import signal
 
 import pytest
+from accel_testing import in_soak
 from jobs import SOON_S, line_of
 from namespaces import Machines, ends
 
@@ -50,7 +51,7 @@ def test_an_exception_on_another_machine_is_told_on_both_with_its_line_and_host(
     assert "ended here because of it: rank 0" in last_words(zero.err), zero.err
 
 
-@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize("killed", [0, *in_soak(1)])
 def test_a_rank_that_is_killed_is_told_on_both_machines(killed: int, machines: Machines) -> None:
     dies = f"if rank == {killed}: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(600)"
     found = ends(machines.start_both("-n", 2, plain(machines, dies)))
@@ -62,7 +63,7 @@ def test_a_rank_that_is_killed_is_told_on_both_machines(killed: int, machines: M
     assert "on machine" not in found[killed].err
 
 
-@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize("killed", [0, *in_soak(1)])
 def test_a_launcher_that_is_killed_is_missed_and_nothing_is_left(killed: int, machines: Machines) -> None:
     jobs = machines.start_both("-n", 4, "--max_restarts", 3, plain(machines, "time.sleep(600)"))
     machines.wait_for((machines.folder / "here-3").exists)
@@ -76,7 +77,7 @@ def test_a_launcher_that_is_killed_is_missed_and_nothing_is_left(killed: int, ma
     assert "starts again" not in done.err
 
 
-@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize("killed", [0, *in_soak(1)])
 def test_an_agent_of_torch_that_is_killed_leaves_nothing_and_is_missed(killed: int, machines: Machines) -> None:
     words = ("-n", 4, "--rdzv_backend", "c10d", plain(machines, "time.sleep(600)"))
     jobs = machines.start_both(*words)
@@ -90,7 +91,7 @@ def test_an_agent_of_torch_that_is_killed_leaves_nothing_and_is_missed(killed: i
     assert "the machine is gone" in done.err
 
 
-@pytest.mark.parametrize("failed", [0, 1])
+@pytest.mark.parametrize("failed", [1, *in_soak(0)])
 def test_a_rank_that_fails_when_the_other_machine_has_ended_is_told_on_both(failed: int, machines: Machines) -> None:
     late = f"if rank == {failed}: time.sleep(0.8); sys.exit(7)"
     for done in ends(machines.start_both("-n", 2, plain(machines, late))):
@@ -99,7 +100,7 @@ def test_a_rank_that_fails_when_the_other_machine_has_ended_is_told_on_both(fail
         assert "failed with exit code 7" in done.err
 
 
-@pytest.mark.parametrize("failed", [0, 1])
+@pytest.mark.parametrize("failed", [1, *in_soak(0)])
 def test_both_machines_start_again_after_a_failure_and_leave_nothing_behind(failed: int, machines: Machines) -> None:
     """What the rank has started in a session of its own, as services are, would hold its port for ever."""
     again = f"""
@@ -119,6 +120,7 @@ print("rank", rank, "attempt", attempt, "left", os.path.exists("/proc/" + open(l
     assert "accel: starts again in 1 s (1 of 1 times)" in zero.err
 
 
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("told", [0, 1])
 def test_a_signal_to_one_launcher_ends_both(number: signal.Signals, told: int, machines: Machines) -> None:

@@ -17,10 +17,11 @@ GRID = """
     def test_all(a, b, c, d): print(f"<{{a}} {{b}} {{c}}>")
     """
 THOROUGH = """
-    import pytest
+    import accel_testing, pytest
     @pytest.mark.soak(only=True)
     def test_long(): pass
-    def test_short(): pass
+    @pytest.mark.parametrize("size", [1, *accel_testing.in_soak(2, 3)])
+    def test_short(size): pass
     """
 THREE = """
     import pytest, time
@@ -49,9 +50,9 @@ def test_a_soak_tries_more_cases(pytester: pytest.Pytester, options: tuple[str, 
 
 
 def test_what_only_a_soak_runs_is_left_out_of_the_suite(pytester: pytest.Pytester) -> None:
-    run(pytester, THOROUGH).assert_outcomes(passed=1, deselected=1)
-    run(pytester, THOROUGH, "--soak").assert_outcomes(passed=2)
-    run(pytester, THOROUGH, "--soak", "-m", "soak").assert_outcomes(passed=1, deselected=1)
+    run(pytester, THOROUGH).assert_outcomes(passed=1, deselected=3)
+    run(pytester, THOROUGH, "--soak").assert_outcomes(passed=4)
+    run(pytester, THOROUGH, "--soak", "-m", "soak").assert_outcomes(passed=3, deselected=1)
 
 
 @pytest.mark.parametrize(("strength", "passed"), [(1, 3), (2, 9)])

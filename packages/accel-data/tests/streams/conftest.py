@@ -1,6 +1,7 @@
 """Files that streams are read from, written once for all tests."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,12 @@ import pytest
 
 #: in each folder of files
 FILES, ROWS = 500, 4
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Lets workers find `datasets` imported, which takes each of them a second, and asks for no network."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    config.addinivalue_line("world_preload", "datasets")
 
 
 def written(folder: Path, kind: str, files: int = FILES, rows: int = ROWS) -> str:

@@ -15,12 +15,12 @@ from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
 from torch.utils.data import DataLoader
 
-N = 2000
+N = 800
 Steps = list[list[int]]
 
 
-def files(folder: str, first: int = 0, last: int | None = None) -> Any:
-    """A stream of the files of a folder, or of some of them."""
+def files(folder: str, first: int = 0, last: int = 200) -> Any:
+    """A stream of 200 files of a folder, or of others of them."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     from datasets import load_dataset
 
@@ -102,6 +102,7 @@ def epochs(kind: str, folder: str, workers: int) -> list[list[int]]:
     return [list(chain.from_iterable(steps_of(loader)[0])) for _ in range(2)]
 
 
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", STREAMS)
 def test_each_sample_is_served_once_in_each_epoch(world: MakePool, json_files: str, kind: str, workers: int) -> None:
@@ -141,9 +142,9 @@ def second_life(kind: str, folder: str, size: int, workers: int, state: Any) -> 
     return rest
 
 
-@pytest.mark.parametrize(
-    ("kind", "workers"), [("files", 0), ("files", 2), ("mapped", 0), ("shuffled", 0), ("shuffled", 2)]
-)
+@pytest.mark.grid(1)
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["files", "mapped", "shuffled"])
 def test_a_job_goes_on_at_batch_60_on_any_world(world: MakePool, json_files: str, kind: str, workers: int) -> None:
     """A2: on 1, 2 and 4 ranks; what is left of a shuffle buffer is not lost, so its shards are read again."""
     together = 8

@@ -7,9 +7,12 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pytest
+
+if TYPE_CHECKING:
+    from _pytest.mark.structures import ParameterSet
 
 _ENDS_AT = pytest.StashKey[float]()
 
@@ -95,6 +98,11 @@ def covering(combinations: Sequence[Sequence[Hashable]], strength: int) -> set[i
         missing -= groups[best]
         kept.add(best)
     return kept
+
+
+def in_soak(*values: object) -> list[ParameterSet]:
+    """Values of a parameter that only a soak tries: `parametrize("size", [2, *in_soak(3, 8)])`."""
+    return [pytest.param(value, marks=pytest.mark.soak(only=True)) for value in values]
 
 
 @pytest.hookimpl(tryfirst=True)
