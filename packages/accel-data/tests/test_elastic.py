@@ -113,6 +113,7 @@ def together_of(parts: list[list[list[int]]]) -> Steps:
     return [sorted(chain.from_iterable(step)) for step in zip(*parts, strict=True)]
 
 
+@pytest.mark.grid(1)
 @pytest.mark.parametrize(
     ("kind", "workers"),
     [("shuffled", 0), ("default", 0), ("default", 2), ("sharded", 0), ("sharded", 2), ("stream", 0)],

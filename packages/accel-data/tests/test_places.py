@@ -216,6 +216,7 @@ class RewindingShards(Rewinding):
         return Rewinding(self.n, index, num_shards)
 
 
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", [Rewinding, RewindingShards])
 @pytest.mark.parametrize("n", [20, 22, 23])

@@ -178,6 +178,7 @@ UNEVEN = {
 }
 
 
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("lengths", UNEVEN.values(), ids=UNEVEN)
 def test_uneven_shards_end_under_every_policy(world: MakePool, lengths: list[int], size: int) -> None:
@@ -233,6 +234,7 @@ def passed(lengths: list[int], size: int, ending: str, stop: int, state: Any) ->
     return metrics, None
 
 
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("ending", ["pad", "exact"])
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("batches", [1, 2, 4, 7])

@@ -81,6 +81,7 @@ class Job:
                 yield
 
 
+@pytest.mark.grid(1)
 @pytest.mark.filterwarnings("ignore:.* samples are read again")
 @pytest.mark.parametrize("flush", [True, False])
 @pytest.mark.parametrize("kind", MAKE)

@@ -159,6 +159,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("last", [3, 99])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_process_whose_workers_ignore_signals_ends(persistent: bool, last: int) -> None:

@@ -19,6 +19,7 @@ from accel_data import DataLoaderShard
 from accel_parallel.strategies.ddp import Ddp
 from accel_state import AccumulationState
 from accel_state.transports.single import Single
+from accel_testing import in_soak
 from accel_verify.runner import RunComparison
 from torch import nn
 from torch._C._distributed_c10d import GradBucket  # torch.distributed has it too, but its type hints do not
@@ -385,7 +386,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ["usual", *in_soak(*(name for name in CASES if name != "usual"))])
 def test_without_a_mistake_nothing_is_found(verified: Callable[..., RunComparison], name: str) -> None:
     found = verified(**CASES[name])
     assert found.same, "\n".join(found.lines)

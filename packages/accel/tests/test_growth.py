@@ -86,6 +86,7 @@ def lives(precision: str, how: str) -> tuple[float, list[list[str]]]:
     return grown, left
 
 
+@pytest.mark.grid(1)
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="this system does not tell a process its size")
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize(

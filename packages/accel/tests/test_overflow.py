@@ -137,6 +137,7 @@ def overflowing(every: int, ranks: tuple[int, ...]) -> Trace:
     return training.trace
 
 
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("every", [1, 4])
 @pytest.mark.parametrize(("size", "ranks"), [(1, (0,)), (2, (0,)), (2, (1,)), (2, (0, 1))])
 def test_exactly_the_steps_that_overflowed_are_skipped(

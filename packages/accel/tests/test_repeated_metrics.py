@@ -58,6 +58,7 @@ def evaluated(kind: str, ending: str, dispatch: bool | None) -> list[int]:
     return found
 
 
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize(("ending", "dispatch"), [("pad", None), ("exact", None), ("pad", False), ("exact", False)])
 @pytest.mark.parametrize("kind", LOADERS)

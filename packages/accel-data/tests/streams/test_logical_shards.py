@@ -92,6 +92,7 @@ def test_a_source_is_asked_once_for_each_shard_of_a_reader(
     assert Counter(calls) == {(shards, index): 1 for index in range(shards)}
 
 
+@pytest.mark.grid(1)
 @pytest.mark.parametrize(("world", "workers"), [(1, 0), (1, 2), (2, 0), (2, 2)])
 @pytest.mark.parametrize("files", [4, 7, 12, 13, 33, 500, 1009])
 def test_files_need_not_come_out_even(files: int, world: int, workers: int) -> None:

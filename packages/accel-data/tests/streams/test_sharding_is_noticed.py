@@ -173,6 +173,7 @@ def served(kind: str, folder: str, workers: int) -> list[int]:
 LIBRARIES = ["datasets", "datasets inside a pipeline", "webdataset", "webdataset, a pipeline"]
 
 
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", LIBRARIES)
 def test_a_library_that_shards_is_left_alone_on_request(world: MakePool, tars: str, kind: str, workers: int) -> None:

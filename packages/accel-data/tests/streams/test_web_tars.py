@@ -72,6 +72,7 @@ def epochs(kind: str, folder: str, workers: int) -> list[list[int]]:
     return [sorted(chain.from_iterable(steps_of(loader)[0])) for _ in range(2)]
 
 
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_sample_is_served_once_in_each_epoch(world: MakePool, tars: str, kind: str, workers: int) -> None:
