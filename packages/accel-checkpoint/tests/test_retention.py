@@ -358,6 +358,14 @@ def test_what_a_save_has_replaced_is_tidied_up_whatever_its_name(tmp_path: Path,
     assert os.listdir(tmp_path) == [name]
 
 
+def test_a_file_of_a_checkpoint_is_not_written_twice(tmp_path: Path) -> None:
+    stage = StagedCheckpoint(tmp_path / "last")
+    (stage.path / "model.safetensors").write_text("of a hook")
+    with pytest.raises(CheckpointError, match=r"File exists: .*model\.safetensors"):
+        stage.write("model.safetensors", [b"x"])
+    stage.abandon()
+
+
 def test_a_damaged_manifest_takes_nobodys_files_along(tmp_path: Path) -> None:
     save(tmp_path / "last", 1)
     (tmp_path / "last" / "notes.txt").write_text("mine")

@@ -27,14 +27,10 @@ def run(name: str, paths: Sequence[str]) -> int:
     """
     first, *others = (Path(path) for path in paths)
     if name == "verify":
-        problems = [print_verification(folder) for folder in checkpoints_in(first)]
-        return int(any(problems))
-    if name == "diff":
-        differences = list(compare(first, *others))
-        _print(*differences or ["no difference"])
-        return int(bool(differences))
-    _print(*list_lines(first))
-    return 0
+        return int(any([print_verification(folder) for folder in checkpoints_in(first)]))
+    lines = list(compare(first, *others) if name == "diff" else list_lines(first))
+    _print(*lines or ["no difference"])
+    return int(name == "diff" and bool(lines))
 
 
 def _print(*lines: str) -> None:
@@ -129,41 +125,36 @@ def compare(first: Path, second: Path) -> Iterator[str]:
 
     Raises: CheckpointError if a checkpoint is damaged.
     """
-    one, other = read_manifest(first), read_manifest(second)
-    require_whole(first, one)
-    require_whole(second, other)
-    yield from _compare_json("about", one.about, other.about)
-    for name in dict.fromkeys([*one.items, *other.items]):
-        if name not in other.items or name not in one.items:
-            yield f"{name}: only in {first if name in one.items else second}"
+    old, new = read_manifest(first), read_manifest(second)
+    require_whole(first, old)
+    require_whole(second, new)
+    yield from _differences("", {"about": old.about, **old.items}, {"about": new.about, **new.items})
+    yield from _differences("ranks", old.ranks, new.ranks)
+    changed = [name for name in sorted({*old.files, *new.files}) if old.files.get(name) != new.files.get(name)]
+    for name in changed:
+        if name not in old.files or name not in new.files:
+            yield f"{name}: {_only_in(name in old.files)}"
+        elif name.endswith(SUFFIX):
+            lines = list(_tensor_differences(TensorFile(first / name), TensorFile(second / name)))
+            yield from (f"{name}: {line}" for line in lines[:LIMIT])
+            if len(lines) > LIMIT:
+                yield f"{name}: and {len(lines) - LIMIT} tensors more"
         else:
-            yield from _compare_json(name, one.items[name], other.items[name])
-    yield from _compare_json("ranks", one.ranks, other.ranks)
-    for name in sorted(one.files.keys() | other.files.keys()):
-        if name not in other.files or name not in one.files:
-            yield f"{name}: only in {first if name in one.files else second}"
-        elif one.files[name] != other.files[name] and name.endswith(SUFFIX):
-            yield from _compare_tensors(name, TensorFile(first / name), TensorFile(second / name))
-        elif one.files[name] != other.files[name]:
             yield f"{name}: another content"
 
 
-def _compare_tensors(file: str, first: TensorFile, second: TensorFile) -> Iterator[str]:
-    count = 0
+def _only_in(first: bool) -> str:
+    return f"only in the {'first' if first else 'second'}"
+
+
+def _tensor_differences(first: TensorFile, second: TensorFile) -> Iterator[str]:
     for name in sorted({*first.names, *second.names}):
         if name not in first.names or name not in second.names:
-            line = f"only in the {'first' if name in first.names else 'second'}"
+            yield f"{name}: {_only_in(name in first.names)}"
         elif first.shape_and_dtype(name) != second.shape_and_dtype(name):
-            line = f"{_words(*first.shape_and_dtype(name))} and {_words(*second.shape_and_dtype(name))}"
-        elif _as_bytes(first[name]).equal(_as_bytes(second[name])):
-            continue
-        else:
-            line = _distance(first[name], second[name])
-        count += 1
-        if count <= LIMIT:
-            yield f"{file}: {name}: {line}"
-    if count > LIMIT:
-        yield f"{file}: and {count - LIMIT} tensors more"
+            yield f"{name}: {_words(*first.shape_and_dtype(name))} and {_words(*second.shape_and_dtype(name))}"
+        elif not _as_bytes(first[name]).equal(_as_bytes(second[name])):
+            yield f"{name}: {_distance(first[name], second[name])}"
 
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
@@ -177,16 +168,17 @@ def _distance(first: torch.Tensor, second: torch.Tensor) -> str:
     return f"{int((first != second).sum())} of {first.numel()} numbers differ"
 
 
-def _compare_json(path: str, first: Any, second: Any) -> Iterator[str]:
+def _differences(path: str, first: Any, second: Any) -> Iterator[str]:
     if isinstance(first, dict) and isinstance(second, dict):
         for key in dict.fromkeys([*first, *second]):
+            inner = f"{path}.{key}".removeprefix(".")
             if key not in first or key not in second:
-                yield f"{path}.{key}: only in the {'first' if key in first else 'second'}"
+                yield f"{inner}: {_only_in(key in first)}"
             else:
-                yield from _compare_json(f"{path}.{key}", first[key], second[key])
+                yield from _differences(inner, first[key], second[key])
     elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second) <= LIMIT:
         for index, pair in enumerate(zip(first, second, strict=True)):
-            yield from _compare_json(f"{path}[{index}]", *pair)
+            yield from _differences(f"{path}[{index}]", *pair)
     elif first != second:
         yield f"{path}: {_short(first)} and {_short(second)}"
 
