@@ -358,6 +358,20 @@ def test_what_a_save_has_replaced_is_tidied_up_whatever_its_name(tmp_path: Path,
     assert os.listdir(tmp_path) == [name]
 
 
+def test_two_processes_may_remove_one_folder_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = left_half(tmp_path / "left")
+    (folder / "more").mkdir()
+    unlink = os.unlink
+
+    def unlink_late(path: str, **options: Any) -> None:
+        unlink(path, **options)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+    monkeypatch.setattr(os, "unlink", unlink_late)
+    Filesystem().remove(folder)
+    assert not folder.exists()
+
+
 def test_a_file_of_a_checkpoint_is_not_written_twice(tmp_path: Path) -> None:
     stage = StagedCheckpoint(tmp_path / "last")
     (stage.path / "model.safetensors").write_text("of a hook")
