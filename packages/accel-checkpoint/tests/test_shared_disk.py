@@ -142,6 +142,24 @@ def test_a_save_that_replaces_a_checkpoint_survives_what_other_jobs_do_between_i
     assert os.listdir(tmp_path) == ["last"]
 
 
+def test_a_save_goes_on_if_another_has_just_moved_the_checkpoint(
+    tmp_path: Path, interrupted: Callable[..., Filesystem]
+) -> None:
+    target = tmp_path / "last"
+    stage_of(target, 1).commit()
+    move = partial(target.rename, hidden_path(target, "old"))
+    assert stage_of(target, 2, interrupted(move, 0)).commit()
+    assert number_of(target) == 2
+
+
+def test_a_replaced_checkpoint_gets_no_name_but_its_own(tmp_path: Path) -> None:
+    stage_of(tmp_path / "last", 1).commit()
+    (tmp_path / "last").rename(hidden_path(tmp_path / "last", "old"))
+    assert not recover(tmp_path / "best")
+    assert not (tmp_path / "best").exists()
+    assert recover(tmp_path / "last")
+
+
 @pytest.mark.parametrize("at", range(5))
 def test_of_two_saves_that_replace_one_checkpoint_at_the_same_time_both_succeed(
     tmp_path: Path, interrupted: Callable[..., Filesystem], at: int
