@@ -60,7 +60,7 @@ def contents(folder: Path) -> dict[str, bytes | None]:
     }
 
 
-def series(folder: Path, *numbers: int) -> None:
+def save_numbered(folder: Path, *numbers: int) -> None:
     for number in numbers:
         save(checkpoint_path(folder, number), number)
 
@@ -87,7 +87,7 @@ def with_others(folder: Path) -> dict[str, bytes | None]:
 
 def test_the_order_is_that_of_the_numbers(tmp_path: Path) -> None:
     with_others(tmp_path)
-    series(tmp_path, 10, 9, 2, 100)
+    save_numbered(tmp_path, 10, 9, 2, 100)
     assert [number for number, _ in list_checkpoints(tmp_path)] == [2, 9, 10, 100]
     assert [path.name for _, path in list_whole_checkpoints(tmp_path)] == [
         f"checkpoint_{number}" for number in (2, 9, 10, 100)
@@ -99,7 +99,7 @@ def test_a_number_is_not_given_twice(tmp_path: Path) -> None:
     assert next_number(tmp_path / "nothing") == 0
     assert list_checkpoints(tmp_path / "nothing") == []
     assert next_number(tmp_path) == 0
-    series(tmp_path, 0)
+    save_numbered(tmp_path, 0)
     assert next_number(tmp_path) == 1
     left_half(tmp_path / "checkpoint_5")
     assert next_number(tmp_path) == 6
@@ -109,7 +109,7 @@ def test_a_number_is_not_given_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize("limit", [1, 2, 3, 9])
 def test_the_newest_whole_ones_are_kept_and_nobody_elses_are_touched(tmp_path: Path, limit: int) -> None:
     before = with_others(tmp_path)
-    series(tmp_path, 1, 3, 8, 20)
+    save_numbered(tmp_path, 1, 3, 8, 20)
     half = left_half(tmp_path / "checkpoint_30")
     os.truncate(tmp_path / "checkpoint_8" / "words.txt", 3)
     removed = retain(tmp_path, limit)
@@ -123,7 +123,7 @@ def test_the_newest_whole_ones_are_kept_and_nobody_elses_are_touched(tmp_path: P
 
 def test_what_goes_is_whole_under_its_name_or_gone(tmp_path: Path) -> None:
     """A process that dies in the middle of the removal leaves something that is removed later."""
-    series(tmp_path, 1, 2, 3)
+    save_numbered(tmp_path, 1, 2, 3)
 
     class Half(Filesystem):
         def remove(self, path: Path) -> None:
@@ -141,7 +141,7 @@ def test_what_goes_is_whole_under_its_name_or_gone(tmp_path: Path) -> None:
 
 def test_a_link_to_a_checkpoint_goes_without_the_checkpoint(tmp_path: Path) -> None:
     save(tmp_path / "elsewhere" / "mine", 1)
-    series(tmp_path / "run", 2)
+    save_numbered(tmp_path / "run", 2)
     (tmp_path / "run" / "checkpoint_1").symlink_to(tmp_path / "elsewhere" / "mine")
     retain(tmp_path / "run", 1)
     assert os.listdir(tmp_path / "run") == ["checkpoint_2"]
@@ -150,7 +150,7 @@ def test_a_link_to_a_checkpoint_goes_without_the_checkpoint(tmp_path: Path) -> N
 
 def test_tidying_removes_what_was_cut_off_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = with_others(tmp_path)
-    series(tmp_path, 1)
+    save_numbered(tmp_path, 1)
     left_half(hidden_path(tmp_path / "checkpoint_2", "saving"))
     left_half(hidden_path(tmp_path / "checkpoint_1", "old"))
     others = [hidden_path(tmp_path / f"checkpoint_{number}", "saving") for number in (3, 4)]
@@ -184,7 +184,7 @@ def test_a_hidden_folder_that_another_machine_removes_meanwhile_is_no_error(
 
 
 def test_a_checkpoint_gets_its_name_back(tmp_path: Path) -> None:
-    series(tmp_path, 1, 2)
+    save_numbered(tmp_path, 1, 2)
     checkpoint_path(tmp_path, 1).rename(hidden_path(checkpoint_path(tmp_path, 1), "old"))
     left_half(hidden_path(checkpoint_path(tmp_path, 1), "old"))
     assert collect(tmp_path / "nothing") == []
@@ -257,7 +257,7 @@ def test_a_disk_that_refuses_to_recover_is_told(tmp_path: Path) -> None:
 
 
 def test_nothing_gets_a_name_that_is_taken_or_is_not_whole(tmp_path: Path) -> None:
-    series(tmp_path, 1)
+    save_numbered(tmp_path, 1)
     half = left_half(hidden_path(tmp_path / "last", "old"))
     assert not recover(tmp_path / "last")
     assert half.is_dir()
