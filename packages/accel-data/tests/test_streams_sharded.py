@@ -178,7 +178,6 @@ UNEVEN = {
 }
 
 
-@pytest.mark.grid(1)
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("lengths", UNEVEN.values(), ids=UNEVEN)
 def test_uneven_shards_end_under_every_policy(world: MakePool, lengths: list[int], size: int) -> None:
@@ -234,7 +233,6 @@ def passed(lengths: list[int], size: int, ending: str, stop: int, state: Any) ->
     return metrics, None
 
 
-@pytest.mark.grid(2)
 @pytest.mark.parametrize("ending", ["pad", "exact"])
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("batches", [1, 2, 4, 7])

@@ -129,7 +129,6 @@ def loop(end: str, evaluation: str, zero_first: bool) -> tuple[list[int], list[W
     return steps, weights, counted.exchanges
 
 
-@pytest.mark.grid(2)
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("zero_first", [True, False])
 @pytest.mark.parametrize("end", STEPS)
@@ -165,7 +164,6 @@ def changed(settings: list[tuple[int, int]]) -> tuple[list[int], list[Weights], 
     return steps, weights, counted.exchanges
 
 
-@pytest.mark.grid(2)
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize(
     ("settings", "windows"),
