@@ -223,7 +223,7 @@ def test_only_the_head_of_weights_is_read(tmp_path: Path) -> None:
 def test_weights_of_a_dtype_that_torch_lacks_are_counted(tmp_path: Path) -> None:
     with_head(tmp_path / "w.safetensors", {"w": {"dtype": "F4", "shape": [128], "data_offsets": [0, 64]}}, 64)
     measured = measure_weights(tmp_path / "w.safetensors")
-    assert [(one.count, one.size) for one in measured.parameters] == [(128, 64)]
+    assert [(parameter.count, parameter.size) for parameter in measured.parameters] == [(128, 64)]
     assert estimate(measured, "float32", "adam").total_bytes == 512
 
 

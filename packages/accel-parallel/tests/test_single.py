@@ -63,7 +63,7 @@ def test_the_default_norm_is_the_euclidean_one() -> None:
 def test_more_processes_are_refused_with_what_to_use() -> None:
     no = PRECISIONS.load("no")()
     assert list(single().check(run_of(1), no)) == []
-    assert single().check(run_of(4), no) == ["one process is all it knows, and this job has 4; use ddp"]
+    assert single().check(run_of(4), no) == ["it is for one process, and this job has 4; use ddp"]
 
 
 def test_the_files_of_the_folder_are_the_strategies() -> None:

@@ -314,7 +314,7 @@ def another_norm_is_clipped() -> Replacement:
 
 @mistake(FIRST, clip=0.01)
 def each_gradient_is_clipped_by_itself() -> Replacement:
-    return clip_norm(lambda clip, parameters, limit: sum(clip([one], limit) for one in parameters))
+    return clip_norm(lambda clip, parameters, limit: sum(clip([parameter], limit) for parameter in parameters))
 
 
 @mistake(FIRST, **FP16)

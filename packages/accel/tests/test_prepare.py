@@ -310,7 +310,7 @@ def chosen() -> None:
 
 def test_a_strategy_can_be_chosen_and_is_checked(world: MakePool) -> None:
     world(2).run(chosen)
-    with pytest.raises(RankFailure, match=r"strategy single with precision no on cpu: one process is all it knows"):
+    with pytest.raises(RankFailure, match=r"strategy single with precision no on cpu: it is for one process"):
         world(2).run(needs_ddp)
 
 

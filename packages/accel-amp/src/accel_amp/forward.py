@@ -39,7 +39,7 @@ class AutocastForward:
 
 
 def wrap_forward(model: nn.Module, policy: PrecisionPolicy, device_type: str) -> nn.Module:
-    """`model` itself, its forward now under autocast; untouched when the policy computes in no dtype of its own."""
+    """`model` itself, with its forward under autocast; unchanged if the policy has no dtype to compute in."""
     if policy.compute is not None and not isinstance(model.__dict__.get("forward"), AutocastForward):
         model.forward = AutocastForward(model.forward, policy, device_type)
     return model
@@ -64,7 +64,7 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_cast(item, dtype) for item in value)
     if isinstance(value, Mapping):
-        # In place: an output object of a model has more to it than its items.
+        # In place: the output object of a model has more attributes than its items.
         if type(value) is dict:
             return {key: _cast(item, dtype) for key, item in value.items()}
         for key, item in list(value.items()):

@@ -1,4 +1,4 @@
-"""What is computed in which dtype."""
+"""The dtypes of a computation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class PrecisionPolicy:
-    """What is computed in which dtype; None leaves it as it is. `cache` keeps parameters that autocast has cast."""
+    """The dtypes of operations and outputs, None to leave them. `cache` keeps the parameters that autocast has cast."""
 
     compute: torch.dtype | None = None
     output: torch.dtype | None = None

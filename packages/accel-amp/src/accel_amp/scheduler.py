@@ -35,7 +35,7 @@ class AcceleratedScheduler:
         self.split_batches = split_batches
         self.accumulation = accumulation or AccumulationState()
         self._advance = 1 if split_batches else num_processes
-        #: how many steps it has in all, where it says so
+        #: the number of all its steps, if it has one
         self._total: int | None = scheduler.total_steps if isinstance(scheduler, OneCycleLR) else None
         self._once = self._advance == 1 and self._total is None
         self._always = not step_with_optimizer or isinstance(scheduler, ReduceLROnPlateau)
@@ -55,18 +55,18 @@ class AcceleratedScheduler:
 
     def _advance_by(self, steps: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for _ in range(steps):
-            # OneCycleLR counts its steps and refuses to go on: it rests at its last rate. Torch would take one step
-            # more, to a rate beyond the curve that no optimizer step is meant to have.
+            # OneCycleLR counts its steps and then raises an error: here it stays at its last rate. Torch would take one
+            # step more, to a rate beyond the curve.
             if self._total is None or self.scheduler._step_count < self._total:
                 self.scheduler.step(*args, **kwargs)
 
     def get_last_lr(self) -> list[Any]:
-        """The learning rates last set, one a group."""
+        """The learning rates last set, one for each group."""
         rates: list[Any] = self.scheduler.get_last_lr()
         return rates
 
     def get_lr(self) -> list[Any]:
-        """The learning rates that the scheduler computes now, one a group."""
+        """The learning rates that the scheduler computes now, one for each group."""
         rates: list[Any] = self.scheduler.get_lr()
         return rates
 

@@ -1,9 +1,10 @@
-"""Lets no optimizer step with gradients that are not ready for a step."""
+"""Refuses steps with gradients that are not ready for a step."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any, final
 
 import torch
@@ -17,9 +18,10 @@ from accel_amp.scaler import LossScaler
 
 @final
 class UnpreparedGuard:
-    """Refuses steps that an optimizer which was not prepared takes with the parameters of prepared models.
+    """Refuses steps of optimizers that were not prepared, if they have parameters of prepared models.
 
-    Within a window their gradients are those of a part of it, and of one process; in fp16 they are scaled as well.
+    Within a window the gradients of these parameters come from a part of the window and from one process; in fp16 they
+    are scaled as well.
     """
 
     def __init__(self, accumulation: AccumulationState, scaler: LossScaler | None = None) -> None:
@@ -35,21 +37,22 @@ class UnpreparedGuard:
             self.arm()
 
     def arm(self) -> None:
-        """Begins to look at steps; before, there is neither a scale nor a window, and looking takes time."""
+        """Begins to watch steps, which takes time: there is a scale or a window from now on."""
         if self._hook is None:
             self._hook = register_optimizer_step_pre_hook(_refuse(weakref.ref(self)))
             weakref.finalize(self, self._hook.remove)  # torch keeps the hook for every optimizer there is
 
     def release(self) -> None:
-        """Forgets all parameters: others may have their ids one day."""
+        """Forgets all parameters, whose ids other objects may get later."""
         self._guarded.clear()
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
 
     def owns(self, optimizer: Optimizer) -> bool:
-        """Whether the optimizer has one of the parameters."""
-        return any(id(one) in self._guarded for group in optimizer.param_groups for one in group["params"])
+        """Whether the optimizer has a guarded parameter."""
+        groups = (group["params"] for group in optimizer.param_groups)
+        return any(id(parameter) in self._guarded for parameter in chain.from_iterable(groups))
 
 
 def _refuse(guard_of: weakref.ref[UnpreparedGuard]) -> Callable[..., None]:

@@ -29,9 +29,9 @@ def rebind(optimizer: Optimizer, new_of: Mapping[torch.Tensor, torch.Tensor]) ->
 
 
 def refuse_stale(optimizers: Sequence[Optimizer], models: Sequence[nn.Module], device: torch.device) -> None:
-    """Returns when every optimizer trains the models it came with, or something else altogether.
+    """Refuses optimizers of parameters that a move to a device has replaced.
 
-    Raises: StaleParameters for one that holds, on another device, the likes of all parameters of a model on `device`.
+    Raises: StaleParameters if an optimizer has parameters on another device, with the shapes of a model on `device`.
     """
     known = {id(parameter) for model in models for parameter in model.parameters()}
     looks = [Counter(parameter.shape for parameter in model.parameters()) for model in models]

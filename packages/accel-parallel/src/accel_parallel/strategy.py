@@ -1,4 +1,4 @@
-"""What a way of spreading parameters and gradients offers."""
+"""The base of strategies."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torch import nn
 
 
 class Strategy(ABC):
-    """How parameters and gradients are spread. Exactly one per run."""
+    """How parameters and gradients are spread over processes. A run has exactly one strategy."""
 
     name: ClassVar[str]
 
     @abstractmethod
     def check(self, run: Run, precision: Precision) -> Sequence[str]:
-        """Every reason why it cannot run, in words."""
+        """Every reason why the strategy cannot run, in words."""
 
     @abstractmethod
     def setup(self, model: nn.Module, run: Run) -> nn.Module:
@@ -32,7 +32,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def synchronising(self, model: nn.Module, *, enabled: bool) -> AbstractContextManager[None]:
-        """The context of a forward and backward whose gradients travel, or stay at home."""
+        """The context of a forward and backward whose gradients travel, or stay on their process."""
 
     @abstractmethod
     def synchronising_backward(self, model: nn.Module) -> AbstractContextManager[None]:
@@ -40,11 +40,11 @@ class Strategy(ABC):
 
     @abstractmethod
     def joining(self, models: Iterable[nn.Module], windows: AccumulationState | None) -> AbstractContextManager[None]:
-        """The context in which ranks may have unequal numbers of batches: those that end first take part in silence.
+        """The context in which ranks may have unequal numbers of batches: ranks that end first take part in exchanges.
 
         The accumulation state's `windows` of several micro-batches end on all ranks when the data of one of them do.
         """
 
     @abstractmethod
     def clip_norm(self, parameters: Iterable[torch.Tensor], max_norm: float, *, kind: float = 2.0) -> torch.Tensor:
-        """The norm of all gradients, which are scaled down where it exceeds `max_norm`; the same on every rank."""
+        """The norm of all gradients, the same on every rank. If it exceeds `max_norm`, gradients are scaled down."""

@@ -11,7 +11,7 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 @final
 class WindowEnd(Joinable):
-    """What ranks that have batches tell each other in each micro-batch; the first of the joinables of torch's Join."""
+    """Tells ranks with batches in each micro-batch if a window ends; the first of the joinables of torch's Join."""
 
     def __init__(self, device: torch.device, group: Any) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class WindowEnd(Joinable):
         return bool(flag.item())
 
     def join_hook(self, **_: Any) -> JoinHook:
-        """What a rank without batches does in each micro-batch of the others."""
+        """The hook of a rank without batches, for each micro-batch of the others."""
         return _NothingEnds(self._device, self._group)
 
     @property
@@ -47,5 +47,5 @@ class _NothingEnds(JoinHook):
         self._device, self._group = device, group
 
     def main_hook(self) -> None:
-        """Takes part."""
+        """Takes part in the exchange."""
         dist.all_reduce(torch.zeros(1, device=self._device), dist.ReduceOp.MAX, group=self._group)

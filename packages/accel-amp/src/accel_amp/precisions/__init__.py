@@ -1,4 +1,4 @@
-"""Precisions: one a file."""
+"""Precisions, each in a file."""
 
 from accel_state import Registry
 

@@ -17,18 +17,18 @@ MULTIPLE = 16
 
 @final
 class Fp8(Precision):
-    """float8 in linear layers whose sides divide by 16, but for the last one; bfloat16 around them."""
+    """float8 in linear layers whose sides divide by 16, but not in the last; bfloat16 around them."""
 
     name: ClassVar[str] = "fp8"
     policy: ClassVar[PrecisionPolicy] = PrecisionPolicy(compute=torch.bfloat16, output=torch.float32)
 
     def missing(self, device_kind: str) -> str | None:
-        """A reason where torchao or the hardware is missing."""
+        """A reason if torchao or the hardware is missing."""
         if device_kind != "cuda":
             return f"float8 matrix products need a CUDA GPU, and this is {device_kind}; use bf16"
-        found = torch.cuda.get_device_capability()
-        if found < CAPABILITY:
-            needed, has = (".".join(map(str, one)) for one in (CAPABILITY, found))
+        capability = torch.cuda.get_device_capability()
+        if capability < CAPABILITY:
+            needed, has = (".".join(map(str, version)) for version in (CAPABILITY, capability))
             return (
                 f"float8 matrix products need compute capability {needed} (Ada, Hopper or newer); this GPU has {has};"
                 " use bf16"
@@ -38,14 +38,14 @@ class Fp8(Precision):
         return None
 
     def converted(self, model: nn.Module) -> nn.Module:
-        """`model` itself, its linear layers exchanged for torchao's, with the same parameters."""
+        """`model` itself, in which layers of torchao replace linear layers, with the same parameters."""
         return with_float8(model)
 
 
 def with_float8(model: nn.Module, *, emulate: bool = False) -> nn.Module:
-    """`model` itself, its linear layers exchanged for torchao's; on request in numbers that any hardware has.
+    """`model` itself, in which layers of torchao replace linear layers; `emulate` works on any hardware.
 
-    The last linear layer stays, as its outputs are most sensitive; so do those whose sides do not divide by 16.
+    The last linear layer stays, as its outputs are most sensitive. So do layers whose sides do not divide by 16.
     """
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 

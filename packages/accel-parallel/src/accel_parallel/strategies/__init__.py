@@ -1,4 +1,4 @@
-"""Strategies: one a file."""
+"""Strategies, each in a file."""
 
 from accel_state import Registry
 

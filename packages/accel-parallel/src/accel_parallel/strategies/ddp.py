@@ -20,12 +20,12 @@ from accel_parallel.uneven import WindowEnd
 
 @final
 class Ddp(Strategy):
-    """torch's DistributedDataParallel around the model.
+    """Puts models into torch's DistributedDataParallel.
 
-    `options` are its own; `comm_hook` and `comm_wrapper` say in which form gradients travel, `comm_state_option` has
-    the arguments of torch's PowerSGDState.
+    `options` are the arguments of that class. `comm_hook` and `comm_wrapper` choose the form in which gradients travel,
+    and `comm_state_option` has the arguments of torch's PowerSGDState.
 
-    Raises: ValueError for a form that is not known.
+    Raises: ValueError for an unknown form.
     """
 
     name: ClassVar[str] = "ddp"
@@ -42,7 +42,7 @@ class Ddp(Strategy):
         self.options = options
 
     def check(self, run: Run, precision: Precision) -> Sequence[str]:
-        """No reason: it runs wherever a process group does."""
+        """No reason: it runs on every process group."""
         return []
 
     def setup(self, model: nn.Module, run: Run) -> nn.Module:
@@ -85,7 +85,7 @@ class Ddp(Strategy):
                 windows.ends_anywhere = None
 
     def synchronising(self, model: nn.Module, *, enabled: bool) -> AbstractContextManager[None]:
-        """The container's `no_sync`, unless gradients have to travel."""
+        """The `no_sync` of the container, unless gradients have to travel."""
         if enabled or not isinstance(model, DistributedDataParallel):
             return nullcontext()
         return model.no_sync()
@@ -94,7 +94,7 @@ class Ddp(Strategy):
     def synchronising_backward(self, model: nn.Module) -> Iterator[None]:
         """Lets the container's reducer expect gradients that its forward, under `no_sync`, has not announced.
 
-        Raises: ValueError with find_unused_parameters: which ones were used is found out in the forward.
+        Raises: ValueError with find_unused_parameters: the forward finds out which parameters are used.
         """
         if not isinstance(model, DistributedDataParallel):
             yield

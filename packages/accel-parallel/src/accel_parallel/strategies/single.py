@@ -1,4 +1,4 @@
-"""One process: nothing is spread."""
+"""The strategy of one process, which spreads nothing."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -22,9 +22,9 @@ class SingleProcess(Strategy):
     name: ClassVar[str] = "single"
 
     def check(self, run: Run, precision: Precision) -> Sequence[str]:
-        """A reason when there are more processes."""
+        """A reason if there are more processes."""
         if run.topology.world_size > 1:
-            return [f"one process is all it knows, and this job has {run.topology.world_size}; use ddp"]
+            return [f"it is for one process, and this job has {run.topology.world_size}; use ddp"]
         return []
 
     def setup(self, model: nn.Module, run: Run) -> nn.Module:
@@ -36,7 +36,7 @@ class SingleProcess(Strategy):
         return model
 
     def joining(self, models: Iterable[nn.Module], windows: AccumulationState | None) -> AbstractContextManager[None]:
-        """Does nothing: nobody waits."""
+        """Does nothing: no rank waits."""
         return nullcontext()
 
     def synchronising(self, model: nn.Module, *, enabled: bool) -> AbstractContextManager[None]:
