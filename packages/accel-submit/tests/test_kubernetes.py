@@ -51,7 +51,6 @@ def test_there_is_a_pod_for_each_machine_which_knows_its_place(
     variables = {each["name"]: each.get("value", each.get("valueFrom")) for each in found["env"]}
     index = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
     assert variables == {
-        "ACCEL_NUM_MACHINES": "2",
         "ACCEL_MACHINE_RANK": {"fieldRef": {"fieldPath": index}},
         "ACCEL_MAIN_PROCESS_IP": "my-train-0.my-train",
         "ACCEL_MAIN_PROCESS_PORT": "4000",
@@ -64,7 +63,7 @@ def test_there_is_a_pod_for_each_machine_which_knows_its_place(
     assert found["resources"]["limits"] == {"nvidia.com/gpu": "8"}
     words = ["--config_file", "/dev/null", "--num_processes", "16", "--num_machines", "2"]
     assert found["command"] == ["accel", "launch"]
-    assert found["args"] == [*words[:4], "My_Train.py", "--lr", "0.1"]
+    assert found["args"] == [*words, "My_Train.py", "--lr", "0.1"]
 
 
 def test_exit_code_75_and_a_preempted_pod_are_no_failures(
@@ -150,11 +149,11 @@ def test_kubectl_gets_the_file(accel: Run, no_client: dict[str, str], tmp_path: 
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "seen").read_text() == (tmp_path / FILE).read_text()
     assert (tmp_path / "how").read_text() == "apply -f\n"
-    assert "submitted: service/train created; job/train created" in done.stderr
+    assert done.stdout == "service/train created\njob/train created\n"
     fake.write_text("#!/bin/sh\necho 'error: no cluster' >&2\nexit 1\n")
     done = accel(*KUBERNETES, *line, "train.py", environ=no_client)
     assert done.returncode == 2
-    assert "failed with exit code 1: error: no cluster" in done.stderr
+    assert "error: no cluster\naccel: error: kubectl apply -f accel-job.yaml failed with exit code 1" in done.stderr
 
 
 def test_all_that_is_wrong_is_told_at_once_and_nothing_is_written(

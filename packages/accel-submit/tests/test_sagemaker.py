@@ -112,7 +112,7 @@ def test_all_that_is_wrong_is_told_at_once_and_nothing_is_written(accel: Run, sc
         "instance_count=3 contradicts --num_machines 2",
         "/other: the script code/train.py is not in it",
         "inputs_file=bad.tsv: expected a file of two columns",
-        "--num_processes 4: SageMaker starts a process for each GPU",
+        "--num_processes 4: SageMaker starts a process for each GPU of the instance_type; leave it out",
         "--tee 1: SageMaker starts the processes with torchrun",
         "--max_restarts 2: SageMaker starts",
         "as --name value, which does not stand for 'pos', '--flag', '2', '--x=3', or only for one of a name",
@@ -123,7 +123,7 @@ def test_all_that_is_wrong_is_told_at_once_and_nothing_is_written(accel: Run, sc
 
 
 def test_what_a_file_says_for_other_places_is_left_out_with_a_word(accel: Run, script: str, tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text("machine_rank: 0\ngrace_period: 9\nmixed_precision: bf16\n")
+    (tmp_path / "c.yaml").write_text("machine_rank: 0\ngrace_period: 9\nmixed_precision: bf16\ngpu_ids: 2,3\n")
     line = ("--config_file", "c.yaml", "--dry_run", "--submit_options", NEEDED)
     done = accel(*SAGEMAKER, *line, script)
     assert done.returncode == 0, done.stderr
@@ -185,11 +185,9 @@ def test_s111_a_launch_with_a_config_file_of_accelerate_writes_the_job(accel: Ru
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"transformers_version": "4.17.0"}, "transformers_version: '4.17.0' is not supported"),
-        ({"additional_args": {"max_run": [1, 2]}}, "max_run: '1,2' is not supported: expected one word"),
+        ({"transformers_version": "4.17.0"}, "transformers_version is not supported"),
         ({"additional_args": {"max_run": {}}}, ""),
         ({"additional_args": "x"}, "expected names with values"),
-        ({"region": "a,b"}, "expected one word"),
     ],
 )
 def test_what_a_config_file_of_accelerate_says_beyond_is_told(more: dict[object, object], words: str) -> None:
@@ -269,7 +267,7 @@ def test_the_words_of_the_client_are_told(
         environ={"PYTHONPATH": f"{tmp_path}:{silent_environ['PYTHONPATH']}"},
     )
     assert done.returncode == 2
-    assert done.stderr.endswith("failed with exit code 1: ValueError: no such role\n")
+    assert "\nValueError: no such role\naccel: error: " in done.stderr
 
 
 @pytest.mark.filterwarnings("ignore")

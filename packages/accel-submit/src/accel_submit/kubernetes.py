@@ -62,7 +62,6 @@ spec:
         command: [accel, launch]
         args: $words
         env:
-        - {{name: ACCEL_NUM_MACHINES, value: "$machines"}}
         - {{name: ACCEL_MACHINE_RANK, valueFrom: {{fieldRef: {{fieldPath: $index}}}}}}
         - {{name: ACCEL_MAIN_PROCESS_IP, value: $first_pod}}
         - {{name: ACCEL_MAIN_PROCESS_PORT, value: "$port"}}
@@ -105,16 +104,12 @@ class KubernetesScheduler(Scheduler):
         """The manifest: the Service, then the Job."""
         settings, options, problems = request.settings, request.options, request.problems
         if "image" not in options:
-            problems.append(
-                "no image was given: --submit_options image=..., with accel and the script in it, is needed"
-            )
+            problems.append("no image was given: --submit_options image=... with accel and the script in it is needed")
         if settings.cpu and options.get("gpus"):
             problems.append(f"--cpu contradicts submit option gpus={options['gpus']}: give one of the two")
         name = options.get("name") or _label(request.name)
         labels = {"app.kubernetes.io/managed-by": "accel", "app.kubernetes.io/instance": name}
         namespace = {"namespace": options["namespace"]} if "namespace" in options else {}
-        # A machine without GPUs starts its processes all the same, on the CPU, and each pod must know how many.
-        words = request.words(without=("num_machines", "main_process_port"))
         values = {
             "metadata": {"name": name, **namespace, "labels": labels},
             "labels": labels,
@@ -128,7 +123,7 @@ class KubernetesScheduler(Scheduler):
             "pull_policy": options.get("pull_policy"),
             "workdir": options.get("workdir"),
             # Kubernetes replaces $(NAME) by itself, and $$ stands for $.
-            "words": [word.replace("$", "$$") for word in words],
+            "words": [word.replace("$", "$$") for word in request.words("main_process_port")],
             "index": "metadata.annotations['batch.kubernetes.io/job-completion-index']",
             "first_pod": f"{name}-0.{name}",
             "resources": _resources(request),
@@ -142,8 +137,7 @@ class KubernetesScheduler(Scheduler):
 def _label(name: str) -> str:
     """A name in lower-case letters, digits and dashes that begins with a letter, as DNS has them."""
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-    plain = plain if plain[:1].isalpha() else f"job-{plain}".rstrip("-")
-    return plain[:52].rstrip("-")
+    return (plain if plain[:1].isalpha() else f"job-{plain}")[:52].rstrip("-")
 
 
 def _resources(request: SubmitRequest) -> dict[str, dict[str, str]]:

@@ -10,12 +10,13 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, final
 
 from accel_launch.cli.option_types import COUNT, NUMBER, SWITCH, OptionType, as_text
 from accel_launch.config.accelerate_config import asks_nothing
-from accel_launch.job.plan import setting_variables
+from accel_launch.job.plan import plan_one
 
 from accel_submit.scheduler import TEXT, Scheduler, SubmitRequest, Types
 
@@ -96,6 +97,8 @@ class SageMakerScheduler(Scheduler):
     machines_option = "instance_count"
     ignores: ClassVar = {
         **dict.fromkeys(_TORCHRUNS.split(), _TORCHRUN),
+        **dict.fromkeys(("module", "no_python"), "SageMaker starts a Python file"),
+        "num_processes": "SageMaker starts a process for each GPU of the instance_type",
         "gpu_ids": "SageMaker gives the job its GPUs, numbered from 0; ask for a number of them",
     }
 
@@ -108,11 +111,10 @@ class SageMakerScheduler(Scheduler):
         if not script.is_relative_to(folder):
             problems.append(f"submit option source_dir={folder}: the script {request.script} is not in it")
             folder = script.parent
-        threads = settings.num_cpu_threads_per_process
         content: dict[str, Any] = {
             "submit": self.marker,
             "hyperparameters": _hyperparameters(request.arguments, problems),
-            "environment": {**setting_variables(settings), **({"OMP_NUM_THREADS": str(threads)} if threads else {})},
+            "environment": dict(plan_one(replace(settings, gpu_ids=None), (), {}).environ),
             # One process on one machine needs no torchrun, and SageMaker has none for machines without GPUs.
             "torchrun": bool(_GPU_INSTANCE.fullmatch(options.get("instance_type", ""))),
         }
@@ -134,13 +136,9 @@ class SageMakerScheduler(Scheduler):
         elif not asks_nothing(more):
             problems.append(f"additional_args: expected names with values, found {more!r}")
         if content.get("transformers_version") and not named.get("image_uri"):
-            problems.append(
-                f"transformers_version: {content['transformers_version']!r} is not supported: accel launch uses the"
-                " image of PyTorch; remove the line and list transformers in requirements.txt, or give image_uri"
-            )
+            instead = "remove the line and list transformers in requirements.txt, or give image_uri"
+            problems.append(f"transformers_version is not supported, as the image is that of PyTorch: {instead}")
         options = {name: as_text(value) for name, value in named.items() if not asks_nothing(value)}
-        lists = [name for name, text in options.items() if "," in text]
-        problems += [f"{name}: {options[name]!r} is not supported: expected one word" for name in lists]
         return options, problems
 
 
@@ -164,19 +162,12 @@ def _hyperparameters(arguments: Sequence[str], problems: list[str]) -> dict[str,
 
 def _check(request: SubmitRequest) -> None:
     """Notes what SageMaker lacks, and what it does not do."""
-    settings, options, machines, problems = request.settings, request.options, request.machines, request.problems
+    options, machines, problems = request.options, request.machines, request.problems
     needed = ["role", "instance_type", *([] if "image_uri" in options else ["framework_version", "py_version"])]
     if missing := [name for name in needed if name not in options]:
         instead = "" if "image_uri" in options else "; image_uri takes the place of framework_version and py_version"
         problems.append(f"--submit_options lacks {', '.join(missing)}, which SageMaker needs{instead}")
     kind = options.get("instance_type")
     if kind and machines > 1 and not _GPU_INSTANCE.fullmatch(kind):
-        problems.append(
-            f"{machines} machines of type {kind}: SageMaker connects machines with GPUs only; ask for one machine, or"
-            " for a type such as ml.g5.xlarge"
-        )
-    if settings.num_processes is not None and (settings.num_processes != 1 or machines > 1):
-        starts = "SageMaker starts a process for each GPU of the instance_type; leave it out"
-        problems.append(f"--num_processes {settings.num_processes}: {starts}")
-    if settings.module or settings.no_python:
-        problems.append("--module and --no_python: SageMaker starts a Python file; name the file")
+        alone = "SageMaker connects machines with GPUs only; ask for one machine, or for a type such as ml.g5.xlarge"
+        problems.append(f"{machines} machines of type {kind}: {alone}")

@@ -5,7 +5,7 @@ import shlex
 import shutil
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,8 +23,6 @@ from accel_state.errors import CannotRun
 
 #: options that say what becomes of the job, and not how it runs; what a config file says is written out as flags
 NOT_IN_THE_JOB = ("config_file", "dry_run", "submit", "submit_options", "submit_file", "num_machines")
-#: of what a job cannot follow: the first machine, all GPUs, a switch that is off
-_ASKS_NOTHING = (0, "all", False)
 
 Types = Mapping[str, "click.ParamType[Any]"]
 TEXT = OptionType("TEXT", "a word", lambda text: text or None)
@@ -69,13 +67,12 @@ class SubmitRequest:
         threads, each = self.settings.num_cpu_threads_per_process, self.processes_per_machine
         return str((each or 1) * (threads or 1)) if threads or self.settings.cpu else None
 
-    def words(self, *, without: Iterable[str] = ()) -> list[str]:
+    def words(self, *without: str) -> list[str]:
         """The words after `accel launch`; a config file of the machine that the job meets is not read."""
         left_out = {*NOT_IN_THE_JOB, *self.ignored, *without}
         said = [name for name in BY_NAME if self.settings.said(name) and name not in left_out]
         flags = [word for name in said for word in BY_NAME[name].words(getattr(self.settings, name))]
-        several = self.machines > 1 and "num_machines" not in without
-        machines = ["--num_machines", str(self.machines)] if several else []
+        machines = ["--num_machines", str(self.machines)] if self.machines > 1 else []
         script = ["--", self.script] if self.script.startswith("-") else [self.script]
         return ["--config_file", "/dev/null", *flags, *machines, *script, *self.arguments]
 
@@ -113,6 +110,8 @@ class Scheduler(ABC):
     def submit(self, options: ResolvedOptions, *, cwd: Path, say: Callable[[str], None]) -> None:
         """Writes the job, and submits it unless --dry_run is given or the client is missing.
 
+        The client prints what it has to say.
+
         Raises: CannotRun with all that is wrong; then no file was written, or the client refused it.
         """
         settings, script = options.settings, options.script
@@ -120,34 +119,35 @@ class Scheduler(ABC):
         given = self._read(settings.submit_options or {}, problems)
         machines, asked = given.get(self.machines_option), settings.num_machines
         if machines is not None and asked is not None and asked != machines:
-            differs = f"contradicts --num_machines {asked}: give one of the two"
-            problems.append(f"submit option {self.machines_option}={machines} {differs}")
+            problems.append(f"submit option {self.machines_option}={machines} contradicts --num_machines {asked}")
         count, ignored = asked or machines or 1, self._ignored(settings, problems, notes)
         request = SubmitRequest(script or "", options.arguments, settings, given, cwd, count, ignored, problems, notes)
         self._check_counts(request)
         if self.script_is_here or script is None:
             problems += filter(None, [script_problem(options, cwd)])
         text, shown = self.write_job(request), settings.submit_file or self.default_file
-        problems += _file_problems(cwd / shown, self.marker)
-        if not problems:
-            try:
-                replace_text(cwd / shown, text)
-            except OSError as error:
-                problems.append(f"--submit_file {shown} cannot be written: {error}")
+        path, command = cwd / shown, shlex.join([*self.client, shown])
+        if path.exists() and self.marker.encode() not in path.read_bytes()[:400]:
+            move = "move it away, or give another --submit_file"
+            problems.append(f"{path} is there already, and accel launch has not written it; {move}")
+        try:
+            if not problems:
+                replace_text(path, text)
+        except OSError as error:
+            problems.append(f"--submit_file {shown} cannot be written: {error}")
         if problems:
             raise CannotRun(f"accel launch --submit {self.name}", problems)
         for note in (*notes, f"wrote {shown}"):
             say(f"accel: {note}")
         program = shutil.which(self.client[0], path=options.environ.get("PATH"))
-        command = shlex.join([*self.client, shown])
         if settings.dry_run:
             print(text, end="", flush=True)
             say(f"accel: nothing was submitted, since --dry_run was given; to submit it: {command}")
         elif program is None or (self.client_package and find_spec(self.client_package) is None):
             missing = f"{self.client_package} is not installed" if program else f"there is no {self.client[0]} in PATH"
             say(f"accel: {missing}, so nothing was submitted; where it is installed: {command}")
-        else:
-            say(f"accel: submitted: {_run([program, *self.client[1:], str(cwd / shown)], command, options.environ)}")
+        elif code := subprocess.run([program, *self.client[1:], path], env=options.environ, check=False).returncode:
+            raise CannotRun(command, [f"{command} failed with exit code {code}; its own message is above"])
 
     def _read(self, texts: Mapping[str, str], problems: list[str]) -> dict[str, Any]:
         """The submit options by name, as values of their types."""
@@ -172,7 +172,7 @@ class Scheduler(ABC):
         for name in names:
             value, why = getattr(settings, name), self.ignores[name]
             shown = " ".join(BY_NAME[name].words(value))
-            if value in _ASKS_NOTHING:
+            if value in (0, "all", False):  # the first machine, all GPUs, a switch that is off
                 continue
             if settings.is_flag(name):
                 problems.append(f"{shown}: {why}; leave it out")
@@ -186,45 +186,14 @@ class Scheduler(ABC):
         name = self.gpus_options[0] if self.gpus_options else ""
         gpus = str(request.options.get(name, ""))
         if count is not None and count % machines:
-            request.problems.append(
-                f"--num_processes {count} on {machines} machines: it counts the processes of all machines, and each has"
-                f" the same number; ask for {machines * -(-count // machines)}, or for another --num_machines"
-            )
+            even = f"and each has the same number; ask for {machines * -(-count // machines)}"
+            request.problems.append(f"--num_processes {count} on {machines} machines: it counts those of all, {even}")
         if each is not None and gpus.isdecimal() and int(gpus) < each and not request.settings.cpu:
-            request.problems.append(
-                f"submit option {name}={gpus}: --num_processes {count} puts {each} processes on each machine,"
-                " and each of them needs a GPU"
-            )
+            puts = f"--num_processes {count} puts {each} processes on each machine, and each of them needs a GPU"
+            request.problems.append(f"submit option {name}={gpus}: {puts}")
         if name and each is None and not request.settings.cpu and not request.options.keys() & {*self.gpus_options}:
-            request.problems.append(
-                "how many GPUs is not said: give --num_processes, which counts those of all machines, or"
-                f" --submit_options {name}=N for each machine, or --cpu"
-            )
-
-
-def _file_problems(path: Path, marker: str) -> list[str]:
-    """Why a job must not be written to a path; a file may be replaced only if it begins with the marker."""
-    if not path.parent.is_dir():
-        return [f"--submit_file {path}: there is no folder {path.parent}; make it, or name another file"]
-    if not path.exists() or marker.encode() in path.read_bytes()[:400]:
-        return []
-    move = "move it away, or give another --submit_file"
-    return [f"{path} is there already, and accel launch has not written it; {move}"]
-
-
-def _run(words: Sequence[str], command: str, environ: Mapping[str, str]) -> str:
-    """What a client says when it has taken a job.
-
-    Raises: CannotRun with the words of the client if it refuses.
-    """
-    try:
-        done = subprocess.run(words, env=dict(environ), capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise CannotRun(command, [f"{words[0]} could not be started: {error}"]) from None
-    if done.returncode:
-        said = " ".join((done.stderr or done.stdout).split()) or "it says nothing"
-        raise CannotRun(command, [f"{command} failed with exit code {done.returncode}: {said}"])
-    return "; ".join(done.stdout.split("\n")).strip("; ")
+            give = f"--num_processes for all machines, or --submit_options {name}=N for each, or --cpu"
+            request.problems.append(f"how many GPUs is not said: give {give}")
 
 
 def render(template: str, values: Mapping[str, str | None]) -> str:

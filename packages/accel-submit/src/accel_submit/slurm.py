@@ -7,7 +7,7 @@ import re
 import shlex
 from typing import ClassVar, final
 
-from accel_launch.cli.option_types import COUNT, OptionType
+from accel_launch.cli.option_types import COUNT
 from accel_state.exit_codes import STOPPED
 from click.core import ParameterSource
 
@@ -16,7 +16,6 @@ from accel_submit.scheduler import Scheduler, SubmitRequest, Types, matching, re
 #: seconds before the end of a job at which it is told of it: enough to finish a step and to save
 NOTICE_S = 90
 _NAME = re.compile(r"[a-z][a-z0-9]+(-[a-z0-9]+)*")
-_LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+)(?::(\d+))?)?", re.ASCII)
 
 # Since SLURM 22.05 srun takes the number of cores from its own options only. The machines of a job that has saved end
 # one after the other: the first must not have the rest killed.
@@ -34,29 +33,13 @@ $requeue
 exit "$$code"
 """
 REQUEUE = f"""\
-# If it was asked to stop, and has saved: the same job goes on where it was.
-[ "$code" -ne {STOPPED} ] || scontrol requeue "$SLURM_JOB_ID\""""
+# If it was asked to stop, and has saved: the same job goes on where it was. A job that is told of its end as soon as it
+# has begun would do so for ever.
+if [ "$code" -eq {STOPPED} ] && [ "$SECONDS" -ge {NOTICE_S} ]; then
+    scontrol requeue "$SLURM_JOB_ID"
+fi"""
 
 
-def seconds_of(limit: str) -> int | None:
-    """The length of a time limit in seconds; 0 if there is none, None for a text that SLURM would not take."""
-    if limit.upper() in ("UNLIMITED", "INFINITE"):
-        return 0
-    matched = _LIMIT.fullmatch(limit)
-    if matched is None:
-        return None
-    days, *clock = map(int, matched.groups("0"))
-    # without days and with two numbers at most they are minutes and seconds
-    hours, minutes, seconds = clock if matched[1] or matched[4] else (0, *clock[:2])
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-
-
-_TIME = OptionType(
-    "TIME",
-    "minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds or"
-    " UNLIMITED",
-    lambda text: text if seconds_of(text) is not None else None,
-)
 _ONE = "1, as accel launch runs once on each machine and starts the processes there; say how many with --num_processes"
 
 
@@ -69,9 +52,8 @@ class SlurmScheduler(Scheduler):
     client = ("sbatch",)
     types: ClassVar[Types] = {
         "nodes": COUNT,
-        "time": _TIME,
-        "time-min": _TIME,
         **dict.fromkeys(("ntasks-per-node", "tasks-per-node"), matching("1", _ONE)),
+        "ntasks": matching("(?!)", "nothing, as there is one task on each machine"),
         "signal": matching("(?i)(?!r?b:).*", "a signal that reaches accel launch, without B:"),
     }
     takes_others = True
@@ -86,12 +68,6 @@ class SlurmScheduler(Scheduler):
     def write_job(self, request: SubmitRequest) -> str:
         """The batch file: the directives that the settings need, unless the submit options say otherwise."""
         settings, options = request.settings, request.options
-        wanted_s = max(NOTICE_S, (settings.grace_period or 0) + 60)
-        length_s = seconds_of(options.get("time", "UNLIMITED"))
-        notice_s = min(wanted_s, max(1, length_s // 2)) if length_s else wanted_s
-        if notice_s < wanted_s and "signal" not in options:
-            short = f"{notice_s} s before it, and not {wanted_s} s: time={options['time']} is short"
-            request.notes.append(f"the job is told of its end {short}")
         gpus = None if settings.cpu or options.keys() & {*self.gpus_options} else str(request.processes_per_machine)
         directives = {
             "job-name": request.name,
@@ -102,7 +78,7 @@ class SlurmScheduler(Scheduler):
             # A job that is queued again goes on in the file of its output.
             "output": "%x-%j.out",
             "open-mode": "append",
-            "signal": f"SIGUSR1@{notice_s}",
+            "signal": f"SIGUSR1@{max(NOTICE_S, (settings.grace_period or 0) + 60)}",
             "requeue": None if "no-requeue" in options else "",
         }
         _check(request)
@@ -123,12 +99,9 @@ class SlurmScheduler(Scheduler):
 def _check(request: SubmitRequest) -> None:
     """Notes submit options that sbatch could not read, or that contradict how accel launch works."""
     options, problems = request.options, request.problems
-    for name, value in options.items():
-        if not _NAME.fullmatch(name):
-            problems.append(f"submit option {name!r} is no option of sbatch: expected a long name such as partition")
-        elif not str(value).isprintable():
-            problems.append(f"submit option {name}={value!r}: a value of sbatch is one line")
-    if options.get("ntasks", str(request.machines)) != str(request.machines):
-        problems.append(f"submit option ntasks={options['ntasks']}: there is one task on each machine; leave it out")
+    wrong = [name for name in options if not _NAME.fullmatch(name)]
+    problems += [f"submit option {name!r} is no option of sbatch: expected one such as partition" for name in wrong]
+    lines = [name for name, value in options.items() if not str(value).isprintable()]
+    problems += [f"submit option {name}={options[name]!r}: a value of sbatch is one line" for name in lines]
     if "requeue" in options and "no-requeue" in options:
         problems.append("submit options requeue and no-requeue contradict each other: give one of the two")

@@ -125,7 +125,7 @@ def plan_one(settings: LaunchSettings, command: Sequence[str], environ: Mapping[
     A store's variables are kept only next to the rank they came with; alone they are left from a job that is over.
     """
     inherited = environ if all(name in environ for name in _RANKS) else _without_store(environ)
-    variables = {**inherited, **setting_variables(settings)}
+    variables = {**inherited, **_setting_variables(settings)}
     if settings.num_cpu_threads_per_process is not None and _threads_win(settings, environ):
         variables["OMP_NUM_THREADS"] = str(settings.num_cpu_threads_per_process)
     return ProcessSpec(tuple(command), variables)
@@ -204,8 +204,7 @@ def _threads_win(settings: LaunchSettings, environ: Mapping[str, str]) -> bool:
     )
 
 
-def setting_variables(settings: LaunchSettings) -> dict[str, str]:
-    """The variables by which each process learns the settings."""
+def _setting_variables(settings: LaunchSettings) -> dict[str, str]:
     variables = {}
     if settings.said("cpu"):
         variables[USE_CPU] = "1" if settings.cpu else "0"
