@@ -38,12 +38,8 @@ class Scripted:
     def __init__(self, answers: Mapping[str, str]) -> None:
         self.answers = answers
         self.asked: list[str] = []
-        self.told: list[str] = []
         self.refused: list[str] = []
         self.offered: dict[str, Sequence[str]] = {}
-
-    def tell(self, text: str) -> None:
-        self.told.append(text)
 
     def choose(self, text: str, about: str, titles: Sequence[str], default: int) -> int:
         assert about
@@ -68,7 +64,7 @@ def ask(
     gpus: Sequence[str], answers: Mapping[str, str] | None = None, before: Mapping[str, Value] | None = None
 ) -> tuple[dict[str, Value], Scripted]:
     user = Scripted({TEXTS.get(name, name): word for name, word in (answers or {}).items()})
-    return interview(user, gpus, "host-a", before or {}), user
+    return interview(user.choose, user.write, gpus, "host-a", before or {}), user
 
 
 def test_each_question_is_of_an_option_that_a_file_may_set() -> None:
@@ -77,7 +73,7 @@ def test_each_question_is_of_an_option_that_a_file_may_set() -> None:
     assert set(values) == set(ASKED)
 
 
-def test_without_a_gpu_that_is_said_and_nothing_of_gpus_is_asked() -> None:
+def test_without_a_gpu_that_is_said_and_nothing_of_gpus_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
     values, user = ask(())
     assert values == {
         "cpu": True,
@@ -87,7 +83,7 @@ def test_without_a_gpu_that_is_said_and_nothing_of_gpus_is_asked() -> None:
         "max_restarts": 0,
     }
     assert len(user.asked) == 5
-    assert "No GPU was found" in user.told[0]
+    assert "No GPU was found" in capsys.readouterr().out
     assert [title.split(":")[0] for title in user.offered["Which precision?"]] == ["no", "bf16", "fp16"]
 
 

@@ -39,15 +39,10 @@ def read_script_job(command: str, options: ResolvedOptions) -> ScriptJob:
 
     from accel_launch.job.job import read_job
 
-    problems = []
-    if options.settings.no_python:
-        problems.append(f"--no_python: {command} runs Python scripts only")
     try:
         job = read_job(options)
     except CannotRun as error:
-        raise CannotRun(command, [*problems, *error.reasons]) from None
+        raise CannotRun(command, error.reasons) from None
     if job.node is not None:
-        problems.append(f"{command} runs on one machine: leave out --num_machines")
-    if problems:
-        raise CannotRun(command, problems)
+        raise CannotRun(command, [f"{command} runs on one machine: leave out --num_machines"])
     return ScriptJob(options, job.count)

@@ -4,8 +4,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import click
-from accel_launch.cli.launch_command import LaunchCommand, resolved
+from accel_launch.cli.launch_command import LaunchCommand, ResolvedOptions
 from accel_launch.cli.launch_option import LaunchOption
 from accel_launch.cli.option_types import COUNT, FILE, OptionType
 from accel_launch.cli.options import OPTIONS
@@ -55,14 +54,14 @@ OWN = (
 )
 
 
-def run(steps: int | None, tolerance: str | None, consumption_log: str | None, **values: object) -> int:
+def run(options: ResolvedOptions, steps: int | None, tolerance: str | None, consumption_log: str | None) -> int:
     """Exit code 0 if nothing differs, 1 if something does or the script fails.
 
     Raises: CannotRun with every reason why nothing was started.
     """
     if consumption_log is not None:
         return _prove(consumption_log)
-    options, steps = resolved(click.get_current_context()), steps or STEPS
+    steps = steps or STEPS
     job = read_script_job("accel verify", options)
     with tempfile.TemporaryDirectory(prefix="accel-verify-") as folder:
         kind = "module" if options.settings.module else "script"

@@ -103,10 +103,10 @@ ACCELERATE_OPTIONS = (
 )
 
 
-def unknown_flag(flag: str, ctx: click.Context) -> str:
+def unknown_flag(error: click.NoSuchOption, ctx: click.Context) -> str:
     """What is wrong with a flag that the command of a context has not."""
-    name = flag.lstrip("-").replace("-", "_")
-    details = next((why for starts, why in _DETAILS.items() if name.startswith(starts)), None)
+    flag = error.option_name
+    details = next((why for starts, why in _DETAILS.items() if flag.lstrip("-").startswith(starts)), None)
     if details is not None:
         return f"{flag} is not supported: {details}; leave it out"
     others: dict[str, Sequence[click.Parameter]] = {"accel launch": OPTIONS}
@@ -116,9 +116,9 @@ def unknown_flag(flag: str, ctx: click.Context) -> str:
     owners = [path for path, params in others.items() if any(flag in _flags(param) for param in params)]
     if owners:
         return f"{flag} is an option of {' and '.join(owners)}, and not of {ctx.command_path}"
-    # dashes, which all flags have, make none alike
-    meanings = {known.lstrip("-"): meaning for known, meaning in _meanings(ctx.command).items()}
-    near = nearest(name, meanings, likeness=0.72)
+    # the dashes, which all flags have, make none alike
+    meanings = {known.lstrip("-"): _meaning(known, ctx.command) for known in error.possibilities or ()}
+    near = nearest(flag.lstrip("-"), filter(meanings.get, meanings), likeness=0.72)
     meant = f"; did you mean {meanings[near]}?" if near is not None else ""
     takes_script = any(isinstance(param, click.Argument) for param in ctx.command.params)
     after = "; options for the script come after the script" if takes_script else ""
@@ -129,15 +129,11 @@ def _flags(param: click.Parameter) -> list[str]:
     return [*param.opts, *param.secondary_opts]
 
 
-def _meanings(command: click.Command) -> dict[str, str]:
+def _meaning(flag: str, command: click.Command) -> str:
     """What to suggest to whoever has nearly written a flag: itself, or what does it here; nothing that is refused."""
-    meanings: dict[str, str] = {}
-    for option in (param for param in command.params if isinstance(param, click.Option)):
-        if not isinstance(option, AccelerateOption):
-            meanings |= {flag: flag for flag in _flags(option)}
-        # A short name is like many words: only who writes it as it is has meant it.
-        elif option.renamed and len(option.flag) > len("--nproc"):
-            meanings[option.flag] = option.renamed.partition(",")[0]
-        elif not option.renamed and not option.why:
-            meanings[option.flag] = option.flag
-    return meanings
+    option = next((param for param in command.params if flag in param.opts), None)
+    if not isinstance(option, AccelerateOption):
+        return flag
+    # A short name is like many words: only who writes it as it is has meant it.
+    short = option.renamed and len(flag) <= len("--nproc")
+    return "" if short or option.why else option.renamed.partition(",")[0] or flag

@@ -78,7 +78,18 @@ class LaunchCommand(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            raise CannotRun(ctx.command_path, [unknown_flag(error.option_name, ctx)]) from None
+            raise CannotRun(ctx.command_path, [unknown_flag(error, ctx)]) from None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command with what the launch options come to, and with its own options.
+
+        Raises: CannotRun if anything is wrong, and a config file is about to be written.
+        """
+        options = resolved(ctx)
+        if self.writes_file and options.problems:
+            raise CannotRun(ctx.command_path, options.problems)
+        own = {name: value for name, value in ctx.params.items() if name not in BY_NAME and name != "words"}
+        return self.callback(options, **own) if self.callback is not None else None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """What a shell offers for an option: nothing of ours after the script."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -34,30 +34,18 @@ ASKED = (
     *("gpu_ids", "mixed_precision", "gradient_accumulation_steps", "max_restarts"),
 )
 Refusal = Callable[[Any], str | None]
-
-
-class Asker(Protocol):
-    """Whoever puts questions and brings answers."""
-
-    def tell(self, text: str) -> None:
-        """Says something that needs no answer."""
-        ...
-
-    def choose(self, text: str, about: str, titles: Sequence[str], default: int) -> int:
-        """The position of the title that was chosen."""
-        ...
-
-    def write(self, text: str, about: str, default: str, problem: Callable[[str], str | None]) -> str:
-        """The words that were written, or the default for none; `problem` has no objection to them."""
-        ...
+#: shows a question, words about it and titles, the first of which stands at a position; gives that of the chosen title
+Choose = Callable[[str, str, Sequence[str], int], int]
+#: shows a question, words about it and a default; gives what was written, to which the refusal has no objection
+Write = Callable[[str, str, str, Callable[[str], str | None]], str]
 
 
 class Interview:
     """Puts questions, each of an option, and keeps the answers; what `before` says is offered first if it fits."""
 
-    def __init__(self, asker: Asker, before: Mapping[str, Any]) -> None:
+    def __init__(self, choose: Choose, write: Write, before: Mapping[str, Any]) -> None:
         self.answers: dict[str, Any] = {}
-        self._asker, self._before = asker, before
+        self._choose, self._write, self._before = choose, write, before
 
     def ask(
         self,
@@ -80,7 +68,7 @@ class Interview:
             offered = [value for value in words if refusal(value) is None]
             titles = [words[value] if option.type is SWITCH else f"{value}: {words[value]}" for value in offered]
             first = offered.index(default) if default in offered else 0
-            self.answers[name] = offered[self._asker.choose(text, about, titles, first)]
+            self.answers[name] = offered[self._choose(text, about, titles, first)]
             return self.answers[name]
 
         def problem(word: str) -> str | None:
@@ -89,25 +77,26 @@ class Interview:
             except click.BadParameter as error:
                 return error.message
 
-        self.answers[name] = option.read(
-            self._asker.write(text, about, "" if default is None else str(default), problem).strip()
-        )
+        word = self._write(text, about, "" if default is None else str(default), problem)
+        self.answers[name] = option.read(word.strip())
         return self.answers[name]
 
 
-def interview(asker: Asker, gpus: Sequence[str], host: str, before: Mapping[str, Any]) -> dict[str, Any]:
+def interview(
+    choose: Choose, write: Write, gpus: Sequence[str], host: str, before: Mapping[str, Any]
+) -> dict[str, Any]:
     """Every setting that the answers make, on a machine of a name with GPUs of these names.
 
     What `before` says is offered first, and kept if it is not asked for.
     """
-    asking = Interview(asker, before)
+    asking = Interview(choose, write, before)
     about = "accel launch starts the processes of one machine; with several it is run on each of them."
-    several = asker.choose(WHERE, about, (ONE, MORE), int(before.get("num_machines", 1) > 1)) == 1
+    several = choose(WHERE, about, (ONE, MORE), int(before.get("num_machines", 1) > 1)) == 1
     machines = _ask_machines(asking, host) if several else 1
     if gpus:
         cpu = asking.ask("cpu", "Compute on GPUs or on the CPU?", False, words={False: "GPUs", True: "CPU"})
     else:
-        asker.tell(NO_GPU)
+        print(textwrap.fill(NO_GPU, WIDTH), flush=True)
         cpu = asking.answers["cpu"] = True
 
     def too_many(count: int) -> str | None:
@@ -169,33 +158,30 @@ def _ask_gpus(asking: Interview, gpus: Sequence[str], needed: int) -> None:
     asking.ask("gpu_ids", "Which GPUs?", ",".join(gpus[:needed]), refusal=wrong)
 
 
-class TerminalAsker:
-    """Asks at the terminal of this process.
+def choose_at_terminal(text: str, about: str, titles: Sequence[str], first: int) -> int:
+    """The position of the title that was chosen with the arrow keys.
 
     Raises: KeyboardInterrupt for Ctrl-C, and if the terminal ends.
     """
+    from questionary import Choice, select
 
-    def tell(self, text: str) -> None:
-        """Prints a text."""
-        print(textwrap.fill(text, WIDTH), flush=True)
+    print(textwrap.fill(about, WIDTH, initial_indent="\n"), flush=True)
+    menu = [Choice(title=title, value=str(position)) for position, title in enumerate(titles)]
+    return int(_ask(select(text, choices=menu, default=str(first), instruction="(arrow keys, then Enter)")))
 
-    def choose(self, text: str, about: str, titles: Sequence[str], default: int) -> int:
-        """The position of the title that was chosen with the arrow keys."""
-        from questionary import Choice, select
 
-        self.tell(f"\n{about}")
-        menu = [Choice(title=title, value=str(position)) for position, title in enumerate(titles)]
-        return int(_ask(select(text, choices=menu, default=str(default), instruction="(arrow keys, then Enter)")))
+def write_at_terminal(text: str, about: str, default: str, problem: Callable[[str], str | None]) -> str:
+    """The line that was written, or the default for an empty one; what has a problem is not taken, and is told.
 
-    def write(self, text: str, about: str, default: str, problem: Callable[[str], str | None]) -> str:
-        """The line that was written, or the default for an empty one; what has a problem is not taken, and is told."""
-        from questionary import text as line
+    Raises: KeyboardInterrupt for Ctrl-C, and if the terminal ends.
+    """
+    from questionary import text as line
 
-        self.tell(f"\n{about}")
-        # The default is no text of the field: what is typed takes its place, and is not appended to it.
-        shown = f"{text} ({default})" if default else text
-        word = _ask(line(shown, validate=lambda word: problem(word.strip() or default) or True))
-        return word.strip() or default
+    print(textwrap.fill(about, WIDTH, initial_indent="\n"), flush=True)
+    # The default is no text of the field: what is typed takes its place, and is not appended to it.
+    shown = f"{text} ({default})" if default else text
+    word = _ask(line(shown, validate=lambda word: problem(word.strip() or default) or True))
+    return word.strip() or default
 
 
 def _ask(question: Question) -> str:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import click
+from accel_state.environ import process_environ
 from accel_state.errors import CannotRun
 
-from accel_launch.cli.launch_command import LaunchCommand, ResolvedOptions, resolve_options, resolved
+from accel_launch.cli.launch_command import LaunchCommand, ResolvedOptions, resolve_options
 from accel_launch.cli.options import BY_NAME, OPTIONS
 
 ASK = "accel config"
@@ -30,50 +31,34 @@ class ConfigGroup(click.Group):
         return super().parse_args(ctx, ["ask", *args] if asks else args)
 
 
-def _this_file() -> tuple[ResolvedOptions, Path, str]:
-    """What a line says, the file that it is about, and the option that names the file for a next command.
-
-    Raises: CannotRun with all that is wrong with the line.
-    """
-    from accel_state.environ import process_environ
-
+def _this_file(options: ResolvedOptions) -> tuple[Path, str]:
+    """The file that a line is about, and the option that names it for a next command."""
     from accel_launch.config.config_file import DEFAULT_NAME, config_folder
 
-    context = click.get_current_context()
-    options = resolved(context)
-    if options.problems:
-        raise CannotRun(context.command_path, options.problems)
     named = options.settings.config_file
     path = Path(named) if named is not None else config_folder(process_environ()) / DEFAULT_NAME
-    flag = f" --config_file {shlex.quote(str(path))}" if options.settings.is_flag("config_file") else ""
-    return options, path, flag
+    return path, f" --config_file {shlex.quote(str(path))}" if options.settings.is_flag("config_file") else ""
 
 
-def ask(**values: object) -> int:
+def ask(options: ResolvedOptions) -> int:
     """Asks for settings at the terminal, and writes the file.
 
     Raises: CannotRun if there is no terminal, or the file there cannot be followed.
     """
-    from accel_state.environ import process_environ
-
-    _, path, flag = _this_file()
-    environ = process_environ()
-    if not (sys.stdin.isatty() and sys.stdout.isatty()) or environ.get("TERM") == "dumb":
-        raise CannotRun(
-            ASK,
-            [
-                "its questions need a terminal with a keyboard, and there is none here; the same without questions:"
-                " accel config default --num_processes 2 --mixed_precision bf16 (accel config --help lists the options)"
-            ],
-        )
     import socket
 
-    from accel_launch.config.config_wizard import TerminalAsker, interview
+    from accel_launch.config.config_wizard import choose_at_terminal, interview, write_at_terminal
     from accel_launch.job.visible_devices import visible_devices
 
+    path, flag = _this_file(options)
+    environ = process_environ()
+    if not (sys.stdin.isatty() and sys.stdout.isatty()) or environ.get("TERM") == "dumb":
+        missing = "its questions need a terminal with a keyboard, and there is none here; the same without questions"
+        raise CannotRun(ASK, [f"{missing}: accel config default --num_processes 2 --mixed_precision bf16"])
     before = _settings_in(path) if path.exists() else {}
     try:
-        answers = interview(TerminalAsker(), visible_devices(environ), socket.gethostname(), before)
+        gpus = visible_devices(environ)
+        answers = interview(choose_at_terminal, write_at_terminal, gpus, socket.gethostname(), before)
     except KeyboardInterrupt:
         print(f"{ASK}: ended by the user; nothing was written", file=sys.stderr, flush=True)
         raise
@@ -81,17 +66,15 @@ def ask(**values: object) -> int:
     return 0
 
 
-def default(overwrite: bool, **values: object) -> int:
+def default(options: ResolvedOptions, overwrite: bool) -> int:
     """Writes what the options say and the GPUs that are found.
 
     Raises: CannotRun if another file is there.
     """
-    from accel_state.environ import process_environ
-
     from accel_launch.config.config_writer import file_text
     from accel_launch.job.visible_devices import visible_devices
 
-    options, path, flag = _this_file()
+    path, flag = _this_file(options)
     said = {name: getattr(options.settings, name) for name in options.settings.origins if name != "config_file"}
     gpus = visible_devices(process_environ())
     if gpus and not said.get("cpu"):
@@ -105,7 +88,7 @@ def default(overwrite: bool, **values: object) -> int:
     return 0
 
 
-def update(**values: object) -> int:
+def update(options: ResolvedOptions) -> int:
     """Rewrites a file in accel's own keys, and says what became of Accelerate's.
 
     Raises: CannotRun if there is no file, or it asks for what accel cannot do.
@@ -114,7 +97,7 @@ def update(**values: object) -> int:
     from accel_launch.config.config_file import read_content, translate
     from accel_launch.config.config_writer import file_text, keep_backup, write_config
 
-    _, path, flag = _this_file()
+    path, flag = _this_file(options)
     if not path.exists():
         problem = f"there is no config file {path} to update: accel config default{flag} makes one"
         raise CannotRun(f"{ASK} update", [problem])
@@ -140,14 +123,13 @@ def update(**values: object) -> int:
     return 0
 
 
-def show(origin: bool, **values: object) -> int:
+def show(options: ResolvedOptions, origin: bool) -> int:
     """Prints the value that each setting would have in a launch with these options.
 
     Raises: CannotRun after that, if any of them is wrong.
     """
     from accel_launch.config.config_show import setting_lines
 
-    options = resolved(click.get_current_context())
     print("\n".join(setting_lines(options, origins=origin)), flush=True)
     if options.problems:
         raise CannotRun(f"{ASK} show", options.problems)

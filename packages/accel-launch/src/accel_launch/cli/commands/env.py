@@ -3,16 +3,14 @@
 import sys
 from collections.abc import Iterator, Mapping
 
-import click
-
-from accel_launch.cli.launch_command import LaunchCommand, ResolvedOptions, resolved
+from accel_launch.cli.launch_command import LaunchCommand, ResolvedOptions
 
 HELP = """Prints versions, devices, the config file, and which value each launch option would have, and why. With the
 options of accel launch it tells how they would change that."""
 _TELLING = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
-def run(**values: object) -> int:
+def run(options: ResolvedOptions) -> int:
     """Prints the report.
 
     Raises: CannotRun after the report, if any setting in it is wrong.
@@ -21,7 +19,6 @@ def run(**values: object) -> int:
 
     from accel_launch.config.config_show import setting_lines
 
-    options = resolved(click.get_current_context())
     environ = options.environ
     settings = ("settings:", *(f"  {line}" for line in setting_lines(options, origins=True)))
     for part in (_versions(), _devices(environ), _config(options), settings, _variables(environ)):

@@ -5,9 +5,7 @@ from __future__ import annotations
 import gc
 from typing import TYPE_CHECKING
 
-import click
-
-from accel_launch.cli.launch_command import LaunchCommand, resolved
+from accel_launch.cli.launch_command import LaunchCommand, ResolvedOptions
 
 if TYPE_CHECKING:
     from accel_launch.job.job import Job
@@ -32,7 +30,7 @@ examples:
 exit codes: that of the first process to fail; 128 + n if signal n killed it; 2 if nothing could be started."""
 
 
-def run(**values: object) -> int:
+def run(options: ResolvedOptions) -> int:
     """Runs the script and gives its exit code; one process takes the place of this one and nothing is given.
 
     Raises: CannotRun with every reason why nothing was started.
@@ -40,7 +38,6 @@ def run(**values: object) -> int:
     from accel_launch.job.job import become, read_job
     from accel_launch.supervise.output import say
 
-    options = resolved(click.get_current_context())
     settings = options.settings
     if settings.submit is not None:
         from pathlib import Path

@@ -4,16 +4,14 @@ import sys
 from dataclasses import replace
 from importlib.util import find_spec
 
-import click
-
-from accel_launch.cli.launch_command import LaunchCommand, resolved
+from accel_launch.cli.launch_command import LaunchCommand, ResolvedOptions
 
 CHECK = "accel.tools.self_test"
 HELP = """Starts a short script that checks, in the same way as accel launch would start yours, that processes find each
 other and compute the same."""
 
 
-def run(**values: object) -> int:
+def run(options: ResolvedOptions) -> int:
     """Runs the check and gives its exit code, after a line that tells of success if it is 0.
 
     Raises: CannotRun with every reason why nothing was started.
@@ -24,7 +22,6 @@ def run(**values: object) -> int:
     from accel_launch.job.job import read_job
     from accel_launch.supervise.output import say
 
-    options = resolved(click.get_current_context())
     if find_spec("accel") is None:
         missing = f"the check is module {CHECK} of package accel, which is not installed for {sys.executable}"
         raise CannotRun("accel test", [f"{missing}; install package accel next to accel-launch"])
