@@ -74,24 +74,12 @@ def _plugins() -> dict[str, Any]:
     return {point.name: point for point in entry_points(group="accel.commands")}
 
 
-def _version(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            found = version("accel-launch")
-        except PackageNotFoundError:
-            found = "from a source folder (not installed)"
-        print(f"accel-launch {found}")
-        ctx.exit()
-
-
 ACCEL = Program(
     PROGRAM,
-    params=[click.Option(["--version"], is_flag=True, callback=_version, expose_value=False, help="The version.")],
     help="Starts PyTorch training scripts on one or many processes.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
+click.version_option(package_name="accel-launch", message="%(package)s %(version)s")(ACCEL)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

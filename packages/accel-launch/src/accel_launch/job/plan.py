@@ -92,12 +92,12 @@ def count_processes(settings: LaunchSettings, environ: Mapping[str, str], host: 
     Raises: CannotRun if another launcher has started this one, or if there are not enough accelerators.
     """
     asked, place = settings.num_processes, place_told(environ)
+    told = words_of(place, environ) if place is not None else ""
+    started = f"another launcher has started this one already ({told})"
     if place is not None and machines > 1 and place[0] != "SLURM_PROCID":
-        started = f"another launcher has started this one already ({words_of(place, environ)})"
         raise CannotRun("launch", [f"{machines} machines were asked for, but {started}"])
     if place is not None and machines == 1:
         if asked is not None and asked > 1 and settings.is_flag("num_processes"):
-            started = f"another launcher has started this one already ({words_of(place, environ)})"
             instead = "choose one of the two; leave out --num_processes, or start accel launch by itself"
             raise CannotRun("launch", [f"{asked} processes were asked for, but {started}: {instead}"])
         return 1
@@ -113,9 +113,8 @@ def count_processes(settings: LaunchSettings, environ: Mapping[str, str], host: 
     if host.accelerators and here is not None and here > visible:
         named = f"gpu_ids {chosen} names {visible}" if chosen else f"{visible} can be seen"
         fewer = f"ask for {visible} or fewer, or add --cpu"
-        raise CannotRun(
-            "launch", [f"{here} processes were asked for, each with a GPU of its own, but {named}: {fewer}"]
-        )
+        asked_for = f"{here} processes were asked for, each with a GPU of its own"
+        raise CannotRun("launch", [f"{asked_for}, but {named}: {fewer}"])
     return here or visible or 1
 
 
@@ -125,10 +124,18 @@ def plan_one(settings: LaunchSettings, command: Sequence[str], environ: Mapping[
     A store's variables are kept only next to the rank they came with; alone they are left from a job that is over.
     """
     inherited = environ if all(name in environ for name in _RANKS) else _without_store(environ)
-    variables = {**inherited, **_setting_variables(settings)}
-    if settings.num_cpu_threads_per_process is not None and _threads_win(settings, environ):
-        variables["OMP_NUM_THREADS"] = str(settings.num_cpu_threads_per_process)
-    return ProcessSpec(tuple(command), variables)
+    # OMP_NUM_THREADS beats a config file, but no flag and no variable of accel's
+    from_file = settings.origin("num_cpu_threads_per_process") is ParameterSource.DEFAULT_MAP
+    said = {
+        USE_CPU: int(settings.cpu) if settings.said("cpu") else None,
+        MIXED_PRECISION: settings.mixed_precision,
+        ACCUMULATION_STEPS: settings.gradient_accumulation_steps,
+        "CUDA_VISIBLE_DEVICES": None if settings.cpu or settings.gpu_ids == "all" else settings.gpu_ids,
+        "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS") if from_file else None,
+    }
+    said["OMP_NUM_THREADS"] = said["OMP_NUM_THREADS"] or settings.num_cpu_threads_per_process
+    variables = {name: str(value) for name, value in said.items() if value is not None}
+    return ProcessSpec(tuple(command), {**inherited, **variables})
 
 
 def plan_many(
@@ -158,12 +165,24 @@ def plan_many(
         **sockets,
         "MASTER_PORT": str(meeting.master_port),
     }
-    places = [_topology(local, count, meeting) for local in range(count)]
+    first, fd = meeting.first, meeting.store_fd
+    places = [
+        Topology(
+            rank=first + local,
+            world_size=meeting.world or count,
+            local_rank=local,
+            local_world_size=count,
+            node_rank=meeting.machine,
+            rendezvous=Rendezvous(meeting.address, meeting.store_port, fd if first + local == 0 else None),
+            launcher=ACCEL_LAUNCH,
+        )
+        for local in range(count)
+    ]
     return [
         ProcessSpec(
             command=tuple(command),
             environ={**shared, **worker_environ(place)},
-            descriptors=(meeting.store_fd,) if place.rank == 0 and meeting.store_fd is not None else (),
+            descriptors=(fd,) if place.rank == 0 and fd is not None else (),
             rank=place.rank,
         )
         for place in places
@@ -181,37 +200,3 @@ def watched(environ: Mapping[str, str], folder: str, attempt: int) -> dict[str, 
 
 def _without_store(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name not in (STORE_FD, STORE_PORT)}
-
-
-def _topology(local_rank: int, count: int, meeting: RendezvousInfo) -> Topology:
-    rank = meeting.first + local_rank
-    return Topology(
-        rank=rank,
-        world_size=meeting.world or count,
-        local_rank=local_rank,
-        local_world_size=count,
-        node_rank=meeting.machine,
-        rendezvous=Rendezvous(meeting.address, meeting.store_port, meeting.store_fd if rank == 0 else None),
-        launcher=ACCEL_LAUNCH,
-    )
-
-
-def _threads_win(settings: LaunchSettings, environ: Mapping[str, str]) -> bool:
-    """A flag and ACCEL_NUM_CPU_THREADS_PER_PROCESS beat OMP_NUM_THREADS, which beats a config file."""
-    return (
-        "OMP_NUM_THREADS" not in environ
-        or settings.origin("num_cpu_threads_per_process") is not ParameterSource.DEFAULT_MAP
-    )
-
-
-def _setting_variables(settings: LaunchSettings) -> dict[str, str]:
-    variables = {}
-    if settings.said("cpu"):
-        variables[USE_CPU] = "1" if settings.cpu else "0"
-    if settings.mixed_precision is not None:
-        variables[MIXED_PRECISION] = settings.mixed_precision
-    if settings.gradient_accumulation_steps is not None:
-        variables[ACCUMULATION_STEPS] = str(settings.gradient_accumulation_steps)
-    if settings.gpu_ids is not None and settings.gpu_ids != "all" and not settings.cpu:
-        variables["CUDA_VISIBLE_DEVICES"] = settings.gpu_ids
-    return variables

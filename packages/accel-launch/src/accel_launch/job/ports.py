@@ -15,14 +15,12 @@ class PortReservation:
     """
 
     def __init__(self, address: str = LOOPBACK) -> None:
-        self._address = address
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._store, self._master = socket.socket(family), socket.socket(family)
+        self._store = socket.create_server((address, 0), family=family, backlog=socket.SOMAXCONN)
+        self._address, self._master = address, socket.socket(family)
 
     def __enter__(self) -> Self:
         try:
-            self._store.bind((self._address, 0))
-            self._store.listen(socket.SOMAXCONN)
             self._master.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._master.bind((self._address, 0))
         except BaseException:
