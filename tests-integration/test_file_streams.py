@@ -62,7 +62,9 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("kind", "workers"), [("jsonl", 0), ("parquet", 2)])
+@pytest.mark.parametrize(
+    ("kind", "workers"), [("jsonl", 0), pytest.param("parquet", 2, marks=pytest.mark.soak(only=True))]
+)
 def test_a_job_of_many_files_goes_on_in_any_world(tmp_path: Path, kind: str, workers: int, cases: Cases) -> None:
     """200 files, or 3,000: begun on 2 ranks, stopped at batch 60, and ended on 1 and 2, in a soak also on 4."""
     files, stop = len(cases(200, 3000)), 60

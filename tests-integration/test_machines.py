@@ -126,7 +126,7 @@ def test_a_job_of_which_a_machine_lost_a_rank_ends_with_the_bits_of_the_unbroken
         assert (steps, digest) == (STEPS, unbroken.digest)
 
 
-@pytest.mark.parametrize("told", [0, 1])
+@pytest.mark.parametrize("told", [0, *in_soak(1)])
 def test_a_signal_to_one_launcher_stops_both_machines_with_a_checkpoint(
     told: int, machines: Machines, tmp_path: Path
 ) -> None:

@@ -2,36 +2,34 @@
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import main_first
 import pytest
 from accel_state import PartialState, PeerFailed
-from accel_testing import MakePool, RankFailure
+from accel_testing import MakePool, RankFailure, in_soak
 from jobs import ACCEL, SOON_S, TORCHRUN, Ended, line_of, start, start_by_hand
 
 SCRIPT = Path(main_first.__file__)
 
 
-Jobs = dict[str, "Future[Ended]"]
+Jobs = Callable[..., Ended]
 
 
 @pytest.fixture(scope="module")
-def jobs(request: pytest.FixtureRequest) -> Iterator[Jobs]:
-    """All jobs of an accel launcher, two at a time."""
+def jobs(request: pytest.FixtureRequest) -> Jobs:
+    """Runs a job of an accel launcher, or of torchrun, when a test first asks for it."""
     whole = request.config.getoption("--soak") and request.config.getoption("--soak-slice") is None
     work = 60 if whole else 12
-    with ThreadPoolExecutor(2) as pool:
+    seconds = {"works": work, "nested": work, "gathers": 12, "machines": 6}
 
-        def begin(*arguments: object, size: int = 2, by: Sequence[str] = ACCEL) -> "Future[Ended]":
-            return pool.submit(lambda: start(SCRIPT, *arguments, size=size, by=by).end(300))
+    def job(kind: str, size: int = 2) -> Ended:
+        by, number = (TORCHRUN if kind == "machines" else ACCEL), seconds.get(kind, size)
+        return start(SCRIPT, kind, number, size=size, by=by).end(300)
 
-        found = {"works": begin("works", work), "nested": begin("nested", work)}
-        found |= {f"gathers {size}": begin("gathers", 12, size=size) for size in (2, 3)}
-        found["machines"] = begin("machines", 6, size=4, by=TORCHRUN)
-        yield found | {f"calm {size}": begin("calm", size, size=size) for size in (2, 3, 4)}
+    return cache(job)
 
 
 def check(done: Ended, printed: list[str]) -> None:
@@ -44,10 +42,10 @@ def check(done: Ended, printed: list[str]) -> None:
 @pytest.mark.soak
 def test_long_work_of_the_main_process_trips_no_limit(jobs: Jobs) -> None:
     """T26: a limit of 5 s and work of 12 s, or of 60 s in a soak; in both kinds of block, and in nested ones."""
-    done = jobs["works"].result()
+    done = jobs("works")
     check(done, ["first", "later"] * 2 + ["sum 2"] * 2)
     assert done.out.startswith("first\n")
-    done = jobs["nested"].result()
+    done = jobs("nested")
     check(done, ["first", "later"])
     assert done.out.startswith("first\n")
 
@@ -100,10 +98,10 @@ def test_the_death_of_the_main_process_is_seen_where_the_store_lives_on(world: M
         assert str(errors[rank]) == "rank 0, which had to go first, is gone"
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, *in_soak(3)])
 def test_an_exchange_of_the_main_process_alone_is_found(size: int, jobs: Jobs) -> None:
     """T26, T4: all wait for each other, and each is named with its line."""
-    done = jobs[f"gathers {size}"].result()
+    done = jobs("gathers", size)
     assert done.code == 70
     assert "all ranks wait for each other" in done.err, done.err
     assert f"in gather at {line_of(SCRIPT, 'gathers first')} " in done.err
@@ -116,12 +114,12 @@ def test_an_exchange_of_the_main_process_alone_is_found(size: int, jobs: Jobs) -
 
 def test_a_machine_that_is_done_does_not_end_the_work_of_another(jobs: Jobs) -> None:
     """T26: `local_main_process_first`, two machines, as far as one can have two."""
-    done = jobs["machines"].result()
+    done = jobs("machines", 4)
     assert done.code == 0, done.err
     assert done.out.split() == ["done"] * 4
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("size", [3, *in_soak(2, 4)])
 def test_slow_ranks_raise_no_alarm(size: int, jobs: Jobs) -> None:
     """Fault test 34: 200 exchanges of five kinds, with small pauses and one that is looked into."""
-    check(jobs[f"calm {size}"].result(), ["calm"] * size)
+    check(jobs("calm", size), ["calm"] * size)
