@@ -103,4 +103,6 @@ def too_much() -> str:
 
 def test_a_part_that_does_not_fit_is_refused(world: MakePool) -> None:
     room = BLOCK - BARE
-    assert world(2).run(too_much) == [f"reduce: a part of {room + 1} bytes; {room} fit into a block"] * 2
+    assert (
+        world(2).run(too_much) == [f"reduce: a part of {room + 1} bytes about 0; {room} and 16 fit into a message"] * 2
+    )

@@ -179,3 +179,20 @@ def test_who_hears_a_source_that_does_something_else_says_so(world: MakePool) ->
     for rank, text in enumerate(others, 1):
         assert text is not None
         assert re.search(rf"\n  rank 0: broadcast_object at .*\n  rank {rank}: broadcast_object_list at ", text)
+
+
+def too_much() -> tuple[str, list[bytes]]:
+    transport, refused = joined(), ""
+    try:
+        transport.agree("reduce", part=bytes(transport.room + 1))
+    except ValueError as error:
+        refused = str(error)
+    after = transport.exchange("after", b"x")
+    release()
+    return refused, after
+
+
+def test_a_part_that_would_be_written_into_the_next_slot_is_refused(world: MakePool) -> None:
+    room = 1 << 17
+    words = f"reduce: a part of {room + 1} bytes about 0; {room} and 16 fit into a message"
+    assert world(2).run(too_much) == [(words, [b"x", b"x"])] * 2

@@ -61,9 +61,9 @@ def integers(environ: Mapping[str, str], names: Iterable[str], launcher: str) ->
     missing = [name for name in names if name not in environ]
     wrong = [f"{name}={environ[name]!r}" for name in names if name in environ and not _is_integer(environ[name])]
     if missing or wrong:
-        found = [f"{name}={environ[name]}" for name in names if name in environ and name not in missing]
+        given = [f"{name}={environ[name]}" for name in names if name in environ and name not in missing]
         parts = [
-            f"set by {launcher}: {', '.join(found) or 'nothing'}",
+            f"set by {launcher}: {', '.join(given) or 'nothing'}",
             *([f"missing: {', '.join(missing)}"] if missing else []),
             *([f"not a whole number: {', '.join(wrong)}"] if wrong else []),
         ]
@@ -88,12 +88,12 @@ def worker_environ(topology: Topology) -> dict[str, str]:
         "LOCAL_WORLD_SIZE": str(topology.local_world_size),
         "GROUP_RANK": str(topology.node_rank),
     }
-    meeting = topology.rendezvous
-    if meeting is not None:
-        variables["MASTER_ADDR"] = meeting.address
-        variables[STORE_PORT] = str(meeting.port)
-        if meeting.listen_fd is not None:
-            variables[STORE_FD] = str(meeting.listen_fd)
+    rendezvous = topology.rendezvous
+    if rendezvous is not None:
+        variables["MASTER_ADDR"] = rendezvous.address
+        variables[STORE_PORT] = str(rendezvous.port)
+        if rendezvous.listen_fd is not None:
+            variables[STORE_FD] = str(rendezvous.listen_fd)
     return variables
 
 

@@ -76,8 +76,8 @@ class FlightRecorder:
 
     def newest(self) -> CollectiveRecord | None:
         """The newest exchange, or None before the first."""
-        found = _records(self._map[:])
-        return found[-1] if found else None
+        records = _records(self._map[:])
+        return records[-1] if records else None
 
 
 def _in_file(path: Path) -> mmap.mmap:
@@ -97,14 +97,14 @@ def read(path: Path) -> list[CollectiveRecord]:
 
 
 def _records(content: bytes) -> list[CollectiveRecord]:
-    found = []
+    records = []
     for place in range(0, len(content) - SIZE + 1, SIZE):
         number, over, patient, length, began, ended = _HEAD.unpack_from(content, place)
         text = content[place + _HEAD.size : place + _HEAD.size + length].decode(errors="replace").split("\0")
         if number and len(text) == 3:
             what, data, site = text
-            found.append(CollectiveRecord(number, what, data, site, bool(patient), began, ended if over else None))
-    return sorted(found, key=lambda record: record.number)
+            records.append(CollectiveRecord(number, what, data, site, bool(patient), began, ended if over else None))
+    return sorted(records, key=lambda record: record.number)
 
 
 _known: dict[CodeType, bool] = {}

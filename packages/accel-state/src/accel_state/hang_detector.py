@@ -150,13 +150,13 @@ class HangDetector:
         self._poll(now, wait)
         if self.diagnosed:
             return None
-        missing = [rank for rank, one in enumerate(question.found) if one is None]
+        missing = [rank for rank, status in enumerate(question.answers) if status is None]
         for rank, note in zip(missing, self._store.read_all([f"status/{rank}" for rank in missing]), strict=True):
             if note is not None and (note["asked"] >= question.number or note["ended"]):
-                question.found[rank] = RankStatus(**note)
-                question.found_at[rank] = now
+                question.answers[rank] = RankStatus(**note)
+                question.answered_at[rank] = now
         same = wait is not None and wait.number == self._number
-        if None in question.found and now < question.until:
+        if None in question.answers and now < question.until:
             question.read_at = now + max(now - question.asked_at, READ_S)
             return None
         if wait is not None and same and self._is_final(wait) and wait.seconds < self._limit_s:
@@ -166,17 +166,17 @@ class HangDetector:
         return self._diagnose(question, now) if same else None
 
     def _diagnose(self, question: _Question, now: float) -> Diagnosis | None:
-        found, size = question.as_of(now), self._size
-        found[self._store.rank] = self._status()
-        missing = [rank for rank, one in enumerate(found) if one is None]
+        answers, size = question.as_of(now), self._size
+        answers[self._store.rank] = self._status()
+        missing = [rank for rank, status in enumerate(answers) if status is None]
         lives = dict(zip(missing, self._store.all_alive(missing), strict=True))
-        numbers = [None if one is None or one.waits is None else one.number for one in found]
+        numbers = [None if status is None or status.waits is None else status.number for status in answers]
         last, notice = self._store.read("look") or ([None] * size, NOTICE_S)
-        if not any(number is not None and number == one for number, one in zip(numbers, last, strict=True)):
+        if not any(number is not None and number == earlier for number, earlier in zip(numbers, last, strict=True)):
             notice = NOTICE_S  # other waits than those that were told
-        before = [None if one is None else RankStatus(rank, one, waits=0.0) for rank, one in enumerate(last)]
+        before = [None if number is None else RankStatus(rank, number, waits=0.0) for rank, number in enumerate(last)]
         alive = [lives.get(rank, True) for rank in range(size)]
-        diagnosis = diagnose(found, before, alive, limit=self._limit_s, notice=notice)
+        diagnosis = diagnose(answers, before, alive, limit=self._limit_s, notice=notice)
         is_notice = diagnosis is not None and not diagnosis.fatal
         self._store.post("look", [numbers, 2 * notice if is_notice else notice])
         if diagnosis is None or is_notice:
@@ -215,16 +215,18 @@ class _Question:
     """A question that this rank has asked all, and what they have answered so far; `again`: it follows one at once."""
 
     number: int
-    found: list[RankStatus | None]
+    answers: list[RankStatus | None]
     asked_at: float
     until: float
     read_at: float
     again: bool
-    found_at: dict[int, float] = field(default_factory=dict)
+    answered_at: dict[int, float] = field(default_factory=dict)
 
     def as_of(self, now: float) -> list[RankStatus | None]:
         """What they have answered; who waited then waits still."""
         return [
-            one if one is None or one.waits is None else replace(one, waits=one.waits + now - self.found_at[one.rank])
-            for one in self.found
+            status
+            if status is None or status.waits is None
+            else replace(status, waits=status.waits + now - self.answered_at[status.rank])
+            for status in self.answers
         ]

@@ -69,17 +69,17 @@ def diagnose(
     Fatal is a rank that waits for one that is gone or at its end, all ranks waiting in different calls, and a wait
     longer than `limit`. After `notice` a wait is told.
     """
-    waiting = [one for one in statuses if one is not None and one.waits is not None]
+    waiting = [status for status in statuses if status is not None and status.waits is not None]
     if not waiting:
         return None
     # who waits for a process that works, however long, waits for no other; should that one die, it hears of it
-    impatient = [one for one in waiting if not one.patient]
-    longest = max((one.waits or 0.0 for one in impatient), default=0.0)
+    impatient = [status for status in waiting if not status.patient]
+    longest = max((status.waits or 0.0 for status in impatient), default=0.0)
     gone = [rank for rank, lives in enumerate(alive) if lives is False and statuses[rank] is None]
     # one that ended after an exchange is not missed in it: others may still wait there, for one that is slow
-    farthest = max((one.number for one in impatient), default=0)
-    over = [one.rank for one in statuses if one is not None and one.ended and one.number < farthest]
-    table = "".join(f"\n  rank {rank} {_words(one, alive[rank])}" for rank, one in enumerate(statuses))
+    farthest = max((status.number for status in impatient), default=0)
+    over = [status.rank for status in statuses if status is not None and status.ended and status.number < farthest]
+    table = "".join(f"\n  rank {rank} {_words(status, alive[rank])}" for rank, status in enumerate(statuses))
     if gone and longest >= GONE_S:
         return Diagnosis(f"rank {_ranks(gone)} is gone, and others wait for it{table}", fatal=True, sure=False)
     if over and impatient:
@@ -107,15 +107,15 @@ _ADVICE = (
 
 
 def _stands(now: Sequence[RankStatus], before: Sequence[RankStatus | None]) -> bool:
-    earlier = {one.rank: one.number for one in before if one is not None and one.waits is not None}
-    still = all(earlier.get(one.rank) == one.number and (one.waits or 0.0) >= STANDS_S for one in now)
+    earlier = {status.rank: status.number for status in before if status is not None and status.waits is not None}
+    still = all(earlier.get(status.rank) == status.number and (status.waits or 0.0) >= STANDS_S for status in now)
     # those that are ahead may have their part of what the others still receive
-    behind = min(one.number for one in now)
-    last = [one for one in now if one.number == behind]
-    if len(last) < len(now) and all(one.moves and one.what == last[0].what for one in last):
+    behind = min(status.number for status in now)
+    last = [status for status in now if status.number == behind]
+    if len(last) < len(now) and all(status.moves and status.what == last[0].what for status in last):
         return False
     # what is the same on all of them is on its way, however slow
-    return still and len({one.what for one in now}) > 1
+    return still and len({status.what for status in now}) > 1
 
 
 def _words(status: RankStatus | None, lives: bool | None) -> str:

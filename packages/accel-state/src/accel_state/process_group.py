@@ -142,31 +142,31 @@ def _store(topology: Topology, options: GroupOptions) -> Store:
     from torch._C._distributed_c10d import FileStore
     from torch.distributed.rendezvous import rendezvous
 
-    meeting, method = topology.rendezvous, options.init_method
-    if method is None and meeting is not None and topology.launcher != ACCEL_LAUNCH:
-        address = f"[{meeting.address}]" if ":" in meeting.address else meeting.address
-        method = f"tcp://{address}:{meeting.port}"
+    place, method = topology.rendezvous, options.init_method
+    if method is None and place is not None and topology.launcher != ACCEL_LAUNCH:
+        address = f"[{place.address}]" if ":" in place.address else place.address
+        method = f"tcp://{address}:{place.port}"
     if method is not None:
         # torch's own meeting knows whether torchrun's agent serves the store already.
         limit = options.limit + LATER
         store: Store = next(rendezvous(method, topology.rank, topology.world_size, timeout=limit))[0]
         store.set_timeout(limit)
         return store
-    if meeting is None:
+    if place is None:
         return FileStore(str(_common_file(topology)), topology.world_size)
-    return _launcher_store(meeting, topology.rank, topology.world_size)
+    return _launcher_store(place, topology.rank, topology.world_size)
 
 
 _openings = itertools.count()
 
 
 @functools.cache  # a socket can be taken over once
-def _launcher_store(meeting: Rendezvous, rank: int, world_size: int) -> Store:
+def _launcher_store(place: Rendezvous, rank: int, world_size: int) -> Store:
     from torch._C._distributed_c10d import TCPStore
 
-    listen_fd = meeting.listen_fd if rank == 0 else None
+    listen_fd = place.listen_fd if rank == 0 else None
     opened = functools.partial(
-        TCPStore, meeting.address, meeting.port, world_size, is_master=rank == 0, master_listen_fd=listen_fd
+        TCPStore, place.address, place.port, world_size, is_master=rank == 0, master_listen_fd=listen_fd
     )
     try:
         return opened()

@@ -43,10 +43,10 @@ class StoreConnection:
 
 
 def _sockets() -> set[int]:
-    found = set()
+    descriptors = set()
     with suppress(OSError):  # a system without this folder
         for name in os.listdir("/proc/self/fd"):
             with suppress(OSError):
                 if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
-                    found.add(int(name))
-    return found
+                    descriptors.add(int(name))
+    return descriptors

@@ -104,25 +104,25 @@ def own_status(
 
 def is_in_wait(frame: FrameType) -> bool:
     """Whether a stack that has begun an exchange still waits in it, and does not run a signal's handler meanwhile."""
-    here: FrameType | None = frame
-    while here is not None and f"torch{os.sep}distributed" in here.f_code.co_filename:
-        here = here.f_back
-    return here is not None and is_ours(here)
+    inner: FrameType | None = frame
+    while inner is not None and f"torch{os.sep}distributed" in inner.f_code.co_filename:
+        inner = inner.f_back
+    return inner is not None and is_ours(inner)
 
 
 def users_line(frame: FrameType) -> str:
     """The innermost line of the user's own on a stack, with its text."""
-    own, found = _library_folders(), frame
-    here: FrameType | None = frame
-    while here is not None:
-        name = here.f_code.co_filename
-        if not name.startswith(own) and not name.startswith("<") and not is_ours(here):
-            found = here
+    own, users = _library_folders(), frame
+    inner: FrameType | None = frame
+    while inner is not None:
+        name = inner.f_code.co_filename
+        if not name.startswith(own) and not name.startswith("<") and not is_ours(inner):
+            users = inner
             break
-        here = here.f_back
-    name, number = found.f_code.co_filename, found.f_lineno
+        inner = inner.f_back
+    name, number = users.f_code.co_filename, users.f_lineno
     text = linecache.getline(name, number).strip()
-    return f"{name}:{number} in {found.f_code.co_name}{f': {text}' if text else ''}"
+    return f"{name}:{number} in {users.f_code.co_name}{f': {text}' if text else ''}"
 
 
 def _library_folders() -> tuple[str, ...]:

@@ -17,9 +17,9 @@ def choose(*, cpu: bool, environ: Mapping[str, str] | None = None) -> Device:
         return DEVICES.load("cpu")()
     import torch
 
-    found = torch.accelerator.current_accelerator(check_available=True)
-    if found is not None:
-        return DEVICES.load(found.type if found.type in DEVICES.names() else "torch_accelerator")()
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is not None:
+        return DEVICES.load(accelerator.type if accelerator.type in DEVICES.names() else "torch_accelerator")()
     return DEVICES.load("xla" if "PJRT_DEVICE" in (environ or {}) else "cpu")()
 
 

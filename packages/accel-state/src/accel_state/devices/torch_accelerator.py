@@ -21,11 +21,11 @@ class TorchAccelerator(Device):
     def __init__(self) -> None:
         import torch
 
-        found = torch.accelerator.current_accelerator()
-        if found is None:
+        accelerator = torch.accelerator.current_accelerator()
+        if accelerator is None:
             raise CannotRun("an accelerator", ["torch finds none; ask for the CPU (cpu=True)"])
-        self.kind = found.type
-        self._module: Any = torch.get_device_module(found)
+        self.kind = accelerator.type
+        self._module: Any = torch.get_device_module(accelerator)
 
     @property
     def group_backend(self) -> str:

@@ -14,7 +14,9 @@ def detect(environ: Mapping[str, str]) -> Topology:
 
     Raises: TopologyError when a launcher's variables are incomplete or contradict each other.
     """
-    known = sorted((ENVIRONMENTS.load(name) for name in ENVIRONMENTS.names()), key=lambda one: -one.priority)
+    known = sorted(
+        (ENVIRONMENTS.load(name) for name in ENVIRONMENTS.names()), key=lambda environment: -environment.priority
+    )
     for environment in known:
         topology = environment.topology(environ)
         if topology is not None:

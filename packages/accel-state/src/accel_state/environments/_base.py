@@ -21,7 +21,7 @@ class Environment(ABC):
         """This launcher's topology, or None when the environment is not its own."""
 
 
-def meeting_place(environ: Mapping[str, str], launcher: str) -> Rendezvous | None:
+def environ_rendezvous(environ: Mapping[str, str], launcher: str) -> Rendezvous | None:
     """The store named by MASTER_ADDR and MASTER_PORT, or None when neither is set.
 
     Raises: TopologyError when only one of them is set, or the port is no port.

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import ClassVar, final
 
 from accel_state.environ import STORE_FD, STORE_PORT, integers
-from accel_state.environments._base import Environment, meeting_place
+from accel_state.environments._base import Environment, environ_rendezvous
 from accel_state.topology import ACCEL_LAUNCH, TORCHRUN, Rendezvous, Topology
 
 
@@ -36,7 +36,7 @@ class Elastic(Environment):
             local_rank=place.get("LOCAL_RANK", rank),
             local_world_size=place.get("LOCAL_WORLD_SIZE", world_size),
             node_rank=place.get("GROUP_RANK", 0),
-            rendezvous=_meeting(environ) if world_size > 1 else None,
+            rendezvous=_rendezvous(environ) if world_size > 1 else None,
             launcher=launcher,
         )
 
@@ -46,9 +46,9 @@ def _from_accel_launch(environ: Mapping[str, str]) -> bool:
     return STORE_PORT in environ and "TORCHELASTIC_RUN_ID" not in environ
 
 
-def _meeting(environ: Mapping[str, str]) -> Rendezvous | None:
+def _rendezvous(environ: Mapping[str, str]) -> Rendezvous | None:
     if not _from_accel_launch(environ):
-        return meeting_place(environ, TORCHRUN)
+        return environ_rendezvous(environ, TORCHRUN)
     (port,) = integers(environ, (STORE_PORT,), ACCEL_LAUNCH)
     fd = integers(environ, (STORE_FD,), ACCEL_LAUNCH)[0] if STORE_FD in environ else None
     return Rendezvous(environ.get("MASTER_ADDR", "127.0.0.1"), port, listen_fd=fd)

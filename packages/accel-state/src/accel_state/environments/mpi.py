@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import ClassVar, final
 
 from accel_state.environ import integers
-from accel_state.environments._base import Environment, meeting_place
+from accel_state.environments._base import Environment, environ_rendezvous
 from accel_state.topology import Topology
 
 # rank, size, rank on this machine, size on this machine
@@ -33,7 +33,7 @@ class Mpi(Environment):
                     world_size=world_size,
                     local_rank=local_rank,
                     local_world_size=local_world_size,
-                    rendezvous=meeting_place(environ, launcher) if world_size > 1 else None,
+                    rendezvous=environ_rendezvous(environ, launcher) if world_size > 1 else None,
                     launcher=launcher,
                 )
         return None

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar, final
 
 from accel_state.environ import integers
-from accel_state.environments._base import Environment, meeting_place
+from accel_state.environments._base import Environment, environ_rendezvous
 from accel_state.errors import TopologyError
 from accel_state.topology import Rendezvous, Topology
 
@@ -34,7 +34,7 @@ class Slurm(Environment):
             local_rank=local_rank,
             local_world_size=_tasks_here(environ, world_size, node_rank),
             node_rank=node_rank,
-            rendezvous=_meeting(environ) if world_size > 1 else None,
+            rendezvous=_rendezvous(environ) if world_size > 1 else None,
             launcher="SLURM",
         )
 
@@ -54,8 +54,8 @@ def _tasks_here(environ: Mapping[str, str], world_size: int, node_rank: int) -> 
     return counts[node_rank]
 
 
-def _meeting(environ: Mapping[str, str]) -> Rendezvous:
-    place = meeting_place(environ, "SLURM")
+def _rendezvous(environ: Mapping[str, str]) -> Rendezvous:
+    place = environ_rendezvous(environ, "SLURM")
     if place is not None:
         return place
     nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST")

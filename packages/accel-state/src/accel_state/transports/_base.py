@@ -56,7 +56,7 @@ class Transport(ABC):
         Collective: every rank of the group must call, with an `about` of at most 16 bytes, of one length.
         """
         sent, start = self.exchange(what, about + part), len(about)
-        return [one[start:] for one in sent] if all([one.startswith(about) for one in sent]) else None
+        return [payload[start:] for payload in sent] if all([payload.startswith(about) for payload in sent]) else None
 
     @abstractmethod
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
@@ -119,7 +119,7 @@ class Transport(ABC):
         Raises: CollectiveMismatch on every rank where `what` is not the same on all.
         Collective: every rank of the group must call.
         """
-        return [serialization.unpack(one) for one in self.exchange(what, serialization.pack(value))]
+        return [serialization.unpack(payload) for payload in self.exchange(what, serialization.pack(value))]
 
     def barrier(self) -> None:
         """Returns when every rank has called.

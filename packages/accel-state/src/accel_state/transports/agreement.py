@@ -11,6 +11,7 @@ from accel_state.flight_recorder import FlightRecorder
 from accel_state.transports._base import ROOM, Join
 from accel_state.transports.binomial_tree import BinomialTree
 from accel_state.transports.header import (
+    ABOUT,
     BARE,
     CALLS,
     Header,
@@ -59,6 +60,12 @@ class Agreement(ABC):
         Collective: every rank of the group must call.
         """
 
+    def _require_room(self, what: str, about: bytes, part: bytes) -> None:
+        if len(part) > self.room or len(about) > ABOUT:
+            raise ValueError(
+                f"{what}: a part of {len(part)} bytes about {len(about)}; {self.room} and {ABOUT} fit into a message"
+            )
+
     def _judge(self, whole: Header, everyone: Sequence[Header]) -> None:
         """Refuses ranks that make different calls, and warns once of each pair of lines with which one call is made."""
         require_one_call(everyone, self._ranks)
@@ -99,8 +106,7 @@ class TreeAgreement(Agreement):
 
     def agree(self, what: str, about: bytes, part: bytes, join: Join) -> Sequence[bytes] | None:
         """What `join` made of the parts, alone in a list."""
-        if len(part) > self.room:
-            raise ValueError(f"{what}: a part of {len(part)} bytes; {self.room} fit into a block")
+        self._require_room(what, about, part)
         whole = self._of(what, about, part, join, 0)
         return None if whole.differs else [whole.part]
 
@@ -109,7 +115,7 @@ class TreeAgreement(Agreement):
         mine = header(what, site, about, part, longest)
 
         def join_blocks(blocks: Sequence[bytes]) -> bytes:
-            return joined([unpacked(one) for one in blocks], join).packed()
+            return joined([unpacked(message) for message in blocks], join).packed()
 
         try:
             with self._errors.translated():
@@ -118,7 +124,7 @@ class TreeAgreement(Agreement):
         finally:
             self._recorder.end()
         if bare:
-            self._judge(whole, [unpacked(one) for one in bare])
+            self._judge(whole, [unpacked(message) for message in bare])
         return whole
 
 
@@ -135,12 +141,13 @@ class SharedMemoryAgreement(Agreement):
     def gather(self, what: str, payload: bytes) -> tuple[list[bytes], int]:
         """The payloads of all ranks; none if one is too long."""
         whole, everyone = self._of(what, b"", payload if len(payload) <= self.share else b"", len(payload))
-        return [one.part for one in everyone] if whole.longest <= self.share else [], whole.longest
+        return [said.part for said in everyone] if whole.longest <= self.share else [], whole.longest
 
     def agree(self, what: str, about: bytes, part: bytes, join: Join) -> Sequence[bytes] | None:
         """The parts of all ranks."""
+        self._require_room(what, about, part)
         whole, everyone = self._of(what, about, part, 0)
-        return None if whole.differs else [one.part for one in everyone]
+        return None if whole.differs else [said.part for said in everyone]
 
     def _of(self, what: str, about: bytes, part: bytes, longest: int) -> tuple[Header, list[Header]]:
         mine = header(what, self._recorder.begin(what), about, part, longest)
@@ -148,7 +155,7 @@ class SharedMemoryAgreement(Agreement):
             messages = self._channel.exchange(mine.packed())
         finally:
             self._recorder.end()
-        everyone = [unpacked(one) for one in messages]
+        everyone = [unpacked(message) for message in messages]
         whole = summary(everyone)
         if not self._is_settled(whole):
             self._judge(whole, everyone)
@@ -161,9 +168,9 @@ _LENGTH = 2
 
 def without_lengths(part: bytes) -> list[bytes]:
     """The payloads that stand in a part one behind the other, each with its length."""
-    found, start = [], 0
+    payloads, start = [], 0
     while start < len(part):
         end = start + _LENGTH + int.from_bytes(part[start : start + _LENGTH], "little")
-        found.append(part[start + _LENGTH : end])
+        payloads.append(part[start + _LENGTH : end])
         start = end
-    return found
+    return payloads

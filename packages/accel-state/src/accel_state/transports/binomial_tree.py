@@ -35,7 +35,7 @@ class BinomialTree:
         self._block = bytearray(block)
         self._blocks = [bytearray(block) for _ in self._branches]
         self._block_tensor = self._tensor(self._block)
-        self._block_tensors = [self._tensor(one) for one in self._blocks]
+        self._block_tensors = [self._tensor(block) for block in self._blocks]
 
     def all_reduce(self, mine: bytes, join: Callable[[Sequence[bytes]], bytes]) -> bytes:
         """What `join` makes of the ranks' blocks, of some neighbours at a time; filled up with zeros, the same on all.
@@ -65,7 +65,7 @@ class BinomialTree:
         def of(ranks: range) -> torch.Tensor:
             return whole[ranks.start * length : ranks.stop * length]
 
-        self._up_and_down([of(one) for one in self._branches], lambda: None, of(self._mine), whole)
+        self._up_and_down([of(ranks) for ranks in self._branches], lambda: None, of(self._mine), whole)
         return [bytes(rows[start : start + length]) for start in range(0, len(rows), length)]
 
     def _up_and_down(
@@ -75,8 +75,8 @@ class BinomialTree:
         self._calls += 1
         tag = _FIRST_TAG + 2 * (self._calls % _TAGS)
         send, receive = self._dist.isend, self._dist.irecv
-        children = [one.start for one in self._branches]
-        begun: list[Any] = [receive(one, child, tag=tag) for one, child in zip(heard, children, strict=True)]
+        children = [ranks.start for ranks in self._branches]
+        begun: list[Any] = [receive(tensor, child, tag=tag) for tensor, child in zip(heard, children, strict=True)]
         for work in begun:
             work.wait()
         join()

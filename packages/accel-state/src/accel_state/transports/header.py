@@ -60,7 +60,7 @@ def unpacked(message: bytes) -> Header:
 def joined(headers: Sequence[Header], join: Join) -> Header:
     """What these say together; the parts of headers that differ are never joined."""
     whole = summary(headers)
-    return whole._replace(part=b"" if whole.differs else join([one.part for one in headers]))
+    return whole._replace(part=b"" if whole.differs else join([said.part for said in headers]))
 
 
 def summary(headers: Sequence[Header]) -> Header:
@@ -70,13 +70,13 @@ def summary(headers: Sequence[Header]) -> Header:
 
 def calls(headers: Sequence[Header], ranks: Sequence[int]) -> str:
     """A line for each rank: what it calls, and where."""
-    rows = [(_text(one.what), _text(one.first_line)) for one in headers]
+    rows = [(_text(said.what), _text(said.first_line)) for said in headers]
     return "".join(f"\n  rank {rank}: {what} at {site}" for rank, (what, site) in zip(ranks, rows, strict=True))
 
 
 def require_one_call(headers: Sequence[Header], ranks: Sequence[int]) -> None:
     """Raises: CollectiveMismatch with a line for each rank when they call different operations."""
-    if len({one.what for one in headers}) > 1:
+    if len({said.what for said in headers}) > 1:
         raise CollectiveMismatch(
             f"ranks called different operations at the same time:{calls(headers, ranks)}\ncall the same on every rank"
         )

@@ -41,7 +41,7 @@ class PeerErrors:
             first = text.splitlines()[0]
             raise self.error(first.rpartition("] ")[2].partition(". This")[0] or first) from None
 
-    def error(self, found: str) -> PeerLost:
+    def error(self, cause: str) -> PeerLost:
         """The PeerLost that says who is gone, as far as that is known."""
         newest, gone = self._recorder.newest(), ""
         if self._store is not None:
@@ -49,11 +49,11 @@ class PeerErrors:
         if gone:
             return PeerLost(
                 f"rank {self._rank} waits in {newest}, and not all others are there any more:{gone}\n"
-                f"{ADVICE} A process that failed has said why. ({found})"
+                f"{ADVICE} A process that failed has said why. ({cause})"
             )
         return PeerLost(
             f"rank {self._rank} lost another process, or waited too long for it, in {newest}; what that"
-            f" one says, or its log, has the cause ({found})"
+            f" one says, or its log, has the cause ({cause})"
         )
 
     def _gone(self, store: StatusStore) -> str:

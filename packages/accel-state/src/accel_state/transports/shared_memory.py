@@ -82,16 +82,16 @@ class SharedMemoryChannel:
     def exchange(self, message: bytes) -> list[bytes]:
         """The messages of all ranks, in rank order."""
         self.post(message)
-        found = [message if rank == self._rank else self.read(rank) for rank in range(self._size)]
+        messages = [message if rank == self._rank else self.read(rank) for rank in range(self._size)]
         self.done()
-        return found
+        return messages
 
     def hear(self, message: bytes, source: int) -> bytes:
         """The message of rank `source`."""
         self.post(message)
-        found = message if source == self._rank else self.read(source)
+        heard = message if source == self._rank else self.read(source)
         self.done()
-        return found
+        return heard
 
     def done(self) -> None:
         """Says that this rank has read what it wants of the newest number."""
@@ -151,9 +151,9 @@ def map_shared_memory(
             if memory is not None:
                 memory[:_TOKEN] = token = secrets.token_bytes(_TOKEN)
                 place = [host, f"/proc/{os.getpid()}/fd/{file}", token.hex()]
-        told = all_gather(place)[0]
+        place = all_gather(place)[0]
         if rank != 0 and wanted:
-            memory = _opened(told, host, _length(size))
+            memory = _opened(place, host, _length(size))
         return memory if all(all_gather(memory is not None)) else None
     finally:
         if file is not None:

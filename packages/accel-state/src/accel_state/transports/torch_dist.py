@@ -82,7 +82,7 @@ class TorchDist(Transport):
 
     def close(self) -> None:
         """Tells the others that this rank exchanges nothing any more."""
-        _open[:] = [one for one in _open if one is not self]
+        _open[:] = [transport for transport in _open if transport is not self]
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -122,10 +122,10 @@ class TorchDist(Transport):
             finally:
                 self.recorder.end()
         else:
-            whole = self.all_gather(self._torch.frombuffer(bytearray(row), dtype=self._torch.uint8))
-            start, length = whole.data_ptr(), len(row)
+            rows_of_all = self.all_gather(self._torch.frombuffer(bytearray(row), dtype=self._torch.uint8))
+            start, length = rows_of_all.data_ptr(), len(row)
             rows = [ctypes.string_at(start + rank * length, length) for rank in range(self.size)]
-        return [one[8 : 8 + int.from_bytes(one[:8], "little")] for one in rows]
+        return [row[8 : 8 + int.from_bytes(row[:8], "little")] for row in rows]
 
     def send(self, what: str, payload: bytes, source: int) -> bytes:
         """The payload of rank `source`, which hears nothing back; one message where it is small, two otherwise.
@@ -133,11 +133,13 @@ class TorchDist(Transport):
         Raises: CollectiveMismatch on a rank whose `what` is not the source's.
         Collective: every rank of the group must call.
         """
-        here, length = self.rank == source, len(payload)
+        is_source, length = self.rank == source, len(payload)
         room = LONGEST - BARE if self._channel is not None else BLOCK - BARE
-        mine = header(what, self.recorder.begin(what), part=payload if here and length <= room else b"", longest=length)
+        mine = header(
+            what, self.recorder.begin(what), part=payload if is_source and length <= room else b"", longest=length
+        )
         theirs = self._header_of(mine, source)
-        if not here:
+        if not is_source:
             require_one_call((theirs, mine), (source, self.rank))
             length = theirs.longest
         if length <= room:
@@ -237,8 +239,8 @@ class TorchDist(Transport):
                 return
             del work
             until = time.monotonic() + LONGEST_S
-            held = [one for one in (received, *others) if isinstance(one, self._torch.Tensor)]
-            while any(_holders(one) > 1 for one in held) and time.monotonic() < until:
+            held = [value for value in (received, *others) if isinstance(value, self._torch.Tensor)]
+            while any(_holders(tensor) > 1 for tensor in held) and time.monotonic() < until:
                 time.sleep(0)
 
 
