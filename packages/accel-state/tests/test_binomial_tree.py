@@ -1,11 +1,12 @@
 """What ranks without shared memory tell each other up and down a tree; the fixture's worlds have none."""
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
-from accel_state import CollectiveMismatch
+from accel_state import CollectiveMismatch, RunRequest, acquire, release
 from accel_state.transports.agreement import BLOCK
 from accel_state.transports.binomial_tree import BinomialTree
 from accel_state.transports.header import BARE
@@ -78,6 +79,25 @@ def test_one_rank_that_calls_something_else_is_told_to_all_with_its_line(other: 
             name = "another" if rank == other else what
             assert re.search(rf"\n  rank {rank}: {name} at \S*{here}:\d+\n", text)
     assert everyone[0][1::2] == [str([b"\4"])] * 2
+
+
+def disagree_at_one_line(share_memory: bool) -> str:
+    os.environ["ACCEL_SHARED_MEMORY"] = str(int(share_memory))
+    transport = acquire(RunRequest(cpu=True)).transport
+    try:
+        transport.exchange("gather" if transport.rank == 0 else "reduce", b"x")
+    except CollectiveMismatch as error:
+        return str(error)
+    finally:
+        release()
+    return "agreed"
+
+
+@pytest.mark.parametrize("share_memory", [False, True])
+def test_different_calls_of_one_line_are_told_apart(share_memory: bool, world: MakePool) -> None:
+    """T4: a function that is given what to call."""
+    for text in world(2).run(disagree_at_one_line, share_memory):
+        assert re.search(r"\n  rank 0: gather at .*\n  rank 1: reduce at ", text)
 
 
 def unlike() -> list[object]:
