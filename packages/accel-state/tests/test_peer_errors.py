@@ -1,0 +1,44 @@
+"""What a rank says of an exchange that another process has left."""
+
+import pytest
+from accel_state import CollectiveMismatch, PeerLost
+from accel_state.flight_recorder import FlightRecorder
+from accel_state.hang_diagnosis import RankStatus
+from accel_state.status_store import StatusStore
+from accel_state.transports import peer_errors
+from accel_state.transports.peer_errors import PeerErrors
+from torch._C._distributed_c10d import HashStore
+
+GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4. This may mean"
+
+
+def errors(store: StatusStore | None = None) -> PeerErrors:
+    recorder = FlightRecorder()
+    recorder.begin("gather")
+    return PeerErrors(0, 3, recorder, store)
+
+
+def test_what_gloo_says_of_a_connection_is_the_loss_of_a_peer() -> None:
+    """T14: of its words only what has happened."""
+    words = r"^rank 0 lost another .* in gather at .*\(Connection closed by peer \[127"
+    with pytest.raises(PeerLost, match=words), errors().translated():
+        raise RuntimeError(GLOO)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("shapes differ"), CollectiveMismatch("different"), KeyError("x")])
+def test_any_other_error_stays_what_it_is(error: Exception) -> None:
+    with pytest.raises(type(error)) as raised, errors().translated():
+        raise error
+    assert raised.value is error
+
+
+def test_those_that_are_gone_or_at_their_end_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("accel_state.status_store._lives", lambda pid: pid != 0)
+    monkeypatch.setattr(peer_errors, "CLOSES_S", 0.0)
+    torch_store = HashStore()
+    own, other = StatusStore(torch_store, 0), StatusStore(torch_store, 1)
+    other.post("status/1", RankStatus(1, 3, call="reduce at train.py:4", ended=True).as_dict())
+    other.post("who/2", [own.host, 0])
+    text = str(errors(own).error("no message"))
+    assert "\n  rank 1 has come to its end; its last was reduce at train.py:4\n  rank 2 is gone\n" in text
+    assert text.endswith("(no message)")
