@@ -212,4 +212,4 @@ def test_a_stop_whose_checkpoint_cannot_be_written_is_an_error(world: MakePool, 
     (tmp_path / "checkpoints").write_text("of somebody")
     (tmp_path / "stopped-0").unlink(missing_ok=True)
     with pytest.raises(RankFailure, match="CheckpointError"):
-        world(1, join=False).run(told_in_a_group, str(tmp_path), ("SIGTERM",), 2)
+        world(1, join=False).run(told_in_a_group, str(tmp_path), ("SIGTERM",), False, 2)
