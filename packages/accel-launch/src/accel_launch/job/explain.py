@@ -65,7 +65,7 @@ def _specs(job: Job) -> list[ProcessSpec]:
             store_fd=0 if rank == 0 else None,
             master_port=1,
             address=address_of(node),
-            interface=interface_towards(node.host, node.port),
+            interface=interface_towards(node),
             machine=rank,
             first=rank * job.count,
             world=node.count * job.count,

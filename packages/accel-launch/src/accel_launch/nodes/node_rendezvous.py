@@ -13,7 +13,7 @@ from typing import Any, final
 from accel_state.errors import CannotRun
 
 from accel_launch.cli.options import C10D, LaunchSettings
-from accel_launch.nodes.addresses import address_towards, is_here
+from accel_launch.nodes.addresses import address_towards, is_first
 from accel_launch.nodes.node_spec import NodeSpec
 from accel_launch.nodes.rendezvous_store import LOOK_S, not_begun, open_store
 from accel_launch.supervise.signals import Interrupted, SignalSource
@@ -28,18 +28,16 @@ SHARED = (COUNT, "mixed_precision", "gradient_accumulation_steps")
 
 @final
 class NodeRendezvous:
-    """A rendezvous for torch's elastic agent: machines come in rounds, one for each start, and the first serves all.
+    """The rendezvous of torch's elastic agent: machines come in rounds, one for each start, and the first serves all.
 
     With the backend static their ranks are given. With c10d a machine may come without, or in place of a lost one.
     """
 
-    use_agent_store = False
-
     def __init__(self, node: NodeSpec, source: SignalSource, settings: LaunchSettings, *, patient: bool) -> None:
         self._node, self._source, self._backend, self._patient = node, source, settings.rdzv_backend, patient
         self._wait_s = settings.join_timeout
-        self._serves = node.rank == 0 if node.rank is not None else is_here(node.host)
-        host, address = socket.gethostname(), address_towards(node.host, node.port)
+        self._serves = node.rank == 0 if node.rank is not None else is_first(node)
+        host, address = socket.gethostname(), address_towards(node)
         shared = {"num_machines": node.count, **{name: getattr(settings, name) for name in SHARED}}
         name = host if self._serves else f"{host} ({address})"
         self._mine: dict[str, Any] = {"host": name, "pid": os.getpid(), "settings": shared}
@@ -55,14 +53,6 @@ class NodeRendezvous:
     def get_run_id(self) -> str:
         """The name of the job, which its machines know by the address and the port."""
         return "accel"
-
-    def num_nodes_waiting(self) -> int:
-        """Nobody comes in the middle of a round."""
-        return 0
-
-    def shutdown(self) -> bool:
-        """Nothing is left to close."""
-        return True
 
     def next_rendezvous(self) -> Any:
         """The store of the next round, in which all machines have come, and the rank of this one.

@@ -70,7 +70,7 @@ class NodeWorkers:
         self._elsewhere = None
         ports, store_fd = None, None
         if machine == 0:
-            ports = self._stack.enter_context(PortReservation(address_towards(node.host, node.port) or LOOPBACK))
+            ports = self._stack.enter_context(PortReservation(address_towards(node) or LOOPBACK))
             reserved = ports.meeting
             store_fd, where = reserved.store_fd, (reserved.store_port, reserved.master_port, reserved.address)
             peers.publish("start", (self.attempt, *where))
@@ -80,7 +80,7 @@ class NodeWorkers:
             store_fd,
             master_port,
             address,
-            interface="" if address == LOOPBACK else interface_towards(node.host, node.port),
+            interface="" if address == LOOPBACK else interface_towards(node),
             machine=machine,
             first=group.workers[0].global_rank,
             world=group.workers[0].world_size,
@@ -182,7 +182,7 @@ class NodeWorkers:
             peers.announce("  the job was ended there from outside", result.code, order=ASKED, outside=True)
         peers.count("progress", int(run.progressed))
         ended, until = peers.count("ended", 1), inf
-        while ended < peers.size and time.monotonic() < until and not any(one.lost for one in peers.failures):
+        while ended < peers.size and time.monotonic() < until and not any(failure.lost for failure in peers.failures):
             try:
                 self._source.pause(STEP_S)
             except Interrupted as interrupted:

@@ -49,29 +49,30 @@ def root_cause(failures: Sequence[ProcessExit]) -> ProcessExit | None:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """How a job ended on this machine: which process failed `first`, and which were `stopped` because of it.
+    """How a job ended on this machine."""
 
-    Those in `done` had ended well before. `elsewhere` is what ended it from another machine, and `lost_machine` whether
-    one is gone without which it cannot go on; `outside` the signal by which somebody ended it, `asked` whether somebody
-    has, be it after a failure; `killed` are those that did not end in the time they had, which was `grace_s`; `waiting`
-    says of ranks in the middle of an exchange which one that was, and `latest` which one the first to fail was in last;
-    `shown` is whether errors were shown as they were printed, and `logs` the folder of all that was printed;
-    `progressed` tells whether the job has left a checkpoint.
-    """
-
+    #: how many processes the job has on all machines
     size: int
+    #: the process whose failure is the root cause, and the ranks that were ended because of it
     first: ProcessExit | None = None
     stopped: tuple[int, ...] = ()
+    #: the ranks that had ended well before
     done: tuple[int, ...] = ()
+    #: the signal by which somebody ended the job, and whether somebody did, be it after a failure
     outside: Signals | None = None
     asked: bool = False
+    #: the ranks that did not end in the time that they had after a signal, and that time
     killed: tuple[int, ...] = ()
+    grace_s: float = 0.0
+    #: the exchange in which each rank was that was in one, and the last exchange of the rank that failed first
     waiting: Mapping[int, str] = field(default_factory=dict)
     latest: str = ""
-    grace_s: float = 0.0
+    #: whether the job has left a checkpoint
     progressed: bool = False
+    #: the root cause if it is on another machine, and whether a machine is gone without which the job cannot go on
     elsewhere: NodeFailure | None = None
     lost_machine: bool = False
+    #: whether errors were shown as they were printed, and the folder of all that was printed
     shown: bool = True
     logs: Path | None = None
 

@@ -1,4 +1,4 @@
-"""A process that ends what a launcher leaves when it is killed: what its processes have started, in any session."""
+"""A process that outlives a launcher, and ends what is left of its job when the launcher is killed."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from pathlib import Path
 
 @contextmanager
 def orphan_killer(folder: Path) -> Iterator[None]:
-    """While it lasts, the end of this process is the end of all whose environment names the folder, and of the folder.
+    """While it lasts, the end of this process is the end of all processes whose environment names the folder.
 
-    What a process of a job has started dies with that one only if it wants to: a wrapper in shell, say, leaves its
-    program behind.
+    The folder is removed then. A process that a rank has started dies with the rank only if it wants to: a wrapper in
+    shell, say, leaves its program behind.
     """
-    told, tells = os.pipe()
+    read_end, write_end = os.pipe()
     pid = os.fork()
     if not pid:
         try:
-            _wait(told, folder)
+            _outlive_launcher(read_end, folder)
         finally:
             os._exit(0)
-    os.close(told)
+    os.close(read_end)
     try:
         yield
     finally:
         with suppress(OSError):
-            os.write(tells, b"over")
-        os.close(tells)
+            os.write(write_end, b"over")
+        os.close(write_end)
         with suppress(ChildProcessError):
             os.waitpid(pid, 0)
 
 
-def _wait(told: int, folder: Path) -> None:
-    """Waits for the launcher's word that all is over, or for the end of the launcher."""
+def _outlive_launcher(read_end: int, folder: Path) -> None:
+    """Waits for the launcher's word that all is over; if the launcher ends without, ends what is left of the job."""
     os.setsid()  # what is sent to the launcher's group is not for it
     for name in os.listdir("/dev/fd"):  # as many as are open: a limit of open files may be a thousand million
         with suppress(OSError):
-            if int(name) != told:
+            if int(name) != read_end:
                 os.close(int(name))
-    if os.read(told, 1):
+    if os.read(read_end, 1):
         return
     from accel_launch.supervise.process_tree import end_job
 
