@@ -1,6 +1,7 @@
 """Jobs of two machines that may be replaced: what the agents say at their end, and what they import."""
 
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,6 +80,22 @@ def test_a_machine_that_does_not_come_is_told_by_its_number(machines: Machines) 
         assert done.code == 2, done.err
         assert "machine 2 of 3 did not come within 8 s; here: machine 0 (node1), 1 (node2 " in done.err, done.err
         assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("backend", ["static", "c10d"])
+def test_machines_listen_where_they_meet_and_have_the_ranks_that_are_given(backend: str, machines: Machines) -> None:
+    """The first machine has the greater address here, and nothing on it listens at any other."""
+    waits = 'while not os.path.exists("over"): time.sleep(0.01)\nos.write(1, b"rank %d\\n" % rank)\n'
+    (machines.folder / "script.py").write_text(HERE + waits)
+    first = machines.nodes[1]
+    where = ("--num_machines", 2, "--main_process_ip", first.address, "--rdzv_backend", backend, "-n", 2)
+    jobs = [machines.start(at, *where, "--machine_rank", 1 - at, "script.py") for at in (0, 1)]
+    machines.wait_for(lambda: all((machines.folder / f"here-{rank}").exists() for rank in (0, 1)))
+    sockets = subprocess.run(first.command("cat", "/proc/net/tcp", "/proc/net/tcp6"), capture_output=True, text=True)
+    fields = [line.split() for line in sockets.stdout.splitlines()]
+    assert {field[1].partition(":")[0] for field in fields if field[3] == "0A"} == {"02004D0A"}, sockets.stdout
+    (machines.folder / "over").touch()
+    assert [done.out for done in ends(jobs)] == ["rank 1\n", "rank 0\n"]
 
 
 def test_a_job_goes_on_with_a_lost_machine_that_is_started_again(machines: Machines) -> None:
