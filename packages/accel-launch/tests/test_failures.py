@@ -138,7 +138,8 @@ def test_t13_the_traceback_of_the_root_cause_is_the_last_thing_on_the_screen(
     assert traceback.endswith("    raise ValueError('no')\nValueError: no")
     assert re.fullmatch(
         r"accel: rank 1 of 2 \(pid \d+\) failed with exit code 1\n  ValueError: no\n"
-        r"  at \S*seeded.py:[67] in <module>: raise ValueError\('no'\)\n  its own message is above\n  command: .*\n  ended because of it: rank 0\n",
+        r"  at \S*seeded.py:[67] in <module>: raise ValueError\('no'\)\n"
+        r"  its own message is above\n  command: .*\n  ended because of it: rank 0\n",
         block,
     )
 
