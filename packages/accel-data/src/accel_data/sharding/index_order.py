@@ -14,7 +14,7 @@ import torch
 from accel_state import BatchPadding
 from torch.utils.data import RandomSampler, SequentialSampler
 
-from accel_data.sharding.rank_slices import DataRank, Ending, last_of_batches, last_of_samples, samples_of
+from accel_data.sharding.rank_slices import DataRank, Ending, last_of_batches, last_of_samples
 from accel_data.sharding.seedable_sampler import SeedableRandomSampler
 
 #: one item in this many is noted; it is prime, so that no sampler of a regular pattern hides from it
@@ -125,7 +125,7 @@ class LazyOrder:
         while len(taken := self._take(self._round)) == self._round:
             self._start = self._start or taken
             # a round whose last batch is short ends in another way if it is the last of all
-            short = taken if least and samples_of(taken[-1]) < least else []
+            short = taken if least and operator.length_hint(taken[-1], 1) < least else []
             if not (short and ending is Ending.DROP):
                 number += len(held)
                 yield held
