@@ -23,7 +23,7 @@ from accel_data.loaders.dispatch import Dispatch
 from accel_data.loaders.xla_graphs import step_marker_of
 from accel_data.resume.consumption_log import ConsumptionLog
 from accel_data.resume.cursors import IterableCursor, MapCursor, UnreadCursor
-from accel_data.resume.epochs import EpochRun, EpochTracker
+from accel_data.resume.epochs import Cursor, EpochRun, EpochTracker
 from accel_data.resume.loader_state import LoaderState, ResumeError, as_entries
 from accel_data.resume.sampling_rng import SHARED, SamplingRng
 from accel_data.sharding.batch_sampler_shard import BatchSamplerShard, innermost_sampler
@@ -111,10 +111,10 @@ class DataLoaderShard(DataLoader[Batch]):
                 running.cursor.finish()
                 running.ended = True
                 if resumed and not epoch.last and self.where.index == 0:
-                    words = f"the rest of epoch {running.number}, which was resumed, has no batch"
-                    warnings.warn(f"{words}; the next pass is epoch {running.number + 1}", stacklevel=2)
+                    words = f"the rest of epoch {running.about.epoch}, which was resumed, has no batch"
+                    warnings.warn(f"{words}; the next pass is epoch {running.about.epoch + 1}", stacklevel=2)
             finally:
-                self._epochs.close(running, self.fresh)
+                self._epochs.close(running)
 
     def __len__(self) -> int:
         batches = super().__len__()
@@ -140,8 +140,7 @@ class DataLoaderShard(DataLoader[Batch]):
 
     def _taken_state(self) -> dict[str, Any]:
         epochs, fresh = self._epochs, self.fresh()
-        places_apart = self._reader is not None and self._reader.rank_alone
-        gathered = self._gathered if places_apart else lambda mine: [mine]
+        gathered = self._gathered if self._reader is not None and self._reader.rank_alone else lambda mine: [mine]
         standing = epochs.standing()
         if standing is None and epochs.pending is not None:
             return replace(epochs.pending, step=fresh.step).as_dict()
@@ -149,17 +148,17 @@ class DataLoaderShard(DataLoader[Batch]):
         front: dict[str, Any] = {"seeded": self._iterator is None, "sampler": self._sampler_state()}
         front["sources"] = {} if self._reader is None else as_entries(self._reader.front_states())
         if standing is None:
-            entries = front | {"epoch": epochs.iteration, "rng_at_start": generators.capture()}
+            about, entries = fresh, front | {"epoch": epochs.iteration, "rng_at_start": generators.capture()}
         else:
             running, at = standing
-            entries = running.entries(at, fresh)
+            about, entries = replace(running.about, step=fresh.step), running.entries(at)
             if all(gathered(running.at_end(at))):
                 with running.cursor.ended():
                     entries |= front | {"ended": True, "rng_now": generators.capture()}
             else:
                 states = epochs.rng_of_next() or generators.capture()
                 entries["rng_now"] = {name: state for name, state in states.items() if name in SHARED}
-        return replace(fresh, **LoaderState.merged(gathered(entries))).as_dict()
+        return replace(about, **LoaderState.merged(gathered(entries))).as_dict()
 
     def _gathered(self, mine: Any) -> list[Any]:
         """Collective: with a transport, every rank must call."""
@@ -240,14 +239,14 @@ class DataLoaderShard(DataLoader[Batch]):
             others = [kind for kind in self.rng_types if kind != RNGType.GENERATOR]
             synchronize_rng_states(others, transport=self._transport, device=self._hardware)
         self.set_epoch(self.iteration)
-        draw = partial(self._draw, epoch, state)
-        drawn = draw() if self._dispatch is None else self._dispatch.begun(draw)
-        running, batches = drawn or (EpochRun(self.iteration, UnreadCursor(), epoch, {}, None), iter(()))
-        self._epochs.open(running, self.fresh, resumed=state is not None)
+        drawn = self._draw(state) if self._dispatch is None else self._dispatch.begun(partial(self._draw, state))
+        cursor, batches, drawn_from = drawn or (UnreadCursor(), iter(()), {})
+        running = EpochRun(replace(self.fresh(), begun=True, epoch=self.iteration, **drawn_from), cursor, epoch)
+        self._epochs.open(running, resumed=state is not None)
         return running, batches, state is not None
 
-    def _draw(self, epoch: LoaderPass, state: LoaderState | None) -> tuple[EpochRun, Iterator[Any]]:
-        """A pass from `state` on, or from the front, whose order is drawn, and its batches before they are served."""
+    def _draw(self, state: LoaderState | None) -> tuple[Cursor, Iterator[Any], dict[str, Any]]:
+        """Draws the order, of which `state` is a place: the cursor, the batches, and what a state says of the draw."""
         if state is not None:
             self._iterator = None  # workers that live on, of a loader without its first batches, are elsewhere
         generators, sampler = self._sampling_rng(), self._sampler_state()
@@ -280,7 +279,7 @@ class DataLoaderShard(DataLoader[Batch]):
         for rank, error in enumerate(self._gathered(refusal) if state is not None else ()):
             if error is not None:
                 raise refusal or ResumeError(f"rank {rank} cannot continue: {error}")
-        return EpochRun(self.iteration, cursor, epoch, rng, sampler, seeded), batches
+        return cursor, batches, {"rng_at_start": rng, "sampler": sampler, "seeded": seeded}
 
     def fresh(self) -> LoaderState:
         """What a state of this loader holds whatever its place."""

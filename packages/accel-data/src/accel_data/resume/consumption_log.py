@@ -20,19 +20,19 @@ class ConsumptionLog:
     path: Path
     loader: str = "0"
 
-    def write(self, event: str, about: LoaderState, *, world: int, drawn_from: dict[str, Any]) -> None:
+    def write(self, event: str, state: LoaderState, *, world: int) -> None:
         """Adds a line, which is whole or not there after a crash."""
         line = {
             "loader": self.loader,
             "event": event,
-            "epoch": about.epoch,
-            "at": about.consumed,
-            "of": about.length,
-            "unit": about.unit,
-            "step": about.step,
-            "order": _digest(drawn_from),
-            "digest": about.digest,
-            "dataset": about.dataset,
+            "epoch": state.epoch,
+            "at": state.consumed,
+            "of": state.length,
+            "unit": state.unit,
+            "step": state.step,
+            "order": _digest(state.rng_at_start),
+            "digest": state.digest,
+            "dataset": state.dataset,
             "world": world,
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -20,14 +19,11 @@ NOT_LOGGED = ("shards", "readers")
 @final
 @dataclass(slots=True, eq=False)
 class EpochRun:
-    """One pass: its number, its cursor, from what it was drawn, and how far it has come."""
+    """One pass: what a state says of it wherever it stands, its cursor, and how far it has come."""
 
-    number: int
+    about: LoaderState
     cursor: Cursor
     epoch: LoaderPass
-    rng_at_start: dict[str, Any]
-    sampler: dict[str, Any] | None
-    seeded: bool = True
     ended: bool = False
     steps_at_end: int = 0
 
@@ -35,21 +31,20 @@ class EpochRun:
         """Whether the job has been served all of the pass at the place `at`."""
         return self.epoch.last and self.epoch.at is at
 
-    def entries(self, at: Any, fresh: LoaderState) -> dict[str, Any]:
+    def entries(self, at: Any) -> dict[str, Any]:
         """What a state says of the place `at`."""
-        entries = self.cursor.entries(at)
-        if fresh.length is not None and fresh.unit == "samples" and fresh.streams:
-            entries["consumed"] = min(entries["consumed"], fresh.length)  # the last batch of a stream may be short
-        entries |= {"begun": True, "epoch": self.number, "rng_at_start": self.rng_at_start}
-        return entries | {"sampler": self.sampler, "seeded": self.seeded}
+        entries, about = self.cursor.entries(at), self.about
+        if about.length is not None and about.unit == "samples" and about.streams:
+            entries["consumed"] = min(entries["consumed"], about.length)  # the last batch of a stream may be short
+        return entries
 
 
 @final
 class EpochTracker:
     """The passes of one loader that run, the one that ended last, and the number of the next.
 
-    Nothing here refers to the loader, which tells what a state of it has in each call (`fresh`): workers that live on
-    end as soon as nobody has the loader any more, which those of a loader in a cycle do seconds later.
+    Nothing here refers to the loader: workers that live on end as soon as nobody has the loader any more, which those
+    of a loader in a cycle do seconds later.
     """
 
     def __init__(self, accumulation: AccumulationState, consumption_log: ConsumptionLog | None, world: int) -> None:
@@ -62,12 +57,12 @@ class EpochTracker:
         self._running: list[EpochRun] = []
         self._ended: EpochRun | None = None
 
-    def open(self, running: EpochRun, fresh: Callable[[], LoaderState], *, resumed: bool) -> None:
+    def open(self, running: EpochRun, *, resumed: bool) -> None:
         """Notes that a pass begins."""
         self._running.append(running)
-        self._tell("resume" if resumed else "start", running, fresh)
+        self._tell("resume" if resumed else "start", running)
 
-    def close(self, running: EpochRun, fresh: Callable[[], LoaderState]) -> None:
+    def close(self, running: EpochRun) -> None:
         """Notes that a pass is over, at its end or before; one that was forgotten counts no more."""
         if running not in self._running:
             return
@@ -76,7 +71,7 @@ class EpochTracker:
         running.steps_at_end = self._accumulation.steps
         running.epoch.loader = None
         self._ended = running if running.ended and running.epoch.ticked and not self._accumulation.due else None
-        self._tell("end" if running.ended else "left", running, fresh)
+        self._tell("end" if running.ended else "left", running)
 
     def put_at(self, state: LoaderState) -> None:
         """Forgets all passes: the loader is put somewhere else."""
@@ -84,7 +79,7 @@ class EpochTracker:
         self.pending = state if state.begun else None
         if state.ended:
             for event in ("resume", "end"):
-                self._write(event, state, state.rng_at_start)
+                self._write(event, state)
 
     def take_pending(self) -> LoaderState | None:
         """The state from which the pass that begins now continues; None if it begins at its front."""
@@ -102,7 +97,7 @@ class EpochTracker:
 
     def rng_of_next(self) -> dict[str, Any] | None:
         """What the epoch after an unsettled one was drawn from, if it has begun: it is to be drawn again."""
-        return self._running[-1].rng_at_start if self._running and self._unsettled() is not None else None
+        return self._running[-1].about.rng_at_start if self._running and self._unsettled() is not None else None
 
     def _unsettled(self) -> EpochRun | None:
         """The pass that ended inside an accumulation window which is still open."""
@@ -111,12 +106,10 @@ class EpochTracker:
             return None
         return None if ended.epoch.settled == ended.epoch.at else ended
 
-    def _tell(self, event: str, running: EpochRun, fresh: Callable[[], LoaderState]) -> None:
+    def _tell(self, event: str, running: EpochRun) -> None:
         if self.consumption_log is not None:
-            facts = fresh()
-            about = replace(facts, **running.entries(running.epoch.at, facts))
-            self._write(event, about, running.rng_at_start)
+            self._write(event, replace(running.about, **running.entries(running.epoch.at)))
 
-    def _write(self, event: str, about: LoaderState, rng: dict[str, Any]) -> None:
-        if self.consumption_log is not None and about.unit not in NOT_LOGGED:
-            self.consumption_log.write(event, about, world=self._world, drawn_from=rng)
+    def _write(self, event: str, state: LoaderState) -> None:
+        if self.consumption_log is not None and state.unit not in NOT_LOGGED:
+            self.consumption_log.write(event, state, world=self._world)
