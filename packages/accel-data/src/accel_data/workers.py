@@ -55,7 +55,7 @@ def _shield(signals: list[int], then: Start | None, worker_id: int) -> None:
 
 
 def unseen_worker(call: Callable[..., T], *arguments: Any) -> T:
-    """What `call` returns, if `get_worker_info()` says nothing in the meantime.
+    """What `call` returns while `get_worker_info()` returns None.
 
     A source that divides itself among the workers that it sees would divide the shards of one worker again. torch has
     no public way to be in a worker unseen; what is hidden is shown again, whatever happens.

@@ -1,6 +1,6 @@
 """Short digests of values: of their length and a sample of their entries, so that a million cost what 256 do.
 
-Equal values have equal digests in every process, and reading one calls no code of the value's own.
+Equal values have equal digests in every process, and a digest calls no code of the value's own.
 """
 
 from __future__ import annotations

@@ -28,9 +28,9 @@ Shard = Callable[..., Any]
 class Reader(IterableDataset[ReadBatch]):
     """Reads a stream for one rank: what a DataLoader that does not batch itself iterates over.
 
-    Without `shards` it reads the whole stream, and keeps this rank's slice of each round. With them it reads this
-    rank's ones of so many logical shards in turn, one sample of each: they and their turns do not depend on the number
-    of ranks, so that as long as no shard has ended, samples n*k to n*(k+1) of the turns are the k-th batch of n of the
+    Without `shards` it reads the whole stream, and keeps this rank's slice of each round. With `shards`, the number of
+    logical shards of the job, it reads this rank's in turn, one sample of each. Shards and turns do not depend on the
+    number of ranks: as long as no shard has ended, samples n*k to n*(k+1) of the turns are the k-th batch of n of the
     job, at any world. Without `shard` the one shard of each reader is the whole stream, which divides itself.
 
     `readers` are the processes that read for this rank; if `persistent` they live on as loader workers. `together` says
@@ -135,9 +135,9 @@ class Reader(IterableDataset[ReadBatch]):
     def _in_turn(self, reader: int, sources: dict[int, Iterator[Any]], taken: dict[int, int]) -> Iterator[ReadBatch]:
         """Batches of this rank's shards; the last one is filled up with samples from where the pass began."""
         rows, elements, first = self.rows or 1, self.rows is None, list[Any]()
-        turns = RoundRobin(sources, taken)
+        round_robin = RoundRobin(sources, taken)
         hidden = self.shard is not None and get_worker_info() is not None
-        take = partial(unseen_worker, turns.take) if hidden else turns.take
+        take = partial(unseen_worker, round_robin.take) if hidden else round_robin.take
         while samples := take(rows):
             tail, count, first = None, len(samples), first or samples
             if count < rows:
@@ -147,7 +147,7 @@ class Reader(IterableDataset[ReadBatch]):
                     tail = BatchPadding((count,), (count,))
                 elif self.in_step and self.ending is Ending.REPEAT:
                     samples = [*samples, *islice(cycle(first), rows - count)]
-            yield ReadBatch(samples[0] if elements else samples, reader, turns.taken, count, tail)
+            yield ReadBatch(samples[0] if elements else samples, reader, round_robin.taken, count, tail)
 
     def _with_states(
         self, batches: Iterator[ReadBatch], reader: int, sources: dict[int, Source], before: dict[int, int]

@@ -42,7 +42,7 @@ class Source:
     def begin(self, taken: int, state: Any, keep: int, left: bool) -> tuple[Iterator[Any], list[Any]]:
         """Begins a pass, at a place if it is told one: its items, and the first `keep` of those that are read again.
 
-        Who takes the items takes those of `at_end` after them.
+        The caller takes the items of `at_end` after these.
         `left` says that the script did not wait for the end of the pass before, which may be read nevertheless.
         """
         if state is None and not taken and (left or self._was_put or not self.ended):

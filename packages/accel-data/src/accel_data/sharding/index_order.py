@@ -145,11 +145,11 @@ class LazyOrder:
         yield held
 
     def digest(self, count: int) -> int:
-        """As of a `KnownOrder`; `count` lies at the end of a round."""
+        """As `KnownOrder.digest`; `count` lies at the end of a round."""
         return self._digests[-(-max(count - self._skip, 0) // self._round)]
 
     def ended(self) -> AbstractContextManager[None]:
-        """As of a `KnownOrder`: at its last batch it was read to its end."""
+        """As `KnownOrder.ended`: at the last batch the order was read to its end, and nothing is left to draw."""
         return nullcontext()
 
     def _take(self, count: int) -> list[Any]:

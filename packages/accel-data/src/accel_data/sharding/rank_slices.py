@@ -70,8 +70,8 @@ def slices_of_samples(
 ) -> Iterator[RankSlice[list[T]]]:
     """The slices of one rank, when each round is `where.of` slices of `rows` consecutive samples of the stream.
 
-    `start` is the first round of the epoch, if the stream begins later; `at_end` is asked for its items, of which there
-    are none, when the stream has no more. Samples of other ranks are let go at once, if the ending does not need them.
+    `start` is the first round of the epoch, if the stream begins later. `at_end` has no items: it is asked for them
+    when the stream has no more. Samples of other ranks are let go at once, if the ending does not need them.
     """
     size, first = rows * where.of, where.index * rows
     # blanks fill up the last round: how many are left says how many samples it had, and counting them costs nothing

@@ -28,7 +28,7 @@ class SeedableRandomSampler(RandomSampler):
         self.epoch += 1  # the next pass has it if nobody calls `set_epoch`, as prepared loaders do
 
     def state_dict(self) -> dict[str, int]:
-        """The seed; the epoch is its loader's to tell."""
+        """The seed; the state of the loader has the epoch."""
         return {"seed": self.initial_seed}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
