@@ -64,8 +64,8 @@ class SubmitRequest:
     @property
     def cores(self) -> str | None:
         """The cores that each machine needs, if the settings say; else None."""
-        threads, each = self.settings.num_cpu_threads_per_process, self.processes_per_machine
-        return str((each or 1) * (threads or 1)) if threads or self.settings.cpu else None
+        threads, processes = self.settings.num_cpu_threads_per_process, self.processes_per_machine
+        return str((processes or 1) * (threads or 1)) if threads or self.settings.cpu else None
 
     def words(self, *without: str) -> list[str]:
         """The words after `accel launch`; a config file of the machine that the job meets is not read."""
@@ -182,16 +182,16 @@ class Scheduler(ABC):
 
     def _check_counts(self, request: SubmitRequest) -> None:
         """Notes why processes, machines and GPUs do not fit."""
-        count, machines, each = request.settings.num_processes, request.machines, request.processes_per_machine
+        count, machines, here = request.settings.num_processes, request.machines, request.processes_per_machine
         name = self.gpus_options[0] if self.gpus_options else ""
         gpus = str(request.options.get(name, ""))
         if count is not None and count % machines:
             even = f"and each has the same number; ask for {machines * -(-count // machines)}"
             request.problems.append(f"--num_processes {count} on {machines} machines: it counts those of all, {even}")
-        if each is not None and gpus.isdecimal() and int(gpus) < each and not request.settings.cpu:
-            puts = f"--num_processes {count} puts {each} processes on each machine, and each of them needs a GPU"
+        if here is not None and gpus.isdecimal() and int(gpus) < here and not request.settings.cpu:
+            puts = f"--num_processes {count} puts {here} processes on each machine, and each of them needs a GPU"
             request.problems.append(f"submit option {name}={gpus}: {puts}")
-        if name and each is None and not request.settings.cpu and not request.options.keys() & {*self.gpus_options}:
+        if name and here is None and not request.settings.cpu and not request.options.keys() & {*self.gpus_options}:
             give = f"--num_processes for all machines, or --submit_options {name}=N for each, or --cpu"
             request.problems.append(f"how many GPUs is not said: give {give}")
 

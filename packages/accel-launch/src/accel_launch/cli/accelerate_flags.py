@@ -11,7 +11,7 @@ from typing import Any, final
 import click
 
 from accel_launch.cli.options import OPTIONS
-from accel_launch.cli.suggest import nearest
+from accel_launch.cli.suggest import suggest
 from accel_launch.config.accelerate_config import NOT_YET, WITH_MPIRUN, WITHOUT_IPEX, asks_nothing
 
 _TPU = "accel launch cannot use TPUs yet"
@@ -118,7 +118,7 @@ def unknown_flag(error: click.NoSuchOption, ctx: click.Context) -> str:
         return f"{flag} is an option of {' and '.join(owners)}, and not of {ctx.command_path}"
     # the dashes, which all flags have, make none alike
     meanings = {known.lstrip("-"): _meaning(known, ctx.command) for known in error.possibilities or ()}
-    near = nearest(flag.lstrip("-"), filter(meanings.get, meanings), likeness=0.72)
+    near = suggest(flag.lstrip("-"), filter(meanings.get, meanings), likeness=0.72)
     meant = f"; did you mean {meanings[near]}?" if near is not None else ""
     takes_script = any(isinstance(param, click.Argument) for param in ctx.command.params)
     after = "; options for the script come after the script" if takes_script else ""

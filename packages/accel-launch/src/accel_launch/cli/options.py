@@ -58,8 +58,7 @@ class LaunchSettings:
     )
     cpu: bool = _setting(SWITCH, "Compute on the CPU, even where there are accelerators.", key="use_cpu")
     gpu_ids: str | None = _setting(
-        DEVICES,
-        "Which GPUs to use: numbers such as 0,1, or all. Default: those that can be seen.",
+        DEVICES, "Which GPUs to use: numbers such as 0,1, or all. Default: those that can be seen."
     )
     mixed_precision: str | None = _setting(
         click.Choice(("no", "bf16", "fp16", "fp8")),
@@ -67,16 +66,13 @@ class LaunchSettings:
     )
     fp16: bool = _setting(SWITCH, "Short for --mixed_precision fp16.", key=None)
     gradient_accumulation_steps: int | None = _setting(
-        COUNT,
-        "Batches for each step of the optimizer, unless the script says otherwise. Default: 1.",
+        COUNT, "Batches for each step of the optimizer, unless the script says otherwise. Default: 1."
     )
     num_cpu_threads_per_process: int | None = _setting(
-        COUNT,
-        "OMP_NUM_THREADS of each process. Default: cores divided by processes, where there are several.",
+        COUNT, "OMP_NUM_THREADS of each process. Default: cores divided by processes, where there are several."
     )
     enable_cpu_affinity: bool = _setting(
-        SWITCH,
-        "Bind each process to the cores next to its GPU, or to its share of the cores.",
+        SWITCH, "Bind each process to the cores next to its GPU, or to its share of the cores."
     )
     num_machines: int | None = _setting(
         COUNT,
@@ -84,12 +80,10 @@ class LaunchSettings:
         " the SLURM step.",
     )
     machine_rank: int | None = _setting(
-        NUMBER,
-        "Which of them this one is: 0 is the machine where all meet. Default: as SLURM says.",
+        NUMBER, "Which of them this one is: 0 is the machine where all meet. Default: as SLURM says."
     )
     main_process_ip: str | None = _setting(
-        HOST,
-        "The machine of rank 0, as the others can reach it. Default: the first host of the SLURM step.",
+        HOST, "The machine of rank 0, as the others can reach it. Default: the first host of the SLURM step."
     )
     main_process_port: int | None = _setting(
         PORT,
@@ -103,9 +97,7 @@ class LaunchSettings:
         default=STATIC,
     )
     join_timeout: int = _setting(
-        COUNT,
-        "Seconds that machines wait for each other at the start. Default: 300.",
-        default=300,
+        COUNT, "Seconds that machines wait for each other at the start. Default: 300.", default=300
     )
     log_dir: str | None = _setting(
         FOLDER,
@@ -135,14 +127,10 @@ class LaunchSettings:
         callback=_read_config_file,
     )
     explain: bool = _setting(
-        SWITCH,
-        "Print each setting with its origin, and the machine that was found, before the start.",
-        key=None,
+        SWITCH, "Print each setting with its origin, and the machine that was found, before the start.", key=None
     )
     dry_run: bool = _setting(
-        SWITCH,
-        "Print the processes that would be started, with their environments, and start none.",
-        key=None,
+        SWITCH, "Print the processes that would be started, with their environments, and start none.", key=None
     )
     submit: str | None = _setting(
         click.Choice(("slurm", "sagemaker", "kubernetes")),
@@ -155,9 +143,7 @@ class LaunchSettings:
         callback=_all_pairs,
     )
     submit_file: str | None = _setting(
-        FILE,
-        "Where to write the job. Default: accel.sbatch, accel-sagemaker.json or accel-job.yaml.",
-        key=None,
+        FILE, "Where to write the job. Default: accel.sbatch, accel-sagemaker.json or accel-job.yaml.", key=None
     )
     module: bool = _setting(SWITCH, "SCRIPT is the name of a module, as in python -m.", short="-m", key=None)
     no_python: bool = _setting(SWITCH, "SCRIPT is a program, not a Python file.", key=None)

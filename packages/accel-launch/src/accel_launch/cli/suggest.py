@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 
-def nearest(name: str, known: Iterable[str], *, likeness: float = 0.6) -> str | None:
+def suggest(name: str, known: Iterable[str], *, likeness: float = 0.6) -> str | None:
     """The known name most like `name`, of those at least so alike, where 1 is equal."""
     # imported for those alone who have misspelt something: it takes 2 ms
     from difflib import get_close_matches
@@ -12,6 +12,6 @@ def nearest(name: str, known: Iterable[str], *, likeness: float = 0.6) -> str | 
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The question that follows an error, empty where nothing is like `name`."""
-    near = nearest(name, known)
+    """The question that follows an error, empty if nothing is like `name`."""
+    near = suggest(name, known)
     return f"; did you mean {near!r}?" if near is not None else ""

@@ -40,7 +40,7 @@ Choose = Callable[[str, str, Sequence[str], int], int]
 Write = Callable[[str, str, str, Callable[[str], str | None]], str]
 
 
-class Interview:
+class ConfigWizard:
     """Puts questions, each of an option, and keeps the answers; what `before` says is offered first if it fits."""
 
     def __init__(self, choose: Choose, write: Write, before: Mapping[str, Any]) -> None:
@@ -82,22 +82,22 @@ class Interview:
         return self.answers[name]
 
 
-def interview(
+def ask_settings(
     choose: Choose, write: Write, gpus: Sequence[str], host: str, before: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Every setting that the answers make, on a machine of a name with GPUs of these names.
 
     What `before` says is offered first, and kept if it is not asked for.
     """
-    asking = Interview(choose, write, before)
+    wizard = ConfigWizard(choose, write, before)
     about = "accel launch starts the processes of one machine; with several it is run on each of them."
     several = choose(WHERE, about, (ONE, MORE), int(before.get("num_machines", 1) > 1)) == 1
-    machines = _ask_machines(asking, host) if several else 1
+    machines = _ask_machines(wizard, host) if several else 1
     if gpus:
-        cpu = asking.ask("cpu", "Compute on GPUs or on the CPU?", False, words={False: "GPUs", True: "CPU"})
+        cpu = wizard.ask("cpu", "Compute on GPUs or on the CPU?", False, words={False: "GPUs", True: "CPU"})
     else:
         print(textwrap.fill(NO_GPU, WIDTH), flush=True)
-        cpu = asking.answers["cpu"] = True
+        cpu = wizard.answers["cpu"] = True
 
     def too_many(count: int) -> str | None:
         if count % machines:
@@ -107,20 +107,20 @@ def interview(
             return f"{has}: expected {len(gpus) * machines} or fewer"
         return None
 
-    count = asking.ask("num_processes", "How many processes?", machines * (1 if cpu else len(gpus)), refusal=too_many)
+    count = wizard.ask("num_processes", "How many processes?", machines * (1 if cpu else len(gpus)), refusal=too_many)
     if not cpu and count // machines < len(gpus):
-        _ask_gpus(asking, gpus, count // machines)
+        _ask_gpus(wizard, gpus, count // machines)
 
     def needs_gpu(precision: str) -> str | None:
         return "needs a GPU" if precision == "fp8" and cpu else None
 
-    asking.ask("mixed_precision", "Which precision?", "no", refusal=needs_gpu, words=PRECISIONS)
-    asking.ask("gradient_accumulation_steps", "How many batches for each step of the optimizer?", 1)
-    asking.ask("max_restarts", "How many restarts after a failure?", 0)
-    return {**{name: value for name, value in before.items() if name not in ASKED}, **asking.answers}
+    wizard.ask("mixed_precision", "Which precision?", "no", refusal=needs_gpu, words=PRECISIONS)
+    wizard.ask("gradient_accumulation_steps", "How many batches for each step of the optimizer?", 1)
+    wizard.ask("max_restarts", "How many restarts after a failure?", 0)
+    return {**{name: value for name, value in before.items() if name not in ASKED}, **wizard.answers}
 
 
-def _ask_machines(asking: Interview, host: str) -> int:
+def _ask_machines(wizard: ConfigWizard, host: str) -> int:
     """How many machines there are; how they meet is among the answers."""
 
     def too_few(count: int) -> str | None:
@@ -129,23 +129,23 @@ def _ask_machines(asking: Interview, host: str) -> int:
     def not_known(port: int) -> str | None:
         return "machines must know it: expected 1 to 65535" if port == 0 else None
 
-    count = int(asking.ask("num_machines", "How many machines?", 2, refusal=too_few))
+    count = int(wizard.ask("num_machines", "How many machines?", 2, refusal=too_few))
 
     def too_high(rank: int) -> str | None:
         return f"expected 0 to {count - 1}" if rank >= count else None
 
     ways = {STATIC: "each has a number that you give it", C10D: "they number themselves, and may be replaced"}
     rank = None
-    if asking.ask("rdzv_backend", "How do the machines meet?", STATIC, words=ways) == STATIC:
+    if wizard.ask("rdzv_backend", "How do the machines meet?", STATIC, words=ways) == STATIC:
         which = "Which of them is this one? Answer differently on each machine, from 0"
-        rank = asking.ask("machine_rank", which, 0, refusal=too_high)
+        rank = wizard.ask("machine_rank", which, 0, refusal=too_high)
     meeting = "The name or address of the machine where all meet?"
-    asking.ask("main_process_ip", meeting, host if rank == 0 else None)
-    asking.ask("main_process_port", "The port there?", PORT, refusal=not_known)
+    wizard.ask("main_process_ip", meeting, host if rank == 0 else None)
+    wizard.ask("main_process_port", "The port there?", PORT, refusal=not_known)
     return count
 
 
-def _ask_gpus(asking: Interview, gpus: Sequence[str], needed: int) -> None:
+def _ask_gpus(wizard: ConfigWizard, gpus: Sequence[str], needed: int) -> None:
     def wrong(chosen: str) -> str | None:
         names = chosen.split(",")
         unknown = [name for name in names if name not in gpus] if all(map(str.isdecimal, [*names, *gpus])) else []
@@ -155,7 +155,7 @@ def _ask_gpus(asking: Interview, gpus: Sequence[str], needed: int) -> None:
             return f"each process has a GPU of its own: expected at least {needed}, found {len(names)}"
         return None
 
-    asking.ask("gpu_ids", "Which GPUs?", ",".join(gpus[:needed]), refusal=wrong)
+    wizard.ask("gpu_ids", "Which GPUs?", ",".join(gpus[:needed]), refusal=wrong)
 
 
 def choose_at_terminal(text: str, about: str, titles: Sequence[str], first: int) -> int:

@@ -25,7 +25,7 @@ def file_text(values: Mapping[str, object], path: Path) -> str:
 
 
 def write_config(path: Path, text: str, *, like: Path | None = None) -> None:
-    """Puts a text at a path in one step. The folder is made where there is none.
+    """Puts a text at a path in one step. The folder is made if there is none.
 
     Who may read it stays as it is, or is as for the file `like`; only the owner may write to it.
 

@@ -17,7 +17,7 @@ from accel_state.environ import (
 
 from accel_launch.cli.option_types import COUNT
 from accel_launch.cli.options import OPTIONS, LaunchSettings
-from accel_launch.cli.suggest import nearest
+from accel_launch.cli.suggest import suggest
 
 #: what accel reads besides the variables of options
 _OTHER_VARIABLES = (
@@ -45,7 +45,7 @@ def _misspelt(environ: Mapping[str, str]) -> Iterator[str]:
     known = {**variables, **{name.removeprefix(PREFIX): name for name in names}}
     for name, word in environ.items():
         if name.startswith(PREFIX) and name not in names and word.strip():
-            near = nearest(name.removeprefix(PREFIX), known, likeness=0.8)
+            near = suggest(name.removeprefix(PREFIX), known, likeness=0.8)
             if near is not None:
                 meant = known[near]
                 yield f"{name} in the environment is no variable of accel; did you mean {meant}? If not, unset it"

@@ -14,23 +14,23 @@ SYSTEM = Path("/")
 def shares_of_cores(count: int, nodes: Sequence[int | None], cores: Mapping[int, Sequence[int]]) -> list[list[int]]:
     """The cores of each of `count` processes, whose GPUs are next to these NUMA nodes, out of those of each node.
 
-    Processes of a node share its cores evenly; where a GPU's node is not known all share all.
+    Processes of a node share its cores evenly; if a GPU's node is not known, all share all.
     """
-    everything = sorted({core for some in cores.values() for core in some})
+    everything = sorted({core for of_node in cores.values() for core in of_node})
     known = len(nodes) >= count and all(node in cores and cores[node] for node in nodes[:count] if node is not None)
     places = list(nodes[:count]) if known and None not in nodes[:count] else [None] * count
-    found = []
+    shares = []
     for rank, node in enumerate(places):
         mates = [mate for mate, other in enumerate(places) if other == node]
-        some = sorted(cores[node]) if node is not None else everything
+        shared = sorted(cores[node]) if node is not None else everything
         at, of = mates.index(rank), len(mates)
-        share = some[len(some) * at // of : len(some) * (at + 1) // of]
-        found.append(share or some)  # more processes than cores
-    return found
+        share = shared[len(shared) * at // of : len(shared) * (at + 1) // of]
+        shares.append(share or shared)  # more processes than cores
+    return shares
 
 
 def cores_of_processes(count: int, gpus: Sequence[int], system: Path = SYSTEM) -> list[list[int]]:
-    """The cores that each process of this machine is to be bound to; empty lists where that cannot be done."""
+    """The cores that each process of this machine is to be bound to; empty lists if that cannot be done."""
     if sys.platform != "linux":
         return [[] for _ in range(count)]
     allowed = os.sched_getaffinity(0)
@@ -40,30 +40,30 @@ def cores_of_processes(count: int, gpus: Sequence[int], system: Path = SYSTEM) -
 
 
 def _cores_of_nodes(system: Path) -> dict[int, list[int]]:
-    found = {}
+    cores = {}
     for folder in (system / "sys/devices/system/node").glob("node[0-9]*"):
         with suppress(OSError, ValueError):
-            found[int(folder.name.removeprefix("node"))] = _numbers((folder / "cpulist").read_text())
-    return found
+            cores[int(folder.name.removeprefix("node"))] = _numbers((folder / "cpulist").read_text())
+    return cores
 
 
 def _nodes_of_gpus(gpus: Sequence[int], system: Path) -> list[int | None]:
-    """The NUMA node of each GPU, in the order of their places on the bus; None where the system does not say."""
+    """The NUMA node of each GPU, in the order of their places on the bus; None if the system does not say."""
     places = sorted(folder.name for folder in (system / "proc/driver/nvidia/gpus").glob("*:*"))
-    found: list[int | None] = []
+    nodes: list[int | None] = []
     for gpu in gpus:
         node = None
         with suppress(OSError, ValueError, IndexError):
             text = (system / "sys/bus/pci/devices" / places[gpu].lower() / "numa_node").read_text()
             node = int(text) if int(text) >= 0 else None
-        found.append(node)
-    return found
+        nodes.append(node)
+    return nodes
 
 
 def _numbers(text: str) -> list[int]:
     """The numbers of a list as Linux writes them: 0-3,8."""
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
-        found += range(int(first), int(last or first) + 1)
-    return found
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers

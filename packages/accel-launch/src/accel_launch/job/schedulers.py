@@ -1,4 +1,4 @@
-"""Finds what submits jobs: a class for each scheduler, which package accel-submit or another one brings."""
+"""Finds what submits jobs: a class for each scheduler, which package accel-submit or another package brings."""
 
 from importlib.metadata import entry_points
 from typing import Any
@@ -13,8 +13,8 @@ def load_scheduler(name: str) -> Any:
 
     Raises: CannotRun if no installed package has it.
     """
-    found = next(iter(entry_points(group=GROUP, name=name)), None)
-    if found is None:
+    point = next(iter(entry_points(group=GROUP, name=name)), None)
+    if point is None:
         missing = "it needs package accel-submit: pip install 'accel-launch[submit]'"
         raise CannotRun(f"accel launch --submit {name}", [f"--submit {name}: {missing}"])
-    return found.load()()
+    return point.load()()

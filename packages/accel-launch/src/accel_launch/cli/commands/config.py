@@ -47,7 +47,7 @@ def ask(options: ResolvedOptions) -> int:
     """
     import socket
 
-    from accel_launch.config.config_wizard import choose_at_terminal, interview, write_at_terminal
+    from accel_launch.config.config_wizard import ask_settings, choose_at_terminal, write_at_terminal
     from accel_launch.job.visible_devices import visible_devices
 
     path, flag = _this_file(options)
@@ -58,7 +58,7 @@ def ask(options: ResolvedOptions) -> int:
     before = _settings_in(path) if path.exists() else {}
     try:
         gpus = visible_devices(environ)
-        answers = interview(choose_at_terminal, write_at_terminal, gpus, socket.gethostname(), before)
+        answers = ask_settings(choose_at_terminal, write_at_terminal, gpus, socket.gethostname(), before)
     except KeyboardInterrupt:
         print(f"{ASK}: ended by the user; nothing was written", file=sys.stderr, flush=True)
         raise
@@ -79,8 +79,8 @@ def default(options: ResolvedOptions, overwrite: bool) -> int:
     gpus = visible_devices(process_environ())
     if gpus and not said.get("cpu"):
         chosen = said.get("gpu_ids", "all")
-        each = len(gpus) if chosen == "all" else len(chosen.split(","))
-        said.setdefault("num_processes", each * said.get("num_machines", 1))
+        per_machine = len(gpus) if chosen == "all" else len(chosen.split(","))
+        said.setdefault("num_processes", per_machine * said.get("num_machines", 1))
     if path.exists() and not overwrite and _text(path) != file_text(said, path):
         problem = f"{path} is there already, and says something else: move it away, or add --overwrite"
         raise CannotRun(f"{ASK} default", [problem])

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from accel_launch.cli.option_types import Value
 from accel_launch.cli.options import BY_NAME
-from accel_launch.config.config_wizard import ASKED, MORE, ONE, WHERE, interview
+from accel_launch.config.config_wizard import ASKED, MORE, ONE, WHERE, ask_settings
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -64,7 +64,7 @@ def ask(
     gpus: Sequence[str], answers: Mapping[str, str] | None = None, before: Mapping[str, Value] | None = None
 ) -> tuple[dict[str, Value], Scripted]:
     user = Scripted({TEXTS.get(name, name): word for name, word in (answers or {}).items()})
-    return interview(user.choose, user.write, gpus, "host-a", before or {}), user
+    return ask_settings(user.choose, user.write, gpus, "host-a", before or {}), user
 
 
 def test_each_question_is_of_an_option_that_a_file_may_set() -> None:
