@@ -12,7 +12,6 @@ from accel_state.topology import Rendezvous, Topology
 class Environment(ABC):
     """One launcher's way of telling a process who it is. Pure: the environment comes in as a mapping."""
 
-    name: ClassVar[str]
     priority: ClassVar[int]
 
     @classmethod

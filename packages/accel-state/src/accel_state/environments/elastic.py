@@ -12,7 +12,6 @@ from accel_state.topology import ACCEL_LAUNCH, TORCHRUN, Rendezvous, Topology
 class Elastic(Environment):
     """A process that was told RANK and WORLD_SIZE by whoever started it."""
 
-    name: ClassVar[str] = "elastic"
     priority: ClassVar[int] = 100
 
     @classmethod

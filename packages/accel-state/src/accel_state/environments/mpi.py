@@ -16,7 +16,6 @@ HYDRA = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 class Mpi(Environment):
     """A process that an MPI launcher started."""
 
-    name: ClassVar[str] = "mpi"
     priority: ClassVar[int] = 50
 
     @classmethod

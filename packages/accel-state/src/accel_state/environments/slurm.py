@@ -17,7 +17,6 @@ FIRST_PORT, PORTS = 15000, 16000
 class Slurm(Environment):
     """A task of a step that `srun` started."""
 
-    name: ClassVar[str] = "slurm"
     priority: ClassVar[int] = 40
 
     @classmethod
