@@ -80,7 +80,7 @@ def test_a_stopped_process_is_ended_soon_after_the_limit(jobs: Jobs) -> None:
     assert seconds < lost.LIMIT_S + SOON_S
 
 
-@pytest.mark.parametrize("how", ["killed", "exits"])
+@pytest.mark.parametrize("how", ["killed", *in_soak("exits")])
 def test_without_a_launcher_a_peer_says_by_itself_what_it_has_lost(how: str, tmp_path: Path) -> None:
     """T14, fault test 29: `PeerLost`, with the exchange and the line."""
     first, second = start_by_hand(SCRIPT, how, "reduce", tmp_path / "at")

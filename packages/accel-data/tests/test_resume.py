@@ -372,9 +372,9 @@ replays = pytest.mark.filterwarnings("ignore:.* cannot be put at a place. .* sam
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_resumed_run_serves_what_was_due(kind: str, cases: Cases) -> None:
-    """T1: some 175 jobs in the suite and 1,300 in a soak, each killed at one to three places."""
+    """T1: some 100 jobs in the suite and 1,300 in a soak, each killed at one to three places."""
 
-    numbers = cases(5, 36)
+    numbers = cases(3, 36)
 
     # a failure is not made smaller: that takes minutes
     @seed(numbers.start)

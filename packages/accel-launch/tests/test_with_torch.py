@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from accel_testing import in_soak
 
 pytest.importorskip("torch")
 
@@ -70,7 +71,7 @@ def test_two_launchers_of_one_machine_that_are_told_no_rank_meet(start: Start, t
     assert sorted(out for out, _ in said) == ["0 2\n", "1 2\n"]
 
 
-@pytest.mark.parametrize("backend", ["static", "c10d"])
+@pytest.mark.parametrize("backend", ["static", *in_soak("c10d")])
 def test_launchers_meet_at_an_address_of_ipv6(start: Start, tmp_path: Path, backend: str) -> None:
     pytest.importorskip("accel")
     (tmp_path / "meets.py").write_text(
