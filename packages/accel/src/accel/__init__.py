@@ -29,30 +29,27 @@ if TYPE_CHECKING:
 
     __version__: str
 
-_FOUND_IN = {
-    "Accelerator": "accel.accelerator",
-    "AcceleratorState": "accel_state",
-    "AutocastKwargs": "accel.handlers",
-    "CheckpointError": "accel_checkpoint",
-    "DataLoaderConfiguration": "accel.configuration",
-    "DistributedDataParallelKwargs": "accel.handlers",
-    "DistributedType": "accel_state",
-    "GradScalerKwargs": "accel.handlers",
-    "GradientAccumulationPlugin": "accel.configuration",
-    "InitProcessGroupKwargs": "accel.handlers",
-    "LocalSGD": "accel.local_sgd",
-    "PartialState": "accel_state",
-    "ProfileKwargs": "accel.handlers",
-    "ProjectConfiguration": "accel.configuration",
-    "TorchDynamoPlugin": "accel.compilation",
-    "debug_launcher": "accel_launch",
-    "find_executable_batch_size": "accel.tools.auto_batch_size",
-    "load_checkpoint_in_model": "accel_checkpoint",
-    "notebook_launcher": "accel_launch",
-    "skip_first_batches": "accel_data",
-    "synchronize_rng_states": "accel.compat.operations",
-    "tqdm": "accel.tools.progress",
+_NAMES_OF = {
+    "accel.accelerator": ("Accelerator",),
+    "accel.compat.operations": ("synchronize_rng_states",),
+    "accel.compilation": ("TorchDynamoPlugin",),
+    "accel.configuration": ("DataLoaderConfiguration", "GradientAccumulationPlugin", "ProjectConfiguration"),
+    "accel.handlers": (
+        "AutocastKwargs",
+        "DistributedDataParallelKwargs",
+        "GradScalerKwargs",
+        "InitProcessGroupKwargs",
+        "ProfileKwargs",
+    ),
+    "accel.local_sgd": ("LocalSGD",),
+    "accel.tools.auto_batch_size": ("find_executable_batch_size",),
+    "accel.tools.progress": ("tqdm",),
+    "accel_checkpoint": ("CheckpointError", "load_checkpoint_in_model"),
+    "accel_data": ("skip_first_batches",),
+    "accel_launch": ("debug_launcher", "notebook_launcher"),
+    "accel_state": ("AcceleratorState", "DistributedType", "PartialState"),
 }
+_FOUND_IN = {name: module for module, names in _NAMES_OF.items() for name in names}
 
 __all__ = [
     "Accelerator",

@@ -1,21 +1,9 @@
 """Prepared loaders, under the path that scripts import them from."""
 
-from accel_data import (
-    BatchSamplerShard,
-    DataLoaderDispatcher,
-    DataLoaderShard,
-    IterableDatasetShard,
-    SeedableRandomSampler,
-    prepare_data_loader,
-    skip_first_batches,
-)
-
-__all__ = [
-    "BatchSamplerShard",
-    "DataLoaderDispatcher",
-    "DataLoaderShard",
-    "IterableDatasetShard",
-    "SeedableRandomSampler",
-    "prepare_data_loader",
-    "skip_first_batches",
-]
+from accel_data import BatchSamplerShard as BatchSamplerShard
+from accel_data import DataLoaderDispatcher as DataLoaderDispatcher
+from accel_data import DataLoaderShard as DataLoaderShard
+from accel_data import IterableDatasetShard as IterableDatasetShard
+from accel_data import SeedableRandomSampler as SeedableRandomSampler
+from accel_data import prepare_data_loader as prepare_data_loader
+from accel_data import skip_first_batches as skip_first_batches

@@ -1,5 +1,3 @@
 """The prepared optimizer, under the path that scripts import it from."""
 
-from accel_amp import AcceleratedOptimizer
-
-__all__ = ["AcceleratedOptimizer"]
+from accel_amp import AcceleratedOptimizer as AcceleratedOptimizer

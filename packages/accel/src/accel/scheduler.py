@@ -1,5 +1,3 @@
 """The prepared scheduler, under the path that scripts import it from."""
 
-from accel_amp import AcceleratedScheduler
-
-__all__ = ["AcceleratedScheduler"]
+from accel_amp import AcceleratedScheduler as AcceleratedScheduler

@@ -1,88 +1,41 @@
 """Names that scripts import from `utils`; nothing is defined here."""
 
-from accel_checkpoint import load_checkpoint_in_model
-from accel_ops import (
-    RNGType,
-    concatenate,
-    convert_to_fp32,
-    find_batch_size,
-    get_shape,
-    honor_type,
-    ignorant_find_batch_size,
-    is_namedtuple,
-    is_torch_tensor,
-    listify,
-    pad_input_tensors,
-    recursively_apply,
-    send_to_device,
-    slice_tensors,
-)
-from accel_parallel import CommHook as DDPCommunicationHookType
-from accel_state import DistributedType
+from accel_checkpoint import load_checkpoint_in_model as load_checkpoint_in_model
+from accel_ops import RNGType as RNGType
+from accel_ops import concatenate as concatenate
+from accel_ops import convert_to_fp32 as convert_to_fp32
+from accel_ops import find_batch_size as find_batch_size
+from accel_ops import get_shape as get_shape
+from accel_ops import honor_type as honor_type
+from accel_ops import ignorant_find_batch_size as ignorant_find_batch_size
+from accel_ops import is_namedtuple as is_namedtuple
+from accel_ops import is_torch_tensor as is_torch_tensor
+from accel_ops import listify as listify
+from accel_ops import pad_input_tensors as pad_input_tensors
+from accel_ops import recursively_apply as recursively_apply
+from accel_ops import send_to_device as send_to_device
+from accel_ops import slice_tensors as slice_tensors
+from accel_state import DistributedType as DistributedType
 
-from accel.compat.operations import (
-    broadcast,
-    broadcast_object_list,
-    copy_tensor_to_devices,
-    gather,
-    gather_object,
-    pad_across_processes,
-    reduce,
-    set_seed,
-    synchronize_rng_state,
-    synchronize_rng_states,
-)
-from accel.compilation import TorchDynamoPlugin
-from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin, ProjectConfiguration
-from accel.handlers import (
-    AutocastKwargs,
-    DistributedDataParallelKwargs,
-    GradScalerKwargs,
-    InitProcessGroupKwargs,
-    KwargsHandler,
-    ProfileKwargs,
-)
-from accel.tools.auto_batch_size import find_executable_batch_size
-from accel.tools.progress import tqdm
-
-__all__ = [
-    "AutocastKwargs",
-    "DDPCommunicationHookType",
-    "DataLoaderConfiguration",
-    "DistributedDataParallelKwargs",
-    "DistributedType",
-    "GradScalerKwargs",
-    "GradientAccumulationPlugin",
-    "InitProcessGroupKwargs",
-    "KwargsHandler",
-    "ProfileKwargs",
-    "ProjectConfiguration",
-    "RNGType",
-    "TorchDynamoPlugin",
-    "broadcast",
-    "broadcast_object_list",
-    "concatenate",
-    "convert_to_fp32",
-    "copy_tensor_to_devices",
-    "find_batch_size",
-    "find_executable_batch_size",
-    "gather",
-    "gather_object",
-    "get_shape",
-    "honor_type",
-    "ignorant_find_batch_size",
-    "is_namedtuple",
-    "is_torch_tensor",
-    "listify",
-    "load_checkpoint_in_model",
-    "pad_across_processes",
-    "pad_input_tensors",
-    "recursively_apply",
-    "reduce",
-    "send_to_device",
-    "set_seed",
-    "slice_tensors",
-    "synchronize_rng_state",
-    "synchronize_rng_states",
-    "tqdm",
-]
+from accel.compat.operations import broadcast as broadcast
+from accel.compat.operations import broadcast_object_list as broadcast_object_list
+from accel.compat.operations import copy_tensor_to_devices as copy_tensor_to_devices
+from accel.compat.operations import gather as gather
+from accel.compat.operations import gather_object as gather_object
+from accel.compat.operations import pad_across_processes as pad_across_processes
+from accel.compat.operations import reduce as reduce
+from accel.compat.operations import set_seed as set_seed
+from accel.compat.operations import synchronize_rng_state as synchronize_rng_state
+from accel.compat.operations import synchronize_rng_states as synchronize_rng_states
+from accel.compilation import TorchDynamoPlugin as TorchDynamoPlugin
+from accel.configuration import DataLoaderConfiguration as DataLoaderConfiguration
+from accel.configuration import GradientAccumulationPlugin as GradientAccumulationPlugin
+from accel.configuration import ProjectConfiguration as ProjectConfiguration
+from accel.handlers import AutocastKwargs as AutocastKwargs
+from accel.handlers import DistributedDataParallelKwargs as DistributedDataParallelKwargs
+from accel.handlers import GradScalerKwargs as GradScalerKwargs
+from accel.handlers import InitProcessGroupKwargs as InitProcessGroupKwargs
+from accel.handlers import KwargsHandler as KwargsHandler
+from accel.handlers import ProfileKwargs as ProfileKwargs
+from accel.tools.auto_batch_size import find_executable_batch_size as find_executable_batch_size
+from accel.tools.progress import tqdm as tqdm
