@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from accel_amp import LossScaler
-
 from accel.build import Components
-from accel.checkpoint.optimizer_state import Names, load_named, named_state, problems
+from accel.checkpoint.optimizer_state import NamedOptimizerState, Names
 from accel.preparation import Preparer
 from accel.step.accumulation import GradientAccumulation
 
@@ -46,30 +44,29 @@ def items(
     preparer: Preparer, components: Components, gradients: GradientAccumulation, objects: dict[str, Any], names: Names
 ) -> list[StatefulItem]:
     """Everything that has a state besides models, in the order in which it is loaded: what may refuse comes first."""
-    found = [_loader(key("loader", place), one) for place, one in enumerate(preparer.loaders)]
-    found += [_object(name, one) for name, one in objects.items()]
-    for place, optimizer in enumerate(preparer.optimizers):
-        name = key("optimizer", place)
-        inner = optimizer.optimizer
-        found.append(
-            StatefulItem(
-                name,
-                f"{name}.safetensors",
-                type(inner).__name__,
-                partial(named_state, inner, names),
-                partial(problems, inner, names=names),
-                partial(load_named, inner, names=names),
-            )
-        )
+    listed = [
+        _of(key("loader", place), loader, _loader_problems, kind="DataLoader")
+        for place, loader in enumerate(preparer.loaders)
+    ]
+    listed += [_of(f"object:{name}", each, lambda each, state: [], mine=True) for name, each in objects.items()]
+    for place, prepared in enumerate(preparer.optimizers):
+        name, optimizer = key("optimizer", place), NamedOptimizerState(prepared.optimizer, names)
+        file, kind = f"{name}.safetensors", type(prepared.optimizer).__name__
+        listed.append(StatefulItem(name, file, kind, optimizer.state, optimizer.problems, optimizer.load))
     for place, scheduler in enumerate(preparer.schedulers):
-        kind = type(scheduler.scheduler).__name__
-        name = key("scheduler", place)
-        same = partial(_same_keys, scheduler.state_dict)
-        found.append(StatefulItem(name, REST, kind, scheduler.state_dict, same, scheduler.load_state_dict))
+        listed.append(_of(key("scheduler", place), scheduler, _lacking, kind=type(scheduler.scheduler).__name__))
     if components.scaler is not None:
-        found.append(_scaler(components.scaler))
-    found.append(_accumulation(components, preparer, gradients))
-    return found
+        listed.append(_of("scaler", components.scaler, _no_mapping))
+    # the words under which checkpoints have it
+    progress = (gradients.state_dict, gradients.problems, gradients.load_state_dict)
+    return [*listed, StatefulItem("clock", REST, "StepClock", *progress)]
+
+
+def _of(
+    name: str, each: Any, problems: Callable[[Any, Any], list[str]], *, kind: str | None = None, mine: bool = False
+) -> StatefulItem:
+    kind = kind or type(each).__name__
+    return StatefulItem(name, REST, kind, each.state_dict, partial(problems, each), each.load_state_dict, mine=mine)
 
 
 def named_objects(objects: Sequence[Any], named: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
@@ -77,88 +74,50 @@ def named_objects(objects: Sequence[Any], named: dict[str, Any], known: dict[str
 
     Raises: ValueError that lists all that have no state, and names that are taken.
     """
-    found: dict[str, Any] = dict(known)
-    wrong = []
-    for place, one in enumerate(objects):
-        kind, number = type(one).__name__, 0
-        while key(kind, number) in found or key(kind, number) in named:
+    all_named: dict[str, Any] = dict(known)
+    problems = []
+    for place, added in enumerate(objects):
+        kind, number = type(added).__name__, 0
+        while key(kind, number) in all_named or key(kind, number) in named:
             number += 1
-        if not _has_state(one):
-            wrong.append(f"number {place} (a {kind})")
-        found[key(kind, number)] = one
-    for name, one in named.items():
-        if not _has_state(one):
-            wrong.append(f"{name} (a {type(one).__name__})")
-        if name in known and known[name] is not one:
-            wrong.append(f"{name}, which is the name of another object")
-        found[name] = one
-    if wrong:
+        if not _has_state(added):
+            problems.append(f"number {place} (a {kind})")
+        all_named[key(kind, number)] = added
+    for name, added in named.items():
+        if not _has_state(added):
+            problems.append(f"{name} (a {type(added).__name__})")
+        if name in known and known[name] is not added:
+            problems.append(f"{name}, which is the name of another object")
+        all_named[name] = added
+    if problems:
         raise ValueError(
             "register_for_checkpointing takes objects with state_dict and load_state_dict, each under a name of its"
-            f" own; found {', '.join(wrong)}"
+            f" own; found {', '.join(problems)}"
         )
-    return found
+    return all_named
 
 
-def _has_state(one: Any) -> bool:
-    return not isinstance(one, type) and all(
-        callable(getattr(one, name, None)) for name in ("state_dict", "load_state_dict")
-    )
+def _has_state(candidate: Any) -> bool:
+    methods = [getattr(candidate, name, None) for name in ("state_dict", "load_state_dict")]
+    return not isinstance(candidate, type) and all(map(callable, methods))
 
 
-def _object(name: str, one: Any) -> StatefulItem:
-    return StatefulItem(
-        f"object:{name}", REST, type(one).__name__, one.state_dict, lambda state: [], one.load_state_dict, mine=True
-    )
+def _loader_problems(loader: Any, state: Any) -> list[str]:
+    from accel_data.resume.loader_state import LoaderState, ResumeError
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # said when it is loaded
+            LoaderState.of(state, fresh=loader.fresh(), strict=True)
+    except ResumeError as error:
+        return [str(error)]
+    return []
 
 
-def _loader(name: str, loader: Any) -> StatefulItem:
-    def refused(state: Any) -> list[str]:
-        from accel_data.resume.loader_state import LoaderState, ResumeError
-
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # said when it is loaded
-                LoaderState.of(state, fresh=loader.fresh(), strict=True)
-        except ResumeError as error:
-            return [str(error)]
-        return []
-
-    return StatefulItem(name, REST, "DataLoader", loader.state_dict, refused, loader.load_state_dict)
-
-
-def _scaler(scaler: LossScaler) -> StatefulItem:
-    return StatefulItem("scaler", REST, "LossScaler", scaler.state_dict, _mapping, scaler.load_state_dict)
-
-
-def _accumulation(components: Components, preparer: Preparer, gradients: GradientAccumulation) -> StatefulItem:
-    accumulation, window = components.accumulation, gradients.window
-
-    def state() -> dict[str, Any]:
-        taken = [one.steps for one in preparer.optimizers]
-        return {"steps": accumulation.steps, "taken": taken, "window": window.state_dict()}
-
-    def refused(state: Any) -> list[str]:
-        fine = isinstance(state, dict) and {"steps", "taken", "window"} <= set(state)
-        fine = fine and isinstance(state["window"], dict) and "newest" in state["window"]
-        fine = fine and type(state["steps"]) is int and isinstance(state["taken"], list)
-        return [] if fine and len(state["taken"]) == len(preparer.optimizers) else ["its state is damaged"]
-
-    def load(state: Any) -> None:
-        accumulation.reset()
-        accumulation.steps = state["steps"]
-        for one, taken in zip(preparer.optimizers, state["taken"], strict=True):
-            one.steps = taken
-        window.load_state_dict(state["window"])
-
-    # the words under which checkpoints have it
-    return StatefulItem("clock", REST, "StepClock", state, refused, load)
-
-
-def _same_keys(own: Callable[[], dict[str, Any]], state: Any) -> list[str]:
-    missing = sorted(own().keys() - state.keys()) if isinstance(state, dict) else []
-    return _mapping(state) or ([f"its state lacks {', '.join(missing)}"] if missing else [])
-
-
-def _mapping(state: Any) -> list[str]:
+def _no_mapping(owner: Any, state: Any) -> list[str]:
     return [] if isinstance(state, dict) else [f"its state is a {type(state).__name__}"]
+
+
+def _lacking(owner: Any, state: Any) -> list[str]:
+    missing = sorted(owner.state_dict().keys() - state.keys()) if isinstance(state, dict) else []
+    return _no_mapping(owner, state) or ([f"its state lacks {', '.join(missing)}"] if missing else [])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import torch
 from accel_amp import WindowScaler
@@ -71,6 +72,16 @@ class GradientAccumulation:
         return self.window.scale_loss(loss, weight)
 
     @contextmanager
+    def staying_home(self, no_sync: AbstractContextManager[None]) -> Iterator[None]:
+        """In this block, in which gradients do not travel, no weights are added up over processes."""
+        with no_sync:
+            self.at_home = True
+            try:
+                yield
+            finally:
+                self.at_home = False
+
+    @contextmanager
     def joining(self) -> Iterator[None]:
         """In this block processes may be gone, and nothing but the model's own exchanges is made up for."""
         self._joining = True
@@ -86,6 +97,26 @@ class GradientAccumulation:
                 f"gradient_accumulation_steps = {steps} inside join_uneven_inputs: set it before the block, at whose"
                 " beginning all agree on how those that have ended take part"
             )
+
+    def state_dict(self) -> dict[str, Any]:
+        """How many steps were due, how many each optimizer has taken, and what the next window needs of the last."""
+        taken = [optimizer.steps for optimizer in self._preparer.optimizers]
+        return {"steps": self._accumulation.steps, "taken": taken, "window": self.window.state_dict()}
+
+    def problems(self, state: Any) -> list[str]:
+        """Why a state cannot be gone on from."""
+        whole = isinstance(state, dict) and {"steps", "taken", "window"} <= set(state)
+        whole = whole and isinstance(state["window"], dict) and "newest" in state["window"]
+        whole = whole and type(state["steps"]) is int and isinstance(state["taken"], list)
+        return [] if whole and len(state["taken"]) == len(self._preparer.optimizers) else ["its state is damaged"]
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a state of `state_dict`; a window that has begun is forgotten."""
+        self._accumulation.reset()
+        self._accumulation.steps = state["steps"]
+        for optimizer, taken in zip(self._preparer.optimizers, state["taken"], strict=True):
+            optimizer.steps = taken
+        self.window.load_state_dict(state["window"])
 
     def _check(self, *, weighted: bool) -> None:
         """Collective: every process must call, at the end of the first window."""

@@ -96,15 +96,9 @@ class TrainingStep(CollectiveOps):
         """The context of a forward and backward whose gradients stay in this process."""
         return self.components.strategy.synchronising(self._preparer.container(model, "no_sync"), enabled=False)
 
-    @contextmanager
-    def local_steps(self, model: nn.Module) -> Iterator[None]:
-        """In this block gradients stay in this process, whatever is due."""
-        with self.no_sync(model):
-            self._gradients.at_home = True
-            try:
-                yield
-            finally:
-                self._gradients.at_home = False
+    def local_steps(self, model: nn.Module) -> AbstractContextManager[None]:
+        """The context in which gradients stay in this process, also when a step is due."""
+        return self._gradients.staying_home(self.no_sync(model))
 
     def trigger_sync_in_backward(self, model: nn.Module) -> AbstractContextManager[None]:
         """The context of a backward whose gradients travel, although its forward was made under `no_sync`."""
