@@ -19,6 +19,9 @@ SILENT: dict[str, Any] = {
     "dataloader_config": None,
     "rng_types": None,
     "strategy": "auto",
+    "device_placement": True,
+    "step_scheduler_with_optimizer": True,
+    "scheduler_once_per_step": False,
 }
 
 

@@ -78,14 +78,13 @@ class Accelerator(TrainingStep):
             dataloader_config=dataloader_config,
             rng_types=rng_types,
             strategy=strategy,
+            step_scheduler_with_optimizer=step_scheduler_with_optimizer,
+            scheduler_once_per_step=scheduler_once_per_step,
         )
         self.components = build_components(self.settings)
         self._preparer = Preparer(
             self.components,
             self.settings,
-            device_placement=device_placement,
-            step_scheduler_with_optimizer=step_scheduler_with_optimizer,
-            scheduler_once_per_step=scheduler_once_per_step,
             on_ready=None if self.observer is None else partial(self.observer.prepared, self),
         )
         self._gradients = GradientAccumulation(self.components, self._preparer)
@@ -98,7 +97,7 @@ class Accelerator(TrainingStep):
     @property
     def device_placement(self) -> bool:
         """Whether prepared objects and their batches are moved to the device."""
-        return self._preparer.device_placement
+        return self.settings.device_placement
 
     @property
     def split_batches(self) -> bool:

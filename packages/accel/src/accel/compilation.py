@@ -85,13 +85,13 @@ def uncompiled(model: nn.Module) -> nn.Module:
 
 def like_blocks(model: nn.Module) -> list[nn.Module]:
     """The modules of each list that has several of one class, lists inside of such modules left out."""
-    found: list[nn.Module] = []
+    blocks: list[nn.Module] = []
     for child in model.children():
-        if isinstance(child, nn.ModuleList | nn.Sequential) and len({type(one) for one in child}) == 1 < len(child):
-            found += child
+        if isinstance(child, nn.ModuleList | nn.Sequential) and len(set(map(type, child))) == 1 < len(child):
+            blocks += child
         else:
-            found += like_blocks(child)
-    return found
+            blocks += like_blocks(child)
+    return blocks
 
 
 def from_names(backend: str | None, plugin: TorchDynamoPlugin | None) -> TorchDynamoPlugin:
@@ -102,7 +102,7 @@ def from_names(backend: str | None, plugin: TorchDynamoPlugin | None) -> TorchDy
     if backend is not None and plugin is not None:
         raise ValueError("dynamo_backend and dynamo_plugin: give one of them")
     chosen = plugin or TorchDynamoPlugin(backend=(backend or "no").lower())
-    wrong = chosen.problems()
-    if wrong:
-        raise ValueError("; ".join(wrong))
+    problems = chosen.problems()
+    if problems:
+        raise ValueError("; ".join(problems))
     return chosen

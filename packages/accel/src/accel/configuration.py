@@ -45,7 +45,7 @@ class ProjectConfiguration:
         if type(self.iteration) is not int or self.iteration < 0:
             problems.append(f"iteration={self.iteration!r}: expected a whole number of at least 0")
         if problems:
-            raise ValueError("; ".join(f"ProjectConfiguration: {one}" for one in problems))
+            raise ValueError("; ".join(f"ProjectConfiguration: {problem}" for problem in problems))
         self.set_directories(self.project_dir)
 
     def set_directories(self, project_dir: str | Path | None = None) -> None:
@@ -96,13 +96,13 @@ class GradientAccumulationPlugin:
 
     def problems(self) -> list[str]:
         """What is wrong with it, in words."""
-        found = []
+        problems = []
         if self.num_steps is not None and (type(self.num_steps) is not int or self.num_steps < 1):
-            found.append(f"num_steps={self.num_steps!r}: expected a whole number of at least 1")
+            problems.append(f"num_steps={self.num_steps!r}: expected a whole number of at least 1")
         if self.end not in ("flush", "drop", "carry"):
-            found.append(f'at_epoch_end={self.at_epoch_end!r}: expected "flush", "drop" or "carry"')
+            problems.append(f'at_epoch_end={self.at_epoch_end!r}: expected "flush", "drop" or "carry"')
         elif not self.sync_with_dataloader and self.end != "carry":
-            found.append(
+            problems.append(
                 f'sync_with_dataloader=False is at_epoch_end="carry", and {self.at_epoch_end!r} contradicts it'
             )
-        return [f"GradientAccumulationPlugin: {one}" for one in found]
+        return [f"GradientAccumulationPlugin: {problem}" for problem in problems]

@@ -1,4 +1,4 @@
-"""What an Accelerator passes on to components of torch: one class for each part."""
+"""What an Accelerator passes on to parts of torch: one class for each part."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class KwargsHandler:
 
     def to_dict(self) -> dict[str, Any]:
         """All of them."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)}  # type: ignore[arg-type]
 
     def to_kwargs(self) -> dict[str, Any]:
         """Those that are not the default."""
@@ -124,19 +124,19 @@ class Handlers:
         """
         names = {AutocastKwargs: "autocast", GradScalerKwargs: "scaler"}
         names |= {DistributedDataParallelKwargs: "ddp", ProfileKwargs: "profile", InitProcessGroupKwargs: "group"}
-        problems, found = list[str](), dict[str, Any]()
+        problems, handlers = list[str](), dict[str, Any]()
         if isinstance(given, KwargsHandler):
             raise ValueError(f"kwargs_handlers is a {type(given).__name__}: expected a list of handlers")
-        for one in given or ():
-            name = names.get(type(one))
+        for handler in given or ():
+            name = names.get(type(handler))
             if name is None:
                 known = ", ".join(kind.__name__ for kind in names)
-                problems.append(f"kwargs_handlers has a {type(one).__name__}: expected some of {known}")
-            elif name in found:
-                problems.append(f"kwargs_handlers has two of {type(one).__name__}: give one")
+                problems.append(f"kwargs_handlers has a {type(handler).__name__}: expected some of {known}")
+            elif name in handlers:
+                problems.append(f"kwargs_handlers has two of {type(handler).__name__}: give one")
             else:
-                found[name] = one
-                problems += one.problems()
+                handlers[name] = handler
+                problems += handler.problems()
         if problems:
             raise ValueError("; ".join(problems))
-        return cls(**found)
+        return cls(**handlers)

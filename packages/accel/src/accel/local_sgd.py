@@ -58,15 +58,15 @@ class LocalSGD:
     def _share_states(self) -> None:
         """Gives all the momenta, schedules and loss scale of the main process: unequal ones would part them again."""
         transport, main = self._accelerator.run.transport, self._accelerator.is_main_process
-        for one in self._accelerator.stateful:
-            state = transport.broadcast_object(one.state_dict() if main else {}, 0)
+        for owner in self._accelerator.stateful:
+            state = transport.broadcast_object(owner.state_dict() if main else {}, 0)
             if not main:
-                one.load_state_dict(state)
+                owner.load_state_dict(state)
 
     @torch.no_grad()
     def _take_mean(self) -> None:
-        learned: list[torch.Tensor] = [one for one in self._model.parameters() if one.requires_grad]
-        learned += [one for one in self._model.buffers() if one.is_floating_point()]
-        means = self._accelerator.reduce([one.detach() for one in learned], "mean")
-        for one, mean in zip(learned, means, strict=True):
-            one.copy_(mean)
+        learned: list[torch.Tensor] = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
+        learned += [buffer for buffer in self._model.buffers() if buffer.is_floating_point()]
+        means = self._accelerator.reduce([tensor.detach() for tensor in learned], "mean")
+        for tensor, mean in zip(learned, means, strict=True):
+            tensor.copy_(mean)

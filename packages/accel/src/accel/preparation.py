@@ -30,20 +30,10 @@ class Preparer:
     """Makes objects ready for a run, and remembers them."""
 
     def __init__(
-        self,
-        components: Components,
-        settings: Settings,
-        *,
-        device_placement: bool,
-        step_scheduler_with_optimizer: bool,
-        scheduler_once_per_step: bool,
-        on_ready: Callable[[object], None] | None = None,
+        self, components: Components, settings: Settings, on_ready: Callable[[object], None] | None = None
     ) -> None:
         self.components = components
         self.settings = settings
-        self.device_placement = device_placement
-        self.step_scheduler_with_optimizer = step_scheduler_with_optimizer
-        self.scheduler_once_per_step = scheduler_once_per_step
         self._on_ready = on_ready
         self.models: list[nn.Module] = []
         self.optimizers: list[AcceleratedOptimizer] = []
@@ -62,22 +52,22 @@ class Preparer:
             raise ValueError(
                 f"device_placement has {len(placement)} entries for {len(objects)} objects; give one for each"
             )
-        places = list(placement) if placement is not None else [self.device_placement] * len(objects)
-        raw_optimizers = [one for one in objects if isinstance(one, Optimizer) and not self._is_ready(one)]
+        places = list(placement) if placement is not None else [self.settings.device_placement] * len(objects)
+        raw_optimizers = [given for given in objects if isinstance(given, Optimizer) and not self._is_ready(given)]
         ready = list(objects)
-        for index, (one, place) in enumerate(zip(objects, places, strict=True)):
-            if isinstance(one, nn.Module):
-                ready[index] = self.model(one, place=place, optimizers=raw_optimizers)
-        models = [*self.models, *(one for one in objects if isinstance(one, nn.Module))]
+        for index, (given, place) in enumerate(zip(objects, places, strict=True)):
+            if isinstance(given, nn.Module):
+                ready[index] = self.model(given, place=place, optimizers=raw_optimizers)
+        models = [*self.models, *(given for given in objects if isinstance(given, nn.Module))]
         refuse_stale(raw_optimizers, models, self.components.run.placed_on)
-        for index, (one, place) in enumerate(zip(objects, places, strict=True)):
-            if isinstance(one, Optimizer):
-                ready[index] = self.optimizer(one, place=place)
-            elif isinstance(one, DataLoader):
-                ready[index] = self.loader(one, place=place)
-        for index, one in enumerate(objects):
-            if isinstance(one, LRScheduler | AcceleratedScheduler):
-                ready[index] = self.scheduler(one)
+        for index, (given, place) in enumerate(zip(objects, places, strict=True)):
+            if isinstance(given, Optimizer):
+                ready[index] = self.optimizer(given, place=place)
+            elif isinstance(given, DataLoader):
+                ready[index] = self.loader(given, place=place)
+        for index, given in enumerate(objects):
+            if isinstance(given, LRScheduler | AcceleratedScheduler):
+                ready[index] = self.scheduler(given)
         return ready
 
     def model(
@@ -96,7 +86,7 @@ class Preparer:
             raise TypeError(f"only a torch.nn.Module can be prepared as a model, found a {type(model).__name__}")
         if self._is_ready(model):
             return model
-        if self.device_placement if place is None else place:
+        if self.settings.device_placement if place is None else place:
             self._move(model, optimizers)
         strategy, run = self.components.strategy, self.components.run
         self.components.precision.converted(strategy.unwrap(model))
@@ -127,7 +117,7 @@ class Preparer:
             return optimizer
         ready = AcceleratedOptimizer(
             optimizer,
-            self.device_placement if place is None else place,
+            self.settings.device_placement if place is None else place,
             self.components.scaler,
             accumulation=self.components.accumulation,
             step_boundary=self.components.run.device.step_boundary,
@@ -146,7 +136,7 @@ class Preparer:
             loader,
             run.placed_on,
             split_batches=data.split_batches,
-            put_on_device=self.device_placement if place is None else place,
+            put_on_device=self.settings.device_placement if place is None else place,
             rng_types=self.settings.rng_types,
             dispatch_batches=data.dispatch_batches,
             even_batches=data.even_batches,
@@ -168,13 +158,12 @@ class Preparer:
 
         Raises: ValueError for a model that was not prepared.
         """
-        for one in self.models:
-            if one is model:
-                return model
+        if any(prepared is model for prepared in self.models):
+            return model
         inner = self.components.strategy.unwrap(uncompiled(model))
-        for one in self.models:
-            if self.components.strategy.unwrap(one) is inner:
-                return one
+        for prepared in self.models:
+            if self.components.strategy.unwrap(prepared) is inner:
+                return prepared
         raise ValueError(
             f"{asked_by} needs the models that prepare returned; this {type(model).__name__} is none of the"
             f" {len(self.models)} that this Accelerator prepared"
@@ -199,7 +188,8 @@ class Preparer:
     @contextmanager
     def ending(self, ending: Ending) -> Iterator[None]:
         """In this block map-style loaders end their passes so, whatever they were prepared for."""
-        shares = [one.share for one in self.loaders if isinstance(one, DataLoaderShard) and one.share is not None]
+        shards = [loader for loader in self.loaders if isinstance(loader, DataLoaderShard)]
+        shares = [loader.share for loader in shards if loader.share is not None]
         before = [share.ending for share in shares]
         for share in shares:
             # what is dropped stays dropped, and one process ends as it likes
@@ -217,18 +207,18 @@ class Preparer:
                 raise ValueError("this scheduler was prepared by another Accelerator; pass the original one")
             return scheduler
         target = scheduler.optimizer
-        followed = [one for one in self.optimizers if target is one or target is one.optimizer]
+        followed = [prepared for prepared in self.optimizers if target in (prepared, prepared.optimizer)]
         if not followed:
             raise ValueError(
                 f"{type(scheduler).__name__} belongs to an optimizer that is not prepared; pass the optimizer to"
                 " prepare together with the scheduler, or before it"
             )
         run = self.components.run
-        advance = 1 if self.scheduler_once_per_step else run.topology.world_size
+        advance = 1 if self.settings.scheduler_once_per_step else run.topology.world_size
         ready = AcceleratedScheduler(
             scheduler,
             followed,
-            self.step_scheduler_with_optimizer,
+            self.settings.step_scheduler_with_optimizer,
             self.settings.data.split_batches,
             num_processes=advance,
             accumulation=self.components.accumulation,
@@ -237,7 +227,7 @@ class Preparer:
         return self._remember(self.schedulers, ready)
 
     def _say_how_schedulers_step(self, advance: int) -> None:
-        stays = self.settings.data.split_batches or not self.step_scheduler_with_optimizer
+        stays = self.settings.data.split_batches or not self.settings.step_scheduler_with_optimizer
         topology = self.components.run.topology
         if topology.world_size == 1 or topology.rank != 0 or stays or self._said_how_schedulers_step:
             return
@@ -284,7 +274,7 @@ class Preparer:
 
     def _is_ready(self, candidate: object) -> bool:
         known: tuple[Sequence[object], ...] = (self.models, self.optimizers, self.schedulers, self.loaders)
-        return any(candidate is one for kind in known for one in kind)
+        return any(candidate is prepared for kind in known for prepared in kind)
 
 
 def _tie_again(model: nn.Module, names: list[tuple[str, nn.Parameter]], after: dict[str, nn.Parameter]) -> None:

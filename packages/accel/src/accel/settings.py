@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from accel_amp import PRECISIONS
 from accel_ops.rng import RNGType, rng_types_of
@@ -13,6 +14,8 @@ from accel_state.environ import settings as environ_settings
 from accel.compilation import TorchDynamoPlugin, from_names
 from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin
 from accel.handlers import Handlers, KwargsHandler
+
+T = TypeVar("T")
 
 AUTO = "auto"  # one process: single; several: ddp
 
@@ -30,12 +33,15 @@ class Settings:
     data: DataLoaderConfiguration
     rng_types: tuple[RNGType, ...]
     strategy: str | Strategy
+    device_placement: bool
+    step_scheduler_with_optimizer: bool
+    scheduler_once_per_step: bool
 
 
 def resolve(
     environ: Mapping[str, str],
     *,
-    device_placement: object = True,
+    device_placement: bool,
     cpu: bool,
     fp16: bool,
     mixed_precision: str | None,
@@ -48,6 +54,8 @@ def resolve(
     dataloader_config: DataLoaderConfiguration | None,
     rng_types: Iterable[str] | None,
     strategy: str | Strategy,
+    step_scheduler_with_optimizer: bool,
+    scheduler_once_per_step: bool,
 ) -> Settings:
     """The arguments, completed from the environment.
 
@@ -73,26 +81,14 @@ def resolve(
     steps = asked if asked is not None else from_environ.accumulation_steps
     if gradient_accumulation_plugin is None or asked is None:
         problems += _wrong_steps(steps)
-    kinds: list[RNGType] = []
-    try:
-        kinds = rng_types_of(["generator"] if rng_types is None else rng_types)
-    except ValueError as error:
-        problems.append(str(error))
-    handlers = Handlers()
-    try:
-        handlers = Handlers.of(kwargs_handlers)
-    except ValueError as error:
-        problems.append(str(error))
+    kinds = _tried(lambda: rng_types_of(["generator"] if rng_types is None else rng_types), list[RNGType](), problems)
+    handlers = _tried(lambda: Handlers.of(kwargs_handlers), Handlers(), problems)
+    compilation = _tried(lambda: from_names(dynamo_backend, dynamo_plugin), TorchDynamoPlugin(), problems)
     if handlers.ddp.static_graph and steps is not None and steps > 1:
         problems.append(
             f"static_graph=True with gradient_accumulation_steps={steps}: torch needs gradients to travel in the first"
             " iteration; leave static_graph out"
         )
-    compilation = TorchDynamoPlugin()
-    try:
-        compilation = from_names(dynamo_backend, dynamo_plugin)
-    except ValueError as error:
-        problems.append(str(error))
     if isinstance(strategy, str) and strategy not in (AUTO, *STRATEGIES.names()):
         known = ", ".join((AUTO, *STRATEGIES.names()))
         problems.append(
@@ -112,7 +108,18 @@ def resolve(
         data=replace(data, split_batches=True) if split_batches else data,
         rng_types=tuple(kinds),
         strategy=strategy,
+        device_placement=device_placement,
+        step_scheduler_with_optimizer=step_scheduler_with_optimizer,
+        scheduler_once_per_step=scheduler_once_per_step,
     )
+
+
+def _tried(make: Callable[[], T], otherwise: T, problems: list[str]) -> T:
+    try:
+        return make()
+    except ValueError as error:
+        problems.append(str(error))
+        return otherwise
 
 
 def _wrong_steps(steps: int | None) -> list[str]:

@@ -20,20 +20,20 @@ def cannot_refuse(model: nn.Module) -> bool:
 
     No code but torch's is asked about them, and each tensor has a place of its own for each number.
     """
-    tensors = [one for one in model.state_dict(keep_vars=True).values() if isinstance(one, torch.Tensor)]
-    if any(one.is_inference() or (0 in one.stride() and one.numel() > 1) for one in tensors):
+    tensors = [value for value in model.state_dict(keep_vars=True).values() if isinstance(value, torch.Tensor)]
+    if any(tensor.is_inference() or (0 in tensor.stride() and tensor.numel() > 1) for tensor in tensors):
         return False
     return all(
-        getattr(type(one), method).__module__.partition(".")[0] == "torch"
-        and not one._load_state_dict_pre_hooks
-        and not one._load_state_dict_post_hooks
-        for one in model.modules()
+        getattr(type(module), method).__module__.partition(".")[0] == "torch"
+        and not module._load_state_dict_pre_hooks
+        and not module._load_state_dict_post_hooks
+        for module in model.modules()
         for method in ("load_state_dict", "_load_from_state_dict", "set_extra_state")
     )
 
 
 def put(
-    found: LoadedCheckpoint, items: Sequence[StatefulItem], models: Mapping[str, nn.Module]
+    checkpoint: LoadedCheckpoint, items: Sequence[StatefulItem], models: Mapping[str, nn.Module]
 ) -> tuple[list[str], Callable[[], None]]:
     """Loads everything up to the first thing that refuses, and why it did; and what gives all what they had.
 
@@ -43,34 +43,34 @@ def put(
     try:
         for item in items:
             name = item.name
-            undo.append(partial(item.load, copy.deepcopy(item.state()) if item.mine else item.state()))
-            item.load(found.state(name))
+            undo.append(partial(item.load, copy.deepcopy(item.state()) if item.users_own else item.state()))
+            item.load(checkpoint.state(name))
         for name, model in models.items():
             undo.append(partial(model.load_state_dict, copy.deepcopy(model.state_dict())))
-            found.load_model(name, model)
+            checkpoint.load_model(name, model)
     except Exception as error:  # noqa: BLE001 - code of the user's refuses, and all processes are to hear of it
         problems.append(f"{name}: {type(error).__name__}: {error}")
 
     def put_back() -> None:
-        for one in reversed(undo):
+        for load_old_state in reversed(undo):
             with suppress(Exception):  # an object that cannot load may not be able to do this either
-                one()
+                load_old_state()
 
     return problems, put_back
 
 
-def put_weights(found: LoadedCheckpoint, models: Mapping[str, nn.Module]) -> list[str]:
+def put_weights(checkpoint: LoadedCheckpoint, models: Mapping[str, nn.Module]) -> list[str]:
     """Loads models that cannot refuse, of which no copy is needed; and what went wrong all the same."""
     name = ""
     try:
         for name, model in models.items():
-            found.load_model(name, model)
+            checkpoint.load_model(name, model)
     except Exception as error:  # noqa: BLE001 - memory or a disk, and all processes are to hear of it
         return [f"{name}: {type(error).__name__}: {error}"]
     try:
-        now = read_manifest(found.folder)
+        now = read_manifest(checkpoint.folder)
     except (CheckpointError, OSError):
         now = None
-    if models and now != found.manifest:
+    if models and now != checkpoint.manifest:
         return ["another job has replaced it meanwhile: weights may be of one, and the rest of the other"]
     return []

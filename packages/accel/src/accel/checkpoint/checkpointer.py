@@ -91,7 +91,8 @@ class Checkpointer:
         told = self._votes.exchange("save_state: begin", vote)
         target = self._settled(told, stage)
         about = about_this_run(
-            self._processes.num_processes, max((one.steps for one in self.registry.preparer.optimizers), default=0)
+            self._processes.num_processes,
+            max((optimizer.steps for optimizer in self.registry.preparer.optimizers), default=0),
         )
 
         def put(begun: StagedCheckpoint | None) -> StagedCheckpoint:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -51,25 +51,26 @@ class CheckpointContents:
 
     def add_model(self, key: str, model: nn.Module, state: Mapping[str, Any], max_shard_size: int | str) -> None:
         """The weights under their own names, in a file or in shards with an index."""
-        tensors = {name: one for name, one in state.items() if isinstance(one, torch.Tensor)}
-        wrong = find_unsupported(tensors)
-        if wrong:
-            self.problems.append(f"{key}: safetensors cannot hold {'; '.join(wrong)}")
+        tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+        unsupported = find_unsupported(tensors)
+        if unsupported:
+            self.problems.append(f"{key}: safetensors cannot hold {'; '.join(unsupported)}")
             return
-        extra = self._encoded(key, {name: one for name, one in state.items() if name not in tensors})
-        fixed = {name for name, one in model.named_parameters(remove_duplicate=False) if not one.requires_grad}
+        extra = self._encoded(key, {name: value for name, value in state.items() if name not in tensors})
+        parameters = model.named_parameters(remove_duplicate=False)
+        fixed = {name for name, parameter in parameters if not parameter.requires_grad}
         size = sum(tensors[name].nbytes for name in fixed if name in tensors)
         apart = fixed if size >= APART and not fixed.issuperset(tensors) else set[str]()
         plan = plan_shards(
             tensors, stem=key, suffix=".safetensors", max_bytes=size_in_bytes(max_shard_size), apart=apart
         )
         weight_map: dict[str, str] = {}
-        for file, some in plan.files.items():
+        for file, shard in plan.files.items():
             aliases = plan.aliases_in(file)
-            self.files[file] = some
+            self.files[file] = shard
             self.metadata[file] = {ALIASES: json.dumps(aliases)} if aliases else {}
-            weight_map |= dict.fromkeys([*some, *aliases], file)
-            if some and set(some) <= fixed:
+            weight_map |= dict.fromkeys([*shard, *aliases], file)
+            if shard and set(shard) <= fixed:
                 self.fixed.add(file)
         if len(plan.files) > 1:
             index = {"metadata": {"total_size": plan.total_bytes}, "weight_map": weight_map}
@@ -83,11 +84,8 @@ class CheckpointContents:
         except Exception as error:  # noqa: BLE001 - whatever the user's own code raises is told to all
             self.problems.append(f"the state_dict of {item.name} failed: {type(error).__name__}: {error}")
             return
-        self.items[item.name] = {
-            "kind": item.kind,
-            "file": item.file,
-            "state": self._encoded(item.name, state, item.file),
-        }
+        encoded = self._encoded(item.name, state, item.file)
+        self.items[item.name] = {"kind": item.kind, "file": item.file, "state": encoded}
 
     def _encoded(self, name: str, state: Any, file: str | None = None) -> Any:
         tensors = self.files.get(file, {}) if file is not None else {}
@@ -191,17 +189,18 @@ class LoadedCheckpoint:
     def model_problems(self, key: str, model: nn.Module) -> list[str]:
         """Why a model cannot have the weights that were saved."""
         state = model.state_dict(keep_vars=True)
-        mine = {name: (tuple(one.shape), one.dtype) for name, one in state.items() if _is_weight(name, one)}
         weights = self._weights(key)
-        theirs = {name: file.shape_and_dtype(stored) for name, (file, stored) in weights.items() if not _is_extra(name)}
-        here, there = list(state), [*weights, *decode(self.manifest.items[key]["state"])]
-        lines = [f"{name} is not in the checkpoint" for name in here if name not in there]
-        lines += [f"{name} is in the checkpoint, and not in the model" for name in there if name not in here]
-        lines += [
-            f"{name} is {_words(*theirs[name])} in the checkpoint, and {_words(*mine[name])} in the model"
-            for name in mine
-            if name in theirs and mine[name] != theirs[name]
-        ]
+        stored_names = dict.fromkeys([*weights, *decode(self.manifest.items[key]["state"])])
+        lines = [f"{name} is not in the checkpoint" for name in state if name not in stored_names]
+        lines += [f"{name} is in the checkpoint, and not in the model" for name in stored_names if name not in state]
+        for name, value in state.items():
+            # what `set_extra_state` takes may be anything
+            if name not in weights or not isinstance(value, torch.Tensor) or name.rpartition(".")[2] == "_extra_state":
+                continue
+            file, stored = weights[name]
+            here, there = (tuple(value.shape), value.dtype), file.shape_and_dtype(stored)
+            if here != there:
+                lines.append(f"{name} is {_words(*there)} in the checkpoint, and {_words(*here)} in the model")
         return lines[:10] + ([f"and {len(lines) - 10} more"] if len(lines) > 10 else [])
 
     def load_model(self, key: str, model: nn.Module) -> None:
@@ -209,18 +208,18 @@ class LoadedCheckpoint:
         extra = decode(self.manifest.items[key]["state"])
         weights = {name: file[stored] for name, (file, stored) in self._weights(key).items()}
         state = model.state_dict(keep_vars=True)
-        if extra or not _is_plain(model) or {one.device.type for one in state.values()} - {"cpu"}:
+        if extra or not _is_plain(model) or {tensor.device.type for tensor in state.values()} - {"cpu"}:
             model.load_state_dict({**weights, **extra})
         else:  # what that does, with several cores
-            parallel_copy({_place(one): (one, weights[name]) for name, one in state.items()}.values())
+            parallel_copy({_place(tensor): (tensor, weights[name]) for name, tensor in state.items()}.values())
 
     def _weights(self, key: str) -> dict[str, tuple[TensorFile, str]]:
         """The file of each weight, and the name under which it is stored there."""
-        found: dict[str, tuple[TensorFile, str]] = {}
+        weights: dict[str, tuple[TensorFile, str]] = {}
         for name in self.manifest.items[key]["files"]:
             file = self._file(name)
-            found |= {weight: (file, stored) for weight, stored in file.stored_names().items()}
-        return found
+            weights |= {weight: (file, stored) for weight, stored in file.stored_names().items()}
+        return weights
 
     def _file(self, name: str) -> TensorFile:
         if name not in self._open:
@@ -231,11 +230,11 @@ class LoadedCheckpoint:
 
 
 def item_problems(
-    found: LoadedCheckpoint, wanted: Sequence[StatefulItem], models: Mapping[str, nn.Module]
+    checkpoint: LoadedCheckpoint, wanted: Sequence[StatefulItem], models: Mapping[str, nn.Module]
 ) -> list[str]:
     """Why what is here cannot go on from a checkpoint; nothing is changed to find out."""
-    saved = found.manifest.items
-    here = {**{name: "model" for name in models}, **{one.name: one.kind for one in wanted}}
+    saved = checkpoint.manifest.items
+    here = [*models, *(item.name for item in wanted)]
     lines = []
     missing, left = [name for name in here if name not in saved], [name for name in saved if name not in here]
     if missing or left:
@@ -244,7 +243,7 @@ def item_problems(
         lines += [f"{name} is in the checkpoint, and was not prepared or registered here" for name in left]
     for name, model in models.items():
         if name in saved:
-            lines += [f"{name}: {one}" for one in _said(partial(found.model_problems, name, model))]
+            lines += [f"{name}: {line}" for line in _lines(partial(checkpoint.model_problems, name, model))]
     for item in wanted:
         if item.name in saved:
             kind = saved[item.name].get("kind")
@@ -253,11 +252,11 @@ def item_problems(
             elif kind != item.kind:
                 lines.append(f"{item.name} was of the class {kind}, and is of {item.kind}")
             else:
-                lines += [f"{item.name}: {one}" for one in _said(partial(found.problems, item))]
+                lines += [f"{item.name}: {line}" for line in _lines(partial(checkpoint.problems, item))]
     return lines
 
 
-def _said(look: Callable[[], list[str]]) -> list[str]:
+def _lines(look: Callable[[], list[str]]) -> list[str]:
     try:
         return look()
     except (CheckpointError, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
@@ -272,26 +271,17 @@ def _place(tensor: torch.Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...]]
 def _is_plain(model: nn.Module) -> bool:
     """Whether all that `load_state_dict` does with a model is to copy what has the same name."""
     return all(
-        type(one)._load_from_state_dict is nn.Module._load_from_state_dict
-        and type(one).load_state_dict is nn.Module.load_state_dict
-        and type(one).get_extra_state is nn.Module.get_extra_state
-        and not (one._load_state_dict_pre_hooks or one._load_state_dict_post_hooks or one._state_dict_hooks)
-        for one in model.modules()
+        type(module)._load_from_state_dict is nn.Module._load_from_state_dict
+        and type(module).load_state_dict is nn.Module.load_state_dict
+        and type(module).get_extra_state is nn.Module.get_extra_state
+        and not (module._load_state_dict_pre_hooks or module._load_state_dict_post_hooks or module._state_dict_hooks)
+        for module in model.modules()
     )
-
-
-def _is_extra(name: str) -> bool:
-    """Whether a name of a state dict is that of what `set_extra_state` takes, which may be anything."""
-    return name.rpartition(".")[2] == "_extra_state"
-
-
-def _is_weight(name: str, value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and not _is_extra(name)
 
 
 def _words(shape: tuple[int, ...], dtype: torch.dtype | str) -> str:
     return f"{str(dtype).removeprefix('torch.')}{list(shape)}"
 
 
-def _listed(names: Mapping[str, Any]) -> str:
+def _listed(names: Iterable[str]) -> str:
     return ", ".join(names) or "nothing"

@@ -70,7 +70,7 @@ class StateLoader:
     def _unusable(self) -> list[str]:
         """Why nothing can be written where the checkpoints of the project are to be: better now than at the first."""
         folder = self._project.checkpoints.absolute()
-        there = next(one for one in (folder, *folder.parents) if one.exists())
+        there = next(path for path in (folder, *folder.parents) if path.exists())
         if not there.is_dir():
             return [f"{there} is a file, and no folder"]
         return [] if os.access(there, os.W_OK | os.X_OK) else [f"{there} may not be written to"]
@@ -81,10 +81,10 @@ class StateLoader:
         Collective: every process must call.
         """
         for place, folder in enumerate(chosen, start=1):
-            problems, found = self._verified(folder)
-            if found is not None:
-                self._apply(found)
-                return folder, found.manifest
+            problems, checkpoint = self._verified(folder)
+            if checkpoint is not None:
+                self._apply(checkpoint)
+                return folder, checkpoint.manifest
             if place < len(chosen) and self._processes.is_main_process:
                 logger.warning(
                     "the checkpoint %s is damaged, and the one before is loaded:\n%s", folder, "\n".join(problems)
@@ -116,9 +116,7 @@ class StateLoader:
     def _load_from_accelerate(self, folder: Path) -> None:
         """Collective: every process must call."""
         registry = self._registry
-        checkpoint = AccelerateCheckpoint(
-            folder, registry.models(), registry.preparer, registry.components.scaler, list(registry.objects.values())
-        )
+        checkpoint = AccelerateCheckpoint(folder, registry)
         about = f"{folder} cannot be gone on from, and nothing was changed:"
         self._votes.require("load_state: fits", about, checkpoint.problems)
         checkpoint.load()
@@ -142,7 +140,7 @@ class StateLoader:
             manifest = read_manifest(folder)
             names = sorted(manifest.files, key=lambda name: -manifest.files[name].size if manifest else 0)
             local = self._processes.run.topology
-            states = {one["file"] for one in manifest.items.values() if isinstance(one.get("file"), str)}
+            states = {item["file"] for item in manifest.items.values() if isinstance(item.get("file"), str)}
             result = verify(folder, manifest, names[local.local_rank :: local.local_world_size], keep=states)
             problems, read = result.problems, result.tensors
             digest = hashlib.sha256(manifest.as_bytes()).hexdigest()
@@ -151,8 +149,8 @@ class StateLoader:
         except Exception as error:  # noqa: BLE001 - no memory, say: all processes are to hear of it, and none to wait
             problems = [f"{folder}: {type(error).__name__}: {error}"]
         told = self._votes.exchange("load_state: files", {"problems": problems, "digest": digest})
-        lines = by_rank([one["problems"] for one in told])
-        if not lines and len({one["digest"] for one in told}) > 1:
+        lines = by_rank([vote["problems"] for vote in told])
+        if not lines and len({vote["digest"] for vote in told}) > 1:
             lines = [
                 f"  processes find different checkpoints at {folder}: their machines share no disk, and one lost some"
             ]
@@ -202,35 +200,37 @@ class StateLoader:
                 " after a start: training goes on with the same samples, and with sums that are rounded otherwise"
             )
 
-    def _roll_back(self, found: LoadedCheckpoint, wanted: list[StatefulItem]) -> None:
+    def _roll_back(self, checkpoint: LoadedCheckpoint, wanted: list[StatefulItem]) -> None:
         """Where a loader goes on before the window that was cut off, its order is drawn as it was then.
 
         Collective: every process must call.
         """
         try:
-            first = decode(found.manifest.ranks[0])["generators"]["torch"]
+            first = decode(checkpoint.manifest.ranks[0])["generators"]["torch"]
         except (CheckpointError, LookupError, TypeError):
             return
         for item in wanted:
-            state = found.state(item.name) if item.kind == "DataLoader" else {}
+            state = checkpoint.state(item.name) if item.kind == "DataLoader" else {}
             then = state.get("now", {}).get("default") if state.get("begun") else None
             if isinstance(then, torch.Tensor) and not torch.equal(then, first):
                 item.load(state)
 
-    def _put(self, found: LoadedCheckpoint, wanted: list[StatefulItem], models: dict[str, nn.Module]) -> None:
+    def _put(self, checkpoint: LoadedCheckpoint, wanted: list[StatefulItem], models: dict[str, nn.Module]) -> None:
         """Loads everything; where one thing refuses after all, those before it get back what they had.
 
         Collective: every process must call.
         """
-        sure = {name: one for name, one in models.items() if cannot_refuse(one)}
-        problems, put_back = put(found, wanted, {name: one for name, one in models.items() if name not in sure})
-        about = f"{found.folder} could not be loaded, and everything has its old state:"
+        sure = {name: model for name, model in models.items() if cannot_refuse(model)}
+        problems, put_back = put(
+            checkpoint, wanted, {name: model for name, model in models.items() if name not in sure}
+        )
+        about = f"{checkpoint.folder} could not be loaded, and everything has its old state:"
         self._votes.require("load_state: put", about, problems, put_back)
-        about = f"{found.folder} was loaded in part only; start anew, or load another:"
-        self._votes.require("load_state: weights", about, put_weights(found, sure))
+        about = f"{checkpoint.folder} was loaded in part only; start anew, or load another:"
+        self._votes.require("load_state: weights", about, put_weights(checkpoint, sure))
         for optimizer in self._registry.preparer.optimizers:
             optimizer.discard_gradients()
-        threads = found.manifest.about.get("threads")
+        threads = checkpoint.manifest.about.get("threads")
         if threads != torch.get_num_threads():
             self._votes.warn_once(
                 f"the checkpoint was taken with {threads} threads a process, and {torch.get_num_threads()} go on: sums"
@@ -251,7 +251,7 @@ class StateLoader:
                 hook(left, str(folder))
 
         problems = problems_of(call, "a hook of load_state failed: ")
-        names = {name for name, one in models.items() if any(one is other for other in left)}
+        names = {name for name, model in models.items() if any(model is other for other in left)}
         problems += [
             f"{name} is not in the checkpoint, and no hook has taken it out of its models"
             for name in sorted(names - set(saved))

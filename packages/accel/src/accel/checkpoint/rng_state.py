@@ -15,14 +15,14 @@ from accel_state import Device
 
 def captured(device: Device) -> dict[str, Any]:
     """Where the generators of Python, torch, NumPy if it is loaded, and of an accelerator stand."""
-    found: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    states: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
         usual = isinstance(numpy.random.get_bit_generator(), numpy.random.MT19937)
-        found["numpy"] = numpy.random.get_state(legacy=usual)
+        states["numpy"] = numpy.random.get_state(legacy=usual)
     if device.kind != "cpu":
-        found[device.kind] = device.rng_state()
-    return found
+        states[device.kind] = device.rng_state()
+    return states
 
 
 def problems(states: Any, device: Device) -> list[str]:
@@ -30,11 +30,11 @@ def problems(states: Any, device: Device) -> list[str]:
     if not isinstance(states, dict):
         return [f"generators: their states are a {type(states).__name__}"]
     wanted = ["python", "torch", *(["numpy"] if "numpy" in sys.modules else [])]
-    found = [f"generators: the state of {name!r} is missing" for name in wanted if name not in states]
+    lines = [f"generators: the state of {name!r} is missing" for name in wanted if name not in states]
     if "numpy" in states and importlib.util.find_spec("numpy") is None:
-        found.append("generators: there is a state of 'numpy', and NumPy is not installed: pip install numpy")
+        lines.append("generators: there is a state of 'numpy', and NumPy is not installed: pip install numpy")
     tries: dict[str, Callable[[Any], Any]] = {"python": random.Random().setstate, "torch": torch.Generator().set_state}
-    if "numpy" in states and not found:
+    if "numpy" in states and not lines:
         numpy: Any = importlib.import_module("numpy")
         kind = type(numpy.random.get_bit_generator())  # a script may have put another in the place of the usual one
         tries["numpy"] = numpy.random.RandomState(kind()).set_state
@@ -43,8 +43,8 @@ def problems(states: Any, device: Device) -> list[str]:
             put(states[name])
         except (TypeError, ValueError, RuntimeError, LookupError, AttributeError, OverflowError) as error:
             if name in states:
-                found.append(f"generators: the state of {name!r} is damaged: {error}")
-    return found
+                lines.append(f"generators: the state of {name!r} is damaged: {error}")
+    return lines
 
 
 def lacks_device(states: dict[str, Any], device: Device) -> bool:
@@ -53,7 +53,7 @@ def lacks_device(states: dict[str, Any], device: Device) -> bool:
 
 
 def restore(states: dict[str, Any], device: Device) -> None:
-    """Puts the generators where `captured` found them; that of a device that had none begins at a seed made of them."""
+    """Puts the generators where `captured` lines them; that of a device that had none begins at a seed made of them."""
     if lacks_device(states, device):
         derive(states, 0)
     random.setstate(states["python"])

@@ -28,7 +28,7 @@ class StatefulItem:
     problems: Callable[[Any], list[str]]
     load: Callable[[Any], None]
     #: whether it is an object of the user's own
-    mine: bool = False
+    users_own: bool = False
 
 
 #: where the tensors of everything go that is neither a model nor an optimizer
@@ -48,7 +48,7 @@ def items(
         _of(key("loader", place), loader, _loader_problems, kind="DataLoader")
         for place, loader in enumerate(preparer.loaders)
     ]
-    listed += [_of(f"object:{name}", each, lambda each, state: [], mine=True) for name, each in objects.items()]
+    listed += [_of(f"object:{name}", owner, lambda owner, state: [], users_own=True) for name, owner in objects.items()]
     for place, prepared in enumerate(preparer.optimizers):
         name, optimizer = key("optimizer", place), NamedOptimizerState(prepared.optimizer, names)
         file, kind = f"{name}.safetensors", type(prepared.optimizer).__name__
@@ -63,10 +63,15 @@ def items(
 
 
 def _of(
-    name: str, each: Any, problems: Callable[[Any, Any], list[str]], *, kind: str | None = None, mine: bool = False
+    name: str,
+    owner: Any,
+    problems: Callable[[Any, Any], list[str]],
+    *,
+    kind: str | None = None,
+    users_own: bool = False,
 ) -> StatefulItem:
-    kind = kind or type(each).__name__
-    return StatefulItem(name, REST, kind, each.state_dict, partial(problems, each), each.load_state_dict, mine=mine)
+    kind = kind or type(owner).__name__
+    return StatefulItem(name, REST, kind, owner.state_dict, partial(problems, owner), owner.load_state_dict, users_own)
 
 
 def named_objects(objects: Sequence[Any], named: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:

@@ -21,20 +21,22 @@ class RankVotes:
         self._processes = processes
         self._warned: set[str] = set()
 
-    def exchange(self, what: str, mine: Any) -> list[Any]:
+    def exchange(self, what: str, statement: Any) -> list[Any]:
         """What each rank says.
 
         Collective: every process must call.
         """
-        return [json.loads(said) for said in self._processes.run.transport.exchange(what, json.dumps(mine).encode())]
+        return [
+            json.loads(said) for said in self._processes.run.transport.exchange(what, json.dumps(statement).encode())
+        ]
 
-    def require(self, what: str, about: str, mine: list[str], undo: Callable[[], None] = lambda: None) -> None:
+    def require(self, what: str, about: str, problems: list[str], undo: Callable[[], None] = lambda: None) -> None:
         """Returns if no rank has a problem; `undo` is called before the error is raised.
 
         Raises: CheckpointError, on all ranks, with `about` and the problems of each.
         Collective: every process must call.
         """
-        refuse(about, self.exchange(what, mine), undo)
+        refuse(about, self.exchange(what, problems), undo)
 
     def write(self, what: str, about: str, work: Callable[[], None], *, each_machine: bool) -> None:
         """Lets the main process work, or that of each machine; the others wait as long as it lives.

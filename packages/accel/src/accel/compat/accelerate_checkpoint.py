@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import torch
 from accel_checkpoint import CheckpointError, weight_files
 from accel_checkpoint.load import read_plain, read_shapes, read_tensors
 from torch import nn
 
+from accel.checkpoint.registry import CheckpointRegistry
 from accel.checkpoint.stateful_item import key
-from accel.preparation import Preparer
-
-logger = logging.getLogger("accel")
 
 #: what each of its processes writes, and nobody else
 MARK = "random_states_0.pkl"
@@ -26,37 +23,36 @@ def is_accelerates(folder: Path) -> bool:
     return (folder / MARK).is_file()
 
 
+@final
 class AccelerateCheckpoint:
     """A checkpoint of Accelerate, as what can be loaded from it: everything is read and compared first."""
 
-    def __init__(
-        self, folder: Path, models: Mapping[str, nn.Module], preparer: Preparer, scaler: Any, objects: Sequence[Any]
-    ) -> None:
+    def __init__(self, folder: Path, registry: CheckpointRegistry) -> None:
         self.folder, self.problems = folder, list[str]()
-        self._models = [(one, self._weights(place, one)) for place, one in enumerate(models.values())]
-        optimizers = [one.optimizer for one in preparer.optimizers]
-        self._optimizers = [(one, self._optimizer(place, one)) for place, one in enumerate(optimizers)]
-        self._others = [
-            *((one, self._read(f"{key('scheduler', place)}.bin")) for place, one in enumerate(preparer.schedulers)),
-            *((one, self._read(f"custom_checkpoint_{place}.pkl")) for place, one in enumerate(objects)),
+        preparer, scaler, objects = registry.preparer, registry.components.scaler, list(registry.objects.values())
+        self._models = [(model, self._weights(place, model)) for place, model in enumerate(registry.models().values())]
+        # what takes a state, and the state
+        self._states: list[tuple[Any, Any]] = [
+            *((one.optimizer, self._optimizer(place, one.optimizer)) for place, one in enumerate(preparer.optimizers)),
+            *((owner, self._read(f"{key('scheduler', place)}.bin")) for place, owner in enumerate(preparer.schedulers)),
+            *((owner, self._read(f"custom_checkpoint_{place}.pkl")) for place, owner in enumerate(objects)),
         ]
         if scaler is not None:
-            self._others.append((scaler, self._read("scaler.pt")))
-        found = len(list(folder.glob("custom_checkpoint_*.pkl")))
-        if found != len(objects):
-            self.problems.append(f"{found} registered objects were saved, and {len(objects)} are registered here")
+            self._states.append((scaler, self._read("scaler.pt")))
+        saved = len(list(folder.glob("custom_checkpoint_*.pkl")))
+        if saved != len(objects):
+            self.problems.append(f"{saved} registered objects were saved, and {len(objects)} are registered here")
 
     def load(self) -> None:
         """Loads everything; to be called when there are no problems."""
         for model, path in self._models:
-            if path is not None:
-                with torch.no_grad():
-                    state = model.state_dict(keep_vars=True)
-                    for file in weight_files(path):
-                        for name, tensor in read_tensors(file):
-                            state[_bare(name, state)].copy_(tensor)
-        for one, state in (*self._optimizers, *self._others):
-            one.load_state_dict(state)
+            state = model.state_dict(keep_vars=True)
+            with torch.no_grad():
+                for file in weight_files(path) if path is not None else ():
+                    for name, tensor in read_tensors(file):
+                        state[_bare(name, state)].copy_(tensor)
+        for owner, saved in self._states:
+            owner.load_state_dict(saved)
 
     @property
     def left(self) -> str:
@@ -78,20 +74,18 @@ class AccelerateCheckpoint:
         return None
 
     def _compare(self, path: Path, model: nn.Module) -> None:
+        state = model.state_dict(keep_vars=True)
+        saved: dict[str, tuple[int, ...]] = {}
         try:
-            found: dict[str, tuple[int, ...]] = {}
-            known = model.state_dict(keep_vars=True)
             for file in weight_files(path):
-                found |= {_bare(name, known): shape for name, shape in read_shapes(file).items()}
+                saved |= {_bare(name, state): shape for name, shape in read_shapes(file).items()}
         except CheckpointError as error:
             self.problems.append(str(error))
             return
-        state = model.state_dict(keep_vars=True)
-        state = {name: one for name, one in state.items() if isinstance(one, torch.Tensor)}
-        mine = {name: tuple(one.shape) for name, one in state.items()}
-        wrong = [name for name in found if name not in mine or mine[name] != found[name]]
-        given = {state[name].data_ptr() for name in found if name in state}  # tied weights are there once
-        wrong += [name for name, one in state.items() if name not in found and one.data_ptr() not in given]
+        tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+        wrong = [name for name, shape in saved.items() if name not in tensors or tuple(tensors[name].shape) != shape]
+        given = {tensors[name].data_ptr() for name in saved if name in tensors}  # tied weights are there once
+        wrong += [name for name, value in tensors.items() if name not in saved and value.data_ptr() not in given]
         if wrong:
             self.problems.append(f"{path.name} does not fit the model: {', '.join(wrong[:5])}")
 
@@ -102,13 +96,13 @@ class AccelerateCheckpoint:
         if not {"state", "param_groups"} <= set(state):
             self.problems.append(f"{key('optimizer', place)}.bin holds no state of an optimizer")
             return None
-        theirs = [len(group["params"]) for group in state["param_groups"]]
-        mine = [len(group["params"]) for group in optimizer.param_groups]
-        if theirs != mine:
-            self.problems.append(f"optimizer {place} had groups of {theirs} parameters, and has {mine}")
+        saved = [len(group["params"]) for group in state["param_groups"]]
+        here = [len(group["params"]) for group in optimizer.param_groups]
+        if saved != here:
+            self.problems.append(f"optimizer {place} had groups of {saved} parameters, and has {here}")
             return None
         numbers = [number for group in state["param_groups"] for number in group["params"]]
-        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         wrong = [
             f"{name} of parameter {number}"
             for number, parameter in zip(numbers, parameters, strict=True)
@@ -125,14 +119,14 @@ class AccelerateCheckpoint:
             self.problems.append(f"{name} is missing")
             return None
         try:
-            found = read_plain(path)
+            state = read_plain(path)
         except CheckpointError as error:
             self.problems.append(str(error).splitlines()[0])
             return None
-        if not isinstance(found, dict):
-            self.problems.append(f"{name} holds a {type(found).__name__}, and no state")
+        if not isinstance(state, dict):
+            self.problems.append(f"{name} holds a {type(state).__name__}, and no state")
             return None
-        return found
+        return state
 
 
 def _bare(name: str, known: Collection[str]) -> str:

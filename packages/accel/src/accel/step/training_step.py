@@ -175,8 +175,8 @@ class TrainingStep(CollectiveOps):
         if self.components.scaler is None or not self.components.accumulation.due:
             return
         chosen = self._preparer.optimizers if optimizer is None else optimizer
-        for one in [chosen] if isinstance(chosen, AcceleratedOptimizer) else chosen:
-            self.components.scaler.unscale(one.optimizer)
+        for prepared in [chosen] if isinstance(chosen, AcceleratedOptimizer) else chosen:
+            self.components.scaler.unscale(prepared.optimizer)
 
     def clip_grad_norm_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float = 2.0
@@ -213,7 +213,7 @@ class TrainingStep(CollectiveOps):
         """Those of the optimizers that have one of the parameters: others may still wait for their backward."""
         wanted = set(map(id, parameters))
         for optimizer in self._preparer.optimizers:
-            if any(id(one) in wanted for group in optimizer.param_groups for one in group["params"]):
+            if any(id(held) in wanted for group in optimizer.param_groups for held in group["params"]):
                 scaler.unscale(optimizer.optimizer)
 
 
@@ -230,7 +230,7 @@ def _listed(parameters: torch.Tensor | Iterable[torch.Tensor], name: str) -> lis
 
 
 def _refuse_without_gradients(parameters: list[torch.Tensor], name: str) -> None:
-    if parameters and all(one.grad is None for one in parameters):
+    if parameters and all(parameter.grad is None for parameter in parameters):
         raise ValueError(
             f"{name}: none of the {len(parameters)} parameters has a gradient; call it after backward() and before"
             " zero_grad(), with parameters of the model that was trained"

@@ -117,14 +117,14 @@ def _refuse_own_batch_size(function: Callable[..., Any], args: tuple[Any, ...], 
     name = _name(function)
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
-    taken = [one.name for one in parameters if one.kind in positional]
-    any_number = any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in parameters)
+    taken = [parameter.name for parameter in parameters if parameter.kind in positional]
+    any_number = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters)
     if not taken and not any_number:
         raise TypeError(f"`{name}` takes no argument; it is passed the batch size: `def {name}(batch_size)`")
     surplus = not any_number and len(args) >= len(taken)
     if not surplus and not (taken and taken[0] in kwargs):
         return
-    rest = [f"{one}={value!r}" for one, value in zip(taken[1:], args[1:], strict=False)]
+    rest = [f"{name}={value!r}" for name, value in zip(taken[1:], args[1:], strict=False)]
     rest += [f"{key}={value!r}" for key, value in kwargs.items() if key != taken[0]]
     raise TypeError(
         f"Batch size was passed into `{name}` as the first argument when called, but find_executable_batch_size passes"

@@ -14,15 +14,15 @@ SAMPLES = 21
 
 def problems(accelerator: Accelerator) -> list[str]:
     """What went otherwise than it must, in words. Collective: every process must call."""
-    found = []
+    failures = []
     ranks = accelerator.gather(torch.tensor([accelerator.process_index], device=accelerator.device))
     if ranks.tolist() != list(range(accelerator.num_processes)):
-        found.append(f"gather returned ranks {ranks.tolist()}, expected 0 to {accelerator.num_processes - 1}")
+        failures.append(f"gather returned ranks {ranks.tolist()}, expected 0 to {accelerator.num_processes - 1}")
     data = TensorDataset(torch.arange(SAMPLES, dtype=torch.float32).unsqueeze(1))
     loader, weights = accelerator.prepare(DataLoader(data, batch_size=4), torch.nn.Linear(1, 1))
     seen = [accelerator.gather_for_metrics(batch) for (batch,) in loader]
     if torch.cat(seen).flatten().tolist() != list(range(SAMPLES)):
-        found.append(f"a loader of {SAMPLES} samples came back as {torch.cat(seen).flatten().tolist()}")
+        failures.append(f"a loader of {SAMPLES} samples came back as {torch.cat(seen).flatten().tolist()}")
     optimizer = accelerator.prepare(torch.optim.SGD(weights.parameters(), lr=1e-3))
     for (batch,) in loader:
         accelerator.backward(weights(batch).square().mean())
@@ -30,21 +30,21 @@ def problems(accelerator: Accelerator) -> list[str]:
         optimizer.zero_grad()
     trained = torch.cat([parameter.detach().flatten() for parameter in weights.parameters()])
     if accelerator.reduce(trained, "max").tolist() != accelerator.reduce(trained, "min").tolist():
-        found.append("after training the weights differ between processes")
-    return found
+        failures.append("after training the weights differ between processes")
+    return failures
 
 
 def main() -> int:
     """Exit code 0 when everything went as it must."""
     accelerator = Accelerator()
-    found = problems(accelerator)
-    for line in found:
+    failures = problems(accelerator)
+    for line in failures:
         print(f"rank {accelerator.process_index}: {line}", file=sys.stderr)
     accelerator.print(
         f"{accelerator.num_processes} process(es), {accelerator.distributed_type}, device {accelerator.device},"
         f" mixed precision {accelerator.mixed_precision}"
     )
-    return 1 if found else 0
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":
