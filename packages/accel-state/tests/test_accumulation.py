@@ -213,8 +213,15 @@ def test_listeners_are_told_once_of_each_window_and_of_the_drop_before_it() -> N
     assert told[4:] == [False]
 
 
-def test_a_copy_tells_no_listener_of_the_original() -> None:
-    accumulation, told = AccumulationState(2), Told()
+class NotCopied(Told):
+    """A listener that no copy may take along: it may hold models and connections."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a listener was copied")
+
+
+def test_a_copy_leaves_the_listeners_to_the_original() -> None:
+    accumulation, told = AccumulationState(2), NotCopied()
     accumulation.tell(told)
     copy.deepcopy(accumulation).tick()
     pickle.loads(pickle.dumps(accumulation)).tick()

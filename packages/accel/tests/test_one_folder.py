@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from accel import Accelerator
+from accel.checkpoint.destination import AUTOMATIC, SaveRequest, destination
 from accel_checkpoint import CheckpointError
 from accel_testing import MakePool
 from torch import nn
@@ -32,3 +33,12 @@ def test_one_folder_may_be_written_in_two_ways(ending: str, world: MakePool, tmp
     folder = f"{tmp_path}/a"
     asked = [folder, os.path.relpath(folder) + ending]
     assert world(2).run(saved, asked) == [folder] * 2
+
+
+def test_machines_that_lost_some_give_a_checkpoint_the_number_of_the_one_that_has_most() -> None:
+    requests = [
+        SaveRequest(0, [AUTOMATIC], "/a", 3),
+        SaveRequest(0, [AUTOMATIC], ""),
+        SaveRequest(2, [AUTOMATIC], "/b", 5),
+    ]
+    assert [destination(requests, writer) for writer in (0, 2)] == [Path("/a/checkpoint_5"), Path("/b/checkpoint_5")]

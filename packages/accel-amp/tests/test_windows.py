@@ -1,0 +1,81 @@
+"""What optimizers and the scaler of windows do when the accumulation state tells them that a window begins."""
+
+import copy
+
+import torch
+from accel_amp import AcceleratedOptimizer, LossScaler, WindowScaler
+from accel_state import AccumulationState
+from accel_state.transports.single import Single
+from torch import nn
+from torch.optim import SGD
+
+
+def parameter() -> nn.Parameter:
+    made = nn.Parameter(torch.ones(1))
+    made.grad = torch.ones(1)
+    return made
+
+
+def test_an_optimizer_clears_what_was_dropped_when_the_next_window_begins() -> None:
+    weight, accumulation = parameter(), AccumulationState(2)
+    AcceleratedOptimizer(SGD([weight], lr=1.0), accumulation=accumulation)
+    accumulation.tick()
+    accumulation.abandon()
+    assert weight.grad is not None
+    accumulation.tick()
+    assert weight.grad is None
+
+
+def test_zero_grad_clears_a_dropped_window_at_once() -> None:
+    weight, accumulation = parameter(), AccumulationState(2)
+    optimizer = AcceleratedOptimizer(SGD([weight], lr=1.0), accumulation=accumulation)
+    accumulation.tick()
+    optimizer.zero_grad()
+    assert weight.grad is not None, "the window has had no step"
+    accumulation.abandon()
+    optimizer.zero_grad()
+    assert weight.grad is None
+
+
+def test_what_no_prepared_optimizer_holds_is_cleared_with_a_dropped_window_too() -> None:
+    weight, accumulation = parameter(), AccumulationState(2)
+    WindowScaler(accumulation, Single(), lambda: [weight])
+    accumulation.tick()
+    accumulation.tick()
+    accumulation.tick()
+    assert weight.grad is not None, "its own optimizer clears it"
+    accumulation.abandon()
+    accumulation.tick()
+    assert weight.grad is None
+
+
+def test_a_copy_of_an_optimizer_is_told_by_the_copy_of_its_window() -> None:
+    accumulation = AccumulationState(2)
+    optimizer = AcceleratedOptimizer(SGD([parameter()], lr=1.0), accumulation=accumulation)
+    twin = copy.deepcopy(optimizer)
+    (held,) = twin.param_groups[0]["params"]
+    held.grad = torch.ones(1)
+    accumulation.tick()
+    accumulation.abandon()
+    accumulation.tick()
+    assert held.grad is not None
+    twin.accumulation.tick()
+    twin.accumulation.abandon()
+    twin.accumulation.tick()
+    assert held.grad is None
+
+
+def test_gradients_of_a_dropped_window_that_were_unscaled_are_unscaled_again_in_the_next() -> None:
+    weight, accumulation, scaler = parameter(), AccumulationState(2), LossScaler("cpu", init_scale=8.0)
+    optimizer = AcceleratedOptimizer(SGD([weight], lr=1.0), scaler=scaler, accumulation=accumulation)
+    WindowScaler(accumulation, Single(), lambda: [weight], scaled=True)
+    for _ in range(2):
+        accumulation.tick()
+        scaler.scale((weight * 2).sum()).backward()  # type: ignore[no-untyped-call]
+    scaler.unscale(optimizer.optimizer)
+    accumulation.abandon()
+    for _ in range(2):
+        accumulation.tick()
+        scaler.scale((weight * 2).sum()).backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    assert weight.item() == 1.0 - 2 * 2.0
