@@ -90,10 +90,8 @@ class Checkpointer:
         vote["rng"] = encode({"generators": rng_state.captured(self._processes.run.device)})
         told = self._votes.exchange("save_state: begin", vote)
         target = self._settled(told, stage)
-        about = about_this_run(
-            self._processes.num_processes,
-            max((optimizer.steps for optimizer in self.registry.preparer.optimizers), default=0),
-        )
+        steps = max((optimizer.steps for optimizer in self.registry.preparer.optimizers), default=0)
+        about = about_this_run(self._processes.num_processes, steps)
 
         def put(begun: StagedCheckpoint | None) -> StagedCheckpoint:
             staged = begun or _staged(target)
