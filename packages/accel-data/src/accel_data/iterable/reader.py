@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from accel_data.checks.content_hash import digest_of
 from accel_data.iterable.every_rank import IterableDatasetShard
 from accel_data.iterable.read_batch import ReadBatch
-from accel_data.iterable.round_robin import RoundRobin
+from accel_data.iterable.round_robin import Ring, RoundRobin
 from accel_data.iterable.source import Source
 from accel_data.resume.loader_state import LoaderState, ResumeError, StreamPosition
 from accel_data.sharding.rank_slices import Ending
@@ -123,14 +123,14 @@ class Reader(IterableDataset[ReadBatch]):
         self, reader: int, source: Source, items: Iterator[Any], again: list[Any], taken: dict[int, int]
     ) -> Iterator[ReadBatch]:
         """Batches of a stream that every rank reads."""
-        given, digest = taken[reader], None
+        ring, given, digest = Ring((reader,), taken), 0, None
         if self.tells_first:
             first = list(islice(items, 1))
             digest, items = digest_of(first), chain(first, items)
             self.tells_first = False
         for batch, tail in self.share.slices(items, again, source.at_end()):
             given += self.round if tail is None else sum(map(bool, tail.real)) if self.rows is None else tail.total
-            yield ReadBatch(batch, reader, {reader: given}, tail=tail, first=digest)
+            yield ReadBatch(batch, reader, ring, given, tail=tail, first=digest)
 
     def _in_turn(self, reader: int, sources: dict[int, Iterator[Any]], taken: dict[int, int]) -> Iterator[ReadBatch]:
         """Batches of this rank's shards; the last one is filled up with samples from where the pass began."""
@@ -147,7 +147,9 @@ class Reader(IterableDataset[ReadBatch]):
                     tail = BatchPadding((count,), (count,))
                 elif self.in_step and self.ending is Ending.REPEAT:
                     samples = [*samples, *islice(cycle(first), rows - count)]
-            yield ReadBatch(samples[0] if elements else samples, reader, round_robin.taken, count, tail)
+            yield ReadBatch(
+                samples[0] if elements else samples, reader, round_robin.ring, round_robin.given, count, tail
+            )
 
     def _with_states(
         self, batches: Iterator[ReadBatch], reader: int, sources: dict[int, Source], before: dict[int, int]

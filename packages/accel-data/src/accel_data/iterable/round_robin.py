@@ -4,7 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import cycle, islice
-from typing import Any, final
+from typing import Any, NamedTuple, final
+
+
+class Ring(NamedTuple):
+    """Sources that give one item each in this order, again and again; `taken` is what all had given before.
+
+    A batch has the ring and a number of items: counting for each source what was taken would cost each batch more.
+    """
+
+    order: tuple[int, ...]
+    taken: dict[int, int]
+
+    def after(self, given: int) -> dict[int, int]:
+        """Items taken of each source, once these have given so many."""
+        turns, rest = divmod(given, len(self.order) or 1)
+        counts = {source: turns + (place < rest) for place, source in enumerate(self.order)}
+        return {source: before + counts.get(source, 0) for source, before in self.taken.items()}
 
 
 @final
@@ -16,30 +32,23 @@ class RoundRobin:
 
     def __init__(self, sources: Mapping[int, Iterator[Any]], taken: dict[int, int]) -> None:
         self._sources = sources
-        self._go_on(sorted(sources, key=lambda source: (taken[source], source)), taken)
+        self._go_on(Ring(tuple(sorted(sources, key=lambda source: (taken[source], source))), taken))
 
-    def _go_on(self, order: list[int], taken: dict[int, int]) -> None:
-        #: the sources that have not ended, what all had given before, and items that these have given since
-        self._order, self._before, self._given = order, taken, 0
-        items = [self._sources[source] for source in order]
+    def _go_on(self, ring: Ring) -> None:
+        #: the sources that have not ended, and what they have given since one did
+        self.ring, self.given = ring, 0
+        items = [self._sources[source] for source in ring.order]
         # `map` ends with the first source that does
         self._items = items[0] if len(items) == 1 else map(next, cycle(items))
-
-    @property
-    def taken(self) -> dict[int, int]:
-        """Items taken of each source."""
-        turns, more = divmod(self._given, len(self._order) or 1)
-        since = {source: turns + (place < more) for place, source in enumerate(self._order)}
-        return {source: before + since.get(source, 0) for source, before in self._before.items()}
 
     def take(self, count: int) -> list[Any]:
         """The next `count` items, fewer at the end."""
         items = list(islice(self._items, count))
-        self._given += len(items)
-        while len(items) < count and self._order:
-            ended = self._given % len(self._order)
-            self._go_on(self._order[ended + 1 :] + self._order[:ended], self.taken)
-            more = list(islice(self._items, count - len(items)))
-            self._given = len(more)
-            items += more
+        self.given += len(items)
+        while len(items) < count and self.ring.order:
+            ended, order = self.given % len(self.ring.order), self.ring.order
+            self._go_on(Ring(order[ended + 1 :] + order[:ended], self.ring.after(self.given)))
+            before = len(items)
+            items += islice(self._items, count - before)
+            self.given = len(items) - before
         return items
