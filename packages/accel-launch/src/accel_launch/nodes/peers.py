@@ -38,7 +38,7 @@ class StoreLost(Exception):
 
 
 class Peers:
-    """The other machines of a round, as one of them sees them; each look costs one request to the store."""
+    """The machines of a round, as one of them sees the others; each look costs one request to the store."""
 
     def __init__(self, store: Any, machine: int, size: int) -> None:
         self._store, self.machine, self.size = store, machine, size
@@ -96,9 +96,10 @@ class Peers:
     def leave(self) -> None:
         """Says that this machine has heard all; the first, which serves the store, waits for the others to say so."""
         until = time.monotonic() + LEAVING_S
+        size = self.size - len({failure.machine for failure in self.failures if failure.lost})
         try:
             left = self.count("left", 1)
-            while self.machine == 0 and left < self.size and time.monotonic() < until:
+            while self.machine == 0 and left < size and time.monotonic() < until:
                 time.sleep(LOOK_S / 4)
                 left = self.count("left")
         except StoreLost:
