@@ -16,8 +16,8 @@ PACKAGES = {
 }
 # An unpinned torch may pull gigabytes of CUDA; this is the version that everything is tested with.
 TORCH = "torch==2.13.0"
-# The oldest torch that the packages declare.
-OLDEST = "torch==2.9.0"
+# The oldest torch that the packages declare, and the torchao that was built for it.
+OLDEST = ("torch==2.9.0", "torchao==0.14.1")
 # torch_xla imports beside the torch that it was built for, and is not built for every one; this is its newest.
 XLA = ("torch==2.9.0", "torch_xla==2.9.0")
 TESTING = (
@@ -150,7 +150,7 @@ def tests_on_python_3_13(session: nox.Session) -> None:
 @nox.session(name="tests-torch-2.9")
 def tests_with_oldest_torch(session: nox.Session) -> None:
     """Runs the suite with the oldest torch that the packages declare; arguments go to pytest."""
-    install(session, *PACKAGES, extra=TESTING, torch=(OLDEST,))
+    install(session, *PACKAGES, extra=TESTING, torch=OLDEST)
     session.run("pytest", *PARALLEL, *session.posargs)
 
 

@@ -92,7 +92,9 @@ def test_print_and_download_happen_once_a_machine_and_an_upload_once_overall(wor
     """Feature rows S82, S83, S85 and S87, on 2 machines with 2 processes each."""
     four = world(4)
     assert four.run(two_machines) == [(True, True), (False, False), (True, False), (False, False)]
-    printed = [four.output(rank).splitlines() for rank in range(4)]
+    outputs = [four.output(rank).splitlines() for rank in range(4)]
+    # gloo of torch 2.9 prints a line of its own
+    printed = [[line for line in lines if not line.startswith("[Gloo] ")] for lines in outputs]
     assert printed == [
         ["hello from 0", "downloaded by 0", "uploaded by 0"],
         [],

@@ -1,6 +1,7 @@
 """Who opens the process group, where processes meet, and who closes it."""
 
 import os
+import re
 import socket
 import stat
 import subprocess
@@ -171,6 +172,11 @@ def test_several_machines_without_an_address_are_refused() -> None:
     assert not dist.is_initialized()
 
 
+def without_gloos(printed: str) -> str:
+    """What was printed, without the sentences that gloo of torch 2.9 prints."""
+    return re.sub(r"\[Gloo\] Rank \d+ is connected to \d+ peer ranks\..* is : \d+\n?", "", printed)
+
+
 def as_mpi(rank: int) -> dict[str, str]:
     ranks, sizes = MPI
     return dict.fromkeys(ranks, str(rank)) | dict.fromkeys(sizes, "2")
@@ -192,7 +198,8 @@ def test_two_processes_of_mpirun_meet_without_an_address(tmp_path: Path) -> None
     ]
     try:
         for process in started:
-            assert process.communicate(timeout=60) == ("Open MPI [0, 1]\n", "")
+            out, err = process.communicate(timeout=60)
+            assert (without_gloos(out), err) == ("Open MPI [0, 1]\n", "")
             assert process.returncode == 0
     finally:
         for process in started:
@@ -263,10 +270,11 @@ def test_torchrun_serves_more_than_one_run(tmp_path: Path) -> None:
         "from accel_state import PartialState, release\n"
         "for _ in range(3):\n"
         "    state = PartialState(cpu=True)\n"
-        "    print(sum(state.run.transport.all_gather_objects(state.process_index + 1)), flush=True)\n"
+        "    found = sum(state.run.transport.all_gather_objects(state.process_index + 1))\n"
+        "    print(f'sum {found},', flush=True)\n"
         "    release()\n"
     )
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script)]
     done = subprocess.run(torchrun, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "".join(done.stdout.split()) == "3" * 6
+    assert done.stdout.count("sum 3,") == 6, done.stdout
