@@ -32,20 +32,17 @@ class WindowScaler:
         self._scaled = scaled
         #: weight and loss of the newest window that had weights, over all ranks
         self._newest: torch.Tensor | None = None
-        self._forget_window()
+        self.begin_window(dropped=False)
         accumulation.tell(self)
 
-    def _forget_window(self) -> None:
+    def begin_window(self, dropped: bool) -> None:
+        """Forgets the losses of the window before, and its gradients if it was dropped."""
         #: what the losses of this window were divided by; None before the first
         self._divisor: torch.Tensor | int | None = None
         self._weighted: bool | None = None
         self._settled = False
         #: weight and loss of this window, so far and here
         self._sums: list[torch.Tensor] = []
-
-    def begin_window(self, dropped: bool) -> None:
-        """Forgets the losses of the window before, and its gradients if it was dropped."""
-        self._forget_window()
         if dropped:
             for parameter in self._parameters():
                 parameter.grad = None
@@ -72,7 +69,7 @@ class WindowScaler:
         """Goes on after the window in which the state was taken; one that has begun is forgotten."""
         newest = state["newest"]
         self._newest = newest if newest is None or self._newest is None else newest.to(self._newest.device)
-        self._forget_window()
+        self.begin_window(dropped=False)
 
     def scale_loss(self, loss: torch.Tensor, weight: torch.Tensor | float | None = None) -> torch.Tensor:
         """What to call backward on, in place of `loss`.
@@ -86,7 +83,7 @@ class WindowScaler:
         if weight is None and unscaled and self._weighted is None:
             return loss  # nothing to scale, and nothing to look after
         if position == 0:
-            self._forget_window()
+            self.begin_window(dropped=False)
         if self._weighted is not None and self._weighted != (weight is not None):
             raise ValueError(
                 "backward: some losses of this window have a weight and others have none; give each its weight, or none"

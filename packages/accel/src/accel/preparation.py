@@ -158,8 +158,9 @@ class Preparer:
 
         Raises: ValueError for a model that was not prepared.
         """
-        if any(prepared is model for prepared in self.models):
-            return model
+        for prepared in self.models:  # written out: a micro-batch asks
+            if prepared is model:
+                return model
         inner = self.components.strategy.unwrap(uncompiled(model))
         for prepared in self.models:
             if self.components.strategy.unwrap(prepared) is inner:
