@@ -27,7 +27,7 @@ class BatchPadding:
 
 @dataclass(slots=True)
 class LoaderPass:
-    """One pass over a loader, as far as it has come.
+    """A pass over a loader, as far as it has come.
 
     `rows` counts the samples of a full batch of a rank, None where batches vary. `last` says whether the batch in hand
     is the last one and `tail` what is real in it, None where it is full and all is real. `at` is the place after it,
@@ -51,7 +51,7 @@ class LoaderPass:
 
     def take_over(self) -> None:
         """Makes this pass the one in hand: a batch of it comes, whatever passes were begun since and left standing."""
-        self.passes[:] = [*(one for one in self.passes if one is not self), self]
+        self.passes[:] = [*(other for other in self.passes if other is not self), self]
 
 
 class PartialWindow(Enum):
@@ -86,7 +86,7 @@ class AccumulationState:
         self.steps = 0
         #: whether the data end on any rank, where those of ranks end apart: asked in each micro-batch, by all
         self.ends_anywhere: Callable[[bool], bool] | None = None
-        self._epochs: list[LoaderPass] = []
+        self._passes: list[LoaderPass] = []
         self._listeners: list[WindowListener] = []
 
     # A property, or a name of an enum, costs a tiny step about a microsecond on CPython 3.11: what a micro-batch asks
@@ -125,7 +125,7 @@ class AccumulationState:
         self.position += 1
         self.inside, self.alone = True, False
         self.due = self._over = self.position >= self.every
-        ends = bool(self._epochs) and self._data_ends()
+        ends = bool(self._passes) and self._data_ends()
         if self.ends_anywhere is not None:
             ends = self.ends_anywhere(ends)
         if ends and not self.due:
@@ -134,20 +134,20 @@ class AccumulationState:
             self.dropped = self._over and not self.due
         if self._over:
             self.steps += self.due
-            for epoch in self._epochs:
-                epoch.settled = epoch.at
+            for loader_pass in self._passes:
+                loader_pass.settled = loader_pass.at
         return self.due
 
     def _data_ends(self) -> bool:
         """Whether the batch in hand is the last of its pass, or one of another pass that is read side by side is."""
-        active = self._epochs[-1]
+        active = self._passes[-1]
         active.ticked = True
         ends = active.last and not active.inner
-        for epoch in self._epochs:
-            alike = epoch.came == 1
+        for loader_pass in self._passes:
+            alike = loader_pass.came == 1
             # one that an evaluation left standing, at its last batch maybe, does not come with each micro-batch
-            ends = ends or (epoch.last and alike and epoch.in_step > 0 and not epoch.inner)
-            epoch.in_step, epoch.came = epoch.in_step + 1 if alike else 0, 0
+            ends = ends or (loader_pass.last and alike and loader_pass.in_step > 0 and not loader_pass.inner)
+            loader_pass.in_step, loader_pass.came = loader_pass.in_step + 1 if alike else 0, 0
         return ends
 
     def leave(self) -> None:
@@ -187,19 +187,19 @@ class AccumulationState:
     @contextmanager
     def iterating(self, loader: Any, *, rows: int | None = None) -> Iterator[LoaderPass]:
         """A pass over `loader`; while it lasts it is the active one, unless a batch of another came since."""
-        inner = any(one.in_step > 1 and one.loader is not loader for one in self._epochs)
-        epoch = LoaderPass(loader, self._epochs, rows, inner=inner)
-        self._epochs.append(epoch)
+        inner = any(other.in_step > 1 and other.loader is not loader for other in self._passes)
+        loader_pass = LoaderPass(loader, self._passes, rows, inner=inner)
+        self._passes.append(loader_pass)
         try:
-            yield epoch
+            yield loader_pass
         finally:
             # By identity: an outer pass may end before an inner one that was left with `break`.
-            self._epochs[:] = [one for one in self._epochs if one is not epoch]
+            self._passes[:] = [other for other in self._passes if other is not loader_pass]
 
     @property
     def active(self) -> LoaderPass | None:
         """The innermost pass that has not ended."""
-        return self._epochs[-1] if self._epochs else None
+        return self._passes[-1] if self._passes else None
 
     # What follows are the names under which scripts know the same facts.
 
@@ -226,22 +226,22 @@ class AccumulationState:
     @property
     def in_dataloader(self) -> bool:
         """Whether a prepared loader is being iterated."""
-        return bool(self._epochs)
+        return bool(self._passes)
 
     @property
     def active_dataloader(self) -> Any:
         """The prepared loader that is being iterated, or None."""
-        return self._epochs[-1].loader if self._epochs else None
+        return self._passes[-1].loader if self._passes else None
 
     @property
     def end_of_dataloader(self) -> bool:
         """Whether the current batch is the last one of the active loader."""
-        return bool(self._epochs) and self._epochs[-1].last
+        return bool(self._passes) and self._passes[-1].last
 
     @property
     def remainder(self) -> int:
         """Samples of the job's current batch that are no repetitions; 0 when all are real, -1 outside a loop."""
-        if not self._epochs:
+        if not self._passes:
             return -1
-        tail = self._epochs[-1].tail
+        tail = self._passes[-1].tail
         return tail.total if tail is not None else 0

@@ -42,12 +42,12 @@ def copy_tensor_to_devices(tensor: torch.Tensor | None = None) -> torch.Tensor:
     run = PartialState().run
     having = run.transport.all_gather_objects(tensor is not None, "copy_tensor_to_devices")
     if sum(having) != 1:
-        given = ", ".join(str(rank) for rank, one in enumerate(having) if one) or "none"
+        given = ", ".join(str(rank) for rank, has_tensor in enumerate(having) if has_tensor) or "none"
         size = len(having)
         raise ValueError(f"copy_tensor_to_devices: processes {given} gave a tensor; expected exactly one of {size}")
     mine: Any = None if tensor is None else tensor.detach().cpu()
-    found: torch.Tensor = run.transport.broadcast_object(mine, having.index(True))
-    return found.to(run.placed_on)
+    sent: torch.Tensor = run.transport.broadcast_object(mine, having.index(True))
+    return sent.to(run.placed_on)
 
 
 def reduce(tensor: Any, reduction: Reduction = "mean", scale: float = 1.0) -> Any:

@@ -128,12 +128,12 @@ class GradientAccumulation:
         if weighted and not self._preparer.models and self._components.run.topology.world_size > 1:
             raise ValueError("backward: a weight is shared with all processes, and no model was prepared to share with")
         if self._agreed is None and self._accumulation.due and self._preparer.models and not self._joining:
-            found = self._components.run.transport.all_gather_objects(weighted)
-            if len(set(found)) > 1:
-                have = ", ".join(str(rank) for rank, one in enumerate(found) if one)
+            votes = self._components.run.transport.all_gather_objects(weighted)
+            if len(set(votes)) > 1:
+                have = ", ".join(str(rank) for rank, has_weight in enumerate(votes) if has_weight)
                 raise ValueError(
                     f"backward: processes {have} gave a weight and the others did not; give each loss its weight on all"
-                    f" {len(found)} processes, or on none"
+                    f" {len(votes)} processes, or on none"
                 )
             self._agreed = weighted
             self.plain = not weighted and self._components.scaler is None
