@@ -10,6 +10,9 @@ from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
+# DDP's first use imports torch._dynamo, FSDP2's torch.distributed.fsdp: seconds in each fresh worker
+_PRELOAD = ("pytest", "torch._dynamo", "torch.distributed.fsdp", "torch.nn.parallel", "accel_testing.worker")
+
 
 @contextmanager
 def _environment(changes: Mapping[str, str]) -> Iterator[None]:
@@ -31,7 +34,7 @@ def fork_server(preload: Sequence[str]) -> ForkServerContext:
     The server leaves out, without a word, what it cannot import: its processes import it, or fail, themselves.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["accel_testing.preload", *preload])
+    context.set_forkserver_preload([*_PRELOAD, *preload])
     # the server skips, without a word, a preload module that it cannot import, and Python 3.11 does not give it our
     # sys.path (python/cpython#117378): name our folder. OpenMP with one thread: a fork copies no other thread
     ours = str(Path(__file__).resolve().parent.parent)
