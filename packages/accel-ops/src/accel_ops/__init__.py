@@ -1,6 +1,7 @@
 """Gather, reduce, broadcast, pad and move nested tensors between processes, and make their generators equal."""
 
 from accel_ops.agree import ShapeMismatch
+from accel_ops.batch_size import find_batch_size, ignorant_find_batch_size
 from accel_ops.broadcast import broadcast, broadcast_object_list
 from accel_ops.gather import gather, gather_object
 from accel_ops.metrics import gather_for_metrics
@@ -11,10 +12,8 @@ from accel_ops.rng import RNGType, set_seed, synchronize_rng_state, synchronize_
 from accel_ops.tree import (
     concatenate,
     convert_to_fp32,
-    find_batch_size,
     get_shape,
     honor_type,
-    ignorant_find_batch_size,
     is_namedtuple,
     is_torch_tensor,
     listify,

@@ -79,28 +79,6 @@ def leaves(data: Any) -> Iterator[tuple[str, Any]]:
         yield "", data
 
 
-def find_batch_size(data: Any) -> int:
-    """The length of the first leaf along its first dim.
-
-    Raises: ValueError if there is no leaf; TypeError if the first leaf is no tensor with a dim.
-    """
-    for path, leaf in leaves(data):
-        if not isinstance(leaf, torch.Tensor):
-            raise TypeError(f"the batch size is the length of a tensor; found a {type(leaf).__name__} at data{path}")
-        if leaf.ndim == 0:
-            raise TypeError(f"the batch size is the length of a tensor; the one at data{path} has no dims")
-        return len(leaf)
-    raise ValueError(f"cannot find the batch size of an empty {type(data).__name__}")
-
-
-def ignorant_find_batch_size(data: Any) -> int | None:
-    """The batch size, or None if `find_batch_size` would raise."""
-    try:
-        return find_batch_size(data)
-    except (ValueError, TypeError):
-        return None
-
-
 def get_shape(data: Any) -> Any:
     """`data` with each tensor replaced by the list of its sizes."""
     return recursively_apply(lambda tensor: list(tensor.shape), data, error_on_other_type=True)

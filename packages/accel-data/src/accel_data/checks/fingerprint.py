@@ -11,10 +11,9 @@ from itertools import islice
 from types import FunctionType
 from typing import Any
 
+from accel_ops.content_hash import ROOM, digest_of, hexadecimal, own_attributes
 from accel_state import Transport
 from torch.utils.data import Dataset, IterableDataset
-
-from accel_data.checks.content_hash import ROOM, digest_of, hexadecimal, own_attributes
 
 #: what may differ between the ranks of a sane job, by its name
 PRIVATE = re.compile(r"seed|epoch|cache|memo|buffer|timestamp|(^|_)(pid|port|device|gpu)(_|$)", re.IGNORECASE)

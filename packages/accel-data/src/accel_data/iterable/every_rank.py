@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, final
 
+from accel_ops.batch_size import samples_in
 from torch.utils.data import IterableDataset
 
-from accel_data.iterable.batch_size import samples_in
 from accel_data.sharding.rank_slices import (
     DataRank,
     Ending,

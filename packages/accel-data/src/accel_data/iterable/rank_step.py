@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from accel_ops import recursively_apply, slice_tensors
+from accel_ops.batch_size import can_be_cut, samples_in
 from accel_state import BatchPadding, Transport
 
-from accel_data.iterable.batch_size import can_be_cut, samples_in
 from accel_data.iterable.read_batch import ReadBatch
 from accel_data.sharding.rank_slices import Ending
 

@@ -8,10 +8,10 @@ from itertools import chain, cycle, islice, product
 from typing import Any, final
 
 import torch
+from accel_ops.content_hash import digest_of
 from accel_state import BatchPadding
 from torch.utils.data import IterableDataset, get_worker_info
 
-from accel_data.checks.content_hash import digest_of
 from accel_data.iterable.every_rank import IterableDatasetShard
 from accel_data.iterable.read_batch import ReadBatch
 from accel_data.iterable.round_robin import Ring, RoundRobin

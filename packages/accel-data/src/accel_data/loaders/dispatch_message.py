@@ -6,9 +6,9 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from accel_ops import concatenate, slice_tensors
+from accel_ops.batch_size import can_be_cut, samples_in
 from accel_state import BatchPadding
 
-from accel_data.iterable.batch_size import can_be_cut, samples_in
 from accel_data.sharding.rank_slices import Ending
 
 

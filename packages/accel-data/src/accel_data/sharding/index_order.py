@@ -11,6 +11,7 @@ from itertools import chain, islice
 from typing import Any, final
 
 import torch
+from accel_ops.content_hash import content_number
 from accel_state import BatchPadding
 from torch.utils.data import RandomSampler, SequentialSampler
 
@@ -190,7 +191,7 @@ def sample_numbers(items: list[Any]) -> array[int]:
     try:
         return array("Q", items)
     except (TypeError, OverflowError):  # not all are indices
-        return array("Q", map(_number, items))
+        return array("Q", map(content_number, items))
 
 
 def batch_numbers(batches: list[Any]) -> array[int]:
@@ -205,17 +206,4 @@ def _batch_number(batch: Any) -> int:
     try:
         return (31 * operator.index(batch[0]) + operator.index(batch[-1])) % 2**64
     except (TypeError, LookupError):  # it has no indices, is empty, or can only be iterated, once
-        return _number(batch)
-
-
-def _number(item: Any) -> int:
-    if isinstance(item, list | tuple):
-        return zlib.crc32(repr(list(map(_number, item))).encode())
-    try:
-        return operator.index(item) % 2**64
-    except TypeError:
-        if hasattr(item, "tolist"):  # a tensor or an array
-            return _number(item.tolist())
-    words = repr(item)
-    # an address is another one in every process
-    return zlib.crc32((type(item).__name__ if " at 0x" in words else words).encode())
+        return content_number(batch)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from accel_data.checks.content_hash import digest_of, positions
+from accel_ops.content_hash import digest_of, positions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -102,7 +102,7 @@ def test_a_pair_that_was_swapped_at_either_end_is_noticed() -> None:
 
 
 ORDERS = """
-from accel_data.checks.content_hash import digest_of
+from accel_ops.content_hash import digest_of
 print(digest_of({"b", "a", "c"}), digest_of({"b": ["a"], "a": {"x", "y"}}), digest_of(["a", ("b", 2.5)]))
 """
 
