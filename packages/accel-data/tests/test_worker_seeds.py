@@ -8,7 +8,7 @@ import numpy
 import pytest
 import torch
 from accel_data import prepare_data_loader
-from accel_data.workers import seeded
+from accel_data.workers import worker_start
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
 from torch import Tensor
@@ -64,7 +64,7 @@ def test_the_users_own_worker_init_has_the_last_word(world: MakePool) -> None:
 
 def test_a_worker_seed_calls_what_comes_after_it() -> None:
     called: list[int] = []
-    seeded(1, called.append)(5)
+    worker_start(called.append, 1)(5)
     assert called == [5]
 
 

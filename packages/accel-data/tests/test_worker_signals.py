@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from accel_data import prepare_data_loader
-from accel_data.workers import shielded
+from accel_data.workers import worker_start
 from accel_testing import MakePool
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -46,21 +46,21 @@ def called(worker_id: int) -> None:
 
 
 def test_without_noted_signals_the_function_of_the_script_stays_the_one() -> None:
-    assert shielded(None) is None
-    assert shielded(called) is called
+    assert worker_start(None) is None
+    assert worker_start(called) is called
 
 
 def test_a_handler_of_somebody_else_is_left_to_the_workers() -> None:
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)
     try:
-        assert shielded(called) is called
+        assert worker_start(called) is called
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 def test_the_shield_ignores_what_is_noted_and_then_calls_the_function_of_the_script(noted: Noting) -> None:
     seen: list[int] = []
-    shield: Any = shielded(seen.append)
+    shield: Any = worker_start(seen.append)
     assert sorted(shield.args[0]) == sorted([signal.SIGTERM, signal.SIGUSR1])
     shield(3)
     assert seen == [3]

@@ -25,7 +25,7 @@ from accel_data.resume.sampling_rng import generator_owner
 from accel_data.sharding.batch_sampler_shard import BatchSamplerShard, innermost_sampler
 from accel_data.sharding.rank_slices import DataRank, Ending
 from accel_data.sharding.seedable_sampler import SeedableRandomSampler
-from accel_data.workers import seeded, shielded
+from accel_data.workers import worker_start
 
 Batch = TypeVar("Batch")
 #: settings of a DataLoader that another one like it is given
@@ -77,8 +77,6 @@ def prepare_data_loader(
     where = _where(num_processes, process_index, transport)
     rng_types = rng_types_of(rng_types or ())
     settings = settings_of(dataloader)
-    if settings["num_workers"] > 0:
-        settings["worker_init_fn"] = shielded(settings["worker_init_fn"])
     end = _ending(ending, dataloader, even_batches)
     _refuse_sharded_already(dataloader, where)
     stream = isinstance(dataloader.dataset, IterableDataset)
@@ -110,8 +108,8 @@ def prepare_data_loader(
     dispatching = ranks if dispatch_batches else None
     reads, split = (where, split_batches) if dispatching is None else (DataRank(0, 1), False)
     own_seeds = RNGType.TORCH not in rng_types if reading is None else reading.shards is not None
-    if reads.index > 0 and own_seeds and settings["num_workers"] > 0:
-        settings["worker_init_fn"] = seeded(where.index, settings["worker_init_fn"])
+    if settings["num_workers"] > 0:
+        settings["worker_init_fn"] = worker_start(settings["worker_init_fn"], reads.index if own_seeds else 0)
     if reading is not None:
         source = _reader(dataloader, reads, split, end, reading, together=ranks is not None and dispatching is None)
         source.tells_first = check_datasets and together and reading.way is Way.EVERY

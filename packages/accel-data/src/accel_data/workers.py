@@ -19,16 +19,12 @@ T = TypeVar("T")
 Start = Callable[[int], None]
 
 
-def seeded(rank: int, then: Start | None) -> Start:
-    """A `worker_init_fn` that moves the seeds of a rank's loader workers away from those of rank 0."""
-    return partial(_seed, rank, then)
+def worker_start(then: Start | None, rank: int = 0) -> Start | None:
+    """A `worker_init_fn` for workers that outlive the signals that this process notes, with seeds unlike other ranks'.
 
-
-def shielded(then: Start | None) -> Start | None:
-    """A `worker_init_fn` for workers that outlive the signals that this process notes; `then`, if it notes none.
-
-    In a job of the launcher, which ends all that is left of it, workers outlive what schedulers send in any case: the
-    script may begin to note it after they have started.
+    Rank 0 has the seeds of torch. In a job of the launcher, which ends all that is left of it, workers outlive what
+    schedulers send in any case: the script may begin to note it after they have started. `then` itself is returned if
+    nothing is to be done.
     """
     watched = bool(process_environ().get(FLIGHT_RECORDER))
     noted = [
@@ -37,19 +33,14 @@ def shielded(then: Start | None) -> Start | None:
         if getattr(signal.getsignal(number), "shields_workers", False)  # as accel's handler has it
         or (watched and number in (signal.SIGTERM, signal.SIGUSR1))
     ]
-    return partial(_shield, noted, then) if noted else then
+    return partial(_start, noted, rank, then) if noted or rank else then
 
 
-def _seed(rank: int, then: Start | None, worker_id: int) -> None:
-    # torch has seeded the worker with (a number drawn from the synchronised generator) + worker_id.
-    seed_everything((torch.initial_seed() + rank * 0x9E3779B97F4A7C15) % 2**63)
-    if then is not None:
-        then(worker_id)
-
-
-def _shield(signals: list[int], then: Start | None, worker_id: int) -> None:
+def _start(signals: list[int], rank: int, then: Start | None, worker_id: int) -> None:
     for number in signals:
         signal.signal(number, signal.SIG_IGN)
+    if rank:  # torch has seeded the worker with (a number drawn from the synchronised generator) + worker_id
+        seed_everything((torch.initial_seed() + rank * 0x9E3779B97F4A7C15) % 2**63)
     if then is not None:
         then(worker_id)
 

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 from torch.utils.data import sampler as torch_samplers
 
+from accel_data.sharding.batch_sampler_shard import samplers_under
 from accel_data.sharding.seedable_sampler import SeedableRandomSampler
 
 #: generators of the whole process, which are put back once an order is drawn
@@ -20,18 +21,10 @@ SHARED = ("default", "python", "numpy")
 
 def generator_owner(*roots: Any) -> Any | None:
     """The first object, searched through `sampler` and `batch_sampler`, that has a `generator` for its order."""
-    for candidate in chain_of(roots):
+    for candidate in samplers_under(*roots):
         if hasattr(candidate, "generator") and isinstance(candidate.generator, torch.Generator | None):
             return candidate
     return None
-
-
-def chain_of(roots: tuple[Any, ...]) -> Iterator[Any]:
-    """The objects that draw an order, from the outermost in."""
-    for root in roots:
-        if root is not None:
-            yield root
-            yield from chain_of((getattr(root, "batch_sampler", None), getattr(root, "sampler", None)))
 
 
 @final
@@ -52,7 +45,9 @@ class SamplingRng:
         if own is not None and own is not loader.generator:
             self._generators["sampler"] = own.get_state, own.set_state
         self._generators["default"] = torch.default_generator.get_state, torch.default_generator.set_state
-        foreign = [owner for owner in chain_of(roots) if isinstance(owner, Sampler) and not _is_known(type(owner))]
+        foreign = [
+            owner for owner in samplers_under(*roots) if isinstance(owner, Sampler) and not _is_known(type(owner))
+        ]
         if foreign or any(isinstance(root, IterableDataset) for root in roots):
             self._generators["python"] = (lambda: _listed(random.getstate())), _set_python_state
             if (numpy := sys.modules.get("numpy")) is not None:

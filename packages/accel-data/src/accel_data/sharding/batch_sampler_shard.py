@@ -97,11 +97,9 @@ class BatchSamplerShard(BatchSampler):
 
     def set_epoch(self, epoch: int) -> None:
         """Passes the epoch on to every sampler under this one that takes it."""
-        owner = self.batch_sampler
-        while owner is not None:
+        for owner in samplers_under(self.batch_sampler):
             if hasattr(owner, "set_epoch"):
                 owner.set_epoch(epoch)
-            owner = inner_sampler(owner)
 
     def draw(self, skip: int) -> IndexOrder:
         """Draws the order of the next epoch, from item `skip` on."""
@@ -114,17 +112,15 @@ class BatchSamplerShard(BatchSampler):
         return LazyOrder(iter(self.batch_sampler), skip, self.round, whole=True)
 
 
-def inner_sampler(sampler: Any) -> Any:
-    """The sampler under a batch sampler or a shard of one; None if there is none."""
-    # by identity: the truth of a sampler is its length, which it may not have
-    inner = getattr(sampler, "batch_sampler", None)
-    return inner if inner is not None else getattr(sampler, "sampler", None)
+def samplers_under(*roots: Any) -> Iterator[Any]:
+    """The objects that draw an order, from the outermost in, through `batch_sampler` and `sampler`."""
+    for root in roots:
+        if root is not None:  # by identity: the truth of a sampler is its length, which it may not have
+            yield root
+            yield from samplers_under(getattr(root, "batch_sampler", None), getattr(root, "sampler", None))
 
 
 def innermost_sampler(sampler: Any) -> Any:
-    """The sampler that draws the order, under any number of batch samplers."""
-    while True:
-        inner = inner_sampler(sampler)
-        if not isinstance(inner, Sampler) and not hasattr(inner, "__iter__"):
-            return sampler
-        sampler = inner
+    """The sampler that draws the order, under any number of batch samplers; None under None."""
+    under = [inner for inner in samplers_under(sampler) if isinstance(inner, Sampler) or hasattr(inner, "__iter__")]
+    return under[-1] if under else None
