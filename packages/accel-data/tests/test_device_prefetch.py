@@ -1,5 +1,6 @@
 """Batches come to the device in their order; on an accelerator the next one is on its way meanwhile."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from accel_data import prepare_data_loader
 from accel_data.loaders import device_prefetch
 from accel_state import AccumulationState, LoaderPass
 from accel_testing import RangeDataset
+from accel_testing.recording_device import RecordingDevice
 from torch.utils.data import DataLoader
 
 
@@ -21,9 +23,8 @@ class NoStream:
         self.calls.append(f"send {batch}")
         return batch, f"event {batch}"
 
-    def await_copy(self, moved: Any, event: str) -> None:
-        assert event == f"event {moved}"
-        self.calls.append(f"await {moved}")
+    def await_copy(self, copied: str) -> None:
+        self.calls.append(copied.replace("event", "await"))
 
 
 def told(count: int, epoch: LoaderPass) -> Any:
@@ -63,3 +64,52 @@ def test_the_place_is_that_of_the_batch_in_hand_when_one_is_ahead(monkeypatch: p
     loader: Any = prepare_data_loader(DataLoader(RangeDataset(10), 2), accumulation=accumulation)
     places = [(loader.state_dict()["consumed"], accumulation.end_of_dataloader) for _ in loader]
     assert places == [(2, False), (4, False), (6, False), (8, False), (10, True)]
+
+
+@pytest.fixture
+def gpu() -> Iterator[RecordingDevice]:
+    device_prefetch._stream_for_copies.cache_clear()
+    with RecordingDevice().installed() as installed:
+        yield installed
+    device_prefetch._stream_for_copies.cache_clear()
+
+
+def test_a_copy_waits_for_what_was_asked_of_the_device_before(gpu: RecordingDevice) -> None:
+    """The memory of the copy may be that of a batch which the current stream still reads."""
+    batches = iter([torch.ones(2), torch.zeros(2)])
+    moved = list(device_prefetch.on_device(batches, LoaderPass("loader"), "cuda:0", non_blocking=True))
+    assert [batch.device.type for batch in moved] == ["cuda", "cuda"]
+    send = ["stream 1 waits for current stream", "copy in on stream 1: 8 bytes, pageable"]
+    assert gpu.calls == ["new stream 1", *send, *send, *["current stream waits for the copies of stream 1"] * 2]
+
+
+class Sentences:
+    """Has a `to`, as tokenised text of transformers."""
+
+    def __init__(self, ids: torch.Tensor) -> None:
+        self.ids = ids
+
+    def to(self, device: torch.device) -> "Sentences":
+        return Sentences(self.ids.to(device))
+
+
+def test_an_object_that_moves_itself_is_copied_after_the_wait_too(gpu: RecordingDevice) -> None:
+    batches = iter([Sentences(torch.ones(2))])
+    (moved,) = device_prefetch.on_device(batches, LoaderPass("loader"), "cuda:0", non_blocking=True)
+    assert moved.ids.device.type == "cuda"
+    wait, copy = gpu.calls.index("stream 1 waits for current stream"), "copy in on stream 1: 8 bytes"
+    assert gpu.calls[wait + 1].startswith(copy)
+
+
+def test_a_packed_sequence_comes_ahead_with_its_sizes_on_the_cpu(gpu: RecordingDevice) -> None:
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3, 1), torch.zeros(2, 1)])
+    (moved,) = device_prefetch.on_device(iter([packed]), LoaderPass("loader"), "cuda:0", non_blocking=True)
+    assert (moved.data.device.type, moved.batch_sizes.device.type) == ("cuda", "cpu")
+    assert "current stream waits for the copies of stream 1" in gpu.calls
+
+
+def test_all_passes_copy_on_one_stream_of_the_device(gpu: RecordingDevice) -> None:
+    for _ in range(3):
+        for _ in device_prefetch.on_device(iter([torch.ones(2)]), LoaderPass("loader"), "cuda:0", non_blocking=True):
+            pass
+    assert [call for call in gpu.calls if "new" in call] == ["new stream 1"]

@@ -14,7 +14,7 @@ from accel_testing import MakePool, RangeDataset, RangeStream
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 #: stands in for a stream for copies where there is no accelerator
-SIDE: Any = SimpleNamespace(send=lambda batch: (batch, None), await_copy=lambda moved, event: None)
+SIDE: Any = SimpleNamespace(send=lambda batch: (batch, None), await_copy=lambda copied: None)
 
 
 def with_one_ahead() -> tuple[list[list[int]], list[bool], int]:

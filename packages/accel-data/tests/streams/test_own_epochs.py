@@ -250,7 +250,7 @@ def test_two_processes_go_on_from_a_pause_and_a_window(world: MakePool, kind: st
 
 
 #: stands in for a stream for copies where there is no accelerator
-SIDE: Any = SimpleNamespace(send=lambda batch: (batch, None), await_copy=lambda moved, event: None)
+SIDE: Any = SimpleNamespace(send=lambda batch: (batch, None), await_copy=lambda copied: None)
 
 
 def test_a_last_batch_that_is_copied_ahead_is_not_yet_served(monkeypatch: pytest.MonkeyPatch) -> None:

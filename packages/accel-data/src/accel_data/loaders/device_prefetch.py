@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-from accel_ops import recursively_apply, send_to_device
+from accel_ops import send_to_device
 from accel_state import LoaderPass
 
 from accel_data.sharding.rank_slices import with_last
@@ -35,24 +36,32 @@ class CopyStream:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.Stream(device)
+        self._stream = _stream_for_copies(device)
 
     def send(self, batch: Any) -> tuple[Any, Any]:
         """The batch on the device, as a copy that was only asked for, and the event of its end."""
+        # The allocator hands the memory of a dropped batch to the next copy. Until this wait the current stream was
+        # asked for everything that reads a dropped batch, so that the copy overwrites nothing that is still read.
+        # record_stream would reach neither tensors inside of objects with a `to` of their own nor tensors on the CPU.
+        self._stream.wait_stream(torch.accelerator.current_stream(self._device))
         with self._stream:
             moved = send_to_device(batch, self._device, non_blocking=True)
         return moved, self._stream.record_event()
 
-    def await_copy(self, moved: Any, event: Any) -> None:
-        """Lets the current stream wait for the copy, and keeps its memory until that stream has used it."""
-        current = torch.accelerator.current_stream(self._device)
-        current.wait_event(event)
-        recursively_apply(lambda tensor: (tensor.record_stream(current), tensor)[1], moved)
+    def await_copy(self, copied: Any) -> None:
+        """Lets the current stream wait for the event of a copy."""
+        torch.accelerator.current_stream(self._device).wait_event(copied)
+
+
+@functools.cache
+def _stream_for_copies(device: torch.device) -> torch.Stream:
+    """The one stream for copies to a device: the allocator keeps memory apart for each stream that has used some."""
+    return torch.Stream(device)
 
 
 def _one_ahead(batches: Iterator[Any], epoch: LoaderPass, copies: CopyStream) -> Iterator[Any]:
     sent = ((copies.send(batch), (epoch.last, epoch.tail, epoch.at)) for batch in batches)
     for ((moved, copied), facts), _ in with_last(sent):
-        copies.await_copy(moved, copied)
+        copies.await_copy(copied)
         epoch.last, epoch.tail, epoch.at = facts
         yield moved

@@ -1,0 +1,185 @@
+"""Stands in for a GPU on a machine without one: tensors in memory of the CPU that claim to be on `cuda:0`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, final
+from unittest.mock import patch
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+DEVICE = torch.device("cuda:0")
+_COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
+
+
+class DeviceTensor(torch.Tensor):
+    """A tensor that claims to be on `cuda:0`; its numbers are in memory of the CPU."""
+
+    numbers: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, numbers: torch.Tensor) -> DeviceTensor:
+        made: DeviceTensor = torch.Tensor._make_wrapper_subclass(
+            cls, numbers.shape, numbers.stride(), numbers.storage_offset(), dtype=numbers.dtype, device=DEVICE
+        )
+        made.numbers = numbers
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        raise RuntimeError(f"{func} of a DeviceTensor outside of its RecordingDevice")
+
+
+class _Stream:
+    """A stream that notes for whom it waits."""
+
+    def __init__(self, device: RecordingDevice, name: str) -> None:
+        self._device, self._name = device, name
+        self._before: list[str] = []
+
+    def wait_stream(self, other: _Stream) -> None:
+        self._device.calls.append(f"{self._name} waits for {other._name}")
+
+    def wait_event(self, event: str) -> None:
+        self._device.calls.append(f"{self._name} waits for {event}")
+
+    def record_event(self) -> str:
+        return f"the copies of {self._name}"
+
+    def __enter__(self) -> None:
+        self._before.append(self._device.stream)
+        self._device.stream = self._name
+
+    def __exit__(self, *_: object) -> None:
+        self._device.stream = self._before.pop()
+
+
+@final
+class RecordingDevice:
+    """A device without hardware, for the thread that enters `installed`; `calls` has what it was asked for, in order.
+
+    Copies to and from it are made, and so is arithmetic. A copy to pinned memory that the host does not wait for
+    arrives with the next synchronisation, as late as on a GPU it may.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        #: the name of the stream that is asked for copies
+        self.stream = "current stream"
+        #: bytes of each pinned tensor that was made
+        self.pinned: list[int] = []
+        self._streams = 0
+        self._pinned_at: set[int] = set()
+        self._late: list[Callable[[], object]] = []
+
+    def put(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy of the tensor that claims to be on the device."""
+        return DeviceTensor(tensor.detach().clone())
+
+    @contextmanager
+    def installed(self) -> Iterator[RecordingDevice]:
+        """Lets this device answer for torch's streams, synchronisations and pinned memory."""
+        current = _Stream(self, self.stream)
+        with ExitStack() as stack:
+            # torch's parser of arguments would look for a driver
+            stack.enter_context(patch("torch.cuda._lazy_init", lambda: None))
+            stack.enter_context(patch("torch.Stream", self._new_stream))
+            stack.enter_context(patch("torch.accelerator.current_stream", lambda device=None: current))
+            for name in ("torch.cuda.synchronize", "torch.accelerator.synchronize"):
+                stack.enter_context(patch(name, self._synchronise))
+            stack.enter_context(_Mode(self))
+            yield self
+
+    def _new_stream(self, device: object = None) -> _Stream:
+        self._streams += 1
+        self.calls.append(f"new stream {self._streams}")
+        return _Stream(self, f"stream {self._streams}")
+
+    def _synchronise(self, device: object = None) -> None:
+        self.calls.append("synchronise")
+        late, self._late = self._late, []
+        for copy in late:
+            copy()
+
+    def answer(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What an operation gives, after it was noted if it copies, waits or pins."""
+        if func is torch.ops.aten.empty.memory_format and kwargs.pop("pin_memory", None):
+            made: torch.Tensor = func(*args, **kwargs)
+            self.pinned.append(made.nbytes)
+            self._pinned_at.add(made.untyped_storage().data_ptr())
+            return made
+        if func is torch.ops.aten._local_scalar_dense.default and isinstance(args[0], DeviceTensor):
+            self.calls.append("the host waits for a number")
+            return func(args[0].numbers)
+        if func in _COPIES and (copied := self._copied(func, args, kwargs)) is not None:
+            return copied
+        on_device = [DeviceTensor in map(type, args)]
+        plain_args, plain_kwargs = tree_map(lambda value: _plain(value, on_device), (args, kwargs))
+        if plain_kwargs.get("device") is not None and torch.device(plain_kwargs["device"]).type == DEVICE.type:
+            plain_kwargs["device"], on_device[0] = torch.device("cpu"), True
+        results = func(*plain_args, **plain_kwargs)
+        if func._schema.is_mutable:
+            return args[0]
+        return tree_map(_wrapped, results) if on_device[0] else results
+
+    def _copied(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The result of a copy between host and device; None for any other copy."""
+        source: torch.Tensor
+        if func is torch.ops.aten._to_copy.default:
+            (source,) = args
+            target_device = torch.device(kwargs.pop("device", None) or source.device)
+            non_blocking = kwargs.pop("non_blocking", False)
+            if source.device.type == target_device.type:
+                return None
+            if isinstance(source, DeviceTensor):
+                self._note("out", source, "pageable", non_blocking=non_blocking)
+                return func(source.numbers, **kwargs)
+            self._note("in", source, self._memory_of(source), non_blocking=non_blocking)
+            return DeviceTensor(func(source, **kwargs))
+        target: Any
+        target, source = args[:2]
+        non_blocking = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
+        if isinstance(target, DeviceTensor) == isinstance(source, DeviceTensor):
+            return None
+        if isinstance(source, DeviceTensor):
+            memory = self._memory_of(target)
+            self._note("out", source, memory, non_blocking=non_blocking)
+            if non_blocking and memory == "pinned":
+                numbers = source.numbers
+                self._late.append(lambda: target.copy_(numbers))
+            else:
+                target.copy_(source.numbers)
+            return target
+        self._note("in", source, self._memory_of(source), non_blocking=non_blocking)
+        target.numbers.copy_(source)
+        return target
+
+    def _memory_of(self, host: torch.Tensor) -> str:
+        return "pinned" if host.untyped_storage().data_ptr() in self._pinned_at else "pageable"
+
+    def _note(self, way: str, tensor: torch.Tensor, memory: str, *, non_blocking: bool) -> None:
+        waits = "" if non_blocking else ", the host waits"
+        self.calls.append(f"copy {way} on {self.stream}: {tensor.nbytes} bytes, {memory}{waits}")
+
+
+class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self, device: RecordingDevice) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._device = device
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self._device.answer(func, args, dict(kwargs or {}))
+
+
+def _wrapped(value: Any) -> Any:
+    return DeviceTensor(value) if isinstance(value, torch.Tensor) else value
+
+
+def _plain(value: Any, on_device: list[bool]) -> Any:
+    if not isinstance(value, DeviceTensor):
+        return value
+    on_device[0] = True
+    return value.numbers
