@@ -1,14 +1,17 @@
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from accel_ops import reduce
+from accel_ops.reduce import _all_reduced
 from accel_state import Reduction, Transport
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool, assert_same_numbers
+from accel_testing.recording_device import RecordingDevice
 
 ALL: list[Reduction] = ["sum", "mean", "max", "min"]
 
@@ -113,6 +116,23 @@ def extremes(length: int) -> list[list[bool]]:
 def test_what_is_no_number_on_one_rank_is_none_in_the_result(world: MakePool, length: int) -> None:
     """Torch's own meaning of max and min, whichever rank has it."""
     assert world(3).run(extremes, length) == [[[True] * 4] * 3] * 3
+
+
+@pytest.mark.parametrize(("how", "combined"), [("max", torch.fmax), ("min", torch.fmin)])
+def test_a_device_whose_library_drops_what_is_no_number_keeps_it(
+    how: Reduction, combined: Callable[..., torch.Tensor]
+) -> None:
+    """NCCL compares as fmax and fmin do, which take the number of the two."""
+    with RecordingDevice().installed() as gpu:
+        here, there = gpu.put(torch.tensor([1.0, 2.0, torch.nan])), gpu.put(torch.tensor([1.0, torch.nan, 1.0]))
+
+        def nccl(mine: torch.Tensor, reduction: Reduction) -> torch.Tensor:
+            if mine.dtype == torch.uint8:
+                return torch.maximum(mine, there.isnan().to(torch.uint8))
+            return combined(mine, there)
+
+        result = _all_reduced(here, SimpleNamespace(all_reduce=nccl), how)  # type: ignore[arg-type]
+        assert result.isnan().cpu().tolist() == [False, True, True]
 
 
 @pytest.mark.parametrize("how", ["max", "min"])

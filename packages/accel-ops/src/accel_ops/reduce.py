@@ -81,8 +81,8 @@ def _combined(tensors: Sequence[torch.Tensor], sent: Sequence[bytes], how: Reduc
 def _all_reduced(tensor: torch.Tensor, transport: Transport, how: Reduction) -> torch.Tensor:
     """Collective: every rank of the group must call, with tensors of equal shapes and dtypes."""
     result = transport.all_reduce(tensor, how)
-    if how in ("max", "min") and tensor.is_floating_point() and tensor.device.type == "cpu":
-        # gloo compares as C does, and loses NaN
+    if how in ("max", "min") and tensor.is_floating_point():
+        # gloo compares as C does, and NCCL as fmax: both lose NaN
         lost = transport.all_reduce(torch.isnan(tensor).to(torch.uint8), "max").bool()
         result.masked_fill_(lost, torch.nan)
     return result
