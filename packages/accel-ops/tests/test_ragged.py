@@ -10,6 +10,7 @@ from accel_ops import broadcast, gather, pad_across_processes, reduce
 from accel_state import CollectiveMismatch, Transport
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool, assert_same_numbers
+from torch.utils._python_dispatch import TorchDispatchMode
 
 Loopback = Callable[..., list[Any]]
 OPERATIONS: list[Callable[..., Any]] = [gather, reduce, broadcast, pad_across_processes]
@@ -43,6 +44,31 @@ def test_what_differs_along_dim_0_is_joined(world: MakePool) -> None:
     cases = [[ones(*one), ones(*other)] for one, other in shapes]
     for found in world(2).run(gathered, cases):
         assert_same_numbers(found, [torch.cat(case) for case in cases], atol=0)
+
+
+class Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes how many numbers are in each tensor that an operation of `gather` itself makes without numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.numels: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func in (torch.ops.aten.new_empty.default, torch.ops.aten.empty.memory_format):
+            self.numels.append(made.numel())
+        return made
+
+
+def empties_of_gather(transport: Transport) -> list[int]:
+    with Made() as made:
+        gather([ones(40_000 + transport.rank), ones(3 + transport.rank), ones(0)], transport)
+    return made.numels
+
+
+def test_what_is_joined_is_allocated_once(loopback: Loopback) -> None:
+    """Only a tensor that no rank has numbers of is made empty: on a GPU room for results would double the peak."""
+    assert loopback(2, empties_of_gather) == [[0], [0]]
 
 
 def test_what_differs_elsewhere_is_an_error_with_what_to_do(world: MakePool) -> None:

@@ -173,18 +173,29 @@ def _from_messages(columns: Sequence[_Column], transport: Transport) -> list[tor
 
     Collective: every rank of the group must call, with columns of equal shapes.
     """
-    joined = [column.tensor.new_empty(column.whole) for column in columns]
+    joined: dict[int, torch.Tensor] = {}
     for places in _groups(columns):
-        group = [columns[place] for place in places]
-        longest = max(map(sum, zip(*(column.sizes for column in group), strict=True)))
-        rows = transport.all_gather(_padded(packed([column.tensor for column in group]), longest))
-        starts = [0] * transport.size
-        for place, column in zip(places, group, strict=True):
-            ends = [start + size for start, size in zip(starts, column.sizes, strict=True)]
-            rank_rows = rows.view(transport.size, -1)
-            parts = [row[start:end] for row, start, end in zip(rank_rows, starts, ends, strict=True)]
-            joined[place] = torch.cat(parts).view(column.tensor.dtype).view(column.whole)
-            starts = ends
+        joined |= zip(places, _from_message([columns[place] for place in places], transport), strict=True)
+    return [
+        joined[place] if place in joined else column.tensor.new_empty(column.whole)
+        for place, column in enumerate(columns)
+    ]
+
+
+def _from_message(columns: Sequence[_Column], transport: Transport) -> list[torch.Tensor]:
+    """The joined tensors of columns that travel in one message, which is freed on return.
+
+    Collective: every rank of the group must call, with columns of equal shapes.
+    """
+    longest = max(map(sum, zip(*(column.sizes for column in columns), strict=True)))
+    message = transport.all_gather(_padded(packed([column.tensor for column in columns]), longest))
+    rows = message.view(transport.size, -1)
+    starts, joined = [0] * transport.size, []
+    for column in columns:
+        ends = [start + size for start, size in zip(starts, column.sizes, strict=True)]
+        parts = [row[start:end] for row, start, end in zip(rows, starts, ends, strict=True)]
+        joined.append(torch.cat(parts).view(column.tensor.dtype).view(column.whole))
+        starts = ends
     return joined
 
 
