@@ -6,6 +6,7 @@ import pytest
 import torch
 from accel_amp import PRECISIONS, wrap_forward
 from accel_parallel import STRATEGIES, Strategy
+from accel_parallel.strategies import ddp as ddp_module
 from accel_parallel.strategies.ddp import Ddp
 from accel_state import PartialState, Run, Topology
 from accel_state.devices.cpu import Cpu
@@ -167,6 +168,34 @@ def test_ddp_has_no_reason_not_to_run() -> None:
 def test_a_model_that_is_not_wrapped_unwraps_to_itself(strategy: Callable[[], Strategy]) -> None:
     model = nn.Linear(2, 2)
     assert strategy().unwrap(model) is model
+
+
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [(("meta", "meta"), [torch.device("meta")]), (("meta", "cpu"), None), (("cpu", "cpu"), None)],
+)
+def test_torch_hears_of_the_device_only_if_the_whole_model_is_on_it(
+    monkeypatch: pytest.MonkeyPatch, devices: tuple[str, str], expected: list[torch.device] | None
+) -> None:
+    """meta stands for an accelerator; torch refuses device_ids for a model on the CPU or on several devices."""
+    told = {}
+    monkeypatch.setattr(ddp_module, "DistributedDataParallel", lambda model, **options: told.update(options) or model)
+    run = Run(Topology(), Cpu(), torch.device("meta"), Single())
+    Ddp().setup(nn.Sequential(*(nn.Linear(1, 1, device=device) for device in devices)), run)
+    assert told == {"device_ids": expected}
+
+
+def left_on_the_cpu() -> Numbers:
+    run = run_here()
+    placed_on_gpu = Run(run.topology, run.device, torch.device("cuda:0"), run.transport)
+    ready = ddp().setup(Mlp(), placed_on_gpu)
+    ready(share(run.topology.rank)).square().mean().backward()
+    return grads(ready)
+
+
+def test_a_model_that_stays_on_the_cpu_of_a_gpu_job_is_trained_there(world: MakePool) -> None:
+    zero, one = world(2).run(left_on_the_cpu)
+    assert_same_numbers(zero, one, atol=0)
 
 
 class HalfUsed(nn.Module):

@@ -56,7 +56,9 @@ class Ddp(Strategy):
             for tensor in chain(model.parameters(), model.buffers()):
                 tensor.data.copy_(run.transport.broadcast(tensor.data, 0))
             return model
-        device_ids = None if run.placed_on.type == "cpu" else [run.placed_on]
+        on_the_device = {parameter.device for parameter in model.parameters()} == {run.placed_on}
+        # torch takes them for a model on one accelerator only, and then moves inputs there too
+        device_ids = [run.placed_on] if on_the_device and run.placed_on.type != "cpu" else None
         container = DistributedDataParallel(model, device_ids=device_ids, **self.options)
         self.comm_hooks.register(container)
         return container
