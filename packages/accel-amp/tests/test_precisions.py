@@ -1,5 +1,8 @@
 """Names become precisions, and each says where it cannot run."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from accel_amp import PRECISIONS, Precision, PrecisionPolicy
@@ -42,11 +45,21 @@ def test_no_mixed_precision_runs_everywhere() -> None:
     assert PRECISIONS.load("no")().missing("xla") is None
 
 
-@pytest.mark.parametrize(("supported", "words"), [(True, None), (False, "this GPU has no bfloat16; use fp16")])
-def test_bf16_is_missing_on_a_gpu_without_it(
-    monkeypatch: pytest.MonkeyPatch, supported: bool, words: str | None
+@pytest.mark.parametrize(
+    ("major", "words"), [(8, None), (7, "this GPU has no bfloat16, and emulates it slowly; use fp16")]
+)
+def test_bf16_is_missing_on_a_gpu_that_would_emulate_it(
+    monkeypatch: pytest.MonkeyPatch, major: int, words: str | None
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: supported)
+    """A V100 and a T4 have compute capability 7, on which torch makes tensors of bfloat16 all the same."""
+    for name, answer in {
+        "is_available": True,
+        "current_device": 0,
+        "get_device_properties": SimpleNamespace(major=major),
+        "_check_bf16_tensor_supported": True,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
+    monkeypatch.setattr(torch.version, "hip", None)
     assert PRECISIONS.load("bf16")().missing("cuda") == words
 
 

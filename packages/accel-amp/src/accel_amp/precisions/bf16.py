@@ -16,9 +16,9 @@ class Bf16(Precision):
     policy: ClassVar[PrecisionPolicy] = PrecisionPolicy(compute=torch.bfloat16, output=torch.float32)
 
     def missing(self, device_kind: str) -> str | None:
-        """A reason on a GPU that has no bfloat16."""
-        if device_kind == "cuda" and not torch.cuda.is_bf16_supported():
-            return "this GPU has no bfloat16; use fp16"
+        """A reason on a GPU whose hardware has no bfloat16: torch would emulate it, far slower than float32."""
+        if device_kind == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+            return "this GPU has no bfloat16, and emulates it slowly; use fp16"
         return None
 
 
