@@ -108,6 +108,21 @@ def test_linear_layers_learn_in_float8_with_their_own_parameters() -> None:
     assert losses[-1] < 0.9 * losses[0]
 
 
+def test_float8_products_are_padded_to_what_hardware_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 5 rows the gradient of a weight is a product over 5: cuBLAS takes multiples of 16 only."""
+    pytest.importorskip("torchao", reason="needs the extra fp8")
+    inner = []
+
+    def multiplied(left: Any, right: Any, *_: Any, out_dtype: torch.dtype, **__: Any) -> torch.Tensor:
+        inner.append(left.shape[1])
+        return (left.float() @ right.float()).to(out_dtype)
+
+    monkeypatch.setattr(torch, "_scaled_mm", multiplied)
+    model = fp8.with_float8(nn.Sequential(nn.Linear(16, 32, bias=False), nn.Linear(32, 16)))
+    model(torch.ones(5, 16, requires_grad=True)).sum().backward()
+    assert inner == [16, 32, 16]
+
+
 def test_a_policy_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         PrecisionPolicy().compute = torch.float16  # type: ignore[misc]

@@ -56,7 +56,9 @@ def with_float8(model: nn.Module, *, emulate: bool = False) -> nn.Module:
             return False
         return module.in_features % MULTIPLE == 0 and module.out_features % MULTIPLE == 0
 
-    convert_to_float8_training(model, module_filter_fn=fits, config=Float8LinearConfig(emulate=emulate))
+    # the gradient of a weight is a product over the rows of a batch, whose number may be any
+    config = Float8LinearConfig(emulate=emulate, pad_inner_dim=True)
+    convert_to_float8_training(model, module_filter_fn=fits, config=config)
     return model
 
 
