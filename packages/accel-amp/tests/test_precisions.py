@@ -115,7 +115,8 @@ def test_float8_products_are_padded_to_what_hardware_multiplies(monkeypatch: pyt
 
     def multiplied(left: Any, right: Any, *_: Any, out_dtype: torch.dtype, **__: Any) -> torch.Tensor:
         inner.append(left.shape[1])
-        return (left.float() @ right.float()).to(out_dtype)
+        product: torch.Tensor = left.float() @ right.float()
+        return product.to(out_dtype)
 
     monkeypatch.setattr(torch, "_scaled_mm", multiplied)
     model = fp8.with_float8(nn.Sequential(nn.Linear(16, 32, bias=False), nn.Linear(32, 16)))
