@@ -21,6 +21,7 @@ from repository import (
     tree_of,
     where,
 )
+from torch.utils._device import _device_constructors
 
 # What each package may import of the others: layers 0 to 3, the facade on top.
 MAY_IMPORT = {
@@ -72,6 +73,8 @@ SEAMS = {
 }
 DRAWERS = {"util", "utils", "helper", "helpers", "common", "misc"}
 CLOCKS = {"time.time", "time.monotonic", "time.perf_counter", "perf_counter", "monotonic"}
+#: what torch.set_default_device changes
+MAKES_TENSORS = {function.__name__ for function in _device_constructors()}
 MAY_UNPICKLE = {"torch.load": {"accel_checkpoint.load"}}
 
 
@@ -322,3 +325,17 @@ def _is_measured(node: ast.AST, names: set[str]) -> bool:
         or (isinstance(one, ast.Name) and one.id in names)
         for one in ast.walk(node)
     )
+
+
+def test_a_tensor_is_made_on_a_device_that_is_named() -> None:
+    """A script may call torch.set_default_device("cuda"): what accel reads as memory of the CPU would not be there."""
+    unnamed = [
+        f"{where(path, call)}: {ast.unparse(call)}"
+        for path in all_sources()
+        if "accel_testing" not in path.parts
+        for call in ast.walk(tree_of(path))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in MAKES_TENSORS
+        if ast.unparse(call.func.value).rpartition(".")[2] in ("torch", "_torch")
+        if "device" not in {keyword.arg for keyword in call.keywords}
+    ]
+    assert not unnamed, f"name a device, for memory of the CPU device='cpu': {unnamed}"

@@ -34,7 +34,7 @@ class Snapshot:
             for name, tensor in tensors.items():
                 copy = earlier.pop((file, name), None)
                 if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
-                    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+                    copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda)
                 self._copies[file, name] = snapshot[file][name] = copy
                 pairs.append((copy, tensor.detach()))
         for copy, tensor in pairs:  # in the order of this thread's stream

@@ -205,7 +205,7 @@ def _decode_tag(tag: str, value: dict[str, Any], tensor: Callable[[str], torch.T
 def _inline(dtype: str, shape: list[int], text: str) -> torch.Tensor:
     numbers = bytearray(base64.b64decode(text, validate=True))
     if not numbers:
-        return torch.empty(0, dtype=_dtype(dtype)).reshape(shape)
+        return torch.empty(0, dtype=_dtype(dtype), device="cpu").reshape(shape)
     return torch.frombuffer(numbers, dtype=torch.uint8).view(_dtype(dtype)).view(shape)
 
 

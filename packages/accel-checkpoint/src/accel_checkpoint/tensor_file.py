@@ -136,7 +136,9 @@ class TensorFile:
     def allocate(self) -> dict[str, torch.Tensor]:
         """An empty tensor for each tensor of the file, in the order of the file."""
         specs = ((name, self.shape_and_dtype(name)) for name in self._reader.offset_keys())
-        return {name: advise_huge_pages(torch.empty(shape, dtype=dtype)) for name, (shape, dtype) in specs}
+        return {
+            name: advise_huge_pages(torch.empty(shape, dtype=dtype, device="cpu")) for name, (shape, dtype) in specs
+        }
 
     def shape_and_dtype(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
         """The shape and dtype of a tensor, whose numbers are not read."""

@@ -40,7 +40,7 @@ def _bytes(tensor: torch.Tensor) -> bytes:
 def from_bytes(content: bytes, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """The tensor with these numbers, in memory of its own."""
     if not content:
-        return torch.empty(tuple(shape), dtype=dtype)
+        return torch.empty(tuple(shape), dtype=dtype, device="cpu")
     return torch.frombuffer(bytearray(content), dtype=dtype).view(tuple(shape))
 
 

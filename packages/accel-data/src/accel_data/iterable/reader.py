@@ -63,7 +63,7 @@ class Reader(IterableDataset[ReadBatch]):
         #: where the next pass begins; None if sources go on by themselves
         self.start: StreamPosition | None = None
         #: passes that began, and the newest of which the script had all, as loader workers that live on see it
-        self.passes, self.finished = 0, torch.zeros(1, dtype=torch.int64)
+        self.passes, self.finished = 0, torch.zeros(1, dtype=torch.int64, device="cpu")
         if persistent:
             self.finished.share_memory_()  # type: ignore[no-untyped-call] # of torch
         #: whether the first batch of the next pass comes with a digest of the first sample

@@ -83,7 +83,7 @@ class KnownOrder:
         self._ended = True
         if self._generator is not None:
             # torch's sampler ends with a second permutation, of which it uses nothing: later epochs depend on it
-            torch.randperm(self.end, generator=self._generator)
+            torch.randperm(self.end, generator=self._generator, device=self._generator.device)
 
     def _numbers(self, start: int, stop: int, step: int = 1) -> list[int]:
         part = self.indices[start:stop:step]
@@ -181,8 +181,9 @@ def draw(sampler: Any, skip: int, round_size: int) -> IndexOrder:
         generator = sampler.generator
         if generator is None:
             generator = torch.Generator()
-            generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
-        return KnownOrder(torch.randperm(len(sampler.data_source), generator=generator), skip, sampler.generator)
+            generator.manual_seed(int(torch.empty((), dtype=torch.int64, device="cpu").random_().item()))
+        order = torch.randperm(len(sampler.data_source), generator=generator, device=generator.device)
+        return KnownOrder(order, skip, sampler.generator)
     return LazyOrder(iter(sampler), skip, round_size)
 
 

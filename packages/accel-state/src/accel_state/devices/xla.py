@@ -53,7 +53,7 @@ class Xla(Device):
         import torch
         import torch_xla.core.xla_model
 
-        return torch.tensor([torch_xla.core.xla_model.get_rng_state()])
+        return torch.tensor([torch_xla.core.xla_model.get_rng_state()], device="cpu")
 
     def set_rng_state(self, state: torch.Tensor) -> None:
         """Sets the seed of the XLA generator."""

@@ -18,7 +18,7 @@ def problems(accelerator: Accelerator) -> list[str]:
     ranks = accelerator.gather(torch.tensor([accelerator.process_index], device=accelerator.device))
     if ranks.tolist() != list(range(accelerator.num_processes)):
         failures.append(f"gather returned ranks {ranks.tolist()}, expected 0 to {accelerator.num_processes - 1}")
-    data = TensorDataset(torch.arange(SAMPLES, dtype=torch.float32).unsqueeze(1))
+    data = TensorDataset(torch.arange(SAMPLES, dtype=torch.float32, device="cpu").unsqueeze(1))
     loader, weights = accelerator.prepare(DataLoader(data, batch_size=4), torch.nn.Linear(1, 1))
     seen = [accelerator.gather_for_metrics(batch) for (batch,) in loader]
     if torch.cat(seen).flatten().tolist() != list(range(SAMPLES)):
