@@ -7,6 +7,7 @@ import pytest
 import torch
 from accel_data import prepare_data_loader
 from accel_data.loaders import device_prefetch
+from accel_ops import copy_stream
 from accel_state import AccumulationState, LoaderPass
 from accel_testing import RangeDataset
 from accel_testing.recording_device import RecordingDevice
@@ -68,10 +69,10 @@ def test_the_place_is_that_of_the_batch_in_hand_when_one_is_ahead(monkeypatch: p
 
 @pytest.fixture
 def gpu() -> Iterator[RecordingDevice]:
-    device_prefetch._stream_for_copies.cache_clear()
+    copy_stream._stream_for_copies.cache_clear()
     with RecordingDevice().installed() as installed:
         yield installed
-    device_prefetch._stream_for_copies.cache_clear()
+    copy_stream._stream_for_copies.cache_clear()
 
 
 def test_a_copy_waits_for_what_was_asked_of_the_device_before(gpu: RecordingDevice) -> None:

@@ -51,9 +51,8 @@ class IterableDatasetShard(IterableDataset[Any]):
     @property
     def rows(self) -> int | None:
         """Samples in each batch of this rank; None if elements are batches."""
-        if self.batch_size is None:
-            return None
-        return self.batch_size // self.where.of if self.split_batches else self.batch_size
+        ranks = self.where.of if self.split_batches else 1
+        return None if self.batch_size is None else self.batch_size // ranks
 
     def __iter__(self) -> Iterator[Any]:
         return self._dealt(self.dataset)

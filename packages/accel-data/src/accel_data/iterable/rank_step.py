@@ -55,7 +55,7 @@ def in_step(
         step, last = read or ReadBatch(_again(start, rows, ending), None), False
         if start is None and step.value is not None:
             start = recursively_apply(torch.clone, step.value)  # a script may change what it was served
-        full = _is_full(read, rows) and _is_full(following, rows)
+        full = all(batch is not None and (rows is None or batch.samples == rows) for batch in (read, following))
         if transport.agree(STEP, FULL if full else OTHER) is None or not full:
             mine = _real(read, rows), _served(step, rows, ending), _real(following, rows)
             reals, served, following_reals = zip(*transport.all_gather_objects(mine, STEP), strict=True)
@@ -74,10 +74,6 @@ def in_step(
         if last:
             return
         read, following = following, next(source, None)
-
-
-def _is_full(read: ReadBatch | None, rows: int | None) -> bool:
-    return read is not None and (rows is None or read.samples == rows)
 
 
 def _again(start: Any, rows: int | None, ending: Ending) -> Any:

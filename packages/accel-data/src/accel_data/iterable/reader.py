@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import chain, cycle, islice, product
 from typing import Any, final
@@ -96,9 +96,7 @@ class Reader(IterableDataset[ReadBatch]):
             for number, source in sources.items()
         }
         if self.rank_alone:
-            items: dict[int, Iterator[Any]] = {
-                number: chain(begun[number][0], source.at_end()) for number, source in sources.items()
-            }
+            items = {number: chain(begun[number][0], source.at_end()) for number, source in sources.items()}
             batches = self._in_turn(reader, items, taken)
         else:
             batches = self._slices(reader, sources[reader], *begun[reader], taken)
@@ -132,7 +130,7 @@ class Reader(IterableDataset[ReadBatch]):
             given += self.round if tail is None else sum(map(bool, tail.real)) if self.rows is None else tail.total
             yield ReadBatch(batch, reader, ring, given, tail=tail, first=digest)
 
-    def _in_turn(self, reader: int, sources: dict[int, Iterator[Any]], taken: dict[int, int]) -> Iterator[ReadBatch]:
+    def _in_turn(self, reader: int, sources: Mapping[int, Iterator[Any]], taken: dict[int, int]) -> Iterator[ReadBatch]:
         """Batches of this rank's shards; the last one is filled up with samples from where the pass began."""
         rows, elements, first = self.rows or 1, self.rows is None, list[Any]()
         round_robin = RoundRobin(sources, taken)

@@ -1,0 +1,36 @@
+"""Copies nested data to an accelerator while its current stream computes."""
+
+import functools
+from typing import Any
+
+import torch
+
+from accel_ops.move import send_to_device
+
+
+class CopyStream:
+    """A stream of an accelerator on which copies are made while the current stream computes."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = _stream_for_copies(device)
+
+    def send(self, batch: Any) -> tuple[Any, Any]:
+        """The batch on the device, as a copy that was only asked for, and the event of its end."""
+        # The allocator hands the memory of a dropped batch to the next copy. Until this wait the current stream was
+        # asked for everything that reads a dropped batch, so that the copy overwrites nothing that is still read.
+        # record_stream would reach neither tensors inside of objects with a `to` of their own nor tensors on the CPU.
+        self._stream.wait_stream(torch.accelerator.current_stream(self._device))
+        with self._stream:
+            moved = send_to_device(batch, self._device, non_blocking=True)
+        return moved, self._stream.record_event()
+
+    def await_copy(self, copied: Any) -> None:
+        """Lets the current stream wait for the event of a copy."""
+        torch.accelerator.current_stream(self._device).wait_event(copied)
+
+
+@functools.cache
+def _stream_for_copies(device: torch.device) -> torch.Stream:
+    """The one stream for copies to a device: the allocator keeps memory apart for each stream that has used some."""
+    return torch.Stream(device)
