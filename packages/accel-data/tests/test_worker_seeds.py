@@ -64,7 +64,8 @@ def test_the_users_own_worker_init_has_the_last_word(world: MakePool) -> None:
 
 def test_a_worker_seed_calls_what_comes_after_it() -> None:
     called: list[int] = []
-    worker_start(called.append, 1)(5)
+    start: Any = worker_start(called.append, 1)
+    start(5)
     assert called == [5]
 
 
