@@ -41,7 +41,7 @@ def test_a_loop_that_ends_with_its_last_step_exits_quietly(cases: Cases, tmp_pat
         assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.soak
+@pytest.mark.soak(only=True)
 def test_an_error_after_the_loop_is_the_error_of_the_job(cases: Cases, tmp_path: Path) -> None:
     script = tmp_path / "loop.py"
     script.write_text(LOOP + "accelerator.reduce(3.0)\n")

@@ -91,6 +91,7 @@ def test_a_job_of_tars_reads_each_sample_once(tmp_path: Path, kind: str) -> None
     assert "read again" not in said
 
 
+@pytest.mark.soak(only=True)
 def test_a_job_of_tars_is_ended_by_one_process(tmp_path: Path) -> None:
     """A8: begun by two, gone on with by one."""
     write(tmp_path / "files", "tar", 20)
