@@ -15,7 +15,7 @@ import restart
 from accel import Accelerator
 from accel.utils import ProjectConfiguration
 from accel_state.environ import FLIGHT_RECORDER
-from accel_testing import Cases, MakePool, RankFailure
+from accel_testing import Cases, MakePool, RankFailure, in_soak
 from jobs import ACCEL, SOON_S, Ended, Job, marked, start
 from restart import Plan
 
@@ -124,7 +124,7 @@ def test_a_second_signal_ends_the_job_at_once(tmp_path: Path) -> None:
     assert not (tmp_path / "stopped-0").exists()
 
 
-@pytest.mark.parametrize("grace_s", [1, 3])
+@pytest.mark.parametrize("grace_s", [1, *in_soak(3)])
 def test_the_time_to_stop_is_the_one_that_was_asked_for(grace_s: int, tmp_path: Path) -> None:
     """T9: a job that does not get to its next step has that long, and is killed then."""
     plan = Plan(str(tmp_path), workers=0, asks=True, pause_s=10, signals=("SIGTERM",))

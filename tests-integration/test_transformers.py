@@ -11,6 +11,7 @@ import pytest
 SCRIPT = Path(__file__).parent / "scripts" / "no_trainer.py"
 
 
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("precision", ["no", "bf16"])
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_script_without_a_trainer_runs(processes: int, precision: str, tmp_path: Path) -> None:
