@@ -13,6 +13,7 @@ from typing import final
 import torch
 
 from accel_checkpoint.parallel_copy import parallel_copy
+from accel_checkpoint.pinned_memory import empty_pinned_like, synchronize
 
 Files = Mapping[str, Mapping[str, torch.Tensor]]
 
@@ -30,20 +31,35 @@ class Snapshot:
         snapshot: dict[str, dict[str, torch.Tensor]] = {}
         pairs = []
         for file, tensors in files.items():
-            snapshot[file] = {}
+            copies: dict[str, torch.Tensor] = {}
             for name, tensor in tensors.items():
                 copy = earlier.pop((file, name), None)
-                if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
-                    copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda)
-                self._copies[file, name] = snapshot[file][name] = copy
-                pairs.append((copy, tensor.detach()))
-        for copy, tensor in pairs:  # in the order of this thread's stream
+                if copy is not None and copy.shape == tensor.shape and copy.dtype == tensor.dtype:
+                    copies[name] = copy
+            copies |= _empty_copies({name: tensor for name, tensor in tensors.items() if name not in copies})
+            snapshot[file] = {name: copies[name] for name in tensors}
+            self._copies |= {(file, name): copy for name, copy in snapshot[file].items()}
+            pairs += [(snapshot[file][name], tensor.detach()) for name, tensor in tensors.items()]
+        sources = [tensor for _, tensor in pairs]
+        synchronize(sources)  # another stream may still write into them
+        for copy, tensor in pairs:
             if not tensor.is_cpu:
                 copy.copy_(tensor, non_blocking=tensor.is_cuda)
         parallel_copy((copy, tensor) for copy, tensor in pairs if tensor.is_cpu)
-        for device in {tensor.device for _, tensor in pairs if tensor.is_cuda}:
-            torch.cuda.synchronize(device)
+        synchronize(sources)
         return snapshot
+
+
+def _empty_copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Memory of the CPU for each tensor: for those of GPUs in few pinned buffers, as each allocation stops the GPU."""
+    on_gpu = [name for name, tensor in tensors.items() if tensor.is_cuda]
+    pinned = zip(on_gpu, empty_pinned_like([tensors[name] for name in on_gpu]), strict=True)
+    others = {
+        name: torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+        for name, tensor in tensors.items()
+        if not tensor.is_cuda
+    }
+    return others | dict(pinned)
 
 
 @final

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.huge_pages import advise_huge_pages
+from accel_checkpoint.pinned_memory import is_staged, staged_pieces
 
 #: the key in the metadata for names that share the tensor of another name
 ALIASES = "accel.aliases"
@@ -65,8 +67,9 @@ def _unsupported(name: str, tensor: torch.Tensor) -> str | None:
 def serialize(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> Iterator[memoryview]:
     """The content of a safetensors file, piece by piece.
 
-    Contiguous tensors on the CPU are not copied. Others are copied to the CPU one at a time. Spaces fill the header, so
-    that the numbers begin at a multiple of 8 bytes.
+    Contiguous tensors on the CPU are not copied. Those on GPUs pass through pinned memory of one piece, so a piece is
+    valid until the next is asked for. Others are copied to the CPU one at a time. Spaces fill the header, so that the
+    numbers begin at a multiple of 8 bytes.
 
     Raises: CheckpointError that names each tensor that the format cannot hold.
     """
@@ -87,13 +90,20 @@ def serialize(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] |
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     yield memoryview(len(text).to_bytes(8, "little") + text)
-    for name in order:
-        if tensors[name].numel():
-            tensor = tensors[name].detach().to("cpu").resolve_conj().resolve_neg().contiguous()
-            numbers = view_bytes(tensor)
-            for start in range(0, len(numbers), PIECE):
-                yield numbers[start : start + PIECE]
-            del numbers, tensor  # before the next is made
+    filled = (tensors[name] for name in order if tensors[name].numel())
+    for staged, group in itertools.groupby(filled, is_staged):
+        if staged:
+            yield from map(view_bytes, staged_pieces(list(group), PIECE))
+        else:
+            for tensor in group:
+                yield from _pieces(tensor)
+
+
+def _pieces(tensor: torch.Tensor) -> Iterator[memoryview]:
+    tensor = tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
+    numbers = view_bytes(tensor)
+    for start in range(0, len(numbers), PIECE):
+        yield numbers[start : start + PIECE]
 
 
 def view_bytes(tensor: torch.Tensor) -> memoryview:
