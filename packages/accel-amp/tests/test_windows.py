@@ -1,13 +1,18 @@
 """What optimizers and the scaler of windows do when the accumulation state tells them that a window begins."""
 
 import copy
+from typing import Any
 
+import pytest
 import torch
 from accel_amp import AcceleratedOptimizer, LossScaler, WindowScaler
+from accel_amp.window_scaling import _checked
 from accel_state import AccumulationState
 from accel_state.transports.single import Single
+from accel_testing.recording_device import RecordingDevice
 from torch import nn
 from torch.optim import SGD
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def parameter() -> nn.Parameter:
@@ -79,3 +84,36 @@ def test_gradients_of_a_dropped_window_that_were_unscaled_are_unscaled_again_in_
         scaler.scale((weight * 2).sum()).backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     assert weight.item() == 1.0 - 2 * 2.0
+
+
+class Multiplied(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes how many tensors each multiplication in place has had."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.tensors: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket in (torch.ops.aten.mul_, torch.ops.aten._foreach_mul_):
+            self.tensors.append(len(args[0]) if isinstance(args[0], list | tuple) else 1)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("factor", [0.5, torch.tensor(0.5, dtype=torch.float64)])
+def test_gradients_of_a_dtype_are_rescaled_in_one_call(factor: torch.Tensor | float) -> None:
+    wide, narrow = [parameter() for _ in range(3)], nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
+    narrow.grad, without = torch.ones(1, dtype=torch.bfloat16), nn.Parameter(torch.ones(1))
+    tied = [*wide, narrow, without, wide[0]]
+    scaler, multiplied = WindowScaler(AccumulationState(2), Single(), lambda: tied), Multiplied()
+    with multiplied:
+        scaler._rescale(factor)
+    assert sorted(multiplied.tensors) == [1, 3]
+    assert [one.grad.item() for one in tied if one.grad is not None] == [0.5] * 5
+
+
+def test_a_weight_reaches_the_device_without_a_wait() -> None:
+    """A copy from the host waits until the device has done what it was asked for: each micro-batch would drain it."""
+    with RecordingDevice().installed() as gpu:
+        weight = _checked(3, gpu.put(torch.tensor(1.0)))
+        assert gpu.calls == []
+        assert (weight.device.type, weight.dtype, weight.item()) == ("cuda", torch.float64, 3.0)

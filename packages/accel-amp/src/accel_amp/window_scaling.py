@@ -153,8 +153,16 @@ class WindowScaler:
 
     def _rescale(self, factor: torch.Tensor | float) -> None:
         """Multiplies what has gathered so far."""
-        for gradient in {id(one.grad): one.grad for one in self._parameters() if one.grad is not None}.values():
-            gradient.mul_(factor.to(gradient.device) if isinstance(factor, torch.Tensor) else factor)
+        gradients = {id(one.grad): one.grad for one in self._parameters() if one.grad is not None}
+        alike: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
+        for gradient in gradients.values():
+            alike.setdefault((gradient.device, gradient.dtype), []).append(gradient)
+        for (device, dtype), group in alike.items():
+            if isinstance(factor, torch.Tensor):
+                # a GPU multiplies all in one call by a factor of their dtype; the CPU by any, which it need not round
+                torch._foreach_mul_(group, factor.to(device, factor.dtype if device.type == "cpu" else dtype))
+            else:
+                torch._foreach_mul_(group, factor)
 
 
 def _checked(weight: torch.Tensor | float, loss: torch.Tensor) -> torch.Tensor:
@@ -173,5 +181,6 @@ def _checked(weight: torch.Tensor | float, loss: torch.Tensor) -> torch.Tensor:
         number = float(weight.detach() if isinstance(weight, torch.Tensor) else weight)
         if not (number >= 0 and math.isfinite(number)):
             raise ValueError(f"backward: weight={number}: expected a number that is zero or more")
-        return torch.tensor(number, dtype=dtype, device=loss.device)
+        # torch.tensor would copy the number from the host, which waits until the device has done all before
+        return torch.full((), number, dtype=dtype, device=loss.device)
     return weight.detach().to(loss.device, dtype).reshape(())

@@ -23,7 +23,7 @@ class WindowEnd(Joinable):
         Collective: every rank that has batches must call; those that have none take part in torch's Join.
         """
         Join.notify_join_context(self)
-        flag = torch.tensor([float(ends)], device=self._device)
+        flag = torch.full((1,), float(ends), device=self._device)
         dist.all_reduce(flag, dist.ReduceOp.MAX, group=self._group)
         return bool(flag.item())
 
