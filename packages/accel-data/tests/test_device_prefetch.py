@@ -114,3 +114,12 @@ def test_all_passes_copy_on_one_stream_of_the_device(gpu: RecordingDevice) -> No
         for _ in device_prefetch.on_device(iter([torch.ones(2)]), LoaderPass("loader"), "cuda:0", non_blocking=True):
             pass
     assert [call for call in gpu.calls if "new" in call] == ["new stream 1"]
+
+
+def test_a_device_without_a_number_is_the_current_one_of_each_pass(
+    gpu: RecordingDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for index in (0, 1, 1):
+        monkeypatch.setattr(torch.accelerator, "current_device_index", lambda index=index: index)
+        assert len(list(device_prefetch.on_device(iter([1]), LoaderPass("loader"), "cuda", non_blocking=True))) == 1
+    assert [call for call in gpu.calls if "new" in call] == ["new stream 1", "new stream 2"]

@@ -12,8 +12,9 @@ class CopyStream:
     """A stream of an accelerator on which copies are made while the current stream computes."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = _stream_for_copies(device)
+        index = torch.accelerator.current_device_index() if device.index is None else device.index
+        self._device = torch.device(device.type, index)
+        self._stream = _stream_for_copies(self._device)
 
     def send(self, batch: Any) -> tuple[Any, Any]:
         """The batch on the device, as a copy that was only asked for, and the event of its end."""
