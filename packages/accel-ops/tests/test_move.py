@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from accel_ops import send_to_device
+from accel_testing.recording_device import RecordingDevice
 
 
 class Pair(NamedTuple):
@@ -41,6 +42,22 @@ def test_what_is_no_tensor_passes_through() -> None:
 
 def test_whatever_has_a_to_is_moved() -> None:
     assert send_to_device([Movable()], "meta")[0].where == "meta"
+
+
+class Sentences(UserDict[str, torch.Tensor]):
+    """Moves its entries itself, as tokenised text of transformers."""
+
+    def to(self, device: Any, *, non_blocking: bool = False) -> "Sentences":
+        return Sentences({key: entry.to(device, non_blocking=non_blocking) for key, entry in self.items()})
+
+
+@pytest.mark.parametrize(("non_blocking", "waits"), [(True, ""), (False, ", the host waits")])
+def test_objects_that_move_themselves_do_not_let_the_host_wait_either(non_blocking: bool, waits: str) -> None:
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2, 1)])
+    with RecordingDevice().installed() as gpu:
+        moved = send_to_device([Sentences(ids=torch.ones(2)), packed, Movable()], "cuda:0", non_blocking=non_blocking)
+    assert moved[2].where == "cuda:0"
+    assert gpu.calls == [f"copy in on current stream: 8 bytes, pageable{waits}"] * 2
 
 
 @pytest.mark.parametrize("keys", ["skip", ["skip"], ("skip", "other"), iter(["skip"])])
