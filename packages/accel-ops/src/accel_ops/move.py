@@ -1,6 +1,7 @@
 """Moves nested data to a device."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
@@ -14,7 +15,10 @@ def send_to_device(
     non_blocking: bool = False,
     skip_keys: str | Iterable[str] | None = None,
 ) -> Any:
-    """`data` with everything that has a `to` on `device`; mapping entries under `skip_keys` stay where they are."""
+    """`data` with everything that has a `to` on `device`; mapping entries under `skip_keys` stay where they are.
+
+    Objects with a `to` of their own are told `non_blocking` if their `to` takes it.
+    """
     skipped = frozenset((skip_keys,) if isinstance(skip_keys, str) else skip_keys or ())
 
     def move(value: Any) -> Any:
@@ -23,7 +27,7 @@ def send_to_device(
         # Before containers: a PackedSequence is a tuple, whose own method knows which of its parts move.
         to = getattr(value, "to", None)
         if callable(to):
-            return to(device)
+            return to(device, non_blocking=True) if non_blocking and _takes_non_blocking(to) else to(device)
         if isinstance(value, tuple | list):
             return honor_type(value, [move(item) for item in value])
         if isinstance(value, Mapping):
@@ -31,3 +35,11 @@ def send_to_device(
         return value
 
     return move(data)
+
+
+def _takes_non_blocking(to: Callable[..., Any]) -> bool:
+    try:
+        parameters = signature(to).parameters
+    except ValueError:  # of a compiled class, which does not tell
+        return False
+    return "non_blocking" in parameters or any(entry.kind is Parameter.VAR_KEYWORD for entry in parameters.values())
