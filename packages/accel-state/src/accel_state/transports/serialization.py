@@ -11,7 +11,7 @@ import ctypes
 import io
 import pickle
 import sys
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -23,33 +23,17 @@ def pack(value: object) -> bytes:
     packer = pickle.Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL)
     torch: Any = sys.modules.get("torch")
     if torch is not None:  # without it there are no tensors
-        packer.dispatch_table = copyreg.dispatch_table | {torch.Tensor: _reduced}
+        packer.dispatch_table = copyreg.dispatch_table | {
+            torch.Tensor: _reduced,
+            torch.storage.TypedStorage: _reduced_storage,  # of subclasses of tensors, which torch reduces
+        }
     packer.dump(value)
     return buffer.getvalue()
 
 
 def unpack(packed: bytes) -> Any:
     """The value that `pack` was given; its tensors are the receiver's own."""
-    return _Unpickler(io.BytesIO(packed)).load()
-
-
-@final
-class _Unpickler(pickle.Unpickler):
-    """Puts what torch has pickled of an accelerator, as in subclasses of tensors, on that of this process."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("torch.storage", "_load_from_bytes"):
-            return _storage_of_this_process
-        return super().find_class(module, name)
-
-
-def _storage_of_this_process(packed: bytes) -> Any:
-    import torch
-
-    def put(storage: Any, location: str) -> Any:
-        return torch.serialization.default_restore_location(storage, location.partition(":")[0])
-
-    return torch.load(io.BytesIO(packed), map_location=put, weights_only=False)
+    return pickle.loads(packed)
 
 
 def _reduced(tensor: Any) -> Any:
@@ -71,6 +55,23 @@ def _put(kind: str, host: torch.Tensor, requires_grad: bool, attributes: dict[st
     tensor = host.to(kind).requires_grad_(requires_grad)
     tensor.__dict__.update(attributes)
     return tensor
+
+
+def _reduced_storage(storage: Any) -> Any:
+    torch: Any = sys.modules["torch"]
+    memory = storage._untyped_storage
+    if memory.device.type in ("cpu", "meta"):
+        return storage.__reduce__()
+    content = torch.empty(0, dtype=torch.uint8, device="cpu").set_(memory.cpu())
+    return _put_storage, (memory.device.type, content, storage.dtype)
+
+
+def _put_storage(kind: str, content: torch.Tensor, dtype: torch.dtype) -> Any:
+    """The storage on the accelerator of that kind that is current here."""
+    import torch
+
+    made: Any = torch.storage.TypedStorage
+    return made(wrap_storage=content.to(kind).untyped_storage(), dtype=dtype, _internal=True)
 
 
 def _rebuilt(numbers: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
