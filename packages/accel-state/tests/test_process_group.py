@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
-from accel_state import PartialState, RunRequest, Topology, TopologyError, acquire, current, release
-from accel_state.process_group import _close_at_exit, open_group
+from accel_state import GroupOptions, PartialState, RunRequest, Topology, TopologyError, acquire, current, release
+from accel_state.process_group import _close_at_exit, open_group, with_cpu
 from accel_testing import MakePool
+from torch._C._distributed_c10d import HashStore
 
 MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"), ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 SCRIPT = """
-from accel_state import PartialState
+from accel_state import GroupOptions, PartialState
 state = PartialState(cpu=True)
 print(state.run.topology.launcher, state.run.transport.all_gather_objects(state.process_index))
 """
@@ -131,6 +132,31 @@ def test_an_open_group_that_does_not_serve_the_cpu_is_refused(world: MakePool) -
         " leave that to accel"
     )
     assert world(2, join=False).run(group_without_cpu, free_port()) == [expected] * 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "opened"),
+    [
+        ("nccl", "cpu:gloo,cuda:nccl"),
+        ("NCCL", "cpu:gloo,cuda:nccl"),
+        ("xccl", "cpu:gloo,xpu:xccl"),
+        ("gloo", "gloo"),
+        ("cpu:gloo,cuda:nccl", "cpu:gloo,cuda:nccl"),
+        ("of a plug-in", "of a plug-in"),
+    ],
+)
+def test_a_backend_without_the_cpu_gets_gloo_beside_it(asked: str, opened: str) -> None:
+    """accel exchanges sizes and objects on the CPU, whatever the tensors are on."""
+    assert with_cpu(asked) == opened
+
+
+def test_the_group_is_opened_with_that_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(dist, "init_process_group", lambda backend, **_: opened.append(backend))
+    monkeypatch.setattr("accel_state.process_group._store", lambda *_: HashStore())
+    monkeypatch.setattr("accel_state.process_group.atexit.register", lambda _: None)
+    open_group(Topology(rank=0, world_size=2, local_world_size=2), "gloo", GroupOptions(backend="nccl"))
+    assert opened == ["cpu:gloo,cuda:nccl"]
 
 
 def contradict() -> str:
@@ -267,7 +293,7 @@ def test_torchrun_serves_more_than_one_run(tmp_path: Path) -> None:
     """Its agent's store outlives each group, and the addresses of the first are still in it."""
     script = tmp_path / "runs.py"
     script.write_text(
-        "from accel_state import PartialState, release\n"
+        "from accel_state import GroupOptions, PartialState, release\n"
         "for _ in range(3):\n"
         "    state = PartialState(cpu=True)\n"
         "    found = sum(state.run.transport.all_gather_objects(state.process_index + 1))\n"

@@ -70,7 +70,7 @@ def open_group(topology: Topology, backend: str, options: GroupOptions | None = 
 
     atexit.register(_let_gloo_finish)
     options = options or GroupOptions()
-    backend, timeout = options.backend or backend, options.limit + LATER
+    backend, timeout = with_cpu(options.backend or backend), options.limit + LATER
     if dist.is_initialized():
         _require_fitting_group(topology, backend)
         return False
@@ -85,6 +85,14 @@ def open_group(topology: Topology, backend: str, options: GroupOptions | None = 
     dist.init_process_group(backend, store=store, timeout=timeout, rank=rank, world_size=size)
     atexit.register(_close_at_exit)
     return True
+
+
+def with_cpu(backend: str) -> str:
+    """The backend, with gloo beside it if it serves no tensors of the CPU, as NCCL does not."""
+    import torch.distributed as dist
+
+    kinds: list[str] = dist.Backend.backend_capability.get(backend.lower(), ["cpu"])
+    return backend if "cpu" in kinds else ",".join(["cpu:gloo", *(f"{kind}:{backend.lower()}" for kind in kinds)])
 
 
 def adopt(topology: Topology) -> Topology:
