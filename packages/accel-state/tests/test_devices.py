@@ -39,11 +39,12 @@ def test_the_cpu_generator_is_saved_and_put_back() -> None:
     device.release_memory()
 
 
-def stand_in(monkeypatch: pytest.MonkeyPatch, kind: str, count: int) -> list[int]:
+def stand_in(monkeypatch: pytest.MonkeyPatch, kind: str, count: int, current: int = 0) -> list[int]:
     """torch as it is with so many accelerators of that kind: those that are made current."""
     made_current: list[int] = []
     monkeypatch.setattr("torch.accelerator.current_accelerator", lambda check_available=False: torch.device(kind))
     monkeypatch.setattr("torch.accelerator.device_count", lambda: count)
+    monkeypatch.setattr("torch.accelerator.current_device_index", lambda: current)
     monkeypatch.setattr("torch.accelerator.set_device_index", made_current.append)
     return made_current
 
@@ -65,6 +66,16 @@ def test_a_process_that_is_shown_one_accelerator_takes_it(monkeypatch: pytest.Mo
     """As under srun --gpus-per-task=1, whatever the rank on the machine."""
     stand_in(monkeypatch, "cuda", 1)
     assert TorchAccelerator().place(3).index == 0
+
+
+def test_a_process_alone_keeps_the_accelerator_that_its_script_has_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after torch.cuda.set_device(1)."""
+    made_current = stand_in(monkeypatch, "cuda", 2, current=1)
+    try:
+        assert acquire(RunRequest()).placed_on == torch.device("cuda", 1)
+    finally:
+        release()
+    assert made_current == [1]
 
 
 @pytest.mark.parametrize(("kind", "name"), [("cuda", "GPU 2"), ("xpu", "xpu:2")])

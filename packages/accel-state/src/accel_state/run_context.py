@@ -79,7 +79,7 @@ def _start(request: RunRequest) -> Run:
     environ = process_environ()
     topology = adopt(detect(environ))
     device = choose(cpu=request.cpu, environ=environ)
-    placed_on = device.place(topology.local_rank)
+    placed_on = device.place(topology.local_rank if topology.local_world_size > 1 else None)
     if topology.world_size == 1:
         from accel_state.transports.single import Single
 

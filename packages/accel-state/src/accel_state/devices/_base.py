@@ -24,8 +24,8 @@ class Device(ABC):
         """The torch.distributed backend that serves this device and the CPU."""
 
     @abstractmethod
-    def place(self, local_rank: int) -> torch.device:
-        """The device of the process with this rank on its machine, made current."""
+    def place(self, local_rank: int | None) -> torch.device:
+        """The device of the process with this rank on its machine, made current; alone it keeps its own."""
 
     @abstractmethod
     def hardware_id(self, placed_on: torch.device) -> str | None:

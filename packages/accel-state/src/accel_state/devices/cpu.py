@@ -21,7 +21,7 @@ class Cpu(Device):
         """gloo."""
         return "gloo"
 
-    def place(self, local_rank: int) -> torch.device:
+    def place(self, local_rank: int | None) -> torch.device:
         """`cpu`, for every process."""
         import torch
 

@@ -34,15 +34,18 @@ class TorchAccelerator(Device):
 
         return f"cpu:gloo,{self.kind}:{torch.distributed.get_default_backend_for_device(self.kind)}"
 
-    def place(self, local_rank: int) -> torch.device:
+    def place(self, local_rank: int | None) -> torch.device:
         """The accelerator with the index of this process on its machine, or the only one that it sees.
+
+        A process that is alone on its machine (None) keeps the one that its script has chosen.
 
         Raises: CannotRun when the process sees several, but fewer than there are processes.
         """
         import torch
 
         count = torch.accelerator.device_count()
-        index = 0 if count == 1 else local_rank  # the one that srun --gpus-per-task=1 shows this process
+        wanted = 0 if count == 1 else local_rank  # the one that srun --gpus-per-task=1 shows this process
+        index = torch.accelerator.current_device_index() if wanted is None else wanted
         if index >= count:
             name = "GPU " if self.kind == "cuda" else f"{self.kind}:"
             raise CannotRun(

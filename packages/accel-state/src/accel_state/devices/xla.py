@@ -37,7 +37,7 @@ class Xla(Device):
         """
         raise CannotRun("XLA", ["several processes on XLA are not there yet; start one process"])
 
-    def place(self, local_rank: int) -> torch.device:
+    def place(self, local_rank: int | None) -> torch.device:
         """The device of torch_xla."""
         import torch_xla
 
