@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 from accel_state import GroupOptions, PartialState, RunRequest, Topology, TopologyError, acquire, current, release
-from accel_state.process_group import _close_at_exit, open_group, with_cpu
+from accel_state.process_group import _close_at_exit, adopt, open_group, with_cpu
 from accel_testing import MakePool
 from torch._C._distributed_c10d import HashStore
 
@@ -111,6 +111,19 @@ def test_a_group_that_is_open_says_who_this_is_when_nothing_else_does(world: Mak
     """Feature row S4: processes of torch.multiprocessing do not train apart without a word."""
     who = "the process group that is open"
     assert world(2).run(adopt_an_open_group) == [(0, 2, who), (1, 2, who)]
+
+
+def adopt_on_two_machines() -> tuple[int, ...]:
+    rank = forget_the_place()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("accel_state.process_group.own_host", lambda: ["node a", "node b", "node b"][rank])
+        place = adopt(Topology())
+    return place.rank, place.local_rank, place.local_world_size, place.node_rank
+
+
+def test_a_group_that_is_open_on_two_machines_counts_ranks_on_each(world: MakePool) -> None:
+    """The rank on the machine chooses the GPU."""
+    assert world(3).run(adopt_on_two_machines) == [(0, 0, 1, 0), (1, 0, 2, 1), (2, 1, 2, 1)]
 
 
 def group_without_cpu(port: int) -> str:

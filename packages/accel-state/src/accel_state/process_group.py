@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accel_state.errors import TopologyError
+from accel_state.status_store import own_host
 from accel_state.topology import ACCEL_LAUNCH, LOCAL, TORCHRUN, Rendezvous, Topology
 
 if TYPE_CHECKING:
@@ -96,14 +97,35 @@ def with_cpu(backend: str) -> str:
 
 
 def adopt(topology: Topology) -> Topology:
-    """The place in the group that is open already, where the environment names none; the topology itself otherwise."""
+    """The place in the group that is open already, where the environment names none; the topology itself otherwise.
+
+    Collective: every rank of a group that is open must call.
+    """
     import torch.distributed as dist
 
     if topology.launcher != LOCAL or not dist.is_initialized():
         return topology
     rank, size = dist.get_rank(), dist.get_world_size()
-    launcher = "the process group that is open"
-    return Topology(rank=rank, world_size=size, local_rank=rank, local_world_size=size, launcher=launcher)
+    hosts = _told_by_all(dist.distributed_c10d._get_default_store(), "host", rank, size, own_host())
+    mates = [other for other in range(size) if hosts[other] == hosts[rank]]
+    return Topology(
+        rank=rank,
+        world_size=size,
+        local_rank=mates.index(rank),
+        local_world_size=len(mates),
+        node_rank=list(dict.fromkeys(hosts)).index(hosts[rank]),
+        launcher="the process group that is open",
+    )
+
+
+def _told_by_all(store: Store, what: str, rank: int, size: int, own: str) -> list[str]:
+    """What each rank says, in rank order; through the store, which needs no device.
+
+    Collective: every rank must call.
+    """
+    names = [f"accel.{what}/{other}" for other in range(size)]
+    store.set(names[rank], own)
+    return [said.decode() for said in store.multi_get(names)]
 
 
 def _require_fitting_group(topology: Topology, backend: str) -> None:

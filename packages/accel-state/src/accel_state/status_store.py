@@ -42,7 +42,7 @@ class StatusStore:
         # A store may serve several runs of a process, one after the other: none is to read another's notes.
         self._prefix = f"accel.status/{run}/"
         self.rank = rank
-        self.host = _host()
+        self.host = own_host()
         self._who: dict[int, tuple[str, int]] = {}
         self._written = set[str]()
         self.post(f"who/{rank}", [self.host, os.getpid()])
@@ -121,7 +121,8 @@ def _lives(pid: int) -> bool:
     return True
 
 
-def _host() -> str:
+def own_host() -> str:
+    """What tells this machine apart, and the namespace of process ids on it."""
     machine = namespace = ""
     with suppress(OSError):  # not every system has these, or lets everybody see them
         machine = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
