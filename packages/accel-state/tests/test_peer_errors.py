@@ -8,6 +8,7 @@ from accel_state.status_store import StatusStore
 from accel_state.transports import peer_errors
 from accel_state.transports.peer_errors import PeerErrors
 from torch._C._distributed_c10d import HashStore
+from torch.distributed import DistBackendError
 
 GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4. This may mean"
 
@@ -23,6 +24,21 @@ def test_what_gloo_says_of_a_connection_is_the_loss_of_a_peer() -> None:
     words = r"^rank 0 lost another .* in gather at .*\(Connection closed by peer \[127"
     with pytest.raises(PeerLost, match=words), errors().translated():
         raise RuntimeError(GLOO)
+
+
+def test_what_nccl_says_is_kept_whole_with_who_is_gone() -> None:
+    """Its first line is the same for any cause; the last one has it."""
+    said = (
+        "NCCL error in: ProcessGroupNCCL.cpp:94, remote process exited or network error\n"
+        "ncclRemoteError: A call failed.\nLast error:\nNET/IB : Got completion from peer"
+    )
+    error = DistBackendError(said)
+    with pytest.raises(DistBackendError) as raised, errors().translated():
+        raise error
+    assert raised.value is error
+    assert str(error) == said
+    (note,) = error.__notes__
+    assert note.startswith("rank 0 lost another process, or waited too long for it, in gather at ")
 
 
 @pytest.mark.parametrize("error", [RuntimeError("shapes differ"), CollectiveMismatch("different"), KeyError("x")])

@@ -30,12 +30,18 @@ class PeerErrors:
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Raises: PeerLost in place of a RuntimeError that says in gloo's words that another process is gone."""
+        """Raises: PeerLost in place of a RuntimeError that says in gloo's words that another process is gone.
+
+        An error of NCCL is kept whole, for its last lines have the cause, and gets a note of who is gone.
+        """
         try:
             yield
         except RuntimeError as error:
             text = str(error)
             if not any(word in text for word in _WORDS):
+                raise
+            if type(error).__name__ == "DistBackendError":
+                error.add_note(str(self.error("above")))
                 raise
             # of gloo's words only what has happened
             first = text.splitlines()[0]
