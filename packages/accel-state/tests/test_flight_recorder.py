@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from accel_state import flight_recorder
 from accel_state.flight_recorder import KEPT, SIZE, FlightRecorder, call_site, read
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -33,6 +34,29 @@ def from_file(path: str, recorder: FlightRecorder, what: str = "gather", data: s
 
 def test_a_flight_recorder_begins_empty() -> None:
     assert FlightRecorder().newest() is None
+
+
+def test_an_exchange_with_which_a_device_goes_on_ends_when_the_device_says_so(tmp_path: Path) -> None:
+    """NCCL's wait returns when the exchange is queued: a device may hang in it for ever."""
+    recorder, over = FlightRecorder(tmp_path / "0"), [False]
+    recorder.begin("all_gather")
+    recorder.end(lambda: over[0])
+    assert [record.ended for record in read(tmp_path / "0")] == [None]
+    over[0] = True
+    flight_recorder.settle()  # as before a failure is told
+    (record,) = read(tmp_path / "0")
+    assert record.ended is not None
+
+
+def test_the_next_exchange_leaves_an_exchange_of_the_device_as_it_is(tmp_path: Path) -> None:
+    recorder = FlightRecorder(tmp_path / "0")
+    recorder.begin("all_gather")
+    recorder.end(lambda: False)
+    recorder.begin("reduce")
+    recorder.end()
+    gathered, reduced = read(tmp_path / "0")
+    assert gathered.ended is None
+    assert reduced.ended is not None
 
 
 def test_an_exchange_is_noted_with_the_line_that_asked_for_it() -> None:

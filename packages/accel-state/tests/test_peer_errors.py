@@ -2,6 +2,7 @@
 
 import pytest
 from accel_state import CollectiveMismatch, PeerLost
+from accel_state.failure_file import describe
 from accel_state.flight_recorder import FlightRecorder
 from accel_state.hang_diagnosis import RankStatus
 from accel_state.status_store import StatusStore
@@ -39,6 +40,15 @@ def test_what_nccl_says_is_kept_whole_with_who_is_gone() -> None:
     assert str(error) == said
     (note,) = error.__notes__
     assert note.startswith("rank 0 lost another process, or waited too long for it, in gather at ")
+
+
+def test_what_nccls_watchdog_has_ended_is_the_loss_of_a_peer() -> None:
+    """Its launcher then looks for the process that did not come."""
+    error = DistBackendError("[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3) ran for 600 s")
+    assert describe(error)["lost_peer"]
+    with pytest.raises(DistBackendError) as raised, errors().translated():
+        raise error
+    assert len(raised.value.__notes__) == 1
 
 
 @pytest.mark.parametrize("error", [RuntimeError("shapes differ"), CollectiveMismatch("different"), KeyError("x")])

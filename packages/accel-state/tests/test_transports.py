@@ -1,11 +1,13 @@
 import pickle
 import threading
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from accel_state import Reduction, Transport
+from accel_state.flight_recorder import FlightRecorder
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool, assert_same_numbers
@@ -158,3 +160,22 @@ def test_objects_of_any_size_arrive_with_their_tensors(world: MakePool) -> None:
         assert (tree["scalar"].item(), tree["rank"], grad, tuple(empty)) == (4, 7, True, (0, 2))
         assert torch.equal(dense, torch.eye(2))
         assert lengths == [1, 9001]
+
+
+def test_an_exchange_of_a_device_is_over_when_the_device_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL's wait returns when the exchange is queued."""
+    over, recorder = [False], FlightRecorder()
+    stream = SimpleNamespace(record_event=lambda: SimpleNamespace(query=lambda: over[0]))
+    monkeypatch.setattr("torch.accelerator.current_stream", lambda device: stream)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 1)
+    transport, received = TorchDist(recorder), SimpleNamespace(device=torch.device("cuda:0"))
+    recorder.begin("all_gather")
+    transport._finish(lambda *_, async_op: SimpleNamespace(wait=lambda: None), received)  # type: ignore[arg-type]
+    record = recorder.newest()
+    assert record is not None
+    assert record.ended is None
+    over[0] = True
+    record = recorder.newest()
+    assert record is not None
+    assert record.ended is not None

@@ -24,7 +24,7 @@ _OF_WORKER = "Original Traceback (most recent call last):\n"
 #: what gloo and NCCL say of a connection whose other end is gone, and the errors that they raise it as
 _PEER_WORDS = (
     "Connection closed by|Connection reset by|Connection refused|Broken pipe|remote process exit"
-    "|Connection was likely closed|got 0 bytes|PeerLost|PeerFailed"
+    "|Connection was likely closed|got 0 bytes|Watchdog caught collective|PeerLost|PeerFailed"
 )
 _PEER_TYPES = ("RuntimeError", "PeerLost", "PeerFailed", "DistBackendError", "DistNetworkError", "DistStoreError")
 _installed: list[FailureFile] = []
@@ -125,6 +125,8 @@ def _exchange(records: Path, error: BaseException) -> str:
     """The exchange in which this process is, or out of which the exception came; nothing if it was in none."""
     # not imported here, for the reason that `_is_users` has: without the module there was no exchange
     module = sys.modules.get("accel_state.flight_recorder")
+    if module is not None:
+        module.settle()
     newest = next(iter(module.read(records)[-1:]), None) if module is not None else None
     modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
     within = any(module.startswith("accel_state.transports") for module in modules)

@@ -6,10 +6,12 @@ import mmap
 import struct
 import sys
 import time
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import final
+from typing import NamedTuple, final
 
 #: exchanges that are kept, and bytes of each
 KEPT, SIZE = 32, 256
@@ -41,6 +43,26 @@ class CollectiveRecord:
         return f"{self.what}{f' of {self.data}' if self.data else ''} at {self.site}"
 
 
+class _OnDevice(NamedTuple):
+    """An exchange that the host has left and a device has not."""
+
+    number: int
+    began: float
+    patient: bool
+    text: bytes
+    done: Callable[[], bool]
+
+
+#: those of this process whose newest exchange a device may go on with
+_settling: weakref.WeakValueDictionary[int, FlightRecorder] = weakref.WeakValueDictionary()
+
+
+def settle() -> None:
+    """Notes for every flight recorder of this process what devices have done meanwhile."""
+    for recorder in list(_settling.values()):
+        recorder.settle()
+
+
 @final
 class FlightRecorder:
     """The newest exchanges of this process, in a file that others can read, or only in memory.
@@ -52,11 +74,14 @@ class FlightRecorder:
         self.number = 0
         self._began = 0.0
         self._text, self._patient = b"", False
+        self._on_device: _OnDevice | None = None
         self._map = mmap.mmap(-1, KEPT * SIZE) if path is None else _in_file(path)
 
     def begin(self, what: str, data: str = "", *, patient: bool = False) -> str:
         """Notes that an exchange begins: the line of the user's that asked for it."""
         site = call_site()
+        self.settle()
+        self._on_device = None
         self.number += 1
         about = f"{what[: ABOUT // 2]}\0{data}".encode(errors="replace")[:ABOUT]
         line = site.encode(errors="replace")
@@ -65,17 +90,33 @@ class FlightRecorder:
         self._write(0.0)
         return site
 
-    def end(self) -> None:
-        """Notes that the exchange is over."""
+    def end(self, done: Callable[[], bool] | None = None) -> None:
+        """Notes that the exchange is over; if a device goes on with it, once it is found to be done."""
+        if done is not None:
+            self._on_device = _OnDevice(self.number, self._began, self._patient, self._text, done)
+            _settling[id(self)] = self
+            return
         self._write(time.monotonic())
 
+    def settle(self) -> None:
+        """Notes that the exchange with which the device went on is over, if it is; any thread may call."""
+        pending = self._on_device
+        if pending is not None and pending.done():
+            self._on_device = None
+            # what the slot of that number says, for the main thread may have begun another exchange meanwhile
+            self._put(pending.number, pending.began, pending.patient, pending.text, time.monotonic())
+
     def _write(self, ended: float) -> None:
-        text, place = self._text, self.number % KEPT * SIZE
-        record = _HEAD.pack(self.number, ended > 0, self._patient, len(text), self._began, ended) + text
+        self._put(self.number, self._began, self._patient, self._text, ended)
+
+    def _put(self, number: int, began: float, patient: bool, text: bytes, ended: float) -> None:
+        place = number % KEPT * SIZE
+        record = _HEAD.pack(number, ended > 0, patient, len(text), began, ended) + text
         self._map[place : place + len(record)] = record
 
     def newest(self) -> CollectiveRecord | None:
         """The newest exchange, or None before the first."""
+        self.settle()
         records = _records(self._map[:])
         return records[-1] if records else None
 

@@ -16,8 +16,8 @@ from accel_state.status_store import StatusStore
 ENDING_S = 2.0
 #: seconds that a process which has ended may need to close its connections, the store's perhaps
 CLOSES_S = 0.5
-#: words of gloo's for a connection that is no more
-_WORDS = ("onnection", "Timed out", "timed out", "Broken pipe", "peer", "remote")
+#: words of gloo's and of NCCL's for a connection that is no more
+_WORDS = ("onnection", "Timed out", "timed out", "Broken pipe", "peer", "remote", "Watchdog caught")
 
 
 @final

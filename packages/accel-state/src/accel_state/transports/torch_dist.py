@@ -223,13 +223,17 @@ class TorchDist(Transport):
         self, begin: Callable[..., Any], received: torch.Tensor, *others: Any, meanwhile: Callable[[], Any] = int
     ) -> None:
         """Begins the collective, and returns when it is over and nobody else holds what was exchanged."""
+        done: Callable[[], bool] | None = None
         try:
             with self._errors.translated():
                 work = begin(received, *others, async_op=True)
                 meanwhile()
                 work.wait()
+                if received.device.type != "cpu":
+                    # NCCL has only queued it. Its work would hold the tensors until it is asked; an event does not.
+                    done = self._torch.accelerator.current_stream(received.device).record_event().query
         finally:
-            self.recorder.end()
+            self.recorder.end(done)
         # A thread of gloo reports a collective as done before it lets go of it. If it is the last to hold the tensors
         # it asks for the interpreter to free them; and where the main thread forks just then, to start a loader's
         # workers, the child hangs for ever in CPython before 3.11.10 (python/cpython#112275). So be the last here.
