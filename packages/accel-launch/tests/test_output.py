@@ -183,6 +183,13 @@ def test_a_process_that_stays_behind_with_the_errors_open_holds_nobody(accel: Ru
     assert (done.returncode, done.stderr) == (0, "bye\nbye\n")
 
 
+def test_a_process_that_stays_behind_and_goes_on_to_print_holds_nobody(accel: Run, tmp_path: Path) -> None:
+    behind = "['sh', '-c', 'while echo on >&2; do sleep 0.01; done']"
+    script = f"{RANK}import subprocess\nif rank == '0':\n    subprocess.Popen({behind})\n"
+    done = accel("launch", "-n", "2", "--log_dir", "logs", write(tmp_path, script + "print('bye', file=sys.stderr)\n"))
+    assert (done.returncode, done.stderr.replace("on\n", "")) == (0, "bye\nbye\n")
+
+
 @pytest.mark.parametrize("code", [0, 3])
 def test_a_reader_that_goes_away_changes_no_exit_code(
     tmp_path: Path, silent_environ: Mapping[str, str], code: int

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
+import sys
+import termios
 import threading
 import time
+from math import inf
 from pathlib import Path
 from typing import IO, Self, final
 
@@ -99,25 +103,25 @@ class Output:
 
     def _copy(self, source: int, file: IO[bytes] | None, to: int | None) -> None:
         """Copies all that comes from a pipe, until nobody writes to it, or `LAST_S` after the last process."""
-        held, ready, last_s = bytearray(), select.poll(), None
+        held, ready, last_s, left = bytearray(), select.poll(), None, inf
         ready.register(source, select.POLLIN)
-        while True:
+        while left > 0:
             if last_s is None and self._over.is_set():
                 last_s = time.monotonic() + LAST_S
-            if ready.poll(LINE_S * 1000):
+            if left == inf and last_s is not None and time.monotonic() >= last_s:
+                left = _unread(source)  # all that is kept of one that goes on to print
+            elif ready.poll(LINE_S * 1000):
                 chunk = os.read(source, _CHUNK)
                 if not chunk:
                     break
+                left -= len(chunk)
                 if file is not None and not _keep(file, chunk):
                     file.close()
                     file = None
                 held += chunk if to is not None else b""
-                complete = max(held.rfind(b"\n"), held.rfind(b"\r")) + 1
-            elif last_s is not None and time.monotonic() >= last_s:
-                break
+                self._show(to, held, max(held.rfind(b"\n"), held.rfind(b"\r")) + 1)
             else:
-                complete = len(held)
-            self._show(to, held, complete)
+                self._show(to, held, len(held))
         self._show(to, held, len(held))
         os.close(source)
         if file is not None:
@@ -128,6 +132,11 @@ class Output:
             with self._showing:
                 write_all(to, bytes(held[:count]))
             del held[:count]
+
+
+def _unread(source: int) -> int:
+    """How many bytes a pipe holds."""
+    return int.from_bytes(fcntl.ioctl(source, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def _keep(file: IO[bytes], chunk: bytes) -> bool:
