@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from accel_testing import in_soak
 from jobs import Ended
 from namespaces import Machines, Node, ends
 
@@ -118,3 +119,26 @@ def test_nobody_at_the_first_machine_is_said_by_the_other(machines: Machines) ->
     said = refused(machines.start(1, *flags(1, wait_s=2)).end(SOON_S))
     assert "machine 0 does not answer at 10.77.0.1:29500 (Connection refused; tried for 2 s)" in said
     assert "--machine_rank 0" in said
+
+
+@pytest.mark.parametrize("number", [1, *in_soak(0)])
+def test_a_machine_that_cannot_start_its_processes_is_told_on_the_other(number: int, machines: Machines) -> None:
+    for name, line in (("starts", "#!/bin/sh\nexec sleep 600\n"), ("fails", "#!/nonexistent\n")):
+        (machines.folder / name).write_text(line)
+        (machines.folder / name).chmod(0o755)
+    words = ["--no_python", "-n", 2, *flags(0)[:-1]], ["--no_python", "-n", 2, *flags(1)[:-1]]
+    jobs = [machines.start(rank, *words[rank], "./fails" if rank == number else "./starts") for rank in (0, 1)]
+    ended = ends(jobs, SOON_S)
+    assert "No such file or directory: './fails'" in refused(ended[number])
+    other = ended[1 - number]
+    assert other.code == 2, other.err
+    assert f"accel: on machine {number}, node{number + 1}:\n  the machine is gone, as it could not start" in other.err
+    assert "No such file or directory: './fails'" in other.err
+
+
+def test_a_first_machine_that_is_gone_before_processes_start_is_said_in_words(machines: Machines) -> None:
+    dies = "import os\nfrom accel_launch.job import ports\nports.PortReservation.__init__ = lambda *_: os._exit(9)\n"
+    (machines.folder / "sitecustomize.py").write_text(dies)
+    zero = machines.start(0, *flags(0), environ={"PYTHONPATH": str(machines.folder)})
+    _, one = ends([zero, machines.start(1, *flags(1))], SOON_S)
+    assert "machine 0, 10.77.0.1, is gone: " in refused(one)

@@ -8,10 +8,13 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from accel_state.errors import CannotRun
+
 from accel_launch.job.job import Job
 from accel_launch.nodes.node_rendezvous import NodeRendezvous
 from accel_launch.nodes.node_spec import NodeSpec
 from accel_launch.nodes.node_workers import NodeWorkers
+from accel_launch.nodes.peers import StoreLost
 from accel_launch.report.job_result import JobResult
 from accel_launch.supervise.restarts import run_until_done
 from accel_launch.supervise.signals import Interrupted, SignalSource
@@ -26,13 +29,18 @@ def run_on_node(job: Job, node: NodeSpec, source: SignalSource, say: Callable[[s
     Raises: CannotRun if the machines do not meet, or a process cannot be started.
     """
     _import_quietly()
+    from torch.distributed import DistError
+
     # there, names come up with machines
     rendezvous = NodeRendezvous(node, source, job.settings, patient="KUBERNETES_SERVICE_HOST" in job.environ)
     with source, NodeWorkers(job, node, source) as workers:
 
         def run(attempt: int) -> JobResult:
             workers.attempt = attempt
-            _torch_agent(workers, job, rendezvous).run()
+            try:
+                _torch_agent(workers, job, rendezvous).run()
+            except (StoreLost, DistError) as lost:
+                raise CannotRun("launch", [f"machine 0, {node.host}, is gone: {str(lost).splitlines()[0]}"]) from lost
             return workers.result
 
         try:

@@ -10,6 +10,7 @@ from math import inf
 from signal import Signals
 from typing import TYPE_CHECKING, Any, final
 
+from accel_state.errors import CannotRun
 from accel_state.exit_codes import STOPPED
 
 from accel_launch.cli.options import C10D
@@ -63,12 +64,19 @@ class NodeWorkers:
     def start(self, group: WorkerGroup) -> dict[int, Any]:
         """Starts the processes of this machine, at the ranks of the group; their process ids.
 
-        Raises: CannotRun if one cannot be started.
+        Raises: CannotRun if one cannot be started, which the other machines are told; StoreLost.
         """
-        machine, node = group.group_rank or 0, self._node
-        self._peers = peers = Peers(group.store, machine, group.group_world_size or 1)
+        self._peers = peers = Peers(group.store, group.group_rank or 0, group.group_world_size or 1)
         self._elsewhere = None
-        ports, store_fd = None, None
+        try:
+            return self._start(group, peers)
+        except CannotRun as error:
+            with suppress(StoreLost):  # lost, as its launcher ends
+                peers.announce(f"  the machine is gone, as it could not {error}", 2, lost=True)
+            raise
+
+    def _start(self, group: WorkerGroup, peers: Peers) -> dict[int, Any]:
+        machine, node, ports, store_fd = peers.machine, self._node, None, None
         if machine == 0:
             ports = self._stack.enter_context(PortReservation(address_towards(node) or LOOPBACK))
             reserved = ports.meeting
