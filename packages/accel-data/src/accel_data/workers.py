@@ -67,7 +67,7 @@ _workers: WeakSet[Any] = WeakSet()
 def end_at_exit(iterator: Any) -> None:
     """Ends the workers of torch's iterator when the process ends, before anybody tells them to by a signal.
 
-    Workers that leave signals to this process (`shield`) would not hear that, and be waited for.
+    Workers that leave signals to this process (`worker_start`) would not hear that, and be waited for.
     """
     if hasattr(iterator, "_shutdown_workers"):
         _iterators.add(iterator)

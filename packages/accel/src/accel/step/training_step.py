@@ -123,7 +123,7 @@ class TrainingStep(CollectiveOps):
             yield
 
     def backward(self, loss: torch.Tensor, *, weight: torch.Tensor | float | None = None, **kwargs: Any) -> None:
-        """GradientAccumulation of `loss`, as its part in the mean of the window, and scaled as the precision needs.
+        """Adds the gradients of `loss`, as its part in the mean of the window, and scaled as the precision needs.
 
         With `weight`, say the number of tokens whose losses were summed up, the window is the sum of its losses over
         the sum of its weights, on all processes; without, the mean of its micro-batches.
