@@ -204,7 +204,7 @@ def test_the_environment_is_described_with_the_origin_of_each_value(accel: Run, 
         "  num_processes: 3  # flag\n",
         "  use_cpu: true  # config file c.yaml\n",
         "  mixed_precision: bf16  # environment ACCEL_MIXED_PRECISION\n",
-        "  gpu_ids: null  # default: those that can be seen\n",
+        "  gpu_ids: null  # default: the visible GPUs\n",
         "  ACCEL_MIXED_PRECISION=bf16\n",
     ):
         assert words in done.stdout

@@ -309,7 +309,7 @@ def test_t15_show_has_one_line_for_each_option_of_the_file(accel: Run) -> None:
     keys = [option.key for option in OPTIONS if option.key is not None]
     assert [line.split(":")[0] for line in lines if not line.startswith("#")] == keys
     assert all("  # default" in line for line in lines)
-    assert "num_processes: null  # default: one for each accelerator; one on each machine where there is none" in lines
+    assert "num_processes: null  # default: one for each accelerator; one on each machine without accelerators" in lines
     said = {key: value for key, value in yaml.safe_load("\n".join(lines)).items() if value is not None}
     assert said == {
         "use_cpu": False,

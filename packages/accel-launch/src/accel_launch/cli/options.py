@@ -53,12 +53,12 @@ class LaunchSettings:
     num_processes: int | None = _setting(
         COUNT,
         "How many processes to start, on all machines together. Default: one for each accelerator; one on each"
-        " machine where there is none.",
+        " machine without accelerators.",
         short="-n",
     )
-    cpu: bool = _setting(SWITCH, "Compute on the CPU, even where there are accelerators.", key="use_cpu")
+    cpu: bool = _setting(SWITCH, "Compute on the CPU, even if there are accelerators.", key="use_cpu")
     gpu_ids: str | None = _setting(
-        DEVICES, "Which GPUs to use: numbers such as 0,1, or all. Default: those that can be seen."
+        DEVICES, "Which GPUs to use: numbers such as 0,1, or all. Default: the visible GPUs."
     )
     mixed_precision: str | None = _setting(
         click.Choice(("no", "bf16", "fp16", "fp8")),
@@ -69,31 +69,31 @@ class LaunchSettings:
         COUNT, "Batches for each step of the optimizer, unless the script says otherwise. Default: 1."
     )
     num_cpu_threads_per_process: int | None = _setting(
-        COUNT, "OMP_NUM_THREADS of each process. Default: cores divided by processes, where there are several."
+        COUNT, "OMP_NUM_THREADS of each process. Default: cores divided by processes, if there are several."
     )
     enable_cpu_affinity: bool = _setting(
         SWITCH, "Bind each process to the cores next to its GPU, or to its share of the cores."
     )
     num_machines: int | None = _setting(
         COUNT,
-        "How many machines take part; accel launch is run on each, with the same options. Default: 1, or the nodes of"
-        " the SLURM step.",
+        "How many machines take part; run accel launch on each, with the same options. Default: 1, or the nodes of the"
+        " SLURM step.",
     )
     machine_rank: int | None = _setting(
-        NUMBER, "Which of them this one is: 0 is the machine where all meet. Default: as SLURM says."
+        NUMBER, "The number of this machine; all machines meet at machine 0. Default: the number that SLURM gives."
     )
     main_process_ip: str | None = _setting(
-        HOST, "The machine of rank 0, as the others can reach it. Default: the first host of the SLURM step."
+        HOST, "The address of machine 0, as the others can reach it. Default: the first host of the SLURM step."
     )
     main_process_port: int | None = _setting(
         PORT,
-        "The port there at which machines meet. On one machine it has no meaning: the system gives a free one."
-        " Default: 29500, or one made from the numbers of the SLURM step.",
+        "The port of machine 0 at which machines meet. On one machine it has no effect: the system gives a free port."
+        " Default: 29500, or a port made from the numbers of the SLURM step.",
     )
     rdzv_backend: str = _setting(
         click.Choice((STATIC, C10D)),
-        "How machines meet, by torch's elastic agent: static, at ranks that are given; or c10d, which gives ranks and"
-        " goes on when a machine is replaced. Default: static.",
+        "How machines meet, by torch's elastic agent: static, at given ranks; or c10d, which gives ranks and goes on"
+        " when a machine is replaced. Default: static.",
         default=STATIC,
     )
     join_timeout: int = _setting(
@@ -101,11 +101,11 @@ class LaunchSettings:
     )
     log_dir: str | None = _setting(
         FOLDER,
-        "Keep what each process prints, in a file for each rank in a new folder below this one. Default: nowhere.",
+        "Keep the output of each process, in files for each rank in a new folder inside this folder. Default: nowhere.",
     )
     tee: str = _setting(
         click.Choice(("0", "1", "2", "3")),
-        "What of it is shown as well: 0 nothing, 1 the standard output, 2 errors, 3 both. Default: 3.",
+        "The output to show if --log_dir keeps it: 0 nothing, 1 the standard output, 2 errors, 3 both. Default: 3.",
         default="3",
         short="-t",
     )
@@ -115,31 +115,31 @@ class LaunchSettings:
     )
     max_restarts: int = _setting(
         NUMBER,
-        "How often to start all processes again after one has failed, since the last checkpoint. Default: never.",
+        "How often to start all processes again after a failure, counted since the last checkpoint. Default: never.",
         default=0,
     )
     config_file: str | None = _setting(
         FILE,
-        "A YAML or JSON file of settings. Default: default_config.yaml in the config folder, where it exists.",
+        "A YAML or JSON file of settings. Default: default_config.yaml in the config folder, if it exists.",
         key=None,
         variable="ACCEL_CONFIG_FILE",
         is_eager=True,
         callback=_read_config_file,
     )
     explain: bool = _setting(
-        SWITCH, "Print each setting with its origin, and the machine that was found, before the start.", key=None
+        SWITCH, "Print each setting with its origin, and the machine as found, before the start.", key=None
     )
     dry_run: bool = _setting(
-        SWITCH, "Print the processes that would be started, with their environments, and start none.", key=None
+        SWITCH, "Print the processes that would start, with their environments, and start none.", key=None
     )
     submit: str | None = _setting(
         click.Choice(("slurm", "sagemaker", "kubernetes")),
-        "Write the job for this queue, and submit it where its client is installed, instead of starting it here.",
+        "Write a job for this scheduler, and submit it if its client is installed, instead of starting it here.",
         key=None,
     )
     submit_options: Mapping[str, str] | None = _setting(
         PAIRS,
-        "What the queue is to know, such as partition=gpu,time=02:00:00; see docs/launching.md.",
+        "Options of the scheduler, such as partition=gpu,time=02:00:00; see docs/launching.md.",
         callback=_all_pairs,
     )
     submit_file: str | None = _setting(
