@@ -1,4 +1,4 @@
-"""For commands of other packages that run a script in a way of their own: the options are those of `accel launch`."""
+"""The interface for commands of other packages that run a script with the options of `accel launch`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ class ScriptJob:
     def run(self, module: str, arguments: Sequence[str], **changed: object) -> tuple[int, str]:
         """Runs a module in place of the script, to its end: the exit code, and the last words on a failure.
 
-        `changed` are settings that differ. A failure has exit code 1, unless somebody ended the job.
+        `changed` are settings that differ. A failure has exit code 1, unless a signal from outside ended the job.
         """
         from accel_launch.job.job import read_job
         from accel_launch.job.job_runner import run_job
@@ -31,7 +31,7 @@ class ScriptJob:
 
 
 def read_script_job(command: str, options: ResolvedOptions) -> ScriptJob:
-    """What a command line asks for.
+    """The script and its processes that a command line asks for.
 
     Raises: CannotRun with every reason why nothing can be started.
     """

@@ -1,4 +1,4 @@
-"""Who and where this process is. Importing this package imports nothing else; the first use of a name does."""
+"""The rank and place of this process. Importing this package imports nothing else; the first use of a name does."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class BatchPadding:
-    """What is real in a batch of the job in which ranks got samples that were seen before, or unequally many.
+    """The numbers of real samples in a batch in which ranks got repetitions, or different numbers of samples.
 
-    `real` and `served` have one number a rank: its samples that are no repetitions (they come first), and all of them.
+    `real` and `served` have one number a rank: its samples without repetitions (they come first), and all its samples.
     """
 
     real: tuple[int, ...]
@@ -29,12 +29,12 @@ class BatchPadding:
 class LoaderPass:
     """A pass over a loader, as far as it has come.
 
-    `rows` counts the samples of a full batch of a rank, None where batches vary. `last` says whether the batch in hand
-    is the last one and `tail` what is real in it, None where it is full and all is real. `at` is the place after it,
-    `settled` the place at the newest optimizer step, and `ticked` whether a micro-batch came of it.
-    `passes` are all that run, the one in hand last. `came` counts its batches since the last micro-batch began;
-    `in_step` for how many of those in a row it was one, as it is of loaders that are read side by side. A pass that
-    began while another was in step is `inner`: an evaluation, or a loader that is begun again and again.
+    `rows` counts the samples of a full batch of a rank, None if batches vary. `last` says whether the batch in hand is
+    the last batch; `tail` has its real samples, None if the batch is full and all are real. `at` is the place after it,
+    `settled` the place at the newest optimizer step, and `ticked` whether a micro-batch came of the pass.
+    `passes` are all passes that run, the pass in hand last. `came` counts batches since the last micro-batch began;
+    `in_step` counts the micro-batches in a row for which it was 1, as in loaders that are read side by side. A pass
+    that began while another was in step is `inner`: an evaluation, or a loader that is begun again and again.
     """
 
     loader: Any
@@ -50,12 +50,12 @@ class LoaderPass:
     inner: bool = False
 
     def take_over(self) -> None:
-        """Makes this pass the one in hand: a batch of it comes, whatever passes were begun since and left standing."""
+        """Makes this pass the pass in hand: its batch comes, though other passes were begun since and left standing."""
         self.passes[:] = [*(other for other in self.passes if other is not self), self]
 
 
 class PartialWindow(Enum):
-    """What becomes of a window of micro-batches that the last batch of a loader leaves short."""
+    """The fate of a window of micro-batches that the last batch of a loader leaves short."""
 
     FLUSH = "flush"  # it ends there, with an optimizer step
     DROP = "drop"  # its gradients are thrown away
@@ -63,10 +63,10 @@ class PartialWindow(Enum):
 
 
 class WindowListener(Protocol):
-    """What an `AccumulationState` tells of its windows."""
+    """An object that an `AccumulationState` tells of its windows."""
 
     def begin_window(self, dropped: bool) -> None:
-        """A window begins; if the one before was dropped, its gradients have to go."""
+        """A window begins; if the window before it was dropped, its gradients have to go."""
 
 
 class AccumulationState:
@@ -93,9 +93,9 @@ class AccumulationState:
     # for is a plain attribute.
 
     def set_every(self, steps: int) -> None:
-        """Sets the micro-batches to an optimizer step, from the next one on.
+        """Sets the number of micro-batches to an optimizer step, from the next micro-batch on.
 
-        Raises: ValueError for what is no whole number of at least 1.
+        Raises: ValueError for anything but a whole number of at least 1.
         """
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
             raise ValueError(f"gradient_accumulation_steps={steps!r}: expected a whole number of at least 1")
@@ -109,7 +109,7 @@ class AccumulationState:
         self._listeners.append(listener)
 
     def forget_listeners(self) -> None:
-        """Tells nobody from now on."""
+        """Tells no listener from now on."""
         self._listeners.clear()
 
     def _begin(self) -> None:
@@ -151,7 +151,7 @@ class AccumulationState:
         return ends
 
     def leave(self) -> None:
-        """Ends a micro-batch; a step that follows is still the one that was due in it."""
+        """Ends a micro-batch; a step that follows is still the step that was due in it."""
         self.inside = False
         self.alone = self.every == 1 and self._over and self.due
 
@@ -186,7 +186,7 @@ class AccumulationState:
 
     @contextmanager
     def iterating(self, loader: Any, *, rows: int | None = None) -> Iterator[LoaderPass]:
-        """A pass over `loader`; while it lasts it is the active one, unless a batch of another came since."""
+        """A pass over `loader`; while it lasts it is the active pass, unless a batch of another pass came since."""
         inner = any(other.in_step > 1 and other.loader is not loader for other in self._passes)
         loader_pass = LoaderPass(loader, self._passes, rows, inner=inner)
         self._passes.append(loader_pass)
@@ -235,7 +235,7 @@ class AccumulationState:
 
     @property
     def end_of_dataloader(self) -> bool:
-        """Whether the current batch is the last one of the active loader."""
+        """Whether the current batch is the last batch of the active loader."""
         return bool(self._passes) and self._passes[-1].last
 
     @property

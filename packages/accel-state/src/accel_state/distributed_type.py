@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class DistributedType(StrEnum):
-    """What kind of set-up a job runs on; `TPU` is another name of `XLA`."""
+    """The kind of set-up that a job runs on; `TPU` is another name of `XLA`."""
 
     NO = "NO"
     MULTI_CPU = "MULTI_CPU"

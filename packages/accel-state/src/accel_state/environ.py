@@ -55,7 +55,7 @@ def flag(environ: Mapping[str, str], name: str) -> bool:
 def integers(environ: Mapping[str, str], names: Iterable[str], launcher: str) -> list[int]:
     """The whole numbers of several variables, all of which must be set.
 
-    Raises: TopologyError that lists every missing and every malformed one.
+    Raises: TopologyError that lists every missing and every malformed variable.
     """
     names = tuple(names)
     missing = [name for name in names if name not in environ]
@@ -99,7 +99,7 @@ def worker_environ(topology: Topology) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class EnvironSettings:
-    """What the environment says of how to train; None and False are silence."""
+    """The settings of training that the environment gives; None and False are silence."""
 
     cpu: bool = False
     mixed_precision: str | None = None

@@ -1,4 +1,4 @@
-"""The errors that accel raises for what a user can put right."""
+"""The errors of accel that a user can put right."""
 
 from collections.abc import Sequence
 
@@ -8,11 +8,11 @@ class AccelError(Exception):
 
 
 class TopologyError(AccelError, ValueError):
-    """The environment does not say who this process is, or contradicts itself."""
+    """The environment does not give the rank of this process, or contradicts itself."""
 
 
 class NoRun(AccelError, RuntimeError):
-    """The current run was asked for before anything had started one."""
+    """Code asked for the current run before a run was started."""
 
 
 class RunConflict(AccelError, ValueError):
@@ -24,7 +24,7 @@ class UnknownName(AccelError, ValueError):
 
 
 class PeerFailed(AccelError, RuntimeError):
-    """Another process failed inside a block that this one was waiting for."""
+    """Another process failed inside a block that this process was waiting for."""
 
 
 class PeerLost(AccelError, RuntimeError):
@@ -32,11 +32,11 @@ class PeerLost(AccelError, RuntimeError):
 
 
 class CollectiveMismatch(AccelError, RuntimeError):
-    """Ranks entered one collective call with what does not fit together; the message has each rank's."""
+    """Ranks entered a collective with calls or data that do not fit together; the message lists those of each rank."""
 
 
 class CannotRun(AccelError, ValueError):
-    """What was asked for cannot run here; carries every reason, not only the first."""
+    """The request cannot run here; the error carries every reason, not only the first."""
 
     def __init__(self, what: str, reasons: Sequence[str]) -> None:
         self.what = what

@@ -49,7 +49,7 @@ def install(environ: Mapping[str, str]) -> None:
 
 @final
 class FailureFile:
-    """Stands before the hooks for exceptions that nobody catches."""
+    """Writes exceptions that no code catches into a file, before the former hooks for exceptions run."""
 
     def __init__(self, path: Path | None, error_file: Path | None, rank: str) -> None:
         self._path, self._error_file, self._rank, self._pid = path, error_file, rank, os.getpid()

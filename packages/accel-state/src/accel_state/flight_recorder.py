@@ -1,4 +1,4 @@
-"""What a process exchanges with others, noted where it outlives the process."""
+"""Records of the exchanges of a process, in a file that outlives the process."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ OURS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class CollectiveRecord:
-    """One exchange: the how-manieth of its process, what it is, of what data, and the user's line that asked for it.
+    """An exchange: its number in the process, the call, the data, and the user's line that called.
 
-    A `patient` one waits for work that may last; `ended` is None while it waits. Units: seconds of the monotonic clock.
+    A `patient` exchange waits for work that may last; `ended` is None while it waits.
+
+    Units: seconds of the monotonic clock.
     """
 
     number: int
@@ -67,7 +69,7 @@ def settle() -> None:
 class FlightRecorder:
     """The newest exchanges of this process, in a file that others can read, or only in memory.
 
-    Noting one costs about three microseconds.
+    To note an exchange costs about three microseconds.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -133,7 +135,7 @@ def _in_file(path: Path) -> mmap.mmap:
 
 
 def read(path: Path) -> list[CollectiveRecord]:
-    """The newest exchanges that a process noted in the file, in their order; none where there is no such file."""
+    """The newest exchanges that a process noted in the file, in their order; none if there is no such file."""
     return _records(path.read_bytes()) if path.exists() else []
 
 
@@ -152,7 +154,7 @@ _known: dict[CodeType, bool] = {}
 
 
 def is_ours(frame: FrameType) -> bool:
-    """Whether a frame is accel's own, or one that only passes on."""
+    """Whether a frame is accel's own, or only passes a call on."""
     code = frame.f_code
     ours = _known.get(code)
     if ours is None:

@@ -29,12 +29,12 @@ class Wait(NamedTuple):
 
 @final
 class HangDetector:
-    """What one rank does so that a wait in vain is found.
+    """The part of a rank in finding waits in vain.
 
-    All ranks read one number in turn. A rank whose wait lasts asks all by that number, unless another has just done so,
-    and alone reads the answers: for one diagnosis each rank answers once. A look is repeated when the wait has lasted
-    twice as long, when a process has come to its end, and at the limit. What the newest look has found is in the store,
-    so it does not matter which rank takes the next.
+    All ranks read one number in turn. A rank whose wait lasts asks all by that number, unless another has just asked,
+    and alone reads the answers: for a diagnosis each rank answers once. The rank looks again when the wait has lasted
+    twice as long, when a process has ended, and at the limit. The result of the newest look is in the store, so any
+    rank may take the next look.
     """
 
     def __init__(self, store: StatusStore, size: int, status: Callable[[], RankStatus], *, limit_s: float) -> None:
@@ -61,9 +61,9 @@ class HangDetector:
         self._post(RankStatus(store.rank), 0)
 
     def turn(self, now: float, wait: Wait | None) -> Diagnosis | None:
-        """What is to be told, if anything. To be called a few times a second, with the wait of this rank.
+        """The diagnosis to print, if there is one; called a few times a second, with the wait of this rank.
 
-        Raises: RuntimeError when the store is gone.
+        Raises: RuntimeError if the store is gone.
         """
         if self._poll_at is None:
             self._poll_at = now + self._heartbeat_s * (self._store.rank + 1) / self._size  # not all at once
@@ -223,7 +223,7 @@ class _Question:
     answered_at: dict[int, float] = field(default_factory=dict)
 
     def as_of(self, now: float) -> list[RankStatus | None]:
-        """What they have answered; who waited then waits still."""
+        """The answers of the ranks; a rank that waited then waits still."""
         return [
             status
             if status is None or status.waits is None

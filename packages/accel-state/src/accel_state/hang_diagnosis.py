@@ -1,4 +1,4 @@
-"""Judges from what each rank is doing whether one waits in vain, and says it in words."""
+"""Judges from the activity of each rank whether a rank waits in vain, and says so in words."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ STANDS_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class RankStatus:
-    """What one rank is doing: its newest exchange, since when it waits in it, and the user's line that it is at.
+    """The activity of a rank: its newest exchange, since when it waits there, and the user's line that it is at.
 
-    `call` is None before its first exchange; `waits` None where it is in none; `ended` once its script is over; `asked`
-    is the number of the question that this answers; `moves` says whether its exchange is of tensors, which take their
-    time on a slow network. Units: seconds.
+    `call` is None before its first exchange; `waits` is None outside exchanges; `ended` is true when its script is
+    over; `asked` is the number of the question that this answers; `moves` says whether its exchange moves tensors,
+    which take time on a slow network. Units: seconds.
     """
 
     rank: int
@@ -48,7 +48,7 @@ class RankStatus:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What is wrong, and whether the job has to end because of it."""
+    """The fault that was found, in words, and whether the job has to end because of it."""
 
     text: str
     fatal: bool
@@ -64,10 +64,10 @@ def diagnose(
     limit: float,
     notice: float,
 ) -> Diagnosis | None:
-    """What is wrong with what the ranks do (None: one that does not answer), now and a look `before`; None if nothing.
+    """The fault in the activities of ranks, now and a look `before`; None if there is none.
 
-    Fatal is a rank that waits for one that is gone or at its end, all ranks waiting in different calls, and a wait
-    longer than `limit`. After `notice` a wait is told.
+    A rank that does not answer has the activity None. It is fatal if a rank waits for a rank that is gone or at its
+    end, if all ranks wait in different calls, and if a wait is longer than `limit`. A wait of `notice` is reported.
     """
     waiting = [status for status in statuses if status is not None and status.waits is not None]
     if not waiting:

@@ -1,4 +1,4 @@
-"""What only some processes do, and what they wait for: shared by the facade and the state views."""
+"""Work of some processes only, and waits for it: shared by the facade and the state views."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class ProcessControl(ABC):
-    """Who this process is, and how it takes turns with the others."""
+    """The rank of this process, and its turns with the others."""
 
     @property
     @abstractmethod
@@ -55,7 +55,7 @@ class ProcessControl(ABC):
 
     @property
     def use_distributed(self) -> bool:
-        """Whether the job has more than one process."""
+        """Whether the job has several processes."""
         return self.num_processes > 1
 
     @property
@@ -74,7 +74,7 @@ class ProcessControl(ABC):
         return CallableBool(self.process_index == self.num_processes - 1)
 
     def wait_for_everyone(self) -> None:
-        """Returns when every process has called; at once when there is only one.
+        """Returns when every process has called; at once in a single process.
 
         Collective: every process must call.
         """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GroupOptions:
-    """How the process group is opened, where it is not open yet; None leaves it to accel.
+    """The options for opening the process group, if it is not open yet; None leaves an option to accel.
 
     `timeout` is the limit of a wait.
     """
@@ -35,12 +35,12 @@ class GroupOptions:
 
     @property
     def limit(self) -> timedelta:
-        """The limit of a wait: half an hour where nothing was said."""
+        """The limit of a wait: half an hour by default."""
         return self.timeout or timedelta(minutes=30)
 
 
 def limit_of_open_group() -> timedelta | None:
-    """The limit that the group which is open was given; None where it does not say."""
+    """The limit of the open group; None if the group does not say."""
     import torch
     import torch.distributed as dist
 
@@ -97,7 +97,7 @@ def with_cpu(backend: str) -> str:
 
 
 def adopt(topology: Topology) -> Topology:
-    """The place in the group that is open already, where the environment names none; the topology itself otherwise.
+    """The place in an open group if the environment names none; the topology itself otherwise.
 
     Collective: every rank of a group that is open must call.
     """
@@ -147,7 +147,7 @@ def _require_fitting_group(topology: Topology, backend: str) -> None:
 
 
 def close_group() -> None:
-    """Closes the default group if one is open."""
+    """Closes the default group if it is open."""
     import torch.distributed as dist
 
     atexit.unregister(_close_at_exit)

@@ -1,4 +1,4 @@
-"""What is settled before training starts."""
+"""The facts that are settled before training starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """What a caller wants of the run; None and False are silence, which agrees with everything."""
+    """The request of a caller for a run; None and False are silence, which agrees with every run."""
 
     cpu: bool = False
     precision: str | None = None

@@ -1,4 +1,4 @@
-"""The one cell of global state: the run of this process."""
+"""The only global state: the run of this process."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def bounds(length: int, rank: int, size: int) -> tuple[int, int]:
-    """First and past-last position of `rank`'s piece; the first `length % size` ranks get one more."""
+    """First and past-last position of `rank`'s piece; the first `length % size` ranks get an item more."""
     base, more = divmod(length, size)
     start = rank * base + min(rank, more)
     return start, start + base + (rank < more)
@@ -18,9 +18,9 @@ def bounds(length: int, rank: int, size: int) -> tuple[int, int]:
 def split(inputs: Any, rank: int, size: int, *, padding: bool = False) -> Any:
     """`rank`'s contiguous piece of a sequence, tensor, Dataset or mapping of them; padding repeats the last item.
 
-    A torch Dataset gives a Subset, and what can `select`, as Hugging Face's Dataset, what it selects; nothing is read.
+    A torch Dataset gives a Subset; a dataset with `select`, as Hugging Face's, gives its selection. No item is read.
 
-    Raises: ValueError for a mapping whose values differ in length; TypeError for what has no pieces.
+    Raises: ValueError for a mapping whose values differ in length; TypeError for a value that has no pieces.
     """
     if size == 1:
         return inputs

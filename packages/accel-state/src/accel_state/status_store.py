@@ -1,4 +1,4 @@
-"""What the processes of a job tell each other without waiting: short notes in the store that they met at."""
+"""Short notes that the processes of a job leave for each other in the store of their process group."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUESTION, END, BEAT, DIAGNOSED = 1, 1 << 20, 1 << 38, 1 << 62
 
 
 class Heartbeat(NamedTuple):
-    """What one number says that all ranks read: one request reads it and adds to it."""
+    """The facts in a number that all ranks read: one request reads the number and adds to it."""
 
     questions: int
     ends: int
@@ -32,7 +32,7 @@ class Heartbeat(NamedTuple):
 
 @final
 class StatusStore:
-    """Notes under names, as JSON; reading never waits for the one who writes.
+    """Notes under names, as JSON; a reader never waits for a writer.
 
     Raises: RuntimeError, by each method that reads or writes, when the process that serves the store is gone.
     """
@@ -58,16 +58,16 @@ class StatusStore:
         return self._connection.is_closed(within_s)
 
     def post(self, name: str, note: Any) -> None:
-        """Writes a note, in place of one that is there."""
+        """Writes a note, in place of an older note of that name."""
         self._store.set(self._prefix + name, json.dumps(note))
 
     def read(self, name: str) -> Any:
-        """The note of that name; None where there is none."""
+        """The note of that name; None if there is no such note."""
         name = self._prefix + name
         return json.loads(self._store.get(name)) if self._store.check([name]) else None
 
     def read_all(self, names: Sequence[str]) -> list[Any]:
-        """The notes of these names, each None where there is none; two requests when all are there, then one."""
+        """The notes of these names, each None if it is missing; two requests when all are there, then one."""
         if not self._written.issuperset(names):
             if not self._store.check([self._prefix + name for name in names]):
                 return [self.read(name) for name in names]
@@ -79,16 +79,16 @@ class StatusStore:
         return int(self._store.add(self._prefix + name, more))
 
     def heartbeat(self, more: int = 0) -> Heartbeat:
-        """What all ranks read, with `more` added to it."""
+        """The number that all ranks read, with `more` added to it."""
         return Heartbeat.of(self.count("heartbeat", more))
 
     def ended(self, ranks: Sequence[int]) -> dict[int, str | None]:
-        """Those of the ranks that have come to the end of their scripts, and the last exchange of each in words."""
+        """The ranks among these that have come to the end of their scripts, each with its last exchange in words."""
         notes = zip(ranks, self.read_all([f"status/{rank}" for rank in ranks]), strict=True)
         return {rank: note["call"] for rank, note in notes if note is not None and note["ended"]}
 
     def alive(self, rank: int) -> bool | None:
-        """Whether the process lives; None where this machine cannot know."""
+        """Whether the process lives; None if this machine cannot know."""
         return self.all_alive([rank])[0]
 
     def all_alive(self, ranks: Sequence[int]) -> list[bool | None]:

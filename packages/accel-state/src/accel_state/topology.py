@@ -1,4 +1,4 @@
-"""Where one process stands among all the processes of a job."""
+"""The place of a process among all processes of a job."""
 
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ class Rendezvous:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Where one process stands among all. Ranks count from 0; sizes count processes."""
+    """The place of a process among all. Ranks count from 0; sizes count processes."""
 
     rank: int = 0
     world_size: int = 1

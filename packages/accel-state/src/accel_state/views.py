@@ -11,7 +11,7 @@ from accel_state.run_context import acquire, current, is_initialized, release
 
 @final
 class PartialState(ProcessControl):
-    """The run of this process, started if nothing has started it yet; every instance sees the same one."""
+    """The run of this process, started if no code has started it yet; every instance sees the same run."""
 
     def __init__(self, cpu: bool = False) -> None:
         acquire(RunRequest(cpu=cpu))
@@ -36,7 +36,7 @@ class PartialState(ProcessControl):
 
 @final
 class AcceleratorState(ProcessControl):
-    """The run of this process and its precision; every instance sees the same one."""
+    """The run of this process and its precision; every instance sees the same run."""
 
     def __init__(self, mixed_precision: str | None = None, cpu: bool = False) -> None:
         acquire(RunRequest(cpu=cpu, precision=mixed_precision))
@@ -56,7 +56,7 @@ class AcceleratorState(ProcessControl):
 
     @property
     def mixed_precision(self) -> str:
-        """The name of the precision; "no" until an Accelerator has chosen one."""
+        """The name of the precision; "no" until an Accelerator has chosen a precision."""
         return self.run.precision or "no"
 
 

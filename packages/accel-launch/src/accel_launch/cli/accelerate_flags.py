@@ -104,7 +104,7 @@ ACCELERATE_OPTIONS = (
 
 
 def unknown_flag(error: click.NoSuchOption, ctx: click.Context) -> str:
-    """What is wrong with a flag that the command of a context has not."""
+    """The problem with a flag that the command of a context does not have."""
     flag = error.option_name
     details = next((why for starts, why in _DETAILS.items() if flag.lstrip("-").startswith(starts)), None)
     if details is not None:

@@ -65,9 +65,9 @@ class LaunchCommand(click.Command):
         }
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Reads a line, with the config file that it or the environment names.
+        """Reads a command line, with the config file that it or the environment names.
 
-        Raises: CannotRun at an option that the command has not: what follows it cannot be told apart.
+        Raises: CannotRun at an option that the command does not have: the words after it cannot be told apart.
         """
         from accel_state.environ import process_environ
 
@@ -81,9 +81,9 @@ class LaunchCommand(click.Command):
             raise CannotRun(ctx.command_path, [unknown_flag(error, ctx)]) from None
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command with what the launch options come to, and with its own options.
+        """Runs the command with the values of the launch options, and with its own options.
 
-        Raises: CannotRun if anything is wrong, and a config file is about to be written.
+        Raises: CannotRun if there is a problem, and the command writes a config file.
         """
         options = resolved(ctx)
         if self.writes_file and options.problems:
@@ -92,7 +92,7 @@ class LaunchCommand(click.Command):
         return self.callback(options, **own) if self.callback is not None else None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """What a shell offers for an option: nothing of ours after the script."""
+        """The completions of a word: files only, after the script."""
         script = ctx.params.get("words")
         return _files(ctx, self, incomplete) if script else super().shell_complete(ctx, incomplete)
 
@@ -102,7 +102,7 @@ def _files(ctx: click.Context, param: object, incomplete: str) -> list[Completio
 
 
 def resolved(ctx: click.Context) -> ResolvedOptions:
-    """What a context has found."""
+    """The options that a context has read."""
     sources: Sources = ctx.obj
     given = {name: value for name in BY_NAME if (value := ctx.params.get(name)) is not None}
     origins = {name: origin for name in given if (origin := ctx.get_parameter_source(name)) in SET}
@@ -119,9 +119,9 @@ def resolved(ctx: click.Context) -> ResolvedOptions:
 
 
 def resolve_options(tokens: Sequence[str], environ: Mapping[str, str]) -> ResolvedOptions:
-    """What a command line of launch options says, with an environment and the config file that either of them names.
+    """The options of a command line, with an environment and the config file that either names.
 
-    Raises: CannotRun at an option that nobody knows.
+    Raises: CannotRun at an option that is not known.
     """
     command = LaunchCommand("launch", lambda **_: 0, words="SCRIPT", add_help_option=False)
     return resolved(command.make_context("accel launch", [*tokens], obj=Sources(environ)))

@@ -1,4 +1,4 @@
-"""One launch option: where its value may come from, and the words for a value that is wrong."""
+"""A launch option: the sources of its value, and the words for a wrong value."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from accel_launch.cli.option_types import PAIRS, SWITCH, Value, as_text
 
 @dataclass(slots=True)
 class Sources:
-    """What a command line is read with: an environment, the config file, and what was found wrong so far.
+    """The sources for reading a command line: an environment, the config file, and the problems found so far.
 
-    A command that writes the config file has not `reads_file`.
+    A command that writes the config file has no `reads_file`.
     """
 
     environ: Mapping[str, str]
@@ -30,8 +30,8 @@ class Sources:
 class LaunchOption(click.Option):
     """An option with its names on the command line, in a config file (`key`) and in the environment.
 
-    The end of `about` says what holds if nobody sets it. With `key=None` no file and no variable can set it. A switch
-    that a file can set has a flag that unsets it.
+    The end of `about` names the default. With `key=None` no file and no variable can set the option. A switch that a
+    file can set has a flag that unsets it.
     """
 
     def __init__(self, *flags: str, type: click.ParamType, about: str, key: str | None = "", **more: Any) -> None:  # type: ignore[type-arg] # as in OptionType
@@ -54,7 +54,7 @@ class LaunchOption(click.Option):
 
     @property
     def preset(self) -> str:
-        """What holds if nobody sets it, in the words of its help; empty if its value says all."""
+        """The default in the words of the help; empty if the value says all."""
         return self.about.partition(" Default: ")[2].removesuffix(".")
 
     def words(self, value: object) -> list[str]:
@@ -64,9 +64,9 @@ class LaunchOption(click.Option):
         return [self.opts[-1], as_text(value)]
 
     def read(self, value: object) -> Any:
-        """What a value of Python, or of a person, is as a value of this option.
+        """The value of this option for a value of Python or a text.
 
-        Raises: click.BadParameter with what was expected.
+        Raises: click.BadParameter with the expected values.
         """
         return self.type.convert(as_text(value), self, None)
 
@@ -86,7 +86,7 @@ class LaunchOption(click.Option):
         return super().type_cast_value(ctx, value.removeprefix("=") if short else value)
 
     def handle_parse_result(self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]) -> Any:
-        """Reads its value; what is wrong with it is noted, so that all that is wrong can be told at once."""
+        """Reads its value; a problem is noted, so that one error lists all problems."""
         try:
             return super().handle_parse_result(ctx, opts, args)
         except click.BadParameter as error:
@@ -102,7 +102,7 @@ class LaunchOption(click.Option):
 
 
 def read_values(options: Collection[LaunchOption], values: Mapping[str, object]) -> tuple[dict[str, Value], list[str]]:
-    """Values that Python code gives to options by name, as values of those, and what is wrong with others."""
+    """Values that Python code gives to options by name, as values of the options, and the problems of wrong values."""
     read: dict[str, Value] = {}
     problems = []
     for option in options:

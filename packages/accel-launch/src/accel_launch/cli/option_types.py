@@ -1,4 +1,4 @@
-"""The types of value that click has not. Flags, variables and files all give text, which one type reads."""
+"""The types of value that click lacks. Flags, variables and files all give text, which the same type reads."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ _DEVICE = re.compile(r"[0-9]+|(GPU|MIG)-[0-9A-Za-z/-]+", re.ASCII)
 class OptionType(click.ParamType):  # type: ignore[type-arg] # which takes one only in newer versions of click
     """A type by a function that reads a text, and gives None for a text that it cannot read.
 
-    `name` stands for the value in the help; `expected` says what can be read.
+    `name` stands for the value in the help; `expected` describes the texts that can be read.
     """
 
     def __init__(self, name: str, expected: str, read: Callable[[str], Value | None]) -> None:
@@ -25,7 +25,7 @@ class OptionType(click.ParamType):  # type: ignore[type-arg] # which takes one o
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Value:
         """The value of a text.
 
-        Raises: click.BadParameter with what was expected.
+        Raises: click.BadParameter with the expected texts.
         """
         read = self._read(str(value))
         if read is None:
@@ -33,12 +33,12 @@ class OptionType(click.ParamType):  # type: ignore[type-arg] # which takes one o
         return read
 
     def split_envvar_value(self, rv: str) -> list[str]:
-        """A variable holds one value, also of an option that may be repeated."""
+        """The whole text: a variable holds one value, also of an option that may be repeated."""
         return [rv]
 
 
 def as_text(value: object) -> str:
-    """What a flag says for a value of a file or of Python: lists have commas, names with values equals signs."""
+    """The text of a flag for a value of a file or of Python: commas in lists, equals signs between names and values."""
     if isinstance(value, Mapping):
         return ",".join(f"{name}={'' if word is None else word}" for name, word in value.items())
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -48,7 +48,7 @@ def _all_pairs(ctx: click.Context, option: click.Parameter, values: Collection[M
 
 @dataclass(frozen=True, slots=True)
 class LaunchSettings:
-    """Every launch option with its value; `origins` tells where each came from that anybody has set."""
+    """Every launch option with its value; `origins` has the origin of each value that is set."""
 
     num_processes: int | None = _setting(
         COUNT,
@@ -154,7 +154,7 @@ class LaunchSettings:
         return name in self.origins
 
     def origin(self, name: str) -> ParameterSource:
-        """Where the value of an option came from."""
+        """The origin of an option's value."""
         return self.origins.get(name, ParameterSource.DEFAULT)
 
     def is_flag(self, name: str) -> bool:

@@ -29,7 +29,7 @@ REFUSED = 2
 
 
 class Program(click.Group):
-    """The commands of this project, and those that other packages add.
+    """The commands of this project, and the commands that other packages add.
 
     Each entry point of the group `accel.commands` names a click command.
     """
@@ -39,7 +39,7 @@ class Program(click.Group):
         return list(dict.fromkeys([*COMMANDS, *_plugins()]))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name; None for completion if nobody has it.
+        """The command of that name; None for completion if there is no such command.
 
         Raises: click.UsageError with the package that brings it, or with the nearest command.
         """
@@ -61,7 +61,7 @@ class Program(click.Group):
         raise click.UsageError(f"there is no command {cmd_name!r}{meant}")
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes what each command does, without an import of ours."""
+        """Writes a line of help for each command, without importing our commands."""
         others = {name: point.load().short_help for name, point in _plugins().items() if name not in COMMANDS}
         with formatter.section("Commands"):
             formatter.write_dl([*COMMANDS.items(), *others.items()])
@@ -83,7 +83,7 @@ click.version_option(package_name="accel-launch", message="%(package)s %(version
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command line and gives its exit code: 2 if it was refused, 1 if it was empty."""
+    """Runs a command line and gives its exit code: 2 if it was refused, 1 if it was empty."""
     tokens = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return int(ACCEL.main(tokens, PROGRAM, complete_var=COMPLETE, standalone_mode=False) or 0)

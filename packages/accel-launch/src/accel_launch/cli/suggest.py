@@ -1,10 +1,10 @@
-"""The known name that somebody may have meant."""
+"""The known name that a misspelt name may mean."""
 
 from collections.abc import Iterable
 
 
 def suggest(name: str, known: Iterable[str], *, likeness: float = 0.6) -> str | None:
-    """The known name most like `name`, of those at least so alike, where 1 is equal."""
+    """The known name most like `name`, if any is at least so alike; 1 is equal."""
     # imported for those alone who have misspelt something: it takes 2 ms
     from difflib import get_close_matches
 

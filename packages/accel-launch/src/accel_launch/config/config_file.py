@@ -53,7 +53,7 @@ def config_folder(environ: Mapping[str, str]) -> Path:
 def read_defaults(named: str | None, sources: Sources) -> dict[str, Any]:
     """The values of the config file that is named, or of the default one, as defaults of options by name.
 
-    What is wrong with the file is added to the problems of the sources.
+    Problems of the file are added to those of the sources.
     """
     default = config_folder(sources.environ) / DEFAULT_NAME
     sources.file = Path(named) if named is not None else default if default.is_file() else None
@@ -69,9 +69,9 @@ def read_defaults(named: str | None, sources: Sources) -> dict[str, Any]:
 
 
 def read_content(path: Path) -> Mapping[object, object]:
-    """The names and values of one file as they stand there, whatever they mean; those of YAML are texts.
+    """The names and values of one file as they stand there; those of YAML are texts.
 
-    Raises: CannotRun if the file cannot be read, could be anybody's, or is not a list of names and values.
+    Raises: CannotRun if the file cannot be read, every user may write it, or it is not a list of names and values.
     """
     content = _parse(path)
     if content is not None and not isinstance(content, dict):
@@ -135,7 +135,7 @@ def _once(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
 
 
 def translate(content: Mapping[object, object]) -> tuple[dict[str, str], list[str]]:
-    """What a file's content sets, as texts by the names of options, and everything in it that cannot be followed."""
+    """The settings of a file's content, as texts by the names of options, and the problems of all others."""
     values: dict[str, str] = {}
     problems: list[str] = []
     place = as_text(content.get(COMPUTE_ENVIRONMENT) or LOCAL)

@@ -1,4 +1,4 @@
-"""The settings that win, as lines of a config file, each with where it came from."""
+"""The settings that win, as lines of a config file, each with its origin."""
 
 from collections.abc import Iterator
 
@@ -9,9 +9,9 @@ from accel_launch.cli.options import BY_NAME, ORIGINS
 
 
 def setting_lines(options: ResolvedOptions, *, origins: bool) -> Iterator[str]:
-    """One line for each option. What a file may not say is a comment, so that all of them together are a config file.
+    """A line for each option. Options that no file can set are comments, so that all lines together are a config file.
 
-    An option of one launch only, such as dry_run, has a line if somebody gave it.
+    An option of a single launch, such as dry_run, has a line if it is set.
     """
     for name, option in BY_NAME.items():
         origin, value = options.settings.origin(name), getattr(options.settings, name)

@@ -41,7 +41,7 @@ Write = Callable[[str, str, str, Callable[[str], str | None]], str]
 
 
 class ConfigWizard:
-    """Puts questions, each of an option, and keeps the answers; what `before` says is offered first if it fits."""
+    """Asks for options and keeps the answers; a value of `before` is offered first if it fits."""
 
     def __init__(self, choose: Choose, write: Write, before: Mapping[str, Any]) -> None:
         self.answers: dict[str, Any] = {}
@@ -56,9 +56,9 @@ class ConfigWizard:
         refusal: Refusal = lambda value: None,
         words: Mapping[Any, str] | None = None,
     ) -> Any:
-        """The answer: one of the values in `words` to which there is no objection, or a text that the option reads.
+        """The answer: a value in `words` to which there is no objection, or a text that the option reads.
 
-        `default` counts if nothing was said before. `words` tell what a value means.
+        `default` counts if there is no value from before. `words` explain the values.
         """
         option = BY_NAME[name]
         about = option.about.partition(" Default")[0]
@@ -87,7 +87,7 @@ def ask_settings(
 ) -> dict[str, Any]:
     """Every setting that the answers make, on a machine of a name with GPUs of these names.
 
-    What `before` says is offered first, and kept if it is not asked for.
+    A value of `before` is offered first, and kept if no question asks for it.
     """
     wizard = ConfigWizard(choose, write, before)
     about = "accel launch starts the processes of one machine; with several it is run on each of them."
@@ -171,7 +171,7 @@ def choose_at_terminal(text: str, about: str, titles: Sequence[str], first: int)
 
 
 def write_at_terminal(text: str, about: str, default: str, problem: Callable[[str], str | None]) -> str:
-    """The line that was written, or the default for an empty one; what has a problem is not taken, and is told.
+    """The line that was written, or the default for an empty line; a line with a problem is refused, with the problem.
 
     Raises: KeyboardInterrupt for Ctrl-C, and if the terminal ends.
     """

@@ -25,11 +25,11 @@ def file_text(values: Mapping[str, object], path: Path) -> str:
 
 
 def write_config(path: Path, text: str, *, like: Path | None = None) -> None:
-    """Puts a text at a path in one step. The folder is made if there is none.
+    """Puts a text at a path in one step. The folder is made if it is missing.
 
-    Who may read it stays as it is, or is as for the file `like`; only the owner may write to it.
+    Permissions to read stay as they are, or are those of the file `like`; only the owner may write to it.
 
-    Raises: CannotRun if it cannot be written; then what was there before is untouched.
+    Raises: CannotRun if it cannot be written; then the file from before is untouched.
     """
     model = path if like is None else like
     try:
@@ -40,7 +40,7 @@ def write_config(path: Path, text: str, *, like: Path | None = None) -> None:
 
 
 def replace_text(path: Path, text: str, mode: int = 0o666) -> None:
-    """Writes a text beside a path, and renames it; a link is followed, and nothing is left after an error.
+    """Writes a text beside a path, and renames it; a link is followed, and an error leaves no file behind.
 
     `mode` are the permissions of the file, less those that the user's mask takes.
 
@@ -61,9 +61,9 @@ def replace_text(path: Path, text: str, mode: int = 0o666) -> None:
 
 
 def keep_backup(path: Path) -> Path:
-    """Where a copy of a file is now: beside it, with .bak after its name.
+    """Copies a file and gives the path of the copy: beside the file, with .bak after its name.
 
-    Raises: CannotRun if there is another copy already: it may be the only one of what the file said at first.
+    Raises: CannotRun if there is another copy already: it may be the only copy of the original text.
     """
     copy = path.with_name(f"{path.name}.bak")
     try:

@@ -1,4 +1,4 @@
-"""Tells whether anybody at all could have written what a file says."""
+"""Tells whether every user of the machine may have written a file."""
 
 import os
 import shlex
@@ -11,10 +11,10 @@ WITHOUT_PERMISSIONS = frozenset(("9p", "cifs", "drvfs", "exfat", "fuseblk", "ntf
 
 
 def problem_of_open_file(descriptor: int, path: Path) -> str | None:
-    """Why nobody should follow an open file, and what to do; None unless every user of the machine may write to it.
+    """Why an open file is refused, and the remedy; None unless every user of the machine may write to it.
 
-    Its owner and a group are trusted: they share settings by this. Windows has other rules, which are not looked at. A
-    file system without permissions is warned of.
+    Its owner and a group are trusted: they share settings in this way. Windows has other rules, which are not checked.
+    On a file system without permissions there is a warning.
     """
     mode = os.fstat(descriptor).st_mode
     # devices, such as /dev/null, are no files

@@ -27,7 +27,7 @@ _OTHER_VARIABLES = (
 
 
 def variable_problems(environ: Mapping[str, str], settings: LaunchSettings) -> Iterator[str]:
-    """Variables that set nothing: nearly one of accel's, or Accelerate's for an option that nobody has set."""
+    """Variables that set nothing: nearly a name of accel's, or a name of Accelerate's for an option that is not set."""
     yield from _misspelt(environ)
     for option in OPTIONS:
         if not option.envvar or environ.get(str(option.envvar)) or settings.is_flag(str(option.name)):

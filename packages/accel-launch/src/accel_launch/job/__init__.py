@@ -1,1 +1,1 @@
-"""What starts where: processes, their commands and environments."""
+"""The plan of a job: processes, their commands and environments."""

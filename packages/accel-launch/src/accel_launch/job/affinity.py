@@ -12,7 +12,7 @@ SYSTEM = Path("/")
 
 
 def shares_of_cores(count: int, nodes: Sequence[int | None], cores: Mapping[int, Sequence[int]]) -> list[list[int]]:
-    """The cores of each of `count` processes, whose GPUs are next to these NUMA nodes, out of those of each node.
+    """The cores of each of `count` processes, whose GPUs are next to these NUMA nodes, out of the cores of each node.
 
     Processes of a node share its cores evenly; if a GPU's node is not known, all share all.
     """

@@ -1,4 +1,4 @@
-"""What a launch will do, in words: the machine that was found, and the processes."""
+"""A launch in words: the machine as found, and the processes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def what_was_found(job: Job) -> Iterator[str]:
 
 
 def what_would_start(job: Job) -> Iterator[str]:
-    """Each process: its command, and what its environment has that this one's has not."""
+    """Each process: its command, and the variables that its environment has and this process's lacks."""
     given = job.node is None or job.settings.rdzv_backend != C10D
     if not given:
         yield "torch's elastic agent gives each machine its ranks; those of the first would be:"

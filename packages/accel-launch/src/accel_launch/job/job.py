@@ -1,4 +1,4 @@
-"""Reads everything a launch depends on, and refuses what cannot start with all reasons at once."""
+"""Reads everything that a launch depends on, and refuses a job that cannot start with all reasons at once."""
 
 import os
 import signal
@@ -20,9 +20,9 @@ from accel_launch.nodes.node_spec import NodeSpec, find_node
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A launch that nothing is known to stand against: `count` processes of one command on this machine.
+    """A launch without known problems: `count` processes of one command on this machine.
 
-    `node` is this machine among several, and `logs` the folder for what processes print.
+    `node` is this machine among several, and `logs` the folder for the output of processes.
     """
 
     settings: LaunchSettings
@@ -35,12 +35,12 @@ class Job:
 
     @property
     def alone(self) -> bool:
-        """Whether its one process needs nobody who watches it."""
+        """Whether it has one process, which needs no supervision."""
         plain = self.logs is None and self.settings.tee == "3"
         return self.count == 1 and self.node is None and plain and not self.settings.max_restarts
 
     def processes(self, environ: Mapping[str, str], meeting: RendezvousInfo | None) -> list[ProcessSpec]:
-        """The processes of this machine, started from an environment; one that is alone meets nobody."""
+        """The processes of this machine, started from an environment; a process that is alone has no rendezvous."""
         if meeting is None:
             return [plan_one(self.settings, self.command, environ)]
         return plan_many(self.settings, self.command, environ, count=self.count, host=self.host, meeting=meeting)
@@ -80,7 +80,7 @@ def read_job(options: ResolvedOptions) -> Job:
 
 
 def become(spec: ProcessSpec) -> None:
-    """Replaces this process by another one; returns never.
+    """Replaces this process by another process; never returns.
 
     Raises: CannotRun if it cannot be started.
     """

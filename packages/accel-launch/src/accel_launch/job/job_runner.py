@@ -1,4 +1,4 @@
-"""Runs what of a job this machine has to start, from its first process to the end of its last."""
+"""Runs the processes of a job on this machine, from the first start to the last end."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ STARTUP = Path(__file__).parents[1] / "report" / "startup"
 
 
 def run_job(job: Job, source: SignalSource, *, bound: bool = True, attempt: int = 0) -> JobResult:
-    """Runs a job of this machine under supervision, from its first process to the end of its last.
+    """Runs a job of this machine under supervision, from the first start to the last end.
 
-    `bound` processes die with this one; after a failure nothing is left that they have started.
+    `bound` processes die with this process; after a failure no process that they have started is left.
 
     Raises: CannotRun if a process cannot be started.
     """
@@ -45,7 +45,7 @@ def run_job(job: Job, source: SignalSource, *, bound: bool = True, attempt: int 
 
 
 class JobRun:
-    """One start of a job on this machine: its processes, and the folder in which they leave notes."""
+    """A start of a job on this machine: its processes, and the folder in which they leave notes."""
 
     def __init__(self, job: Job, supervisor: Supervisor, folder: Path, meeting: RendezvousInfo | None) -> None:
         self.supervisor, self._job, self._folder, self._meeting = supervisor, job, folder, meeting
@@ -61,7 +61,7 @@ class JobRun:
         return (self._folder / PROGRESS).exists()
 
     def with_notes(self, result: JobResult) -> JobResult:
-        """A result, with what processes have noted of their exchanges, and with ranks as other launchers count."""
+        """A result, with the exchanges that processes have recorded, and with ranks as other launchers count."""
         told = place_told(self._job.environ) if self._meeting is None else None
         result = replace(result, size=self.world, progressed=self.progressed)
         rank, size = (self._job.environ[name] for name in told) if told is not None else ("", "")
@@ -76,9 +76,9 @@ class JobRun:
 def supervised(
     job: Job, source: SignalSource, meeting: RendezvousInfo | None, *, bound: bool = True, attempt: int = 0
 ) -> Iterator[JobRun]:
-    """The processes of a job on this machine, to be started; those of one that is alone meet nobody.
+    """The processes of a job on this machine, to be started; a process that is alone has no rendezvous.
 
-    Raises: CannotRun if the folder for what they print cannot be made.
+    Raises: CannotRun if the folder for their output cannot be made.
     """
     began = time.time()
     with TemporaryDirectory(prefix="accel-", ignore_cleanup_errors=True) as name, ExitStack() as stack:

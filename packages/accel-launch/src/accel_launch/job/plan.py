@@ -34,7 +34,7 @@ _STARTED_BY = (
 
 @dataclass(frozen=True, slots=True)
 class HostInfo:
-    """What the plan must know of this machine."""
+    """The facts of this machine that the plan needs."""
 
     cores: int
     accelerators: int
@@ -43,10 +43,10 @@ class HostInfo:
 
 @dataclass(frozen=True, slots=True)
 class RendezvousInfo:
-    """Where the processes of a job meet, and which of its ranks this machine has.
+    """The store at which the processes of a job meet, and the ranks of this machine.
 
-    The store is opened by rank 0 on `store_fd`, None on other machines than its own; `master_port` is for scripts of
-    their own. `interface` is the one through which processes of several machines talk; nothing leaves it to them.
+    Rank 0 opens the store on `store_fd`, which is None on other machines; `master_port` is for scripts that open a
+    process group by themselves. Processes of several machines talk through `interface`; empty leaves it to them.
     """
 
     store_port: int
@@ -63,7 +63,7 @@ class RendezvousInfo:
 class ProcessSpec:
     """Everything needed to start one process.
 
-    `descriptors` are the open files that it inherits, and `cores` those that it is bound to; empty: all.
+    `descriptors` are the open files that it inherits, and `cores` its cores; empty: all.
     """
 
     command: tuple[str, ...]
@@ -87,9 +87,9 @@ def words_of(place: tuple[str, str], environ: Mapping[str, str]) -> str:
 
 
 def count_processes(settings: LaunchSettings, environ: Mapping[str, str], host: HostInfo, *, machines: int = 1) -> int:
-    """How many processes to start on this machine, of so many that take part.
+    """How many processes to start on this machine, if so many machines take part.
 
-    Raises: CannotRun if another launcher has started this one, or if there are not enough accelerators.
+    Raises: CannotRun if another launcher has started this launcher, or if there are not enough accelerators.
     """
     asked, place = settings.num_processes, place_told(environ)
     told = words_of(place, environ) if place is not None else ""
@@ -119,9 +119,9 @@ def count_processes(settings: LaunchSettings, environ: Mapping[str, str], host: 
 
 
 def plan_one(settings: LaunchSettings, command: Sequence[str], environ: Mapping[str, str]) -> ProcessSpec:
-    """One process in the environment it is launched from, plus the settings: nothing tells it of ranks.
+    """One process in the environment it is launched from, plus the settings, without variables of ranks.
 
-    A store's variables are kept only next to the rank they came with; alone they are left from a job that is over.
+    A store's variables are kept only beside the rank that came with them; alone they are left from a job that is over.
     """
     inherited = environ if all(name in environ for name in _RANKS) else _without_store(environ)
     # OMP_NUM_THREADS beats a config file, but no flag and no variable of accel's
@@ -149,7 +149,7 @@ def plan_many(
 ) -> list[ProcessSpec]:
     """Several processes of this machine in rank order; only rank 0 inherits the store's descriptor.
 
-    Those of a job of one machine are on loopback.
+    If the job has one machine, they are on loopback.
     """
     # What torchrun says of its own job would have the workers take these ranks for torchrun's.
     inherited = {name: environ[name] for name in _without_store(environ) if not name.startswith("TORCHELASTIC_")}
@@ -190,9 +190,9 @@ def plan_many(
 
 
 def watched(environ: Mapping[str, str], folder: str, attempt: int) -> dict[str, str]:
-    """The environment of a job that this process waits for, started so often before.
+    """The environment of a job that this process waits for, after so many starts before.
 
-    It names the folder of the job, in which processes leave notes, after those of the jobs that this one is a part of.
+    It names the folder of the job, in which processes leave notes, after the folders of jobs around this job.
     """
     inside = ":".join([*filter(None, [environ.get(JOBS)]), folder])
     return {**environ, ATTEMPT: str(attempt), JOBS: inside, FLIGHT_RECORDER: folder}

@@ -34,7 +34,7 @@ class PortReservation:
 
     @property
     def meeting(self) -> RendezvousInfo:
-        """Where the workers meet; valid until `handed_over`."""
+        """The rendezvous of the workers; valid until `handed_over`."""
         return RendezvousInfo(
             store_port=self._store.getsockname()[1],
             store_fd=self._store.fileno(),
@@ -43,9 +43,9 @@ class PortReservation:
         )
 
     def handed_over(self, rank: int) -> None:
-        """Closes the launcher's own copy of the store's socket once rank 0 has one.
+        """Closes the launcher's own copy of the store's socket once rank 0 has a copy.
 
-        With no other copy open, peers of a dead rank 0 are refused at once and wait in no queue that nobody reads.
+        With no other copy open, peers of a dead rank 0 are refused at once and wait in no unread queue.
         """
         if rank == 0:
             self._store.close()

@@ -1,4 +1,4 @@
-"""Finds what submits jobs: a class for each scheduler, which package accel-submit or another package brings."""
+"""Finds the classes that submit jobs, one for each scheduler, in package accel-submit or another package."""
 
 from importlib.metadata import entry_points
 from typing import Any

@@ -16,7 +16,7 @@ def address_of(node: NodeSpec) -> str:
 
 
 def address_towards(node: NodeSpec) -> str:
-    """The address by which the first machine sees this one; nothing if no way leads there."""
+    """The address by which the first machine sees this machine; empty if no way leads there."""
     try:
         family, _, _, _, address = socket.getaddrinfo(node.host, node.port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -36,6 +36,6 @@ def interface_towards(node: NodeSpec) -> str:
 
 
 def is_first(node: NodeSpec) -> bool:
-    """Whether this machine is the first one: it has the address at which all meet."""
+    """Whether this machine is the first machine: it has the address at which all meet."""
     address = address_of(node)
     return address.startswith("127.") or address == address_towards(node)

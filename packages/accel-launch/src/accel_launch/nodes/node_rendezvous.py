@@ -28,9 +28,9 @@ SHARED = (COUNT, "mixed_precision", "gradient_accumulation_steps")
 
 @final
 class NodeRendezvous:
-    """The rendezvous of torch's elastic agent: machines come in rounds, one for each start, and the first serves all.
+    """The rendezvous of torch's elastic agent: machines come in a round for each start, and the first serves all.
 
-    With the backend static their ranks are given. With c10d a machine may come without, or in place of a lost one.
+    With the backend static their ranks are given. With c10d a machine may come without a rank, or replace a lost one.
     """
 
     def __init__(self, node: NodeSpec, source: SignalSource, settings: LaunchSettings, *, patient: bool) -> None:
@@ -55,9 +55,9 @@ class NodeRendezvous:
         return "accel"
 
     def next_rendezvous(self) -> Any:
-        """The store of the next round, in which all machines have come, and the rank of this one.
+        """The store of the next round, in which all machines have come, and the rank of this machine.
 
-        Raises: CannotRun that names those that have not come, or do not fit; Interrupted.
+        Raises: CannotRun that names the machines that have not come, or do not fit; Interrupted.
         """
         from torch.distributed.elastic.rendezvous.api import RendezvousInfo, RendezvousStoreInfo
 

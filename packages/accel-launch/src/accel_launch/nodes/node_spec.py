@@ -1,4 +1,4 @@
-"""Which machines take part in a job, and which of them this one is: from settings, and from SLURM where it says so."""
+"""The machines of a job, and the rank of this machine: from settings, and from SLURM in its steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ USUAL_PORT = 29500
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """One of `count` machines, which meet at a port of `host`; None for `rank` leaves it to torch's rendezvous."""
+    """One of `count` machines, which meet at a port of `host`; a `rank` of None is given when machines meet."""
 
     rank: int | None
     count: int
@@ -27,7 +27,7 @@ class NodeSpec:
 def find_node(settings: LaunchSettings, environ: Mapping[str, str], host: HostInfo) -> NodeSpec | None:
     """This machine among several; None for a job of one machine, or of tasks that SLURM starts itself.
 
-    Raises: CannotRun with everything that is missing or cannot be meant.
+    Raises: CannotRun with all missing and contradictory settings.
     """
     step, tasks = _slurm_step(environ)
     asked = settings.num_machines

@@ -1,4 +1,4 @@
-"""What the machines of a job tell each other while their processes run, over the store of torch's rendezvous."""
+"""Messages between the machines of a job while their processes run, over the store of the rendezvous."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ LOOK_S, LEAVING_S = 0.2, 5.0
 
 @dataclass(frozen=True, slots=True)
 class NodeFailure:
-    """What has ended the job on a machine: a rank that failed, the machine itself, or somebody from `outside`.
+    """The end of a job on a machine, by a rank that failed, the loss of the machine, or a signal from `outside`.
 
-    `order` is that of `ProcessExit`, and `traceback` that of the rank.
+    `order` is as in `ProcessExit`, and `traceback` is the traceback of the rank.
     """
 
     machine: int
@@ -38,7 +38,7 @@ class StoreLost(Exception):
 
 
 class Peers:
-    """The machines of a round, as one of them sees the others; each look costs one request to the store."""
+    """The machines of a round, as one machine sees the others; each look costs one request to the store."""
 
     def __init__(self, store: Any, machine: int, size: int) -> None:
         self._store, self.machine, self.size = store, machine, size
@@ -58,7 +58,7 @@ class Peers:
         self._ask("set", key, json.dumps(content))
 
     def read(self, key: str) -> Any:
-        """What a machine has published, once it has."""
+        """The content that a machine publishes; waits for it."""
         return json.loads(self._ask("get", key))
 
     def announce(self, words: str, code: int, **more: Any) -> None:
@@ -66,11 +66,11 @@ class Peers:
         self._announce(NodeFailure(self.machine, self.host, words, code, **more))
 
     def count(self, what: str, more: int = 0) -> int:
-        """How many machines have said something, this one with `more`."""
+        """The count of that name in the store, after this machine has added `more`."""
         return int(self._ask("add", what, more))
 
     def look(self, *, at_once: bool = False) -> list[NodeFailure]:
-        """Gives a sign of life, and what has failed since the last look, unless that was just now.
+        """Gives a sign of life, and returns the failures since the last look; none if that was just now.
 
         Raises: StoreLost.
         """

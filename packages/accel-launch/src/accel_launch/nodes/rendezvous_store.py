@@ -24,7 +24,7 @@ REQUEST_S, LOOK_S = 10.0, 0.05
 
 
 def open_store(node: NodeSpec, source: SignalSource, wait_s: float, *, serves: bool, patient: bool) -> Any:
-    """torch's store, served by this machine, or reached at the first one; `patient` waits for a name as for a machine.
+    """torch's store, served by this machine, or by the first machine; `patient` waits for a name as for a machine.
 
     Raises: CannotRun if it cannot be served, or is not reached in the time; Interrupted.
     """
@@ -51,7 +51,7 @@ def open_store(node: NodeSpec, source: SignalSource, wait_s: float, *, serves: b
 
 
 def not_begun(node: NodeSpec, wait_s: float) -> CannotRun:
-    """The error of a machine that has waited in vain for the first one."""
+    """The error of a machine that has waited in vain for the first machine."""
     return CannotRun("launch", [f"machine 0, {node.host}, has not begun within {wait_s:g} s"])
 
 

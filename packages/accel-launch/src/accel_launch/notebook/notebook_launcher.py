@@ -52,8 +52,10 @@ def notebook_launcher(
 ) -> list[Any]:
     """Calls `function(*args)` once per process and returns what each call returned, in rank order.
 
-    One process is this one; several are fresh interpreters that end before it returns. Without a count there are as
-    many as accelerators, or one. The other keywords of Accelerate's launcher are taken with their defaults only.
+    A single process is this process; several are fresh interpreters that end before the call returns. Without a count
+    there is a process for each accelerator, or a single process. Other keywords of Accelerate's launcher are taken with
+    their defaults only.
+
     Raises: CannotRun before anything starts; WorkerFailed with the traceback of the first process to fail.
     """
     flags, problems = read_values(OPTIONS, {"num_processes": num_processes, "mixed_precision": mixed_precision})

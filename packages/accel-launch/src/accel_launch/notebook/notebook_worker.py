@@ -15,7 +15,7 @@ FUNCTION, RESULT = "function.pickle", "result-{}.pickle"
 
 
 def worker_command(folder: Path) -> tuple[str, ...]:
-    """The command of a process that finds modules where this one does."""
+    """The command of a process that finds modules in the places in which this process finds them."""
     code = (
         "import json, sys; sys.path[:] = json.loads(sys.argv[1]);"
         "from accel_launch.notebook.notebook_worker import main; sys.exit(main())"

@@ -1,4 +1,4 @@
-"""What a process that failed has left of its failure: the files of its exception hook and of its fault handler."""
+"""The files that a failed process has left: those of its exception hook and of its fault handler."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function
 
 @dataclass(frozen=True, slots=True)
 class FailureCause:
-    """An exception or a fault: what it is, the user's own line, the traceback; `lost_peer` if it blames another rank.
+    """An exception or a fault: its text, the user's own line, the traceback; `lost_peer` if it blames another rank.
 
-    `beside` says where it was if it did not end the process itself: in a thread, or in a process of its own. `exchange`
-    is that in which the process was, if any.
+    If it did not end the process itself, `beside` names its thread or its own process. `exchange` is the exchange that
+    the process was in, if any.
     """
 
     what: str
@@ -30,7 +30,7 @@ class FailureCause:
 
     @property
     def shown(self) -> str:
-        """The traceback, without the middle of a long one."""
+        """The traceback, without the middle of a long traceback."""
         lines = self.traceback.splitlines()
         left_out = len(lines) - FIRST_LINES - LAST_LINES
         if left_out > 0:
@@ -54,7 +54,7 @@ def read_failure(folder: Path, rank: int, pid: int) -> FailureCause | None:
 
 
 def read_fault(folder: Path, rank: int, pid: int) -> FailureCause | None:
-    """The fault of native code in a rank, with the Python line where it was; None if its handler noted none."""
+    """The fault of native code in a rank, with its Python line; None if its handler noted no fault."""
     with suppress(OSError):
         text = (folder / f"fault-{rank}-{pid}").read_text(encoding="utf-8", errors="replace").strip()
         if text:

@@ -1,4 +1,4 @@
-"""Says in one block how a job ended, if it did not end well."""
+"""Says in a block of lines how a job ended, if it did not end well."""
 
 import shlex
 import signal
@@ -24,7 +24,7 @@ LONGEST_MESSAGE = 6
 
 
 def explain(result: JobResult) -> str | None:
-    """The last words on a job: None if all went well, one block otherwise."""
+    """The last words on a job: None if all went well, a block of lines otherwise."""
     first = result.first
     if first is not None and first.status == STOPPED:
         by = f", by {result.outside.name}" if result.outside is not None else ""
@@ -60,12 +60,12 @@ def _first_failure(result: JobResult, first: ProcessExit) -> list[str]:
 
 
 def cause_of(ended: ProcessExit) -> FailureCause | None:
-    """What a process says of its end; nothing if somebody else killed it."""
+    """The cause that a process has left; None if a signal from outside killed it."""
     return ended.cause if ended.status not in (-signal.SIGKILL, -signal.SIGTERM) else None
 
 
 def described(ended: ProcessExit, size: int, *, shown: bool = True) -> list[str]:
-    """A process that has failed, why, and what may help; `shown` is whether what it prints is seen."""
+    """The failure of a process, its cause, and a hint; `shown` is whether its output is seen."""
     lines = [f"accel: rank {ended.rank} of {size} (pid {ended.pid}) {how_ended(ended.status)}"]
     cause = cause_of(ended)
     if cause is not None:

@@ -29,7 +29,7 @@ class ProcessExit:
 
     @property
     def order(self) -> int:
-        """KILLED, SAID or LOST_PEER: whoever dies takes others along, and these are often faster to end."""
+        """KILLED, SAID or LOST_PEER: a process that dies takes others along, which often end sooner."""
         if self.status == -SIGABRT:
             return LOST_PEER  # NCCL ends a process that has lost another one in this way
         if self.status < 0:
@@ -43,7 +43,7 @@ class ProcessExit:
 
 
 def root_cause(failures: Sequence[ProcessExit]) -> ProcessExit | None:
-    """The one of several failures, in their order, that the others come from: the first that has not lost a peer."""
+    """The failure that caused the others, which come in their order: the first that has not lost a peer."""
     return min(failures, key=lambda failure: failure.order == LOST_PEER, default=None)
 
 
@@ -83,12 +83,12 @@ class JobResult:
 
     @property
     def by_somebody(self) -> bool:
-        """Whether somebody has ended the job, here or on another machine."""
+        """Whether a signal from outside has ended the job, here or on another machine."""
         return self.asked or self.outside is not None or (self.elsewhere is not None and self.elsewhere.outside)
 
     @property
     def code(self) -> int:
-        """The exit code of the job: that of the first process to fail, 128 + n if signal n killed it."""
+        """The exit code of the job: the code of the first process to fail, 128 + n if signal n killed it."""
         if self.elsewhere is not None and (self.outside is None or self.first is None):
             return self.elsewhere.code
         if self.first is None:

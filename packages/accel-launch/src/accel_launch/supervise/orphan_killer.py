@@ -1,4 +1,4 @@
-"""A process that outlives a launcher, and ends what is left of its job when the launcher is killed."""
+"""A process that outlives a launcher, and ends the remaining processes of its job if the launcher is killed."""
 
 from __future__ import annotations
 

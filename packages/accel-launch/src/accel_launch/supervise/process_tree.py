@@ -1,4 +1,4 @@
-"""Ties lives together: a process dies when its parent does, and what processes have left behind can be ended."""
+"""Ties lives together: a process dies when its parent does, and processes that others left behind can be ended."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of what its children leave behind: loader workers, say, of one that was killed.
+    """Makes this process the parent of orphans of its children: loader workers, say, of a rank that was killed.
 
     Does nothing on systems other than Linux.
     """
@@ -49,10 +49,10 @@ def adopt_orphans() -> None:
 
 
 def end_job(folder: Path, since: float | None = None) -> None:
-    """Kills all processes whose environment names the folder of the job, by whomever they were started.
+    """Kills all processes whose environment names the folder of the job, whichever process started them.
 
-    So die those that others have left to this process since then, whatever their environment; but as process 1 of a
-    container it has children that are none of the job's. Units: `since` in seconds since the epoch.
+    Orphans that came to this process since then die too, with any environment; but as process 1 of a container it has
+    children outside the job, and spares them. Units: `since` in seconds since the epoch.
     """
     import psutil
 

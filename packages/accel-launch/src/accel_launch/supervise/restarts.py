@@ -21,11 +21,11 @@ def run_until_done(
     say: Callable[[str], None],
     pause: Callable[[float], JobResult | None] = time.sleep,
 ) -> JobResult:
-    """Runs a job to its end, and says how each failure came; `run` is told how often the job was started before.
+    """Runs a job to its end, and reports each failure; `run` is given the number of earlier starts.
 
     After a failure all processes are started again, up to `max_restarts` times without a new checkpoint in between. A
-    job that somebody has ended, that has stopped on request, or that has lost a machine for good is not. `pause` lets
-    time pass, and gives the end of the job if it ends meanwhile.
+    job is not started again if a signal from outside ended it, if it stopped on request, or if it lost a machine for
+    good. `pause` lets time pass, and gives the end of the job if it ends meanwhile.
 
     Raises: CannotRun if a process cannot be started.
     """

@@ -1,4 +1,4 @@
-"""How the launcher waits: for a child to end, or for a signal that somebody sends to the job."""
+"""The waits of the launcher: for a child to end, or for a signal to the job."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Interrupted(Exception):
 
 
 class SignalSource(ABC):
-    """Where signals to the job arrive between `__enter__` and `__exit__`."""
+    """The source of signals to the job, between `__enter__` and `__exit__`."""
 
     @abstractmethod
     def __enter__(self) -> Self: ...
@@ -49,7 +49,7 @@ class SignalSource(ABC):
 
     @abstractmethod
     def in_child(self) -> None:
-        """Undoes, between fork and exec, what a child has inherited."""
+        """Undoes, between fork and exec, the signal settings that a child has inherited."""
 
     def pause(self, seconds: float) -> None:
         """Lets time pass.

@@ -1,4 +1,4 @@
-"""Starts the processes of one machine, waits for them, and ends them all if one fails or somebody asks for it."""
+"""Starts the processes of one machine, waits for them, and ends them all if one fails or a signal asks for it."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ class _Worker:
 class Supervisor:
     """The processes of one machine from their start to their end; `step` has to be called until it is True.
 
-    Rank 0 reads the standard input of the launcher, the others find theirs empty. `bound` processes die with this one.
-    If they have groups of their own, what is sent to the process group of the launcher reaches them once. `folder` is
-    that of the job, in which processes tell why they fail.
+    Rank 0 reads the standard input of the launcher; the input of others is empty. `bound` processes die with this
+    process. With process groups of their own, a signal to the group of the launcher reaches them once. In `folder`, the
+    folder of the job, processes tell why they fail.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Supervisor:
     def start(self, on_start: Callable[[int], None] | None = None) -> None:
         """Starts all processes; `on_start` is told each rank once it has started.
 
-        Raises: CannotRun if one cannot be started; the others are ended then.
+        Raises: CannotRun if a process cannot be started; the others are ended then.
         """
         try:
             for spec in self.specs:
@@ -140,7 +140,7 @@ class Supervisor:
         return self.result()
 
     def step(self, timeout_s: float) -> bool:
-        """Waits once, and does what is to be done; whether all processes have ended."""
+        """Waits once, and handles ends and signals; whether all processes have ended."""
         self._note_exits()
         if self.failures and self.outside is None and not self.ending:
             if not self._may_blame_another():
@@ -181,13 +181,13 @@ class Supervisor:
         self._deadline_s = time.monotonic() + grace_s
 
     def kill(self) -> None:
-        """Kills what still runs."""
+        """Kills the processes that still run."""
         self._send(Signals.SIGKILL)
         for worker in self._workers:
             worker.process.wait()
 
     def finish_output(self) -> None:
-        """Returns when all that was printed is shown; if somebody has ended the job, not much later."""
+        """Returns when all output is shown; soon after the end if a signal from outside ended the job."""
         until_s = None
         while self.output is not None and not self.output.finish(SHORT_WAIT_S):
             event = self.source.wait(0)

@@ -1,4 +1,4 @@
-"""The kinds of hardware: one a file; torch is imported when a device is chosen."""
+"""The kinds of hardware, each in a file; torch is imported when a device is chosen."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ DEVICES: Registry[type[Device]] = Registry(__name__, "accel.devices", "DEVICE")
 
 
 def choose(*, cpu: bool, environ: Mapping[str, str] | None = None) -> Device:
-    """The accelerator that torch finds, else XLA where PJRT_DEVICE is set, else the CPU; the CPU if `cpu` asks for it.
+    """The accelerator that torch finds, else XLA if PJRT_DEVICE is set, else the CPU; the CPU if `cpu` asks for it.
 
     Raises: CannotRun when the environment asks for XLA (PJRT_DEVICE) and torch_xla is not installed.
     """

@@ -1,4 +1,4 @@
-"""What accel asks of hardware."""
+"""The questions that accel asks of hardware."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Device(ABC):
-    """One kind of hardware as one process sees it."""
+    """A kind of hardware as a process sees it."""
 
     #: torch's name for it
     kind: str
@@ -29,7 +29,7 @@ class Device(ABC):
 
     @abstractmethod
     def hardware_id(self, placed_on: torch.device) -> str | None:
-        """What tells the hardware behind a device apart from any other; None if processes may share it, or unknown."""
+        """The identity of the hardware behind a device; None if processes may share it, or if it is unknown."""
 
     @abstractmethod
     def rng_state(self) -> torch.Tensor:
@@ -37,7 +37,7 @@ class Device(ABC):
 
     @abstractmethod
     def set_rng_state(self, state: torch.Tensor) -> None:
-        """Puts the default generator of this device where `rng_state` found it."""
+        """Puts the default generator of this device into the state that `rng_state` found."""
 
     @abstractmethod
     def release_memory(self) -> None:

@@ -35,11 +35,11 @@ class TorchAccelerator(Device):
         return f"cpu:gloo,{self.kind}:{torch.distributed.get_default_backend_for_device(self.kind)}"
 
     def place(self, local_rank: int | None) -> torch.device:
-        """The accelerator with the index of this process on its machine, or the only one that it sees.
+        """The accelerator with the index of this process on its machine, or the only accelerator that it sees.
 
-        A process that is alone on its machine (None) keeps the one that its script has chosen.
+        A process that is alone on its machine (None) keeps the accelerator that its script has chosen.
 
-        Raises: CannotRun when the process sees several, but fewer than there are processes.
+        Raises: CannotRun if the process sees several accelerators, but fewer than the machine has processes.
         """
         import torch
 

@@ -1,4 +1,4 @@
-"""Ways of learning the topology: one launcher a file."""
+"""Ways to learn the topology, with a file for each launcher."""
 
 from collections.abc import Mapping
 

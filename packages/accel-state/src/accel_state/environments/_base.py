@@ -1,4 +1,4 @@
-"""What every launcher's environment offers."""
+"""The interface of every launcher's environment."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from accel_state.topology import Rendezvous, Topology
 
 
 class Environment(ABC):
-    """One launcher's way of telling a process who it is. Pure: the environment comes in as a mapping."""
+    """The way in which a launcher tells a process its rank. Pure: the environment comes in as a mapping."""
 
     priority: ClassVar[int]
 
@@ -21,9 +21,9 @@ class Environment(ABC):
 
 
 def environ_rendezvous(environ: Mapping[str, str], launcher: str) -> Rendezvous | None:
-    """The store named by MASTER_ADDR and MASTER_PORT, or None when neither is set.
+    """The store named by MASTER_ADDR and MASTER_PORT, or None if neither is set.
 
-    Raises: TopologyError when only one of them is set, or the port is no port.
+    Raises: TopologyError if only one variable is set, or the port is no port.
     """
     names = ("MASTER_ADDR", "MASTER_PORT")
     given = [f"{name}={environ[name]}" for name in names if name in environ]

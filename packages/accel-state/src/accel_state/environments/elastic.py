@@ -10,13 +10,13 @@ from accel_state.topology import ACCEL_LAUNCH, TORCHRUN, Rendezvous, Topology
 
 @final
 class Elastic(Environment):
-    """A process that was told RANK and WORLD_SIZE by whoever started it."""
+    """A process whose launcher set RANK and WORLD_SIZE."""
 
     priority: ClassVar[int] = 100
 
     @classmethod
     def topology(cls, environ: Mapping[str, str]) -> Topology | None:
-        """The place given by RANK and WORLD_SIZE; where nothing else is said, all processes are on one machine."""
+        """The place given by RANK and WORLD_SIZE; by default all processes are on one machine."""
         if "RANK" not in environ and "WORLD_SIZE" not in environ:
             return None
         launcher = ACCEL_LAUNCH if _from_accel_launch(environ) else TORCHRUN

@@ -1,4 +1,4 @@
-"""What accel asks of a means of exchange."""
+"""The interface of a means of exchange."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOM = 1 << 17
 
 
 def longest_of(parts: Sequence[bytes]) -> bytes:
-    """The part of the rank that has one, if the others have none."""
+    """The part of the only rank that has a part."""
     return max(parts, key=len)
 
 
@@ -33,9 +33,9 @@ class Transport(ABC):
 
     @abstractmethod
     def exchange(self, what: str, payload: bytes = b"") -> list[bytes]:
-        """Every rank's payload, of any length, in rank order; one message where all are small.
+        """Every rank's payload, of any length, in rank order; one message if all are small.
 
-        Raises: CollectiveMismatch on every rank where `what` is not the same on all.
+        Raises: CollectiveMismatch on every rank if `what` is not the same on all.
         Collective: every rank of the group must call.
         """
 
@@ -47,12 +47,12 @@ class Transport(ABC):
     def agree(
         self, what: str, about: bytes = b"", part: bytes = b"", join: Join = longest_of
     ) -> Sequence[bytes] | None:
-        """The ranks' parts in rank order, or fewer that `join` made of them; None on all if `about` differs on one.
+        """The ranks' parts in rank order, or fewer that `join` made of them; None on all ranks if `about` differs.
 
         `join` makes one part of several; it never sees parts of ranks whose `about` differs. The host waits for other
         hosts, and for no device.
 
-        Raises: CollectiveMismatch on every rank where `what` is not the same on all.
+        Raises: CollectiveMismatch on every rank if `what` is not the same on all.
         Collective: every rank of the group must call, with an `about` of at most 16 bytes, of one length.
         """
         sent, start = self.exchange(what, about + part), len(about)
@@ -76,7 +76,7 @@ class Transport(ABC):
 
     @abstractmethod
     def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
-        """A new tensor with the numbers of rank `source`; other ranks give one of the same shape and dtype.
+        """A new tensor with the numbers of rank `source`; other ranks give a tensor of the same shape and dtype.
 
         Collective: every rank of the group must call.
         """
@@ -94,7 +94,7 @@ class Transport(ABC):
         """
 
     def send(self, what: str, payload: bytes, source: int) -> bytes:
-        """The payload of rank `source`, which hears nothing back where the means of exchange allows it.
+        """The payload of rank `source`, which hears nothing back if the means of exchange allows it.
 
         Raises: CollectiveMismatch on a rank whose `what` is not the source's.
         Collective: every rank of the group must call.
@@ -116,7 +116,7 @@ class Transport(ABC):
     def all_gather_objects(self, value: T, what: str = "all_gather_objects") -> list[T]:
         """Every rank's `value`, in rank order; pickled on the way.
 
-        Raises: CollectiveMismatch on every rank where `what` is not the same on all.
+        Raises: CollectiveMismatch on every rank if `what` is not the same on all.
         Collective: every rank of the group must call.
         """
         return [serialization.unpack(payload) for payload in self.exchange(what, serialization.pack(value))]
@@ -124,7 +124,7 @@ class Transport(ABC):
     def barrier(self) -> None:
         """Returns when every rank has called.
 
-        Raises: CollectiveMismatch on every rank where others call something else.
+        Raises: CollectiveMismatch on every rank if others call another operation.
         Collective: every rank of the group must call.
         """
         self.agree("wait_for_everyone")

@@ -1,4 +1,4 @@
-"""How an exchange begins: ranks say what they call, find out whether all do the same, and pass on what is small."""
+"""The beginning of an exchange: ranks name their calls, find out whether all are the same, and pass on small data."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Agreement(ABC):
 
     @abstractmethod
     def gather(self, what: str, payload: bytes) -> tuple[list[bytes], int]:
-        """The payloads of all ranks in rank order, none if one of them is longer than `share`; the longest's length.
+        """The payloads of all ranks in rank order, none if any is longer than `share`; the longest's length.
 
         Raises: CollectiveMismatch, with a line for each rank, on every rank if `what` is not the same on all.
         Collective: every rank of the group must call.
@@ -54,7 +54,7 @@ class Agreement(ABC):
 
     @abstractmethod
     def agree(self, what: str, about: bytes, part: bytes, join: Join) -> Sequence[bytes] | None:
-        """The parts in rank order, or fewer that `join` made of them; None on all if `about` differs on one.
+        """The parts in rank order, or fewer that `join` made of them; None on all ranks if `about` differs.
 
         Raises: CollectiveMismatch, with a line for each rank, on every rank if `what` is not the same on all.
         Collective: every rank of the group must call.
@@ -105,7 +105,7 @@ class TreeAgreement(Agreement):
         return without_lengths(whole.part) if whole.longest <= self.share else [], whole.longest
 
     def agree(self, what: str, about: bytes, part: bytes, join: Join) -> Sequence[bytes] | None:
-        """What `join` made of the parts, alone in a list."""
+        """The result of `join` over the parts, alone in a list."""
         self._require_room(what, about, part)
         whole = self._of(what, about, part, join, 0)
         return None if whole.differs else [whole.part]

@@ -17,7 +17,7 @@ _TAGS, _FIRST_TAG = 1 << 28, 1 << 29
 class BinomialTree:
     """A binomial tree over the ranks of the default group, which must serve the CPU.
 
-    A call is 2 (N - 1) messages in 2 log N steps, where gloo's own gather is N (N - 1) messages in N - 1 steps.
+    A call is 2 (N - 1) messages in 2 log N steps; gloo's own gather is N (N - 1) messages in N - 1 steps.
     """
 
     def __init__(self, rank: int, size: int, block: int) -> None:
@@ -38,7 +38,7 @@ class BinomialTree:
         self._block_tensors = [self._tensor(block) for block in self._blocks]
 
     def all_reduce(self, mine: bytes, join: Callable[[Sequence[bytes]], bytes]) -> bytes:
-        """What `join` makes of the ranks' blocks, of some neighbours at a time; filled up with zeros, the same on all.
+        """The result of `join` over the ranks' blocks, some neighbours at once; filled up with zeros, the same on all.
 
         Collective: every rank of the group must call, with blocks of at most the length of a block.
         """

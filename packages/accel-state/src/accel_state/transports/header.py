@@ -1,4 +1,4 @@
-"""The first message of an exchange: what is called, from which line, about what data, and a part of the data."""
+"""The first message of an exchange: the call, its line, the digest of the data, and a part of the data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CALLS, DATA = 1, 2
 
 
 class Header(NamedTuple):
-    """What one rank says, or several together.
+    """The statement of a rank, or of several together.
 
     The lines are the first and the last by their names; `longest` is the length of the longest payload, in bytes.
     """
@@ -46,7 +46,7 @@ class Header(NamedTuple):
 
 
 def header(what: str, site: str, about: bytes = b"", part: bytes = b"", longest: int = 0) -> Header:
-    """What this rank says."""
+    """The header of this rank."""
     words, line = what.encode(errors="replace")[:WORDS], site.encode(errors="replace")[-WORDS:]
     return Header(words.ljust(WORDS, b"\0"), line, line, about.ljust(ABOUT, b"\0"), longest, 0, part)
 
@@ -58,18 +58,18 @@ def unpacked(message: bytes) -> Header:
 
 
 def joined(headers: Sequence[Header], join: Join) -> Header:
-    """What these say together; the parts of headers that differ are never joined."""
+    """The header of several ranks; the parts of headers that differ are never joined."""
     whole = summary(headers)
     return whole._replace(part=b"" if whole.differs else join([said.part for said in headers]))
 
 
 def summary(headers: Sequence[Header]) -> Header:
-    """What these say together, without a part."""
+    """The header of several ranks, without a part."""
     return reduce(_both, headers)
 
 
 def calls(headers: Sequence[Header], ranks: Sequence[int]) -> str:
-    """A line for each rank: what it calls, and where."""
+    """A line for each rank: its call, and the line of its script."""
     rows = [(_text(said.what), _text(said.first_line)) for said in headers]
     return "".join(f"\n  rank {rank}: {what} at {site}" for rank, (what, site) in zip(ranks, rows, strict=True))
 

@@ -48,7 +48,7 @@ class OrderedSection:
             atexit.register(self.close)
 
     def close(self) -> None:
-        """Returns when those that wait for this rank's turn know that it is over: this process may serve the store."""
+        """Returns when the ranks that wait for this rank's turn know its end: this process may serve the store."""
         atexit.unregister(self.close)
         until = time.monotonic() + MOST_S + CHECK_S
         with suppress(RuntimeError):

@@ -1,4 +1,4 @@
-"""What is said of an exchange that another process has left."""
+"""The words for an exchange that another process has left."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class PeerErrors:
             raise self.error(first.rpartition("] ")[2].partition(". This")[0] or first) from None
 
     def error(self, cause: str) -> PeerLost:
-        """The PeerLost that says who is gone, as far as that is known."""
+        """The PeerLost that names the ranks that are gone, as far as they are known."""
         newest, gone = self._recorder.newest(), ""
         if self._store is not None:
             gone = self._gone(self._store)

@@ -27,8 +27,8 @@ PAUSE_S, CHECK_S = 0.002, 0.05
 class SharedMemoryChannel:
     """Every rank's newest messages, in one piece of memory; each rank writes its own.
 
-    Messages are numbered. A rank posts one for each number, and reads those of that number that it wants before it says
-    `done`; who is `SLOTS` messages ahead of a reader waits for it.
+    Messages are numbered. A rank posts a message for each number, and reads the others' messages of that number before
+    it says `done`; a rank that is `SLOTS` messages ahead of a reader waits for the reader.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class SharedMemoryChannel:
         return heard
 
     def done(self) -> None:
-        """Says that this rank has read what it wants of the newest number."""
+        """Says that this rank has read the messages of the newest number."""
         self._words[self._done(self._rank)] = self.number
 
     def close(self) -> None:
@@ -138,9 +138,9 @@ def _checksum(message: bytes, number: int) -> int:
 def map_shared_memory(
     rank: int, size: int, host: str, all_gather: Callable[[Any], Sequence[Any]], *, wanted: bool = True
 ) -> mmap.mmap | None:
-    """Memory that all ranks share; None on all if one does not want it, or cannot, as on another machine.
+    """Memory that all ranks share; None on all if a rank does not want it, or cannot open it, as on another machine.
 
-    Rank 0 makes it and tells where. It has no name in any file system, and goes with the last process that has it open.
+    Rank 0 makes it and says where. It has no name in any file system, and goes with the last process that has it open.
 
     Collective: every rank must call.
     """

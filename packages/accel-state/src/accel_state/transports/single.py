@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @final
 class Single(Transport):
-    """A world of one: everything comes back as it is, and nothing waits."""
+    """A world of a single rank: values come back as they are, and nothing waits."""
 
     rank = 0
     size = 1

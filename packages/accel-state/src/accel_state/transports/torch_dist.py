@@ -88,9 +88,9 @@ class TorchDist(Transport):
             self._channel = None
 
     def exchange(self, what: str, payload: bytes = b"") -> list[bytes]:
-        """Every rank's payload, in rank order; one message where all are small, two otherwise.
+        """Every rank's payload, in rank order; one message if all are small, two otherwise.
 
-        Raises: CollectiveMismatch on every rank where `what` is not the same on all.
+        Raises: CollectiveMismatch on every rank if `what` is not the same on all.
         Collective: every rank of the group must call.
         """
         payloads, longest = self._agreement.gather(what, payload)
@@ -104,9 +104,9 @@ class TorchDist(Transport):
     def agree(
         self, what: str, about: bytes = b"", part: bytes = b"", join: Join = longest_of
     ) -> Sequence[bytes] | None:
-        """The ranks' parts in rank order, or what `join` made of them; None on all if `about` differs on one.
+        """The ranks' parts in rank order, or fewer that `join` made of them; None on all ranks if `about` differs.
 
-        Raises: CollectiveMismatch on every rank where `what` is not the same on all.
+        Raises: CollectiveMismatch on every rank if `what` is not the same on all.
         Collective: every rank of the group must call.
         """
         return self._agreement.agree(what, about, part, join)
@@ -128,7 +128,7 @@ class TorchDist(Transport):
         return [row[8 : 8 + int.from_bytes(row[:8], "little")] for row in rows]
 
     def send(self, what: str, payload: bytes, source: int) -> bytes:
-        """The payload of rank `source`, which hears nothing back; one message where it is small, two otherwise.
+        """The payload of rank `source`, which hears nothing back; one message if it is small, two otherwise.
 
         Raises: CollectiveMismatch on a rank whose `what` is not the source's.
         Collective: every rank of the group must call.

@@ -35,14 +35,14 @@ COMMAND = click.Group("checkpoint", help=HELP, epilog=EPILOG)
 @COMMAND.command()
 @click.argument("path")
 def ls(path: str) -> int:
-    """Lists the checkpoints in a folder, or the files and the state of one."""
+    """Lists the checkpoints in a folder, or the files and the state of a checkpoint."""
     return _report("ls", path=path)
 
 
 @COMMAND.command()
 @click.argument("path")
 def verify(path: str) -> int:
-    """Reads every file of a checkpoint, or of all in a folder, and compares it with what was written."""
+    """Reads every file of a checkpoint, or of all in a folder, and compares it with the manifest."""
     return _report("verify", path=path)
 
 
@@ -50,5 +50,5 @@ def verify(path: str) -> int:
 @click.argument("path")
 @click.argument("other")
 def diff(path: str, other: str) -> int:
-    """Names what one has and the other lacks, and what differs: settings, state, tensors by how much."""
+    """Names the entries that only one has, and the differences: settings, state, tensors by how much."""
     return _report("diff", path=path, other=other)

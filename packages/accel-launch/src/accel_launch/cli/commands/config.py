@@ -67,7 +67,7 @@ def ask(options: ResolvedOptions) -> int:
 
 
 def default(options: ResolvedOptions, overwrite: bool) -> int:
-    """Writes what the options say and the GPUs that are found.
+    """Writes the given options and the GPUs that are found.
 
     Raises: CannotRun if another file is there.
     """
@@ -89,9 +89,9 @@ def default(options: ResolvedOptions, overwrite: bool) -> int:
 
 
 def update(options: ResolvedOptions) -> int:
-    """Rewrites a file in accel's own keys, and says what became of Accelerate's.
+    """Rewrites a file in accel's own keys, and says which keys replace Accelerate's.
 
-    Raises: CannotRun if there is no file, or it asks for what accel cannot do.
+    Raises: CannotRun if there is no file, or it asks for a feature that accel does not have.
     """
     from accel_launch.config.accelerate_config import DISTRIBUTED_TYPE, LEGACY_FP16
     from accel_launch.config.config_file import read_content, translate

@@ -1,4 +1,4 @@
-"""`accel env`: what a bug report needs: versions, devices, the config file, and which settings win."""
+"""`accel env`, for a bug report: versions, devices, the config file, and which settings win."""
 
 import sys
 from collections.abc import Iterator, Mapping

@@ -31,7 +31,7 @@ exit codes: that of the first process to fail; 128 + n if signal n killed it; 2 
 
 
 def run(options: ResolvedOptions) -> int:
-    """Runs the script and gives its exit code; one process takes the place of this one and nothing is given.
+    """Runs the script and gives its exit code; a single process takes the place of this process, and no code is given.
 
     Raises: CannotRun with every reason why nothing was started.
     """
