@@ -17,6 +17,8 @@ NOT_YET = "accel launch cannot do that yet"
 WITH_MPIRUN = "start the script with mpirun itself"
 WITHOUT_IPEX = "accel launch does not set up Intel's extension or XPUs; use the extension in the script"
 
+#: YAML's own words for false, which is what a file means by `mixed_precision: no` and `distributed_type: NO`
+FALSE_WORDS = ("no", "false", "off")
 _NOTHING = ("", "no", "none", "false", "0", "-1")
 #: these matter only with several machines or with a TPU, which other keys ask for
 _DETAILS = ("main_training_function", "same_network")

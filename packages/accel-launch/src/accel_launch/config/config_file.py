@@ -24,6 +24,7 @@ from accel_launch.config.accelerate_config import (
     ACCELERATE_KEYS,
     COMPUTE_ENVIRONMENT,
     DISTRIBUTED_TYPE,
+    FALSE_WORDS,
     KNOWN,
     LEGACY_FP16,
     LOCAL,
@@ -141,6 +142,8 @@ def translate(content: Mapping[object, object]) -> tuple[dict[str, str], list[st
     place = as_text(content.get(COMPUTE_ENVIRONMENT) or LOCAL)
     for key, value in content.items():
         if key in BY_KEY:
+            if key == "mixed_precision" and as_text(value).lower() in FALSE_WORDS:
+                value = "no"
             # Accelerate writes -1 for a count that nobody chose.
             if value is not None and not (key == "num_processes" and as_text(value) == "-1"):
                 values[str(BY_KEY[str(key)].name)] = as_text(value)
@@ -193,7 +196,7 @@ def _legacy_fp16(content: Mapping[object, object], values: dict[str, str]) -> li
 
 def _distributed_type(content: Mapping[object, object], values: dict[str, str]) -> list[str]:
     kind = as_text(content.get(DISTRIBUTED_TYPE))
-    if kind.lower() in ("no", "false"):
+    if kind.lower() in FALSE_WORDS:
         values.setdefault("num_processes", "1")
         counts = [
             f"{name}: {values[name]}" for name in ("num_processes", "num_machines") if values.get(name, "1") != "1"
