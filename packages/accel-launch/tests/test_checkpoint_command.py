@@ -159,7 +159,7 @@ def test_diff_refuses_what_is_damaged(within: Callable[..., Done], project: Path
     ("arguments", "words"),
     [
         (["--help"], ("Usage: accel checkpoint ", "ls ", "verify ", "diff ", "exit codes")),
-        (["diff", "-h"], ("Usage: accel checkpoint diff [OPTIONS] PATH OTHER", "what differs")),
+        (["diff", "-h"], ("Usage: accel checkpoint diff [OPTIONS] PATH OTHER", "differences")),
     ],
 )
 def test_help_says_what_there_is(arguments: list[str], words: tuple[str, ...], accel: Run) -> None:

@@ -20,7 +20,7 @@ nothing else, such as --multi_gpu and --dynamo_backend no, are accepted.
 
 \b
 examples:
-  accel launch train.py --lr 0.1            one process for each GPU, or one where there is none
+  accel launch train.py --lr 0.1            one process for each GPU, or one without GPUs
   accel launch -n 2 --cpu train.py          two processes on the CPU
   accel launch --gpu_ids 0,2 train.py       one process for each of these two GPUs
   accel launch -n 4 -m my_package.train     a module, as in python -m
