@@ -169,6 +169,14 @@ def gpu(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", *arguments, env=bare(session), external=True)
 
 
+@nox.session(venv_backend="none")
+def gpu_checks(session: nox.Session) -> None:
+    """Checks accel on a GPU with the interpreter at hand; nothing is installed (`-- --help` says what it can do)."""
+    folders = [bare(session)["PYTHONPATH"], str(ROOT / "tests-integration")]
+    environment = {"PYTHONPATH": os.pathsep.join(folders)}
+    session.run("python", "-m", "gpu_checks", *session.posargs, env=environment, external=True)
+
+
 @nox.session
 def xla(session: nox.Session) -> None:
     """Runs the tests that are made for any device on XLA's CPU client, in one process; arguments go to pytest."""

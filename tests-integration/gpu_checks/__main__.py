@@ -1,0 +1,75 @@
+"""The command `python -m gpu_checks`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from time import monotonic
+
+from gpu_checks import report
+from gpu_checks.check import Outcome, Setup, Status, outcome_of
+from gpu_checks.checks import CHECKS
+from gpu_checks.processes import PART_S, run_check
+
+EXAMPLES = """examples:
+  nox -s gpu_checks -- --part 1 --out runs/gpu   the first of three parts, each under nine minutes on one GPU
+  nox -s gpu_checks -- --only copies_ahead       one check
+  nox -s gpu_checks -- --rehearse                the same code on the CPU, small: would it run on the day?
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the checks, prints and writes what they saw; 1 if a check failed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m gpu_checks",
+        description="Checks accel on one GPU or more: twelve checks, each in a process of its own.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--part", type=int, choices=[1, 2, 3], help="one of the three parts (default: all)")
+    parser.add_argument("--only", metavar="NAME", action="append", help="a check by its name; may be repeated")
+    parser.add_argument("--rehearse", action="store_true", help="run on the CPU, small; checks that need CUDA say so")
+    parser.add_argument("--list", action="store_true", help="name the checks and run nothing")
+    parser.add_argument("--out", metavar="FOLDER", type=Path, help="where to write gpu_checks.json and gpu_checks.md")
+    parser.add_argument("--check", help=argparse.SUPPRESS)  # the name of the check that this process runs by itself
+    parser.add_argument("--answer", type=Path, help=argparse.SUPPRESS)
+    asked = parser.parse_args(arguments)
+    setup = Setup(asked.rehearse)
+    if asked.check is not None:
+        return _answered(asked.check, setup, asked.answer)
+    if unknown := set(asked.only or ()) - {check.name for check in CHECKS}:
+        parser.error(f"--only {', '.join(sorted(unknown))}: --list names the checks")
+    chosen = [check for check in CHECKS if asked.part in (None, check.part)]
+    chosen = [check for check in chosen if asked.only is None or check.name in asked.only]
+    if asked.list:
+        print("\n".join(f"{check.part}  {check.name}" for check in chosen))
+        return 0
+    outcomes, over_at = list[Outcome](), dict[int, float]()
+    for check in chosen:
+        until = over_at.setdefault(check.part, monotonic() + PART_S)
+        outcomes.append(run_check(check, setup, until - monotonic()))
+        print(report.line(outcomes[-1]), flush=True)
+        if asked.out is not None:  # after each: what ends this process takes nothing along
+            report.write(asked.out, outcomes, "gpu_checks" if asked.part is None else f"gpu_checks_{asked.part}")
+    print("\n" + report.markdown(outcomes), end="")
+    return int(any(outcome.status is Status.FAILED for outcome in outcomes))
+
+
+def _answered(name: str, setup: Setup, answer: Path) -> int:
+    """Runs the check in this process, and writes how it ended."""
+    if setup.rehearsal:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+    (check,) = (check for check in CHECKS if check.name == name)
+    outcome = outcome_of(check, setup)
+    aside = answer.with_suffix(".partial")
+    aside.write_text(outcome.as_json())
+    aside.replace(answer)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""Runs each check in a process of its own: an error of CUDA's leaves a process unusable, and a hang has to be ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+
+from gpu_checks.check import Check, Outcome, Setup, Status
+
+#: a part of the checks is over by then: a GPU machine may be lent for ten minutes at a time
+PART_S = 520.0
+#: seconds that a process has to print its stacks when its time is over
+STACKS_S = 3
+LAST_LINES = 30
+
+
+def run_check(check: Check, setup: Setup, left_s: float) -> Outcome:
+    """How the check ended, after `left_s` seconds at most."""
+    limit_s = min(check.limit_s, left_s)
+    if limit_s < 1:
+        return Outcome(check.name, check.part, Status.SKIPPED, "the time of this part was over")
+    began = monotonic()
+    with TemporaryDirectory(prefix="accel-gpu-checks-") as folder:
+        answer, log = Path(folder, "answer.json"), Path(folder, "log.txt")
+        arguments = ["--check", check.name, "--answer", str(answer), *(["--rehearse"] if setup.rehearsal else [])]
+        scratch = {**os.environ, "TMPDIR": folder, "PYTHONFAULTHANDLER": "1"}
+        scratch["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "gpu_checks", *arguments],
+                env=scratch,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # so that its ranks can be ended with it
+            )
+            try:
+                code: int | None = process.wait(timeout=limit_s)
+            except subprocess.TimeoutExpired:
+                code = None
+                process.send_signal(signal.SIGABRT)  # faulthandler prints where it is
+                _ended(process)
+            finally:
+                _end_group(process)
+        seconds = monotonic() - began
+        if answer.exists():
+            return replace(Outcome.from_json(answer.read_text()), seconds=seconds)
+        how = f"not over after {limit_s:.0f} s" if code is None else f"the process ended with code {code}"
+        printed = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
+        return Outcome(check.name, check.part, Status.FAILED, "\n".join([how, *printed]), seconds=seconds)
+
+
+def _ended(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(timeout=STACKS_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):  # all of them are gone
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -1,0 +1,125 @@
+"""The harness of the GPU checks: a check that fails, hangs or dies is told, and stops no other."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from gpu_checks import __main__ as command
+from gpu_checks import processes, report
+from gpu_checks.check import Check, Findings, Outcome, Setup, Skipped, Status, outcome_of
+from gpu_checks.checks import CHECKS
+from gpu_checks.ranks import on_ranks
+
+REHEARSAL = Setup(rehearsal=True)
+
+
+def mixed(setup: Setup, findings: Findings) -> None:
+    findings.facts["seen"] = 3
+    with findings.part("first"):
+        raise ValueError("no such thing")
+    with findings.part("second"):
+        setup.need_cuda()
+    with findings.part("third"):
+        pass
+
+
+def absent(setup: Setup, findings: Findings) -> None:
+    raise Skipped("nothing to do")
+
+
+def rank() -> int:
+    return int(os.environ["RANK"])
+
+
+def fails_on_rank_1() -> int:
+    if rank() == 1:
+        raise ValueError("not here")
+    return 0
+
+
+def dies() -> None:
+    os._exit(3)
+
+
+def test_a_part_that_fails_is_told_and_stops_no_other() -> None:
+    outcome = outcome_of(Check("mixed", 1, 10, mixed), REHEARSAL)
+    assert outcome.status is Status.FAILED
+    assert outcome.reason.startswith("first: ValueError: no such thing")
+    assert {name: outcome.facts[name] for name in ("seen", "first", "third")} == {
+        "seen": 3,
+        "first": "failed",
+        "third": "ok",
+    }
+    assert str(outcome.facts["second"]).startswith("skipped: needs CUDA")
+
+
+def test_a_check_that_cannot_run_is_skipped_with_its_reason() -> None:
+    outcome = outcome_of(Check("absent", 1, 10, absent), REHEARSAL)
+    assert (outcome.status, outcome.reason) == (Status.SKIPPED, "nothing to do")
+    assert Outcome.from_json(outcome.as_json()) == outcome
+
+
+def test_a_check_runs_in_a_process_of_its_own() -> None:
+    (environment,) = (check for check in CHECKS if check.name == "environment")
+    outcome = processes.run_check(environment, REHEARSAL, 60)
+    assert (outcome.status, outcome.facts["device"]) == (Status.OK, "cpu")
+    assert outcome.facts["GPU"] == "skipped: needs CUDA, and this is a rehearsal on the CPU"
+
+
+def test_a_check_that_hangs_or_dies_has_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stands_in = tmp_path / "python"
+    monkeypatch.setattr("sys.executable", str(stands_in))
+    for script, words in {"exec sleep 60": "not over after 1 s", "echo bye; exit 7": "ended with code 7\nbye"}.items():
+        stands_in.write_text(f"#!/bin/sh\n{script}\n")
+        stands_in.chmod(0o755)
+        outcome = processes.run_check(Check("any", 1, 10, absent), REHEARSAL, 1.0)
+        assert outcome.status is Status.FAILED
+        assert words in outcome.reason
+    assert processes.run_check(Check("any", 1, 10, absent), REHEARSAL, 0.0).status is Status.SKIPPED
+
+
+@pytest.mark.parametrize(
+    ("statuses", "code"), [((Status.OK, Status.SKIPPED), 0), ((Status.OK, Status.FAILED, Status.OK), 1)]
+)
+def test_a_failed_check_makes_the_exit_code_1_and_the_others_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, statuses: tuple[Status, ...], code: int
+) -> None:
+    checks = tuple(Check(f"check {number}", 1, 10, absent) for number in range(len(statuses)))
+    answers = {check.name: status for check, status in zip(checks, statuses, strict=True)}
+    monkeypatch.setattr(command, "CHECKS", checks)
+    monkeypatch.setattr(
+        command, "run_check", lambda check, setup, left_s: Outcome(check.name, check.part, answers[check.name], "a | b")
+    )
+    assert command.main(["--rehearse", "--out", str(tmp_path)]) == code
+    stored = json.loads((tmp_path / "gpu_checks.json").read_text())
+    assert [row["status"] for row in stored] == [status.value for status in statuses]
+    assert len((tmp_path / "gpu_checks.md").read_text().splitlines()) == 2 + len(statuses)
+
+
+def test_the_table_keeps_its_columns() -> None:
+    outcome = Outcome("x", 1, Status.FAILED, "a | b\nand more", {"GB": 4.03219, "which": "c\nd"}, 1.25)
+    assert report.markdown([outcome]).splitlines()[2] == "| x | failed | 1 | a \\| b; GB 4.03; which c d |"
+
+
+def test_parts_have_time_for_their_checks_under_nine_minutes() -> None:
+    assert {check.part for check in CHECKS} == {1, 2, 3}
+    assert processes.PART_S < 540
+    assert len(CHECKS) == 12
+    for part in (1, 2, 3):
+        assert sum(check.limit_s for check in CHECKS if check.part == part) <= processes.PART_S
+
+
+def test_ranks_answer_each_job_until_one_fails() -> None:
+    answers = on_ranks([rank, fails_on_rank_1, rank])
+    assert [answer.result for answer in answers["rank"]] == [0, 1]
+    failures = [answer.failure for answer in answers["fails_on_rank_1"]]
+    assert failures[0] is None
+    assert failures[1] is not None
+    assert failures[1].startswith("ValueError: not here")
+
+
+def test_ranks_that_die_are_told() -> None:
+    assert [answer.failure for answer in on_ranks([dies])["dies"]] == ["the process ended without an answer"] * 2
