@@ -43,6 +43,7 @@ def run_blocks_alone(path: Path, folder: Path) -> int:
         ("checkpoints.md", 1),
         ("preemption.md", 1),
         ("launching.md", 1),
+        ("gpus.md", 1),
     ],
 )
 def test_every_block_of_a_page_runs(
