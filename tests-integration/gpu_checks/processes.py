@@ -49,10 +49,13 @@ def run_check(check: Check, setup: Setup, left_s: float) -> Outcome:
             finally:
                 _end_group(process)
         seconds = monotonic() - began
-        if answer.exists():
-            return replace(Outcome.from_json(answer.read_text()), seconds=seconds)
-        how = f"not over after {limit_s:.0f} s" if code is None else f"the process ended with code {code}"
         printed = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
+        if answer.exists():
+            outcome = replace(Outcome.from_json(answer.read_text()), seconds=seconds)
+            if outcome.status is Status.FAILED and printed:
+                return replace(outcome, reason="\n".join([outcome.reason, "printed:", *printed]))
+            return outcome
+        how = f"not over after {limit_s:.0f} s" if code is None else f"the process ended with code {code}"
         return Outcome(check.name, check.part, Status.FAILED, "\n".join([how, *printed]), seconds=seconds)
 
 

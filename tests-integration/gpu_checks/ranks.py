@@ -12,6 +12,8 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 Job = Callable[..., Any]
+#: seconds that the other ranks have after the first failure
+GRACE_S = 5.0
 
 
 class Answer(NamedTuple):
@@ -55,7 +57,8 @@ def on_ranks(jobs: Sequence[Job], *arguments: Any, size: int = 2, timeout_s: flo
 
 def _answers(receivers: Sequence[Connection], timeout_s: float) -> list[Answer]:
     answers: dict[int, Answer] = {}
-    until = monotonic() + timeout_s
+    began = monotonic()
+    until = began + timeout_s
     while len(answers) < len(receivers):
         open_ones = {receiver: rank for rank, receiver in enumerate(receivers) if rank not in answers}
         ready = wait(list(open_ones), timeout=max(0.0, until - monotonic()))
@@ -66,9 +69,10 @@ def _answers(receivers: Sequence[Connection], timeout_s: float) -> list[Answer]:
             except EOFError:
                 answers[open_ones[receiver]] = Answer(failure="the process ended without an answer")
         if not ready:
-            answers |= {rank: Answer(failure=f"no answer after {timeout_s:g} s") for rank in open_ones.values()}
+            late = Answer(failure=f"no answer after {monotonic() - began:.0f} s")
+            answers |= dict.fromkeys(open_ones.values(), late)
         elif any(answer.failure is not None for answer in answers.values()):
-            until = min(until, monotonic() + 5)  # the others wait for it, or fail too
+            until = min(until, monotonic() + GRACE_S)  # the others wait for it, or fail too
     return [answers[rank] for rank in range(len(receivers))]
 
 
