@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
@@ -293,6 +294,20 @@ def test_at_exit_the_group_is_closed_unless_an_error_was_not_caught(
         monkeypatch.setattr(sys, "last_value", ValueError("bad shard"), raising=False)
     _close_at_exit()
     assert closed == ([] if failed else [True])
+
+
+@pytest.mark.parametrize(("config", "aborted"), [("cpu:gloo,cuda:nccl", ["cuda"]), ("cpu:gloo,cuda:gloo", [])])
+def test_after_an_error_no_exchange_of_a_device_holds_up_the_exit(
+    monkeypatch: pytest.MonkeyPatch, config: str, aborted: list[str]
+) -> None:
+    kinds: list[str] = []
+    world = SimpleNamespace(_get_backend=lambda device: SimpleNamespace(abort=lambda: kinds.append(device.type)))
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_backend_config", lambda: config)
+    monkeypatch.setattr(dist, "group", SimpleNamespace(WORLD=world))
+    monkeypatch.setattr(sys, "last_value", ValueError("bad shard"), raising=False)
+    _close_at_exit()
+    assert kinds == aborted
 
 
 def test_a_single_process_opens_no_group() -> None:

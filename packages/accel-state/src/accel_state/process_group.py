@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -164,8 +165,25 @@ def _let_gloo_finish() -> None:
 
 def _close_at_exit() -> None:
     # After an uncaught error the peers may be anywhere, and closing could wait for them for ever.
-    if not hasattr(sys, "last_value"):
+    if hasattr(sys, "last_value"):
+        _abort_exchanges_of_devices()
+    else:
         close_group()
+
+
+def _abort_exchanges_of_devices() -> None:
+    """Ends what devices wait in: an exchange of NCCL without its peers would hold up the end of this process."""
+    import torch
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        return
+    world: Any = dist.group.WORLD
+    for part in dist.get_backend_config().split(","):
+        kind, _, backend = part.partition(":")
+        if backend != "gloo":  # the host waits for gloo's, and does so no more
+            with suppress(RuntimeError):  # a backend that cannot
+                world._get_backend(torch.device(kind)).abort()
 
 
 def _store(topology: Topology, options: GroupOptions) -> Store:
