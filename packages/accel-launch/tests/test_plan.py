@@ -1,5 +1,7 @@
 """How many processes, and what each is told."""
 
+from dataclasses import replace
+
 import pytest
 from accel_launch.cli.option_types import Value
 from accel_launch.cli.options import LaunchSettings
@@ -129,7 +131,7 @@ def test_several_processes_differ_in_rank_and_only_rank_0_has_the_socket() -> No
         "ACCEL_STORE_FD": "7",
         "OMP_NUM_THREADS": "8",
         "GLOO_SOCKET_IFNAME": "lo",
-        "NCCL_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "=lo",
     }
     different = {name for name in first.environ if first.environ[name] != second.environ.get(name)}
     assert different == {"RANK", "LOCAL_RANK", "ACCEL_STORE_FD"}
@@ -158,8 +160,23 @@ def test_several_processes_listen_on_loopback_whatever_interface_the_shell_names
     environ = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "ib0"}
     machine = HostInfo(cores=16, accelerators=4, loopback_interface=loopback)
     for spec in plan_many(flags(), ("py",), environ, count=2, host=machine, meeting=MEETING):
-        assert spec.environ["GLOO_SOCKET_IFNAME"] == spec.environ["NCCL_SOCKET_IFNAME"] == loopback
+        assert spec.environ["GLOO_SOCKET_IFNAME"] == loopback
+        assert spec.environ["NCCL_SOCKET_IFNAME"] == f"={loopback}"
     assert plan_one(flags(), ("py",), environ).environ == environ
+
+
+@pytest.mark.parametrize(
+    ("environ", "gloos"),
+    [({}, "eth1"), ({"GLOO_SOCKET_IFNAME": "eth0"}, "eth0"), ({"NCCL_SOCKET_IFNAME": "ib0"}, "eth1")],
+)
+def test_between_machines_gloo_takes_the_interface_where_they_meet_and_nccl_its_own(
+    environ: dict[str, str], gloos: str
+) -> None:
+    """The network for GPUs is often another one."""
+    meeting = replace(MEETING, address="10.0.0.1", interface="eth1", machine=1, first=2, world=4)
+    for spec in plan_many(flags(), ("py",), environ, count=2, host=FOUR_GPUS, meeting=meeting):
+        assert spec.environ["GLOO_SOCKET_IFNAME"] == gloos
+        assert spec.environ.get("NCCL_SOCKET_IFNAME") == environ.get("NCCL_SOCKET_IFNAME")
 
 
 def test_what_torchrun_said_of_its_own_job_does_not_reach_processes_with_ranks() -> None:

@@ -153,12 +153,13 @@ def plan_many(
     """
     # What torchrun says of its own job would have the workers take these ranks for torchrun's.
     inherited = {name: environ[name] for name in _without_store(environ) if not name.startswith("TORCHELASTIC_")}
-    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    gloo, nccl = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
     if meeting.address == LOOPBACK:
         # Whatever interface the shell names for other jobs: these workers must listen on loopback only.
-        sockets = dict.fromkeys(names, host.loopback_interface)
+        sockets = {gloo: host.loopback_interface, nccl: f"={host.loopback_interface}"}  # NCCL takes a name for a prefix
     else:
-        sockets = {name: meeting.interface for name in names if meeting.interface and name not in environ}
+        # NCCL chooses by itself, the fast ones first; the interface through which processes meet may be a slow one
+        sockets = {gloo: meeting.interface} if meeting.interface and gloo not in environ else {}
     shared = {
         "OMP_NUM_THREADS": str(max(1, host.cores // count)),
         **plan_one(settings, command, inherited).environ,
