@@ -12,6 +12,7 @@ from accel_testing import Mlp, Regression, assert_same_numbers
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def one(value: float = 1.0) -> nn.Parameter:
@@ -290,3 +291,28 @@ def test_the_step_boundary_is_told_of_steps_and_of_nothing_else() -> None:
         optimizer.step()
         optimizer.zero_grad()
         assert bool(told) == due
+
+
+class Looks(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts how often the host waits for a number."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_host_looks_at_what_a_fused_optimizer_has_skipped_when_it_is_asked() -> None:
+    """To look is to wait for the device, at each step."""
+    parameter = nn.Parameter(torch.ones(2))
+    scaler = LossScaler("cpu", init_scale=8.0)
+    prepared = AcceleratedOptimizer(Adam([parameter], lr=0.1, fused=True), scaler=scaler)
+    with Looks() as looks:  # type: ignore[no-untyped-call]
+        for factor in (1.0, float("inf"), 1.0, float("inf")):
+            torch.autograd.backward(scaler.scale((parameter * factor).sum()))
+            prepared.step()
+            prepared.zero_grad()
+        assert looks.count == 0
+        assert (prepared.step_was_skipped, prepared.steps) == (True, 2)
+        assert looks.count == 2

@@ -149,7 +149,7 @@ def test_a_skipped_step_is_noticed_in_a_fused_optimizer_too(fused: bool) -> None
     for factor in (1.0, float("inf"), 1.0):
         before = parameter.detach().clone()
         torch.autograd.backward(scaler.scale((parameter * factor).sum()))
-        made.append(scaler.step(optimizer))
+        made.append(bool(scaler.step(optimizer)))
         assert torch.equal(before, parameter) != made[-1]
         optimizer.zero_grad()
     assert made == [True, False, True]

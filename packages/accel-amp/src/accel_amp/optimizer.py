@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from accel_state import AccumulationState
 from torch.optim import Optimizer
 
@@ -39,9 +40,9 @@ class AcceleratedOptimizer(Optimizer):
         self.optimizer = optimizer
         self.scaler = scaler
         self.accumulation = accumulation or AccumulationState()
-        self.step_was_skipped = False
-        #: steps that were taken
-        self.steps = 0
+        # whether the newest step was made, and how many were; tensors as long as nobody has asked
+        self._made: bool | torch.Tensor = True
+        self._steps: int | torch.Tensor = 0
         #: who is told when a step that was due is over, made or skipped
         self.on_step: Callable[[AcceleratedOptimizer], None] | None = None
         # whether the gradients have had their step; and whether they were to be cleared without one
@@ -87,6 +88,26 @@ class AcceleratedOptimizer(Optimizer):
     def defaults(self, defaults: dict[str, Any]) -> None:
         self.optimizer.defaults = defaults
 
+    @property
+    def step_was_skipped(self) -> bool:
+        """Whether the newest step that was due was not made; of a fused optimizer in fp16 this waits for the device."""
+        self._made = bool(self._made)
+        return not self._made
+
+    @step_was_skipped.setter
+    def step_was_skipped(self, skipped: bool) -> None:
+        self._made = not skipped
+
+    @property
+    def steps(self) -> int:
+        """Steps that were taken; of a fused optimizer in fp16 this waits for the device."""
+        self._steps = int(self._steps)
+        return self._steps
+
+    @steps.setter
+    def steps(self, steps: int) -> None:
+        self._steps = steps
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group to the inner optimizer."""
         self.optimizer.add_param_group(param_group)
@@ -115,11 +136,11 @@ class AcceleratedOptimizer(Optimizer):
         if accumulation.inside and not accumulation.has_loss:
             self._warn_of_no_loss()
         if self.scaler is not None:
-            self.step_was_skipped = not self.scaler.step(self.optimizer, closure)
+            self._made = self.scaler.step(self.optimizer, closure)
             loss = None
         else:
             loss = self.optimizer.step() if closure is None else self.optimizer.step(closure)
-        self.steps += not self.step_was_skipped
+        self._steps = self._steps + self._made
         self._spent, self._given_up = True, False
         if self._boundary is not None:
             self._boundary()
@@ -162,7 +183,7 @@ class AcceleratedOptimizer(Optimizer):
 
     def discard_gradients(self) -> None:
         """Clears the gradients, whatever window they belong to: what they were of is gone."""
-        self.step_was_skipped = False
+        self._made = True
         self._clear()
 
     def train(self) -> None:

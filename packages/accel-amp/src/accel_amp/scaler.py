@@ -61,8 +61,11 @@ class LossScaler:
             self._unscaled.discard(optimizer)
             self.grad_scaler._per_optimizer_states.pop(id(optimizer), None)
 
-    def step(self, optimizer: Optimizer, closure: Any = None) -> bool:
-        """Steps the optimizer unless its gradients have an inf or nan; False when it was skipped."""
+    def step(self, optimizer: Optimizer, closure: Any = None) -> bool | torch.Tensor:
+        """Steps the optimizer unless its gradients have an inf or nan; False when it was skipped.
+
+        Of a fused optimizer a tensor says so, beside the gradients: to look at it is to wait for the device.
+        """
         if closure is not None:
             raise ValueError("fp16 cannot step with a closure: the loss inside it would not be scaled; use bf16 or no")
         if self.grad_scaler.is_enabled() and self.grad_scaler._scale is None:
@@ -72,12 +75,12 @@ class LossScaler:
             )
         if optimizer not in self._unscaled:
             self._again(optimizer)
-        stepped: list[bool] = []
+        stepped: list[bool | torch.Tensor] = []
 
         def note(stepper: Optimizer, *_: Any) -> None:
             # A fused optimizer is always called, with `found_inf` set on it for the while, and skips by itself.
             found_inf = getattr(stepper, "found_inf", None)
-            stepped.append(found_inf is None or not found_inf.item())
+            stepped.append(True if found_inf is None else found_inf == 0)
 
         hook = optimizer.register_step_post_hook(note)
         self.stepping = True
@@ -91,7 +94,7 @@ class LossScaler:
         self._stepped.add(optimizer)
         self._just_stepped.add(optimizer)
         self._update_due = True
-        return any(stepped)
+        return stepped[0] if stepped else False
 
     def get_scale(self) -> float:
         """What the next loss will be multiplied by, unless gradients hold the scale."""
