@@ -163,3 +163,12 @@ def test_a_step_without_a_scaled_loss_is_refused() -> None:
     with pytest.raises(RuntimeError, match=r"this SGD steps, and no loss was scaled .* not loss.backward\(\)"):
         LossScaler("cpu").step(optimizer)
     assert parameter.item() == 1
+
+
+def test_a_number_of_scaled_gradients_is_unscaled_without_a_look_at_the_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inside of a window the norm of gradients is told at each micro-batch."""
+    scale, parameter = scaler(8.0), one()
+    assert scale.unscaled(torch.tensor(16.0)).item() == 2.0  # before the first loss
+    scale.scale(parameter.sum()).backward()  # type: ignore[no-untyped-call]
+    monkeypatch.setattr(scale.grad_scaler, "get_scale", None)  # waits for the device
+    assert scale.unscaled(torch.tensor(16.0)).item() == 2.0

@@ -96,6 +96,12 @@ class LossScaler:
         self._update_due = True
         return stepped[0] if stepped else False
 
+    def unscaled(self, number: torch.Tensor) -> torch.Tensor:
+        """A number of scaled gradients divided by their scale, for which the host waits for nothing."""
+        self._settle()
+        scale = self.grad_scaler._get_scale_async()
+        return number / (self.grad_scaler.get_scale() if scale is None else scale.to(number.device, non_blocking=True))
+
     def get_scale(self) -> float:
         """What the next loss will be multiplied by, unless gradients hold the scale."""
         self._settle()

@@ -194,7 +194,7 @@ class TrainingStep(CollectiveOps):
             return self.components.strategy.clip_norm(chosen, max_norm, kind=norm_type)
         gradients = [parameter.grad for parameter in chosen if parameter.grad is not None]
         norm = nn.utils.get_total_norm(gradients, norm_type)
-        return norm if self.components.scaler is None else norm / self.components.scaler.get_scale()
+        return norm if self.components.scaler is None else self.components.scaler.unscaled(norm)
 
     def clip_grad_value_(self, parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float) -> None:
         """Cuts each unscaled gradient to [-clip_value, clip_value]; does nothing within a window.
