@@ -73,24 +73,34 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="cores can be chosen 
 @linux
 def test_the_system_says_which_cores_are_next_to_which_gpu(system: Path) -> None:
     """Only those that this process may use: 14 and 15 are somebody else's."""
-    assert cores_of_processes(4, [0, 1, 2, 3], system) == [[4, 5, 6], [0, 1, 2, 3], [8, 9, 10, 11], [7, 12, 13]]
+    assert cores_of_processes(4, ["0", "1", "2", "3"], system) == [[4, 5, 6], [0, 1, 2, 3], [8, 9, 10, 11], [7, 12, 13]]
 
 
 @linux
 def test_gpus_in_another_order_take_their_cores_along(system: Path) -> None:
-    assert cores_of_processes(2, [3, 1], system) == [[4, 5, 6, 7, 12, 13], [0, 1, 2, 3, 8, 9, 10, 11]]
+    assert cores_of_processes(2, ["3", "1"], system) == [[4, 5, 6, 7, 12, 13], [0, 1, 2, 3, 8, 9, 10, 11]]
+
+
+@linux
+def test_gpus_are_found_by_their_uuids_too(system: Path) -> None:
+    """As CUDA_VISIBLE_DEVICES may name them, by as much of them as tells them apart."""
+    for number, folder in enumerate(sorted((system / "proc/driver/nvidia/gpus").iterdir())):
+        (folder / "information").write_text(f"Model: \t A\nGPU UUID: \t GPU-{number}a-b\nBus Type: \t PCIe\n")
+    by_number = cores_of_processes(2, ["3", "1"], system)
+    assert cores_of_processes(2, ["GPU-3a-b", "GPU-1"], system) == by_number
+    assert cores_of_processes(2, ["GPU-3a-b", "GPU-9"], system) != by_number
 
 
 @linux
 @pytest.mark.parametrize("word", ["-1", "", "nonsense"])
 def test_all_cores_are_shared_where_the_system_does_not_say(word: str, system: Path) -> None:
     (system / "sys/bus/pci/devices/0000:1a:00.0/numa_node").write_text(word)
-    assert cores_of_processes(2, [0, 1], system) == [[0, 1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12, 13]]
+    assert cores_of_processes(2, ["0", "1"], system) == [[0, 1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12, 13]]
 
 
 @linux
 def test_a_gpu_that_the_system_does_not_list_shares_all_cores(system: Path) -> None:
-    assert cores_of_processes(2, [0, 9], system) == [[0, 1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12, 13]]
+    assert cores_of_processes(2, ["0", "9"], system) == [[0, 1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12, 13]]
 
 
 @linux
@@ -99,13 +109,13 @@ def test_a_node_without_cores_or_with_none_of_ours_is_left_out(system: Path) -> 
     extra = system / "sys/devices/system/node/node2"
     extra.mkdir()
     (extra / "cpulist").write_text("\n")
-    assert cores_of_processes(1, [1], system) == [[0, 1, 2, 3, 8, 9, 10, 11]]
+    assert cores_of_processes(1, ["1"], system) == [[0, 1, 2, 3, 8, 9, 10, 11]]
 
 
 @linux
 def test_a_system_that_says_nothing_has_all_cores_in_one_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 5, 9})
-    assert cores_of_processes(2, [0, 1], tmp_path) == [[2], [5, 9]]
+    assert cores_of_processes(2, ["0", "1"], tmp_path) == [[2], [5, 9]]
 
 
 def test_other_systems_bind_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 SYSTEM = Path("/")
+_UUID = re.compile(r"^GPU UUID:\s*(\S+)", re.MULTILINE)
 
 
 def shares_of_cores(count: int, nodes: Sequence[int | None], cores: Mapping[int, Sequence[int]]) -> list[list[int]]:
@@ -29,7 +31,7 @@ def shares_of_cores(count: int, nodes: Sequence[int | None], cores: Mapping[int,
     return shares
 
 
-def cores_of_processes(count: int, gpus: Sequence[int], system: Path = SYSTEM) -> list[list[int]]:
+def cores_of_processes(count: int, gpus: Sequence[str], system: Path = SYSTEM) -> list[list[int]]:
     """The cores that each process of this machine is to be bound to; empty lists if that cannot be done."""
     if sys.platform != "linux":
         return [[] for _ in range(count)]
@@ -47,17 +49,29 @@ def _cores_of_nodes(system: Path) -> dict[int, list[int]]:
     return cores
 
 
-def _nodes_of_gpus(gpus: Sequence[int], system: Path) -> list[int | None]:
-    """The NUMA node of each GPU, in the order of their places on the bus; None if the system does not say."""
-    places = sorted(folder.name for folder in (system / "proc/driver/nvidia/gpus").glob("*:*"))
+def _nodes_of_gpus(gpus: Sequence[str], system: Path) -> list[int | None]:
+    """The NUMA node of each GPU, by its number in the order of places on the bus, or its UUID; None if not known."""
+    folders = sorted((system / "proc/driver/nvidia/gpus").glob("*:*"))
+    places = {str(number): folder.name for number, folder in enumerate(folders)}
     nodes: list[int | None] = []
     for gpu in gpus:
         node = None
-        with suppress(OSError, ValueError, IndexError):
-            text = (system / "sys/bus/pci/devices" / places[gpu].lower() / "numa_node").read_text()
+        place = places.get(gpu) or _place_of_uuid(gpu, folders)
+        with suppress(OSError, ValueError):
+            text = (system / "sys/bus/pci/devices" / place.lower() / "numa_node").read_text()
             node = int(text) if int(text) >= 0 else None
         nodes.append(node)
     return nodes
+
+
+def _place_of_uuid(gpu: str, folders: Sequence[Path]) -> str:
+    """The place of the GPU whose UUID begins so, as CUDA takes it; one that is not there if none does."""
+    for folder in folders:
+        with suppress(OSError):
+            match = _UUID.search((folder / "information").read_text())
+            if match and gpu.startswith("GPU-") and match[1].startswith(gpu):
+                return folder.name
+    return "none"
 
 
 def _numbers(text: str) -> list[int]:

@@ -122,8 +122,7 @@ def _cores(job: Job) -> list[list[int]]:
     if chosen in (None, "all"):
         chosen = job.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(job.count)))
     names = [name.strip() for name in str(chosen).split(",")]
-    known = job.host.accelerators and not job.settings.cpu and all(name.isdecimal() for name in names)
-    return cores_of_processes(job.count, [int(name) for name in names] if known else [])
+    return cores_of_processes(job.count, names if job.host.accelerators and not job.settings.cpu else [])
 
 
 def _log_folder(job: Job, attempt: int) -> Path | None:

@@ -1,26 +1,57 @@
 """Finds the accelerators of this machine without torch."""
 
 import re
+import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 
-DEV = Path("/dev")
+SYSTEM = Path("/")
+#: what both CUDA and HIP obey, and what only AMD's libraries do
+_MASK, _AMD_MASKS = "CUDA_VISIBLE_DEVICES", ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+#: seconds that NVIDIA's tool may take
+_TOOL_S = 10
 _NVIDIA_NODE = re.compile(r"nvidia[0-9]+")
 
 
-def visible_devices(environ: Mapping[str, str], dev: Path = DEV) -> list[str]:
-    """The names of the NVIDIA GPUs that a process started with this environment would see.
+def visible_devices(environ: Mapping[str, str], system: Path = SYSTEM) -> list[str]:
+    """The names of the GPUs of NVIDIA or AMD that a process started with this environment would see.
 
-    CUDA_VISIBLE_DEVICES, if set, is believed up to its first entry that names no device, such as -1, as CUDA does;
-    otherwise the device nodes are counted.
+    CUDA_VISIBLE_DEVICES, if set, is believed up to its first entry that names no device, such as -1, as CUDA does, and
+    so are AMD's own variables without a GPU of NVIDIA; otherwise what the driver shows is counted.
     """
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        names = [name.strip() for name in visible.split(",")]
-        return list(takewhile(lambda name: name and not name.startswith("-") and name != "NoDevFiles", names))
+    count = _nvidia_nodes(system) or _in_wsl(system)
+    for mask in (_MASK, *(() if count else _AMD_MASKS)):
+        if mask in environ:
+            names = [name.strip() for name in environ[mask].split(",")]
+            return list(takewhile(lambda name: name and not name.startswith("-") and name != "NoDevFiles", names))
+    return [str(number) for number in range(count or _amd_nodes(system))]
+
+
+def _nvidia_nodes(system: Path) -> int:
     try:
-        nodes = [node for node in dev.iterdir() if _NVIDIA_NODE.fullmatch(node.name)]
+        return sum(_NVIDIA_NODE.fullmatch(node.name) is not None for node in (system / "dev").iterdir())
     except OSError:
-        return []
-    return [str(number) for number in range(len(nodes))]
+        return 0
+
+
+def _amd_nodes(system: Path) -> int:
+    """The nodes of AMD's compute driver that are GPUs; processors have the number zero."""
+    count = 0
+    for gpu_id in (system / "sys/class/kfd/kfd/topology/nodes").glob("*/gpu_id"):
+        with suppress(OSError):  # of a container that may not use it
+            count += gpu_id.read_text().strip() not in ("", "0")
+    return count
+
+
+def _in_wsl(system: Path) -> int:
+    """The GPUs that Windows lends to Linux: there is one node for all of them, and NVIDIA's own tool counts."""
+    tool = system / "usr/lib/wsl/lib/nvidia-smi"
+    if not (system / "dev/dxg").exists() or not tool.exists():
+        return 0
+    try:
+        told = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=_TOOL_S, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    return sum(line.startswith("GPU ") for line in told.splitlines())
