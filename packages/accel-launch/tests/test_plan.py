@@ -207,6 +207,14 @@ def test_a_worker_that_becomes_its_script_by_another_accel_launch_keeps_its_stor
     assert plan_one(flags(), ("py",), environ).environ == environ
 
 
+def test_each_process_is_shown_its_own_slice_of_a_gpu() -> None:
+    """Of several MIG devices CUDA shows a process the first one only."""
+    for specs in (many(flags(), {"CUDA_VISIBLE_DEVICES": "MIG-a, MIG-b"}), many(flags(gpu_ids="MIG-a,MIG-b"), {})):
+        assert [spec.environ["CUDA_VISIBLE_DEVICES"] for spec in specs] == ["MIG-a", "MIG-b"]
+    whole = many(flags(), {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"})
+    assert {spec.environ["CUDA_VISIBLE_DEVICES"] for spec in whole} == {"GPU-a,GPU-b"}
+
+
 def test_gpu_ids_become_the_visible_devices() -> None:
     assert many(flags(gpu_ids="1,3"), {"CUDA_VISIBLE_DEVICES": "0"})[0].environ["CUDA_VISIBLE_DEVICES"] == "1,3"
     assert "CUDA_VISIBLE_DEVICES" not in many(flags(gpu_ids="all"), {})[0].environ

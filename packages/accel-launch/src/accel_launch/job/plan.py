@@ -182,12 +182,19 @@ def plan_many(
     return [
         ProcessSpec(
             command=tuple(command),
-            environ={**shared, **worker_environ(place)},
+            environ={**shared, **worker_environ(place), **_own_slice(shared, place.local_rank)},
             descriptors=(fd,) if place.rank == 0 and fd is not None else (),
             rank=place.rank,
         )
         for place in places
     ]
+
+
+def _own_slice(environ: Mapping[str, str], local: int) -> dict[str, str]:
+    """What shows a process its slice of a GPU, if slices are named: CUDA shows each process the first one only."""
+    names = [name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    slices = local < len(names) and all(name.startswith("MIG-") for name in names)
+    return {"CUDA_VISIBLE_DEVICES": names[local]} if slices else {}
 
 
 def watched(environ: Mapping[str, str], folder: str, attempt: int) -> dict[str, str]:
