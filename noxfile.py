@@ -108,7 +108,7 @@ def bare(session: nox.Session) -> dict[str, str]:
 @nox.session
 def demo(session: nox.Session) -> None:
     """Trains the digits example on two processes."""
-    install(session, "accel", extra=("scikit-learn", "tqdm"))
+    install(session, *sorted(PACKAGES.keys() - {"accel-testing"}), extra=("scikit-learn", "tqdm"))
     session.run("accel", "launch", "--cpu", "--num_processes", "2", "docs/examples/digits.py", *session.posargs)
     commands = Path(session.bin).relative_to(ROOT)
     print(f"the same file alone:       {commands}/python docs/examples/digits.py")

@@ -73,7 +73,7 @@ def test_fp16_is_missing_on_xla() -> None:
     [
         ("cpu", (9, 0), True, "float8 matrix products need a CUDA GPU, and this is cpu; use bf16"),
         ("cuda", (8, 0), True, "need compute capability 8.9 (Ada, Hopper or newer); this GPU has 8.0; use bf16"),
-        ("cuda", (9, 0), False, "torchao is not installed: pip install 'accel[fp8]'"),
+        ("cuda", (9, 0), False, "torchao is not installed: pip install torchao"),
         ("cuda", (9, 0), True, None),
     ],
 )

@@ -42,7 +42,7 @@ def test_without_the_package_that_submits_it_is_said_how_to_get_it(
     done = subprocess.run(command, env=silent_environ, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == (
-        "accel: error: --submit slurm: it needs package accel-submit: pip install 'accel-launch[submit]'\n"
+        "accel: error: --submit slurm: it needs package accel-submit: in a clone of accel, pip install ./packages/accel-submit\n"
     )
 
 
@@ -111,7 +111,7 @@ def test_a_command_of_a_package_that_is_not_installed_says_which(
     done = subprocess.run([sys.executable, "-c", code], env=silent_environ, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     missing = f"accel {command} comes with package accel-{extra}, which is not installed for {sys.executable}"
-    assert done.stderr == f"accel: error: {missing}: pip install 'accel[{extra}]'\n"
+    assert done.stderr == f"accel: error: {missing}: in a clone of accel, pip install ./packages/accel-{extra}\n"
 
 
 def test_s106_one_process_has_its_arguments_and_no_rank(accel: Run, show: str) -> None:

@@ -34,7 +34,7 @@ class Fp8(Precision):
                 " use bf16"
             )
         if find_spec("torchao") is None:
-            return "torchao is not installed: pip install 'accel[fp8]'"
+            return "torchao is not installed: pip install torchao"
         return None
 
     def converted(self, model: nn.Module) -> nn.Module:

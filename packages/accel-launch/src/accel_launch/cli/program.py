@@ -54,8 +54,11 @@ class Program(click.Group):
         if ctx.resilient_parsing:
             return None
         if cmd_name in EXTRAS:
-            absent = f"package accel-{EXTRAS[cmd_name]}, which is not installed for {sys.executable}"
-            raise click.UsageError(f"accel {cmd_name} comes with {absent}: pip install 'accel[{EXTRAS[cmd_name]}]'")
+            package = f"accel-{EXTRAS[cmd_name]}"
+            absent = f"package {package}, which is not installed for {sys.executable}"
+            raise click.UsageError(
+                f"accel {cmd_name} comes with {absent}: in a clone of accel, pip install ./packages/{package}"
+            )
         names = [*COMMANDS, *plugins]
         meant = f"{did_you_mean(cmd_name, names)}; the commands are: {', '.join(dict.fromkeys(names))}"
         raise click.UsageError(f"there is no command {cmd_name!r}{meant}")

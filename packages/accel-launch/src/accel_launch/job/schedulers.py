@@ -15,6 +15,6 @@ def load_scheduler(name: str) -> Any:
     """
     point = next(iter(entry_points(group=GROUP, name=name)), None)
     if point is None:
-        missing = "it needs package accel-submit: pip install 'accel-launch[submit]'"
+        missing = "it needs package accel-submit: in a clone of accel, pip install ./packages/accel-submit"
         raise CannotRun(f"accel launch --submit {name}", [f"--submit {name}: {missing}"])
     return point.load()()
