@@ -42,7 +42,8 @@ def test_without_the_package_that_submits_it_is_said_how_to_get_it(
     done = subprocess.run(command, env=silent_environ, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == (
-        "accel: error: --submit slurm: it needs package accel-submit: in a clone of accel, pip install ./packages/accel-submit\n"
+        "accel: error: --submit slurm: it needs package accel-submit:"
+        " in a clone of accel, pip install ./packages/accel-submit\n"
     )
 
 
