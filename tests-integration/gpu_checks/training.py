@@ -17,7 +17,9 @@ def perceptron(width: int = WIDTH, depth: int = 2, *, dropout: float = 0.0, seed
     torch.manual_seed(seed)
     layers = list[nn.Module]()
     for _ in range(depth):
-        layers += [nn.Linear(width, width), nn.ReLU(), nn.Dropout(dropout)]
+        linear = nn.Linear(width, width)
+        nn.init.kaiming_uniform_(linear.weight, nonlinearity="relu")  # so that the last layer feels the first
+        layers += [linear, nn.ReLU(), nn.Dropout(dropout)]
     return nn.Sequential(*layers, nn.Linear(width, CLASSES))
 
 

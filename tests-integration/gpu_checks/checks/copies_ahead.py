@@ -51,7 +51,7 @@ def collated(samples: list[Tensor]) -> dict[str, Any]:
 
 def run(setup: Setup, findings: Findings) -> None:
     """Compares every number of every batch with what the dataset holds, over many epochs."""
-    epochs, count, width = setup.size(40, 3), setup.size(64, 16), setup.size(1 << 20, 1 << 10)
+    epochs, count, width = setup.size(40, 3), setup.size(64, 16), setup.size(1 << 18, 1 << 10)
     accelerator = Accelerator(cpu=setup.rehearsal, dataloader_config=DataLoaderConfiguration(non_blocking=True))
     inner = DataLoader(Numbered(count, width), BATCH, collate_fn=collated, pin_memory=not setup.rehearsal)
     loader: Any = accelerator.prepare(inner)
@@ -60,7 +60,7 @@ def run(setup: Setup, findings: Findings) -> None:
     reserved = []
     for _ in range(epochs):
         for place, batch in enumerate(loader):
-            for _ in range(4):  # the GPU falls behind the host, which goes on copying
+            for _ in range(12):  # the GPU falls behind the host, which goes on copying
                 busy = torch.tanh(busy @ busy)
             litter = [torch.full((BATCH, width), -1.0, device=accelerator.device) for _ in range(2)]
             expected = torch.arange(BATCH, device=accelerator.device).unsqueeze(1) + place * BATCH

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import sys
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
 from accel import Accelerator
 
-from gpu_checks.check import Findings, Setup
+from gpu_checks.check import Findings, Setup, Skipped
 
 LIBRARIES = ("numpy", "accelerate", "lightning", "torchao", "pytest", "safetensors", "psutil", "click")
 
@@ -25,11 +24,13 @@ def run(setup: Setup, findings: Findings) -> None:
         facts[name] = _version(name)
     with findings.part("device"):
         device = Accelerator(cpu=setup.rehearsal).device
-        assert device.type == setup.kind, f"expected {setup.kind}, found {device}; torch is {sys.modules['torch']}"
+        assert device.type == setup.kind, f"accel's device is {device}, expected {setup.kind}"
         assert torch.ones(1000, device=device).sum().item() == 1000
         facts["device"] = str(device)
     with findings.part("GPU"):
         setup.need_cuda()
+        if not torch.cuda.is_available():
+            raise Skipped("torch finds no CUDA GPU")
         properties = torch.cuda.get_device_properties(0)
         facts["GPU"] = properties.name
         facts["GPUs"] = torch.cuda.device_count()

@@ -17,6 +17,8 @@ from gpu_checks.check import Findings, Setup
 from gpu_checks.training import batches, perceptron, samples
 
 STEPS, BATCH, EVERY, MAX_NORM = 8, 16, 2, 1.0
+#: torch's words for a wait; it says of the mode itself, once, that it does not detect all synchronizing operations
+WAIT = "called a synchronizing"
 Loop = Callable[[], object]
 Batch = tuple[Tensor, Tensor]
 
@@ -60,7 +62,7 @@ def waits_in(loop: Loop) -> list[str]:
             loop()
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    return [f"{wait.filename}:{wait.lineno}" for wait in told if "synchronizing" in str(wait.message)]
+    return [f"{wait.filename}:{wait.lineno}" for wait in told if WAIT in str(wait.message)]
 
 
 def by_hand(

@@ -61,11 +61,13 @@ def gathers(setup: Setup, folder: str) -> str:
 def reduces(setup: Setup, folder: str) -> str:
     """Sums, means and extremes, with a number that is none."""
     accelerator = accelerator_of(setup)
-    mine = torch.tensor([accelerator.process_index + 1.0, float("nan")], device=accelerator.device)
-    for how, expected in {"sum": 3.0, "mean": 1.5, "max": 2.0, "min": 1.0}.items():
-        result = accelerator.reduce(mine, how)  # type: ignore[arg-type]
-        assert result[0].item() == expected, (how, result)
-        assert result[1].isnan(), (how, result)
+    for count in (2, 100_000):  # few numbers of the CPU travel by another way
+        mine = torch.full((count,), accelerator.process_index + 1.0, device=accelerator.device)
+        mine[-1] = float("nan") if accelerator.process_index == 0 else 1.0
+        for how, expected in {"sum": 3.0, "mean": 1.5, "max": 2.0, "min": 1.0}.items():
+            result = accelerator.reduce(mine, how)  # type: ignore[arg-type]
+            assert result[:-1].eq(expected).all(), (how, count, result)
+            assert result[-1].isnan(), (how, count, result)
     return "equal"
 
 
