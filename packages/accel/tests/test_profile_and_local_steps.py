@@ -10,6 +10,7 @@ from accel import (
     LocalSGD,
     ProfileKwargs,
 )
+from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool, Mlp, assert_same_numbers
 from torch import Tensor, nn
 from torch.optim import SGD
@@ -41,6 +42,21 @@ def triggers() -> list[bool]:
 def test_a_trigger_of_one_process_is_seen_by_all_once(world: MakePool, size: int) -> None:
     """S106: for a loop that has to end on all processes when it ends on one."""
     assert world(size).run(triggers) == [[False, True, False, True, False]] * size
+
+
+def trigger_without_tensors() -> list[bool]:
+    accelerator = Accelerator(cpu=True)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("all_reduce", "all_gather", "broadcast"):
+            patch.delattr(TorchDist, name)
+        if accelerator.is_main_process:
+            accelerator.set_trigger()
+        return [accelerator.check_trigger(), accelerator.check_trigger()]
+
+
+def test_a_trigger_is_asked_for_between_hosts_only(world: MakePool) -> None:
+    """No device waits for it, nor the host for a device."""
+    assert world(2).run(trigger_without_tensors) == [[True, False]] * 2
 
 
 # Traces

@@ -84,6 +84,8 @@ def open_group(topology: Topology, backend: str, options: GroupOptions | None = 
         )
     # A store may outlive a group, as that of torchrun's agent does: each group finds only its own addresses in it.
     store = PrefixStore(str(next(_openings)), _store(topology, options))
+    # Without device_id=: with it NCCL connects at once, and processes that share a GPU would hear of it from NCCL, not
+    # in words. Nothing guesses a device without it: barriers are gloo's, and the device of this process is current.
     dist.init_process_group(backend, store=store, timeout=timeout, rank=rank, world_size=size)
     atexit.register(_close_at_exit)
     return True
