@@ -1,8 +1,4 @@
-"""Follows a run of plain PyTorch, and compares each of its steps with the records of the run as configured.
-
-After each comparison plain PyTorch goes on with the gradients and parameters of the records, so that rounding does not
-add up, and a difference is found in the step in which it arises.
-"""
+"""Follows a run of plain PyTorch, and compares each of its steps with the records of the run as configured."""
 
 from __future__ import annotations
 
@@ -27,7 +23,7 @@ NOISE_OF_HALF, NOISE = 0.1, 0.01
 
 @final
 class Checker(StepWatcher):
-    """Raises Mismatch at the first difference."""
+    """Raises Mismatch at the first difference; after each step plain PyTorch goes on from what was recorded."""
 
     def __init__(self, folder: Path, steps: int, tolerance: float | None = None) -> None:
         super().__init__(steps)
@@ -47,14 +43,11 @@ class Checker(StepWatcher):
         """Raises: CannotVerify for a script in which there is nothing to compare."""
         end = self._ends[0]
         if not end.steps:
-            missing = "made no step with what accelerator.prepare(model, optimizer, loader) returned"
-        elif self.ranks > 1 and not end.loaders:
-            missing = "prepared no DataLoader: the data of all processes cannot be served in one"
-        elif not any(read_step(self._folder, 0, number + 1).losses for number in range(end.steps)):
-            missing = "never called accelerator.backward(loss), which is what shares gradients out"
-        else:
-            return
-        raise CannotVerify(f"the script {missing}")
+            raise CannotVerify("the script made no step with what prepare(model, optimizer, loader) returned")
+        if self.ranks > 1 and not end.loaders:
+            raise CannotVerify("the script prepared no DataLoader: the data of all processes cannot be served in one")
+        if not any(read_step(self._folder, 0, number + 1).losses for number in range(end.steps)):
+            raise CannotVerify("the script never called accelerator.backward(loss), which is what shares gradients out")
 
     def skips(self, optimizer: Optimizer) -> bool:
         """Whether the step that is due was skipped as configured, and rightly so."""

@@ -1,5 +1,6 @@
 """`accel verify`: compares a script as configured with plain PyTorch, or proves what a consumption log says."""
 
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -29,18 +30,13 @@ exit codes: 0 if nothing differs; 1 if something does, if nothing can be compare
 could be started."""
 
 
-def _part(text: str) -> str | None:
-    try:
-        return text if 0 <= float(text) < float("inf") else None
-    except ValueError:
-        return None
-
+_PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]{1,2})?", re.ASCII | re.IGNORECASE)
 
 OWN = (
     LaunchOption("--steps", type=COUNT, key=None, about=f"Optimizer steps to compare. Default: {STEPS}."),
     LaunchOption(
         "--tolerance",
-        type=OptionType("TOLERANCE", "a number such as 1e-4", _part),
+        type=OptionType("TOLERANCE", "a number such as 1e-4", lambda text: text if _PART.fullmatch(text) else None),
         key=None,
         about="By how much gradients may differ, as a part of the largest of each parameter. Default: 1e-4 on the CPU,"
         " 5e-3 on an accelerator, 0.2 in bf16 and fp16.",
@@ -67,7 +63,7 @@ def run(options: ResolvedOptions, steps: int | None, tolerance: str | None, cons
         kind = "module" if options.settings.module else "script"
         arguments = [folder, str(steps), tolerance or "", kind, options.script or "", *options.arguments]
         processes = "1 process" if job.count == 1 else f"{job.count} processes"
-        _say(f"{steps} optimizer steps as configured, on {processes}; dropout is off, files are not saved")
+        _say(f"{steps} optimizer steps as configured, on {processes}; dropout is off, nothing is saved or resumed")
         code, last_words = job.run(RUNNER, ["configured", *arguments], num_processes=job.count)
         if code:
             return _failed("as configured", code, last_words)

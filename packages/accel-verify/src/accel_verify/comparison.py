@@ -81,7 +81,8 @@ def loss_difference(recorded: StepRecord, plain: StepRecord, tolerance: float) -
     theirs, own = _window_loss(recorded, recorded.losses), _window_loss(plain, plain.losses)
     off = abs(theirs - own) / max(_window_loss(plain, map(abs, plain.losses)), 1e-8)
     if not off <= tolerance:
-        raise Mismatch(f"loss: {theirs:.6g} as configured, {own:.6g} in plain PyTorch; {_percent(off, tolerance)}")
+        numbers = f"{theirs:.6g} as configured, {own:.6g} in plain PyTorch"
+        raise Mismatch(f"loss: {numbers}; off by {off:.3%}, {tolerance:.3%} is tolerated")
     return off
 
 
@@ -138,11 +139,7 @@ def _described(name: str, recorded: torch.Tensor | None, plain: torch.Tensor | N
     factor = float(theirs @ own) / max(float(own @ own), 1e-300)
     if abs(factor - 1) > most and float((theirs - factor * own).norm()) <= most * float(theirs.norm()):
         return f"{text}; it is {factor:.4g} times that of plain PyTorch"
-    return f"{text}; {_percent(off, most)}"
-
-
-def _percent(off: float, tolerance: float) -> str:
-    return f"off by {off:.3%}, {tolerance:.3%} is tolerated"
+    return f"{text}; off by {off:.3%}, {most:.3%} is tolerated"
 
 
 def _distance(recorded: torch.Tensor | None, plain: torch.Tensor | None) -> float:

@@ -127,16 +127,11 @@ class ReferenceAccelerator:
         twin.skipped, twin._iterator = num_batches, None
         return twin
 
-    def no_context(self, *_: Any, **__: Any) -> nullcontext[None]:
-        """A context that does nothing: plain PyTorch does not need it."""
+    def nothing(self, *_: Any, **__: Any) -> nullcontext[None]:
+        """Does nothing, as a call and as a context: plain PyTorch does not need it."""
         return nullcontext()
 
-    no_sync = trigger_sync_in_backward = join_uneven_inputs = autocast = no_context
-
-    def nothing(self, *_: Any, **__: Any) -> None:
-        """Does nothing: gradients are not scaled, and a trial must not write over files of the user."""
-
-    unscale_gradients = save_model = save = nothing
+    no_sync = trigger_sync_in_backward = join_uneven_inputs = autocast = unscale_gradients = nothing
 
     def _parameters(self) -> list[torch.Tensor]:
         of_models = [model.parameters() for model in self._ready if isinstance(model, nn.Module)]

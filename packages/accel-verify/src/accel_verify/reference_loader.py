@@ -67,13 +67,13 @@ class GlobalLoader(DataLoader[Any]):
         self.left: int | None = None
         self._passes = passes
         self._watcher = watcher
-        self._begun = 0
+        #: the number of the next pass, or of the one that runs; copies without first batches count them here too
+        self.iteration, self._counter = 0, self
         #: how many batches each pass leaves out at its beginning
         self.skipped = 0
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override] # torch names a private class of its own
-        self.set_epoch(self._begun)
-        self._begun += 1
+        self.set_epoch(self._counter.iteration)
         self._passes.append(self)
         try:
             for number, batch in enumerate(super().__iter__(), start=1):
@@ -83,6 +83,7 @@ class GlobalLoader(DataLoader[Any]):
                     self._passes.sort(key=lambda running: running is self)
                     yield batch
         finally:
+            self._counter.iteration += 1
             self._passes.remove(self)
 
     def set_epoch(self, epoch: int) -> None:
@@ -92,4 +93,4 @@ class GlobalLoader(DataLoader[Any]):
         for owner in owners:
             if hasattr(owner, "set_epoch"):
                 owner.set_epoch(epoch)
-        self._begun = epoch
+        self._counter.iteration = epoch

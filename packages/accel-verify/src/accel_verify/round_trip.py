@@ -33,10 +33,8 @@ def model_changes(accelerator: Accelerator, model: nn.Module) -> list[str]:
 
 def state_changes(prepared: AcceleratedOptimizer | AcceleratedScheduler, initial: dict[str, Any]) -> list[str]:
     """The entries that `state_dict` and `load_state_dict` change. `initial` is the state from before training."""
-    if isinstance(prepared, AcceleratedOptimizer):
-        inner, owner = prepared.optimizer, "optimizer"
-    else:
-        inner, owner = prepared.scheduler, "scheduler"
+    owner = "optimizer" if isinstance(prepared, AcceleratedOptimizer) else "scheduler"
+    inner: Any = getattr(prepared, owner)
     before, saved = copy.deepcopy(inner.state_dict()), copy.deepcopy(prepared.state_dict())
     inner.load_state_dict(initial)
     prepared.load_state_dict(saved)

@@ -16,11 +16,11 @@ from accel_state.environments import detect
 
 from accel_verify.checker import Checker
 from accel_verify.comparison import Mismatch
-from accel_verify.determinism import deterministic
 from accel_verify.recorder import Recorder, recording
 from accel_verify.reference import plain_pytorch
 from accel_verify.reference_loader import CannotVerify
 from accel_verify.step_watcher import StepLimitReached
+from accel_verify.trial import trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,9 @@ def run_script(script: str, arguments: Sequence[str], *, module: bool) -> None:
 def record(script: Callable[[], None], folder: Path, rank: int, steps: int) -> None:
     """Runs the script as configured, and records its steps."""
     recorder = Recorder(folder, rank, steps)
-    with deterministic():
-        with recording(recorder), suppress(StepLimitReached):
-            script()
-        recorder.finish()
+    with trial(), recording(recorder), suppress(StepLimitReached):
+        script()
+    recorder.finish()
 
 
 def compare(script: Callable[[], None], folder: Path, steps: int, tolerance: float | None = None) -> RunComparison:
@@ -73,7 +72,7 @@ def compare(script: Callable[[], None], folder: Path, steps: int, tolerance: flo
     checker = Checker(folder, steps, tolerance)
     try:
         checker.require_steps()
-        with deterministic(), plain_pytorch(checker), suppress(StepLimitReached):
+        with trial(), plain_pytorch(checker), suppress(StepLimitReached):
             script()
         checker.finish()
         same, first = True, f"nothing differs in {checker.made - len(checker.skipped)} optimizer steps"

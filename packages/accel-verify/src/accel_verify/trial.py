@@ -1,0 +1,66 @@
+"""What both runs of a verification leave out: dropout, the statistics of a batch, and the user's checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from inspect import signature
+from pathlib import Path
+from typing import Any, NoReturn
+from unittest.mock import Mock, patch
+
+from accel import CheckpointError
+from accel.accelerator import Accelerator
+from accel.checkpoint.checkpointer import Checkpointer
+from accel.checkpoint.destination import SaveRequest, destination
+from torch import nn
+from torch.nn import functional
+
+DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
+
+
+@contextmanager
+def trial() -> Iterator[None]:
+    """In this block nothing is dropped out, no batch is normalised by itself, and nothing is saved or resumed."""
+    norm, attend = functional.batch_norm, functional.scaled_dot_product_attention
+
+    def batch_norm(*arguments: Any, **options: Any) -> Any:
+        call = signature(norm).bind(*arguments, **options)
+        if call.arguments["running_mean"] is not None:
+            call.arguments["training"] = False
+        return norm(*call.args, **call.kwargs)
+
+    changed: dict[str, Any] = dict.fromkeys(DROPOUTS, lambda input, *_, **__: input)
+    changed["scaled_dot_product_attention"] = (
+        lambda query, key, value, attn_mask=None, dropout_p=0.0, *rest, **options: attend(
+            query, key, value, attn_mask, 0.0, *rest, **options
+        )
+    )
+    # alone it would fall back to batch normalisation, and with others it would exchange statistics
+    whole = nn.modules.batchnorm._BatchNorm.forward
+    nothing, end = Mock(return_value=None), Mock(side_effect=SystemExit(0))
+    with (
+        patch.multiple(functional, batch_norm=batch_norm, **changed),
+        patch.object(nn.SyncBatchNorm, "forward", whole),
+        patch.multiple(Accelerator, save_model=nothing, save=nothing),
+        patch.multiple(Checkpointer, save=_save, load=_load, save_and_stop=end),
+        # `resume` and automatic names begin as in an empty folder
+        patch("accel.checkpoint.load.list_checkpoints", Mock(return_value=[])),
+        patch("accel.checkpoint.destination.next_number", Mock(return_value=0)),
+        patch("accel.preparation.ConsumptionLog.write", nothing),
+    ):
+        yield
+
+
+def _save(checkpointer: Checkpointer, output_dir: str | Path | None, **_: object) -> Path:
+    """The folder in which the checkpoint would be."""
+    if output_dir is None and not checkpointer.project.automatic_checkpoint_naming:
+        raise ValueError("save_state needs the path of a folder, or automatic_checkpoint_naming=True")
+    return destination([SaveRequest.of(output_dir, checkpointer.project, rank=0, writer=0)], 0)
+
+
+def _load(checkpointer: Checkpointer, input_dir: str | Path | None) -> NoReturn:
+    raise CheckpointError(
+        f"load_state({'' if input_dir is None else repr(str(input_dir))}): accel verify runs a script as its first run,"
+        " and loads no checkpoint; leave the call out, or call accelerator.resume(), which finds none here"
+    )
