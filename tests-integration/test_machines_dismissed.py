@@ -111,7 +111,8 @@ while True: time.sleep(1)
 
 def test_nobody_starts_again_when_a_machine_leaves_in_the_pause(machines: Machines) -> None:
     jobs = machines.start_both("-n", 2, "--max_restarts", 9, plain(machines, "sys.exit(7)"))
-    machines.wait_for(lambda: "starts again in 2 s" in so_far(jobs[0]))
+    # both have come to their pause: a machine that has not is still at the end of the job, whose code is 7
+    machines.wait_for(lambda: all("starts again in 2 s" in so_far(job) for job in jobs))
     jobs[1].process.send_signal(signal.SIGTERM)
     zero, one = ends(jobs)
     assert (zero.code, one.code) == (143, 143), zero.err + one.err

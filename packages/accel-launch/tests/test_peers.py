@@ -1,7 +1,18 @@
 """What machines tell each other, over a store that is a mapping, and by a clock that stands still."""
 
+import signal
+from pathlib import Path
+
 import pytest
+from accel_launch.cli.options import LaunchSettings
+from accel_launch.job.job import Job
+from accel_launch.job.job_runner import JobRun
+from accel_launch.job.plan import HostInfo
+from accel_launch.nodes.node_spec import NodeSpec
+from accel_launch.nodes.node_workers import NodeWorkers
 from accel_launch.nodes.peers import SILENCE_S, Peers
+from accel_launch.supervise.signals import SignalEvent, SignalSource
+from accel_launch.supervise.supervisor import Supervisor
 
 
 class MappingStore:
@@ -65,3 +76,35 @@ def test_the_first_machine_waits_for_no_lost_one_to_leave(clock: Clock) -> None:
     assert [failure.machine for failure in zero.failures] == [2]
     one.leave()
     zero.leave()
+
+
+class EndsAtOnce(SignalSource):
+    """SIGTERM, at the first wait."""
+
+    def __enter__(self) -> "EndsAtOnce":
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def wait(self, timeout_s: float) -> SignalEvent | None:
+        return SignalEvent(signal.SIGTERM, from_terminal=False)
+
+    def in_child(self) -> None: ...
+
+
+def test_a_signal_right_after_a_failure_of_this_machine_is_told_as_an_end_of_a_job_that_had_failed(
+    clock: Clock, tmp_path: Path
+) -> None:
+    """The failure came after the last look; the launcher may not say that it just waited for the other machine."""
+    store, source = MappingStore(), EndsAtOnce()
+    _, one = (Peers(store, machine, 2) for machine in range(2))
+    clock.now_s += 1
+    one.look()
+    one.announce("  rank 1 failed", 7)
+    job = Job(LaunchSettings(), ("python",), {}, HostInfo(1, 0), 1)
+    run = JobRun(job, Supervisor([], source), tmp_path, None)
+    NodeWorkers(job, NodeSpec(1, 2, "node1", 1), source)._wait_for_others(run, one)
+    assert [(failure.words, failure.outside) for failure in one.failures] == [
+        ("  rank 1 failed", False),
+        ("  the job was ended there from outside", True),
+    ]

@@ -194,6 +194,7 @@ class NodeWorkers:
             try:
                 self._source.pause(STEP_S)
             except Interrupted as interrupted:
+                self._hear(peers.look(at_once=True), peers)  # what has just failed here may not have been looked at
                 others = [f"{rank}, {peers.host_of(rank)}" for rank in range(peers.size) if rank != peers.machine]
                 if not peers.failures:
                     raise Interrupted(interrupted.number, f"machine {', '.join(others)} to end") from None
