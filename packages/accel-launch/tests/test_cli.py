@@ -101,6 +101,29 @@ def test_another_package_adds_a_command(silent_environ: Mapping[str, str], tmp_p
     assert "did you mean 'hello'?" in accel("helo").stderr
 
 
+def test_another_package_adds_a_scheduler(silent_environ: Mapping[str, str], tmp_path: Path) -> None:
+    """By an entry point of the group `accel.schedulers`; nothing is imported but the scheduler that is asked for."""
+    info = tmp_path / "accel_pbs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: accel-pbs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[accel.schedulers]\npbs = accel_pbs:PbsScheduler\nlsf = accel_lsf:No\n")
+    (tmp_path / "accel_pbs.py").write_text(
+        "class PbsScheduler:\n    def submit(self, options, *, cwd, say):\n        say(f'queues {options.script}')\n"
+    )
+    environ = {**silent_environ, "PYTHONPATH": f"{tmp_path}:{silent_environ['PYTHONPATH']}"}
+
+    def submit(name: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "accel_launch", "launch", "--submit", name, "train.py"]
+        return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+
+    done = submit("pbs")
+    assert (done.returncode, done.stderr) == (0, "queues train.py\n")
+    done = submit("pbz")
+    assert done.returncode == 2
+    known = "the schedulers are: slurm, sagemaker, kubernetes, lsf, pbs\n"
+    assert f"--submit: there is no scheduler 'pbz'; did you mean 'pbs'?; {known}" in done.stderr
+
+
 @pytest.mark.parametrize(("command", "extra"), EXTRAS.items())
 def test_a_command_of_a_package_that_is_not_installed_says_which(
     silent_environ: Mapping[str, str], command: str, extra: str

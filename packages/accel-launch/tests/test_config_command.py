@@ -14,9 +14,11 @@ from accel_launch.cli.launch_command import resolve_options
 from accel_launch.cli.launch_option import LaunchOption
 from accel_launch.cli.option_types import COUNT, DEVICES, NUMBER, PAIRS, PORT, SWITCH, Value, as_text
 from accel_launch.cli.options import OPTIONS, LaunchSettings
+from accel_launch.cli.scheduler_name import SchedulerName
 from accel_launch.config.config_file import config_folder
 from accel_launch.config.config_show import setting_lines
 from accel_launch.config.config_writer import file_text, write_config
+from accel_launch.job.schedulers import BROUGHT
 from accel_state.errors import CannotRun
 from hypothesis import given
 from hypothesis import strategies as st
@@ -254,6 +256,8 @@ def values_of(option: LaunchOption) -> st.SearchStrategy[Value]:
         ),
         PAIRS: st.dictionaries(NAME, NAME, min_size=1, max_size=3),
     }
+    if isinstance(option.type, SchedulerName):
+        return st.sampled_from(BROUGHT)
     if isinstance(option.type, click.Choice):
         return st.sampled_from(option.type.choices)
     return st.booleans() if option.type is SWITCH else kinds.get(option.type, WORDS)

@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from accel_launch.cli.launch_option import LaunchOption
 from accel_launch.cli.option_types import COUNT, DEVICES, FILE, FOLDER, HOST, NUMBER, PAIRS, PORT, SWITCH
+from accel_launch.cli.scheduler_name import SchedulerName
 
 STATIC, C10D = "static", "c10d"
 #: how a value came, in words
@@ -133,7 +134,7 @@ class LaunchSettings:
         SWITCH, "Print the processes that would start, with their environments, and start none.", key=None
     )
     submit: str | None = _setting(
-        click.Choice(("slurm", "sagemaker", "kubernetes")),
+        SchedulerName(),
         "Write a job for this scheduler, and submit it if its client is installed, instead of starting it here.",
         key=None,
     )

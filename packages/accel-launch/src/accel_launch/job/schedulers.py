@@ -1,11 +1,19 @@
-"""Finds the classes that submit jobs, one for each scheduler, in package accel-submit or another package."""
+"""Finds the classes that submit jobs, each for a scheduler, in package accel-submit or another package."""
 
-from importlib.metadata import entry_points
 from typing import Any
 
 from accel_state.errors import CannotRun
 
 GROUP = "accel.schedulers"
+#: the schedulers that package accel-submit brings
+BROUGHT = ("slurm", "sagemaker", "kubernetes")
+
+
+def scheduler_names() -> tuple[str, ...]:
+    """The names of the schedulers of accel-submit, and of those that other installed packages add."""
+    from importlib.metadata import entry_points  # imported only by a launch that submits, or completes its words
+
+    return tuple(dict.fromkeys([*BROUGHT, *sorted(point.name for point in entry_points(group=GROUP))]))
 
 
 def load_scheduler(name: str) -> Any:
@@ -13,6 +21,8 @@ def load_scheduler(name: str) -> Any:
 
     Raises: CannotRun if no installed package has it.
     """
+    from importlib.metadata import entry_points
+
     point = next(iter(entry_points(group=GROUP, name=name)), None)
     if point is None:
         missing = "it needs package accel-submit: in a clone of accel, pip install ./packages/accel-submit"

@@ -1,0 +1,35 @@
+"""The type of the name of a scheduler: each installed package may add names."""
+
+from typing import Any, final
+
+import click
+from click.shell_completion import CompletionItem
+
+from accel_launch.cli.suggest import did_you_mean
+from accel_launch.job.schedulers import BROUGHT, scheduler_names
+
+
+@final
+class SchedulerName(click.ParamType):  # type: ignore[type-arg] # as in OptionType
+    """The name of a scheduler that an installed package has; no scheduler is imported to read it."""
+
+    name = "scheduler"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """The schedulers of accel-submit, whichever packages are installed."""
+        return f"[{'|'.join(BROUGHT)}]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name itself.
+
+        Raises: click.BadParameter with the nearest name, if no package has it.
+        """
+        names = scheduler_names()
+        if value in names:
+            return str(value)
+        meant = f"{did_you_mean(str(value), names)}; the schedulers are: {', '.join(names)}"
+        return self.fail(f"there is no scheduler {value!r}{meant}", param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The names that begin with a text."""
+        return [CompletionItem(name) for name in scheduler_names() if name.startswith(incomplete)]
