@@ -121,6 +121,28 @@ def test_one_that_is_ended_and_then_fails_in_its_own_way_is_not_blamed(accel: Ru
     assert end.count("ValueError: the real cause") == 2
 
 
+def test_ranks_that_fail_by_themselves_at_once_are_not_said_to_be_ended(accel: Run, tmp_path: Path) -> None:
+    both = (
+        "import os, time\nmine, other = (f'ready-{rank}' for rank in sorted('01', key=os.environ['RANK'].__ne__))\n"
+        "open(mine, 'w').close()\nwhile not os.path.exists(other): time.sleep(0.001)\nraise ValueError('both')\n"
+    )
+    done = launched(accel, tmp_path, both)
+    block = last_block(done.stderr)
+    other = "1" if block.startswith("accel: rank 0 of 2 ") else "0"
+    assert block.splitlines()[-1] == f"  failed as well: rank {other}", done.stderr
+    assert "ended because of it" not in block
+
+
+def test_last_words_begin_on_a_line_of_their_own(accel: Run, tmp_path: Path) -> None:
+    """A process was killed in the middle of the line of its progress bar."""
+    done = launched(
+        accel,
+        tmp_path,
+        ONE + "sys.stderr.write('\\r 50% |###   |')\nsys.stderr.flush()\nos.kill(os.getpid(), signal.SIGKILL)",
+    )
+    assert "50% |###   |\naccel: rank 1 of 2 " in done.stderr
+
+
 @pytest.mark.parametrize("noise", ["", "print('much to say', file=sys.stderr)"])
 def test_t13_the_traceback_of_the_root_cause_is_the_last_thing_on_the_screen(
     accel: Run, tmp_path: Path, noise: str

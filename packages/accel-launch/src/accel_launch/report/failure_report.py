@@ -38,6 +38,7 @@ def explain(result: JobResult) -> str | None:
         failure = result.elsewhere
         lines = [failure.traceback, ""] if failure.traceback else []
         lines += [f"accel: on machine {failure.machine}, {failure.host}:", failure.words]
+        lines += _ranks("failed here as well", result.failed)
         lines += _ranks("ended here because of it", result.stopped)
     elif first is not None:
         lines = _first_failure(result, first)
@@ -53,7 +54,8 @@ def _first_failure(result: JobResult, first: ProcessExit) -> list[str]:
     lines = [cause.shown, ""] if cause is not None and not own else []
     lines += described(first, result.size, shown=result.shown)
     lines += _ranks("had ended before, with exit code 0", result.done)
-    lines += _ranks("ended because of it", result.stopped)
+    lines += _ranks("failed as well", tuple(rank for rank in result.failed if rank != first.rank))
+    lines += _ranks("ended because of it", tuple(rank for rank in result.stopped if rank != first.rank))
     if result.latest and first.status < 0 and (cause is None or not cause.site):
         lines.append(f"  its last exchange was {result.latest}")
     return lines + [f"  rank {rank} was in {exchange}" for rank, exchange in sorted(result.waiting.items())]
@@ -108,7 +110,10 @@ def _hint(ended: ProcessExit, cause: FailureCause | None, shown: bool) -> str:
         return "processes waited for each other in vain; the report above says who, and where"
     if ended.status > 0:
         where = "is above" if shown else "tells why"
-        return f"its own message {where}" + (f"; {peak}" if peak and cause is None and shown else "")
+        if cause is not None:
+            return f"its own message {where}"
+        # sys.exit(3) prints nothing, and sys.exit("no data") does: nobody else knows which
+        return f"it left no traceback; if it printed a message, that {where}" + (f"; {peak}" if peak and shown else "")
     hint = HINTS.get(-ended.status, "nothing in accel sends this signal")
     if ended.status in (-signal.SIGSEGV, -signal.SIGABRT) and (cause is None or not cause.site):
         return f"{hint}; {HANDLER}"

@@ -56,6 +56,8 @@ class JobResult:
     #: the process whose failure is the root cause, and the ranks that were ended because of it
     first: ProcessExit | None = None
     stopped: tuple[int, ...] = ()
+    #: the ranks of this machine that failed by themselves, the root cause among them
+    failed: tuple[int, ...] = ()
     #: the ranks that had ended well before
     done: tuple[int, ...] = ()
     #: the signal by which somebody ended the job, and whether somebody did, be it after a failure

@@ -58,7 +58,7 @@ def tell(result: JobResult, say: Callable[[str], None]) -> None:
     last_words = None if result.well else explain(result)
     if last_words is None:
         return
-    # whoever has ended the job may have stopped to read, too
-    thread = threading.Thread(target=say, args=(last_words,), daemon=True)
+    # a progress bar may have left its line unfinished, and whoever has ended the job may have stopped to read
+    thread = threading.Thread(target=say, args=(f"\n{last_words}",), daemon=True)
     thread.start()
     thread.join(UNREAD_S if result.by_somebody else None)

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import os
-import resource  # noqa: F401 (os.wait4 imports it, which fails when too many files are open)
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
 from typing import final
@@ -23,6 +19,7 @@ from accel_launch.report.job_result import LOST_PEER, JobResult, ProcessExit, ro
 from accel_launch.supervise.output import ERR, Output
 from accel_launch.supervise.process_tree import die_with_parent, reap
 from accel_launch.supervise.signals import ENDING, SignalEvent, SignalSource
+from accel_launch.supervise.worker import Worker
 
 #: seconds between SIGTERM and SIGKILL for the others, after one process has failed
 FAILURE_GRACE_S = 3.0
@@ -38,34 +35,6 @@ SAID_S = 10.0
 LONGEST_WAIT_S, SHORT_WAIT_S = 1.0, 0.05
 #: seconds that output that nobody reads is waited for, once somebody has ended the job
 UNREAD_S = 2.0
-
-
-@dataclass
-class _Worker:
-    """One process, as it was started; the memory that it took is known, and whether its end was noted, when it ends."""
-
-    spec: ProcessSpec
-    process: subprocess.Popen[bytes]
-    peak_bytes: int = 0
-    noted: bool = False
-
-    def status(self) -> int | None:
-        """Its exit code, or minus the signal that killed it; None while it runs."""
-        process = self.process
-        if process.returncode is None and sys.platform == "linux":
-            with suppress(ChildProcessError):
-                pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-                if pid:
-                    self.peak_bytes = usage.ru_maxrss * 1024
-                    process.returncode = os.waitstatus_to_exitcode(status)
-        return process.poll()
-
-    def send(self, number: Signals) -> None:
-        """Sends it a signal, unless it has ended."""
-        if self.status() is None:
-            self.process.send_signal(number)
-            if number == Signals.SIGTERM:
-                self.process.send_signal(Signals.SIGCONT)  # one that is stopped hears of nothing
 
 
 @final
@@ -91,7 +60,7 @@ class Supervisor:
         self.specs, self.source, self.output = specs, source, output
         self._folder, self._bound, self._own_groups = folder, bound, own_groups
         self._grace_s = GRACE_S if grace_s is None else dict.fromkeys(GRACE_S, grace_s)
-        self._workers: list[_Worker] = []
+        self._workers: list[Worker] = []
         #: those that have ended, and of them those that have failed by themselves, in this order
         self.exits: list[ProcessExit] = []
         self.failures: list[ProcessExit] = []
@@ -110,7 +79,7 @@ class Supervisor:
         """
         try:
             for spec in self.specs:
-                self._workers.append(_Worker(spec, self._start(spec)))
+                self._workers.append(Worker(spec, self._start(spec)))
                 if on_start is not None:
                     on_start(spec.rank)
         except BaseException:
@@ -200,11 +169,13 @@ class Supervisor:
         """How the job has ended."""
         # after a signal it is the first by time
         first = next(iter(self.failures), None) if self.outside is not None else root_cause(self.failures)
+        alone = self._failed_alone()
         before = self.exits[: self.exits.index(self.failures[0])] if self.failures else []
         return JobResult(
             len(self.specs),
             first,
-            tuple(rank for rank in self._terminated or () if first is None or rank != first.rank),
+            tuple(rank for rank in self._terminated or () if rank not in alone),
+            failed=tuple(sorted(alone)),
             done=tuple(sorted(ended.rank for ended in before if not ended.status)),
             outside=self.outside,
             asked=self.asked,
@@ -259,7 +230,7 @@ class Supervisor:
         ours = (0, -Signals.SIGTERM, -Signals.SIGKILL) if self._terminated is not None else (0,)
         self.failures += [ended for ended in exits if ended.status not in ours]
 
-    def _exit(self, worker: _Worker) -> ProcessExit:
+    def _exit(self, worker: Worker) -> ProcessExit:
         """How a process has ended, and why."""
         worker.noted = True
         status, pid, rank = worker.process.returncode, worker.process.pid, worker.spec.rank
@@ -274,14 +245,20 @@ class Supervisor:
         if any(failure.order != LOST_PEER for failure in self.failures):
             return False
         since_s = time.monotonic() - self._failed_s
-        return since_s < PEER_S or (since_s < SAID_S and any(map(self._has_said, self._workers)))
+        return since_s < PEER_S or (since_s < SAID_S and any(map(self._is_about_to_fail, self._workers)))
 
-    def _has_said(self, worker: _Worker) -> bool:
+    def _is_about_to_fail(self, worker: Worker) -> bool:
         """Whether a process has left an exception, and is about to end by it."""
-        if self._folder is None or worker.status() is not None:
-            return False
-        cause = read_failure(self._folder, worker.spec.rank, worker.process.pid)
-        return cause is not None and not cause.lost_peer and not cause.beside
+        return worker.status() is None and worker.has_said(self._folder)
+
+    def _failed_alone(self) -> set[int]:
+        """The ranks that failed by themselves: before the others were ended, or by an exception of their own."""
+        if not self.failures:
+            return set()
+        told = {worker.spec.rank for worker in self._workers if worker.has_said(self._folder)}
+        only_ended = set(self._terminated or ()) - told
+        before = {failure.rank for failure in self.failures if failure.order != LOST_PEER}
+        return (before | (told & {ended.rank for ended in self.exits if ended.status})) - only_ended
 
     def _receive(self, event: SignalEvent) -> None:
         now_s = time.monotonic()

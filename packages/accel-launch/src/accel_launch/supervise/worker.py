@@ -1,0 +1,50 @@
+"""A process of a job while it runs: its end, its memory, the signals to it, and the reason that it has left."""
+
+from __future__ import annotations
+
+import os
+import resource  # noqa: F401 (os.wait4 imports it, which fails when too many files are open)
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from signal import Signals
+
+from accel_launch.job.plan import ProcessSpec
+from accel_launch.report.failure_cause import read_failure
+
+
+@dataclass
+class Worker:
+    """One process, as it was started; the memory that it took is known, and whether its end was noted, when it ends."""
+
+    spec: ProcessSpec
+    process: subprocess.Popen[bytes]
+    peak_bytes: int = 0
+    noted: bool = False
+
+    def status(self) -> int | None:
+        """Its exit code, or minus the signal that killed it; None while it runs."""
+        process = self.process
+        if process.returncode is None and sys.platform == "linux":
+            with suppress(ChildProcessError):
+                pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+                if pid:
+                    self.peak_bytes = usage.ru_maxrss * 1024
+                    process.returncode = os.waitstatus_to_exitcode(status)
+        return process.poll()
+
+    def send(self, number: Signals) -> None:
+        """Sends it a signal, unless it has ended."""
+        if self.status() is None:
+            self.process.send_signal(number)
+            if number == Signals.SIGTERM:
+                self.process.send_signal(Signals.SIGCONT)  # one that is stopped hears of nothing
+
+    def has_said(self, folder: Path | None) -> bool:
+        """Whether it has left an exception of its own in the folder of the job, and not the loss of another process."""
+        if folder is None:
+            return False
+        cause = read_failure(folder, self.spec.rank, self.process.pid)
+        return cause is not None and not cause.lost_peer and not cause.beside
