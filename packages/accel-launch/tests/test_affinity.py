@@ -1,13 +1,21 @@
 """Cores are shared out evenly, next to each process's GPU, and no two processes have one where there are enough."""
 
 import os
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from accel_launch.cli.options import LaunchSettings
 from accel_launch.job.affinity import cores_of_processes, shares_of_cores
+from accel_launch.job.job import Job
+from accel_launch.job.plan import HostInfo
+from accel_launch.nodes.node_spec import NodeSpec
 from hypothesis import given
 from hypothesis import strategies as st
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 counts = st.integers(1, 20)
 cores_of_nodes = st.lists(st.integers(1, 24), min_size=1, max_size=4).map(
@@ -121,3 +129,43 @@ def test_a_system_that_says_nothing_has_all_cores_in_one_place(tmp_path: Path, m
 def test_other_systems_bind_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     assert cores_of_processes(3, []) == [[], [], []]
+
+
+@linux
+def test_one_process_that_takes_the_place_of_the_launcher_is_bound_to_its_cores() -> None:
+    core = min(os.sched_getaffinity(0))
+    code = (
+        "import os, sys\nfrom accel_launch.job.job import become\nfrom accel_launch.job.plan import ProcessSpec\n"
+        f"script = 'import os; print(os.sched_getaffinity(0))'\n"
+        f"become(ProcessSpec((sys.executable, '-c', script), os.environ, cores=({core},)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{{{core}}}\n"
+
+
+@linux
+def test_the_cores_of_one_process_are_those_next_to_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, list[str]]] = []
+
+    def next_to_gpus(count: int, gpus: list[str]) -> list[list[int]]:
+        asked.append((count, gpus))
+        return [[7]]
+
+    monkeypatch.setattr("accel_launch.job.affinity.cores_of_processes", next_to_gpus)
+    settings = LaunchSettings().with_flags(enable_cpu_affinity=True, gpu_ids="2")
+    job = Job(settings, ("python",), {}, HostInfo(8, 4), 1)
+    assert [spec.cores for spec in job.processes({}, None)] == [(7,)]
+    assert asked == [(1, ["2"])]
+    told = Job(settings, ("python",), {"RANK": "0", "WORLD_SIZE": "2"}, HostInfo(8, 4), 1)
+    assert [spec.cores for spec in told.processes({}, None)] == [()], "another launcher gives it its cores"
+    task = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}
+    machine = Job(settings, ("python",), task, HostInfo(8, 4), 1, NodeSpec(0, 2, "node0", 1))
+    assert [spec.cores for spec in machine.processes({}, None)] == [(7,)], "a task of SLURM that is a whole machine"
+
+
+def test_it_is_said_if_another_launcher_gives_a_process_its_cores(accel: Run, tmp_path: Path) -> None:
+    (tmp_path / "empty.py").write_text("")
+    done = accel("launch", "--enable_cpu_affinity", "empty.py", environ={"RANK": "0", "WORLD_SIZE": "1"})
+    assert done.returncode == 0
+    assert done.stderr.startswith("accel: --enable_cpu_affinity has no effect: another launcher has started this")
+    assert done.stderr.count("\n") == 1

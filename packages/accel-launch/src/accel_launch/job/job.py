@@ -5,14 +5,22 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from accel_state.errors import CannotRun
 
 from accel_launch.cli.launch_command import ResolvedOptions
 from accel_launch.cli.options import LaunchSettings
-from accel_launch.job.plan import HostInfo, ProcessSpec, RendezvousInfo, count_processes, plan_many, plan_one
+from accel_launch.job.plan import (
+    HostInfo,
+    ProcessSpec,
+    RendezvousInfo,
+    count_processes,
+    place_told,
+    plan_many,
+    plan_one,
+)
 from accel_launch.job.script_check import script_problem
 from accel_launch.job.visible_devices import visible_devices
 from accel_launch.nodes.node_spec import NodeSpec, find_node
@@ -39,11 +47,32 @@ class Job:
         plain = self.logs is None and self.settings.tee == "3"
         return self.count == 1 and self.node is None and plain and not self.settings.max_restarts
 
+    @property
+    def place(self) -> tuple[str, str] | None:
+        """The variables by which another launcher gave this process its place; None if it is a machine of the job."""
+        return place_told(self.environ) if self.node is None else None
+
     def processes(self, environ: Mapping[str, str], meeting: RendezvousInfo | None) -> list[ProcessSpec]:
         """The processes of this machine, started from an environment; a process that is alone has no rendezvous."""
         if meeting is None:
-            return [plan_one(self.settings, self.command, environ)]
-        return plan_many(self.settings, self.command, environ, count=self.count, host=self.host, meeting=meeting)
+            specs = [plan_one(self.settings, self.command, environ)]
+        else:
+            specs = plan_many(self.settings, self.command, environ, count=self.count, host=self.host, meeting=meeting)
+        if not self.settings.enable_cpu_affinity:
+            return specs
+        return [replace(spec, cores=tuple(cores)) for spec, cores in zip(specs, self._cores(), strict=True)]
+
+    def _cores(self) -> list[list[int]]:
+        """The cores of each process: those next to its GPU, or its share of all; all, if another launcher has a say."""
+        from accel_launch.job.affinity import cores_of_processes
+
+        if self.place is not None:
+            return [[] for _ in range(self.count)]
+        chosen = self.settings.gpu_ids
+        if chosen in (None, "all"):
+            chosen = self.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(self.count)))
+        names = [name.strip() for name in str(chosen).split(",")]
+        return cores_of_processes(self.count, names if self.host.accelerators and not self.settings.cpu else [])
 
 
 def this_host(environ: Mapping[str, str]) -> HostInfo:
@@ -90,6 +119,8 @@ def become(spec: ProcessSpec) -> None:
         # Python ignores these two, and what is ignored stays so in the next program.
         signal.signal(number, signal.SIG_DFL)
     try:
+        if spec.cores and sys.platform == "linux":
+            os.sched_setaffinity(0, spec.cores)
         os.execvpe(spec.command[0], spec.command, dict(spec.environ))
     except OSError as error:
         raise CannotRun("accel launch", [f"{spec.command[0]} could not be started: {error}"]) from error

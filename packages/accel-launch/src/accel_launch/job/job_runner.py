@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 from accel_state.environ import PROGRESS
 from accel_state.errors import CannotRun
 
-from accel_launch.job.affinity import cores_of_processes
 from accel_launch.job.job import Job
 from accel_launch.job.plan import ProcessSpec, RendezvousInfo, place_told, watched
 from accel_launch.report.job_result import JobResult
@@ -66,7 +65,7 @@ class JobRun:
         result = replace(result, size=self.world, progressed=self.progressed)
         rank, size = (self._job.environ[name] for name in told) if told is not None else ("", "")
         if rank.isdecimal() and size.isdecimal() and result.first is not None:
-            result = replace(result, size=int(size), first=replace(result.first, rank=int(rank)))
+            result = replace(result, size=int(size), first=replace(result.first, rank=int(rank)), failed=())
         if result.well or self._meeting is None:
             return result
         return _with_exchanges(result, self._folder, [spec.rank for spec in self.supervisor.specs])
@@ -110,19 +109,7 @@ def supervised(
 
 def _specs(job: Job, environ: Mapping[str, str], meeting: RendezvousInfo | None) -> list[ProcessSpec]:
     path = os.pathsep.join([str(STARTUP), *filter(None, [environ.get("PYTHONPATH")])])
-    specs = job.processes({**environ, "PYTHONPATH": path}, meeting)
-    if not job.settings.enable_cpu_affinity:
-        return specs
-    return [replace(spec, cores=tuple(cores)) for spec, cores in zip(specs, _cores(job), strict=True)]
-
-
-def _cores(job: Job) -> list[list[int]]:
-    """The cores of each process: those next to its GPU, or its share of all."""
-    chosen = job.settings.gpu_ids
-    if chosen in (None, "all"):
-        chosen = job.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(job.count)))
-    names = [name.strip() for name in str(chosen).split(",")]
-    return cores_of_processes(job.count, names if job.host.accelerators and not job.settings.cpu else [])
+    return job.processes({**environ, "PYTHONPATH": path}, meeting)
 
 
 def _log_folder(job: Job, attempt: int) -> Path | None:

@@ -36,6 +36,7 @@ def run(options: ResolvedOptions) -> int:
     Raises: CannotRun with every reason why nothing was started.
     """
     from accel_launch.job.job import become, read_job
+    from accel_launch.job.plan import words_of
     from accel_launch.supervise.output import say
 
     settings = options.settings
@@ -57,6 +58,9 @@ def run(options: ResolvedOptions) -> int:
 
         print("\n".join(what_would_start(job)), flush=True)
         return 0
+    if settings.enable_cpu_affinity and (told := job.place) is not None:
+        why = f"another launcher has started this process ({words_of(told, job.environ)}), and gives it its cores"
+        say(f"accel: --enable_cpu_affinity has no effect: {why}")
     if job.alone:
         become(*job.processes(job.environ, None))
     return run_to_end(job).code
