@@ -75,6 +75,7 @@ REFUSED = [
     ("--mpirun_hostfile hosts", "start the script with mpirun itself"),
     ("--ipex", "accel launch does not set up Intel's extension or XPUs; use the extension in the script"),
     ("--rdzv-id 100", "machines of one job find each other by the address and the port alone"),
+    ("--role trainer", "all processes of a job have the same role"),
     ("--use_gpu", "accel launch uses GPUs where it finds some"),
 ]
 

@@ -24,9 +24,9 @@ _ALL_MACHINES = "--num_processes, which counts the processes of all machines tog
 #: flags that ask for nothing here, whatever their value is; one that takes a value ends in =
 _IGNORED = (
     "--multi_gpu --quiet -q --same_network --no_tpu_cluster --standalone --use_env --monitor_interval="
-    " --main_training_function= --role="
+    " --main_training_function="
 )
-#: flags by the reason why they cannot be followed, unless their value asks for nothing
+#: flags by the reason why they cannot be followed, unless their value asks for nothing, or is the value after the =
 _UNSUPPORTED = {
     NOT_YET: "--debug --downcast_bf16 --dynamo_backend=",
     _TPU: "--env= --tpu --tpu_cluster --tpu_use_sudo --vm=",
@@ -37,6 +37,7 @@ _UNSUPPORTED = {
     WITH_MPIRUN: "--mpirun_hostfile= --mpirun_ccl=",
     WITHOUT_IPEX: "--ipex --use_xpu",
     "accel launch uses GPUs where it finds some": "--use_gpu",
+    "all processes of a job have the same role": "--role=default",
     "accel launch has --join_timeout, and no other setting of a rendezvous": "--rdzv_conf=",
     "machines of one job find each other by the address and the port alone": "--rdzv_id=",
     "accel launch --submit sagemaker takes credentials from the client of AWS, and not from the command line": (
@@ -80,10 +81,10 @@ class AccelerateOption(click.Option):
     """
 
     def __init__(self, flag: str, *, why: str = "", renamed: str = "") -> None:
-        self.flag, self.why, self.renamed = flag.removesuffix("="), why, renamed
+        self.why, self.renamed = why, renamed
+        self.flag, takes_value, self._quiet = flag.partition("=")
         name = f"accelerate_{self.flag.lstrip('-')}"
-        switch = not flag.endswith("=")
-        super().__init__([name, self.flag], is_flag=switch, hidden=True, expose_value=False, default=None)
+        super().__init__([name, self.flag], is_flag=not takes_value, hidden=True, expose_value=False, default=None)
 
     def handle_parse_result(self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]) -> Any:
         """Judges the value that was given."""
@@ -91,7 +92,7 @@ class AccelerateOption(click.Option):
         shown = self.flag if self.is_flag else f"{self.flag} {value}"
         if value is not None and self.renamed:
             ctx.obj.problems.append(f"{shown} is not an option of {ctx.command_path}: here it is {self.renamed}")
-        elif value is not None and self.why and not asks_nothing(value):
+        elif value is not None and self.why and value != self._quiet and not asks_nothing(value):
             ctx.obj.problems.append(f"{shown} is not supported: {self.why}; leave it out")
         return None, args
 
