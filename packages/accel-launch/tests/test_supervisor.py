@@ -12,7 +12,7 @@ import pytest
 from accel_launch.job.plan import ProcessSpec
 from accel_launch.report.failure_report import explain
 from accel_launch.report.job_result import JobResult, ProcessExit
-from accel_launch.supervise.signals import PythonSignals, SignalSource, command_line_signals
+from accel_launch.supervise.signals import HandledSignals, PythonSignals, SignalSource, command_line_signals
 from accel_launch.supervise.supervisor import Supervisor
 from accel_state.errors import CannotRun
 
@@ -66,7 +66,7 @@ def alive(pid: int) -> bool:
 @pytest.mark.parametrize(
     ("act", "code", "how"),
     [
-        ("sys.exit(7)", 7, "failed with exit code 7\n  its own message is above"),
+        ("sys.exit(7)", 7, "failed with exit code 7\n  it left no traceback; if it printed a message, that is above"),
         ("os.kill(os.getpid(), signal.SIGKILL)", 137, "was killed by SIGKILL\n  often out of memory"),
         ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "was killed by SIGSEGV\n  Fatal Python error: Seg"),
     ],
@@ -200,7 +200,7 @@ def python(code: str, rank: int = 0) -> ProcessSpec:
     return ProcessSpec((sys.executable, "-c", code), os.environ, rank=rank)
 
 
-@pytest.fixture(params=[command_line_signals, PythonSignals])
+@pytest.fixture(params=[command_line_signals, HandledSignals, PythonSignals])
 def source(request: pytest.FixtureRequest) -> SignalSource:
     made: SignalSource = request.param()
     return made
@@ -222,6 +222,31 @@ def test_signal_handlers_are_put_back(source: SignalSource) -> None:
     Supervisor([python("pass")], source).run()
     assert before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
     assert mask == signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_without_sigtimedwait_a_signal_is_passed_on_too(tmp_path: Path) -> None:
+    """As on systems other than Linux: each process saves, and the job is told as ended from outside."""
+    (tmp_path / "launch.py").write_text(
+        "import os, sys\nfrom accel_launch.job.plan import ProcessSpec\n"
+        "from accel_launch.report.failure_report import explain\n"
+        "from accel_launch.supervise.signals import HandledSignals\n"
+        "from accel_launch.supervise.supervisor import Supervisor\n"
+        "specs = [ProcessSpec((sys.executable, 'work.py', str(r)), os.environ, rank=r) for r in (0, 1)]\n"
+        "result = Supervisor(specs, HandledSignals()).run()\nprint(explain(result))\nsys.exit(result.code)\n"
+    )
+    (tmp_path / "work.py").write_text(
+        "import os, signal, sys, time\nrank = sys.argv[1]\n"
+        "def save(*about):\n    open(f'saved-{rank}', 'w').close()\n    os._exit(3)\n"
+        "signal.signal(signal.SIGTERM, save)\nopen(f'pid-{rank}', 'w').write('0')\ntime.sleep(600)\n"
+    )
+    command = [sys.executable, "launch.py"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as launcher:
+        assert wait_for(lambda: all((tmp_path / f"pid-{rank}").exists() for rank in (0, 1)))
+        launcher.send_signal(signal.SIGTERM)
+        out, _ = launcher.communicate(timeout=60)
+    assert launcher.returncode == 3, out
+    assert out.startswith("accel: the job of 2 was ended by SIGTERM from outside\n")
+    assert all((tmp_path / f"saved-{rank}").exists() for rank in (0, 1))
 
 
 def test_a_process_that_cannot_start_ends_those_that_have(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ import signal
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from dataclasses import dataclass
-from typing import Self, final
+from typing import Any, Self, final
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
@@ -104,8 +105,39 @@ class BlockedSignals(SignalSource):
 
 
 @final
+class HandledSignals(SignalSource):
+    """Systems other than Linux: handlers note the signals; at a terminal SIGINT and SIGHUP count as the terminal's."""
+
+    def __init__(self) -> None:
+        self._noted: deque[signal.Signals] = deque()
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (*ENDING, *PASSED_ON):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, lambda got, _: self._noted.append(signal.Signals(got)))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        while self._before:
+            signal.signal(*self._before.popitem())
+
+    def wait(self, timeout_s: float) -> SignalEvent | None:
+        """The next signal; None after 20 ms or the timeout."""
+        if not self._noted:
+            time.sleep(max(min(timeout_s, _POLL_S), 0))
+        if not self._noted:
+            return None
+        number = self._noted.popleft()
+        return SignalEvent(number, from_terminal=number in (signal.SIGINT, signal.SIGHUP) and has_terminal())
+
+    def in_child(self) -> None:
+        """Nothing: a program that is started has no handlers."""
+
+
+@final
 class PythonSignals(SignalSource):
-    """A notebook, or a system other than Linux: Python's own handlers stay, and `wait` raises KeyboardInterrupt."""
+    """A notebook: Python's own handlers stay, and `wait` raises KeyboardInterrupt."""
 
     def __enter__(self) -> Self:
         return self
@@ -135,4 +167,4 @@ def has_terminal() -> bool:
 
 def command_line_signals() -> SignalSource:
     """The signals of a launcher that owns its process."""
-    return BlockedSignals() if sys.platform == "linux" else PythonSignals()
+    return BlockedSignals() if sys.platform == "linux" else HandledSignals()
