@@ -20,9 +20,9 @@ from accel_data.sharding.seedable_sampler import SeedableRandomSampler
 
 #: one item in this many is noted; it is prime, so that no sampler of a regular pattern hides from it
 EVERY = 31
-#: so are the newest samples, or the newest batch: an order that differs from some place on differs there
+#: so are the newest samples, or batches: an order that differs from some place on differs there
 NEWEST = 16
-NEWEST_BATCHES = 1
+NEWEST_BATCHES = 4
 #: indices that are turned into Python numbers at a time, about
 CHUNK = 8192
 
