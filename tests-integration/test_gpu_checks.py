@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from gpu_checks import processes, report
 from gpu_checks.check import Check, Findings, Outcome, Setup, Skipped, Status, outcome_of
 from gpu_checks.checks import CHECKS
 from gpu_checks.ranks import on_ranks
+from rank_jobs import dies, fails_on_rank_1, rank
 
 REHEARSAL = Setup(rehearsal=True)
 
@@ -28,20 +28,6 @@ def mixed(setup: Setup, findings: Findings) -> None:
 
 def absent(setup: Setup, findings: Findings) -> None:
     raise Skipped("nothing to do")
-
-
-def rank() -> int:
-    return int(os.environ["RANK"])
-
-
-def fails_on_rank_1() -> int:
-    if rank() == 1:
-        raise ValueError("not here")
-    return 0
-
-
-def dies() -> None:
-    os._exit(3)
 
 
 def test_a_part_that_fails_is_told_and_stops_no_other() -> None:
