@@ -96,7 +96,7 @@ def stepped(accelerator: Accelerator, made: Any, optimizer: Any, steps: int) -> 
 class Exact(Optimizer):
     """SGD with momentum that is more exact than what it trains."""
 
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> None:  # type: ignore[override] # as torch's own subclasses have it
         for one in self.param_groups[0]["params"]:
             moment = self.state[one].setdefault("moment", torch.zeros(one.shape))
             moment.mul_(0.9).add_(one.grad.float(), alpha=0.001)
@@ -104,6 +104,7 @@ class Exact(Optimizer):
 
 
 OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
+    # mypy infers no lambda with a default
     name: lambda parameters, name=name: getattr(torch.optim, name)(parameters, lr=0.01)  # type: ignore[misc]
     for name in ("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop")
 }

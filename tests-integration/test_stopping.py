@@ -187,7 +187,7 @@ def told_in_a_group(folder: str, signals: tuple[str, ...], watched: bool, epochs
             time.sleep(0.5)
         return write_text(path, text)
 
-    Path.write_text = noticed  # type: ignore[assignment,method-assign]
+    Path.write_text = noticed  # type: ignore[assignment,method-assign] # a stand-in
     try:
         return f"ended after {restart.train(plan).steps}"
     except SystemExit as left:

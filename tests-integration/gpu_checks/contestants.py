@@ -25,7 +25,7 @@ def by_hand(model: nn.Module, optimizer: Optimizer, precision: str, on_cpu: bool
     def step(inputs: Tensor, targets: Tensor) -> None:
         with torch.autocast(kind, dtype=torch.bfloat16) if precision == "bf16" else nullcontext():
             outputs = model(inputs)
-        cross_entropy(outputs.float(), targets).backward()  # type: ignore[no-untyped-call]
+        cross_entropy(outputs.float(), targets).backward()  # type: ignore[no-untyped-call] # of torch
         optimizer.step()
         optimizer.zero_grad()
 

@@ -35,11 +35,12 @@ class Numbers(IterableDataset[int]):
 
 def shuffled(size: int, count: int = 16) -> DataLoader[Any]:
     order = torch.Generator().manual_seed(1)
+    # a range is indexed like a dataset
     return DataLoader(range(count), size, shuffle=True, generator=order)  # type: ignore[arg-type]
 
 
 def in_order(size: int, count: int, **more: Any) -> DataLoader[Any]:
-    return DataLoader(range(count), size, **more)  # type: ignore[arg-type]
+    return DataLoader(range(count), size, **more)  # type: ignore[arg-type] # a range is indexed like a dataset
 
 
 def served(loader: Any) -> list[str]:

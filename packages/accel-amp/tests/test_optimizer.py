@@ -72,7 +72,7 @@ def test_its_state_dict_is_that_of_the_inner_one() -> None:
 
 def test_only_an_optimizer_that_is_not_prepared_yet_is_taken() -> None:
     with pytest.raises(TypeError, match=r"only a torch.optim.Optimizer can be prepared, found a Linear"):
-        AcceleratedOptimizer(nn.Linear(1, 1))  # type: ignore[arg-type]
+        AcceleratedOptimizer(nn.Linear(1, 1))  # type: ignore[arg-type] # the mistake
     with pytest.raises(TypeError, match="prepared already; prepare it once"):
         AcceleratedOptimizer(AcceleratedOptimizer(SGD([one()])))
 
@@ -108,7 +108,7 @@ def test_a_closure_is_called_and_its_loss_returned() -> None:
         calls.append(accumulation.due)
         optimizer.zero_grad()
         loss: Tensor = model(torch.tensor(2.0))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call] # of torch
         return loss
 
     result = optimizer.step(closure)
@@ -133,7 +133,7 @@ def test_steps_that_overflow_are_skipped_without_an_error_and_said_to_be() -> No
     seen = []
     for value in (1.0, float("nan"), float("nan"), 1.0):
         optimizer.zero_grad()
-        optimizer.scaler.scale(value * parameter.sum()).backward()  # type: ignore[no-untyped-call]
+        optimizer.scaler.scale(value * parameter.sum()).backward()  # type: ignore[no-untyped-call] # of torch
         optimizer.step()
         seen.append((optimizer.step_was_skipped, parameter.item(), optimizer.scaler.get_scale()))
     assert seen == [(False, 9.0, 8.0), (True, 9.0, 4.0), (True, 9.0, 2.0), (False, 8.0, 2.0)]
@@ -144,7 +144,7 @@ def test_a_skipped_step_is_remembered_through_a_window() -> None:
     accumulation, parameter = AccumulationState(), one()
     optimizer = AcceleratedOptimizer(SGD([parameter]), scaler=LossScaler("cpu"), accumulation=accumulation)
     parameter.grad = torch.full((1,), float("inf"))
-    optimizer.scaler.scale(torch.ones(1))  # type: ignore[union-attr]
+    optimizer.scaler.scale(torch.ones(1))  # type: ignore[union-attr] # it has one
     optimizer.step()
     accumulation.due = False
     optimizer.step()
@@ -156,7 +156,7 @@ def test_two_optimizers_of_one_step_see_one_scale() -> None:
     first, second = one(), one()
     scaler = LossScaler("cpu", init_scale=8.0)
     optimizers = [AcceleratedOptimizer(SGD([each], lr=1.0), scaler=scaler) for each in (first, second)]
-    scaler.scale(first.sum() * float("inf") + second.sum()).backward()  # type: ignore[no-untyped-call]
+    scaler.scale(first.sum() * float("inf") + second.sum()).backward()  # type: ignore[no-untyped-call] # of torch
     second.grad = torch.tensor([8.0])
     for optimizer in optimizers:
         optimizer.step()
@@ -172,7 +172,7 @@ def test_gradients_that_were_unscaled_and_thrown_away_leave_the_next_step_right(
     assert optimizer.scaler is not None
     for thrown_away in (True, False):
         optimizer.zero_grad()
-        optimizer.scaler.scale(parameter.sum()).backward()  # type: ignore[no-untyped-call]
+        optimizer.scaler.scale(parameter.sum()).backward()  # type: ignore[no-untyped-call] # of torch
         optimizer.scaler.unscale(optimizer.optimizer)
         assert parameter.grad is not None
         assert parameter.grad.item() == 1.0
@@ -279,7 +279,7 @@ def test_hooks_and_attributes_are_those_of_the_inner_optimizer() -> None:
     optimizer.step()
     assert called == ["before", "after"]
     with pytest.raises(AttributeError, match="nothing"):
-        optimizer.nothing  # noqa: B018
+        optimizer.nothing  # noqa: B018 # the look raises
 
 
 def test_the_step_boundary_is_told_of_steps_and_of_nothing_else() -> None:
@@ -293,7 +293,7 @@ def test_the_step_boundary_is_told_of_steps_and_of_nothing_else() -> None:
         assert bool(told) == due
 
 
-class Looks(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Looks(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
     """Counts how often the host waits for a number."""
 
     count = 0
@@ -308,7 +308,7 @@ def test_the_host_looks_at_what_a_fused_optimizer_has_skipped_when_it_is_asked()
     parameter = nn.Parameter(torch.ones(2))
     scaler = LossScaler("cpu", init_scale=8.0)
     prepared = AcceleratedOptimizer(Adam([parameter], lr=0.1, fused=True), scaler=scaler)
-    with Looks() as looks:  # type: ignore[no-untyped-call]
+    with Looks() as looks:  # type: ignore[no-untyped-call] # of torch
         for factor in (1.0, float("inf"), 1.0, float("inf")):
             torch.autograd.backward(scaler.scale((parameter * factor).sum()))
             prepared.step()

@@ -126,4 +126,4 @@ def test_float8_products_are_padded_to_what_hardware_multiplies(monkeypatch: pyt
 
 def test_a_policy_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
-        PrecisionPolicy().compute = torch.float16  # type: ignore[misc]
+        PrecisionPolicy().compute = torch.float16  # type: ignore[misc] # it is frozen

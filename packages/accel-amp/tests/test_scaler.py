@@ -44,7 +44,7 @@ def test_a_step_with_overflown_gradients_is_skipped_and_the_scale_halved(bad: fl
     """S67, S70"""
     scale, parameter = scaler(8.0), one()
     optimizer = SGD([parameter], lr=1.0)
-    scale.scale(parameter.sum()).backward()  # type: ignore[no-untyped-call]
+    scale.scale(parameter.sum()).backward()  # type: ignore[no-untyped-call] # of torch
     grads(parameter, bad)
     assert scale.step(optimizer) is False
     assert parameter.item() == 1.0
@@ -54,7 +54,7 @@ def test_a_step_with_overflown_gradients_is_skipped_and_the_scale_halved(bad: fl
 def test_the_scale_changes_between_steps_and_not_between_optimizers() -> None:
     scale, first, second = scaler(8.0), one(), one()
     optimizers = [SGD([first], lr=1.0), SGD([second], lr=1.0)]
-    scale.scale(first.sum() + second.sum()).backward()  # type: ignore[no-untyped-call]
+    scale.scale(first.sum() + second.sum()).backward()  # type: ignore[no-untyped-call] # of torch
     grads(first, float("inf"))
     assert [scale.step(optimizer) for optimizer in optimizers] == [False, True]
     # the second one was unscaled by 8, not by the 4 that follows
@@ -69,7 +69,7 @@ def test_gradients_are_unscaled_once_a_step_however_often_it_is_asked() -> None:
     optimizer = SGD([parameter], lr=1.0)
     for _ in range(2):
         parameter.grad = None
-        scale.scale(2 * parameter.sum()).backward()  # type: ignore[no-untyped-call]
+        scale.scale(2 * parameter.sum()).backward()  # type: ignore[no-untyped-call] # of torch
         assert parameter.grad is not None
         for _ in range(2):
             scale.unscale(optimizer)
@@ -83,7 +83,7 @@ def test_gradients_left_unscaled_by_a_step_that_never_came_do_not_stop_the_next(
     optimizers = [SGD([first], lr=1.0), SGD([second], lr=1.0)]
     for _ in range(2):
         first.grad = second.grad = None
-        scale.scale(first.sum() + second.sum()).backward()  # type: ignore[no-untyped-call]
+        scale.scale(first.sum() + second.sum()).backward()  # type: ignore[no-untyped-call] # of torch
         scale.unscale(optimizers[0])
         assert scale.step(optimizers[1])
     assert first.grad is not None
@@ -97,7 +97,7 @@ def test_a_closure_is_refused_with_what_to_use() -> None:
 
 def test_a_state_continues_where_it_was_taken() -> None:
     scale, parameter = scaler(8.0), one()
-    scale.scale(parameter.sum()).backward()  # type: ignore[no-untyped-call]
+    scale.scale(parameter.sum()).backward()  # type: ignore[no-untyped-call] # of torch
     grads(parameter, float("inf"))
     scale.step(SGD([parameter]))
     other = scaler(1024.0)
@@ -110,13 +110,13 @@ def test_a_state_can_be_loaded_between_two_steps() -> None:
     scale, parameter = scaler(8.0), one()
     optimizer = SGD([parameter], lr=1.0)
     saved = scaler(1024.0).state_dict()
-    scale.scale(parameter.sum()).backward()  # type: ignore[no-untyped-call]
+    scale.scale(parameter.sum()).backward()  # type: ignore[no-untyped-call] # of torch
     grads(parameter, float("inf"))
     assert not scale.step(optimizer)
     scale.load_state_dict(saved)
     assert scale.get_scale() == 1024.0
     optimizer.zero_grad()
-    scale.scale(parameter.sum()).backward()  # type: ignore[no-untyped-call]
+    scale.scale(parameter.sum()).backward()  # type: ignore[no-untyped-call] # of torch
     assert scale.step(optimizer)
     assert parameter.item() == 0.0
 
@@ -124,7 +124,7 @@ def test_a_state_can_be_loaded_between_two_steps() -> None:
 def test_unscaling_after_the_step_is_refused_by_torch() -> None:
     scale, parameter = scaler(), one()
     optimizer = SGD([parameter])
-    scale.scale(parameter.sum()).backward()  # type: ignore[no-untyped-call]
+    scale.scale(parameter.sum()).backward()  # type: ignore[no-untyped-call] # of torch
     scale.unscale(optimizer)
     scale.step(optimizer)
     with pytest.raises(RuntimeError, match="called after step"):
@@ -134,7 +134,7 @@ def test_unscaling_after_the_step_is_refused_by_torch() -> None:
 def test_the_hook_that_watches_a_step_is_taken_away_again() -> None:
     scale, parameter = scaler(), one()
     optimizer = SGD([parameter])
-    scale.scale(parameter.sum()).backward()  # type: ignore[no-untyped-call]
+    scale.scale(parameter.sum()).backward()  # type: ignore[no-untyped-call] # of torch
     scale.step(optimizer)
     assert not optimizer._optimizer_step_post_hooks
 
@@ -169,6 +169,6 @@ def test_a_number_of_scaled_gradients_is_unscaled_without_a_look_at_the_scale(mo
     """Inside of a window the norm of gradients is told at each micro-batch."""
     scale, parameter = scaler(8.0), one()
     assert scale.unscaled(torch.tensor(16.0)).item() == 2.0  # before the first loss
-    scale.scale(parameter.sum()).backward()  # type: ignore[no-untyped-call]
+    scale.scale(parameter.sum()).backward()  # type: ignore[no-untyped-call] # of torch
     monkeypatch.setattr(scale.grad_scaler, "get_scale", None)  # waits for the device
     assert scale.unscaled(torch.tensor(16.0)).item() == 2.0

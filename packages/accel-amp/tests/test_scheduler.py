@@ -80,7 +80,7 @@ def test_a_step_that_overflowed_leaves_the_rate_alone() -> None:
     rates = []
     for value in (1.0, float("inf"), 1.0):
         optimizer.zero_grad()
-        optimizer.scaler.scale(value * parameter.sum()).backward()  # type: ignore[union-attr]
+        optimizer.scaler.scale(value * parameter.sum()).backward()  # type: ignore[union-attr] # it has one
         optimizer.step()
         scheduler.step()
         rates.append(rate(optimizer))
@@ -177,7 +177,7 @@ def test_an_unprepared_scheduler_may_look_at_the_skipped_step_itself() -> None:
     rates = []
     for value in (1.0, float("nan"), 1.0):
         optimizer.zero_grad()
-        optimizer.scaler.scale(value * parameter.sum()).backward()  # type: ignore[union-attr]
+        optimizer.scaler.scale(value * parameter.sum()).backward()  # type: ignore[union-attr] # it has one
         optimizer.step()
         if not optimizer.step_was_skipped:
             scheduler.step()

@@ -24,7 +24,7 @@ def test_scaled_gradients_are_stepped_with_by_the_scaler_alone() -> None:
     scaler = LossScaler("cpu", init_scale=8.0)
     guard = UnpreparedGuard(AccumulationState(), scaler)
     guard.watch([parameter])
-    scaler.scale(parameter.sum()).backward()  # type: ignore[no-untyped-call]
+    scaler.scale(parameter.sum()).backward()  # type: ignore[no-untyped-call] # of torch
     elsewhere.step()
     with pytest.raises(RuntimeError, match=r"this SGD is not prepared, .* multiplied by 8; pass it to accelerator"):
         optimizer.step()

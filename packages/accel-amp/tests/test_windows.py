@@ -76,21 +76,21 @@ def test_gradients_of_a_dropped_window_that_were_unscaled_are_unscaled_again_in_
     WindowScaler(accumulation, Single(), lambda: [weight], scaled=True)
     for _ in range(2):
         accumulation.tick()
-        scaler.scale((weight * 2).sum()).backward()  # type: ignore[no-untyped-call]
+        scaler.scale((weight * 2).sum()).backward()  # type: ignore[no-untyped-call] # of torch
     scaler.unscale(optimizer.optimizer)
     accumulation.abandon()
     for _ in range(2):
         accumulation.tick()
-        scaler.scale((weight * 2).sum()).backward()  # type: ignore[no-untyped-call]
+        scaler.scale((weight * 2).sum()).backward()  # type: ignore[no-untyped-call] # of torch
     optimizer.step()
     assert weight.item() == 1.0 - 2 * 2.0
 
 
-class Multiplied(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Multiplied(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
     """Notes how many tensors each multiplication in place has had."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call] # of torch
         self.tensors: list[int] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -38,7 +38,7 @@ def told(count: int, epoch: LoaderPass) -> Any:
 def test_the_next_batch_is_on_its_way_before_one_is_handed_out(count: int) -> None:
     side, epoch = NoStream(), LoaderPass("loader")
     seen = []
-    for batch in device_prefetch._one_ahead(told(count, epoch), epoch, side):  # type: ignore[arg-type]
+    for batch in device_prefetch._one_ahead(told(count, epoch), epoch, side):  # type: ignore[arg-type] # a stand-in
         seen.append((batch, epoch.last, epoch.at))
         side.calls.append(f"work {batch}")
     assert seen == [(number, number == count - 1, number) for number in range(count)]
@@ -59,6 +59,7 @@ def test_the_place_is_that_of_the_batch_in_hand_when_one_is_ahead(monkeypatch: p
     side = NoStream()
     monkeypatch.setattr(
         "accel_data.loaders.loader.on_device",
+        # a stand-in
         lambda batches, epoch, device, non_blocking: device_prefetch._one_ahead(batches, epoch, side),  # type: ignore[arg-type]
     )
     accumulation = AccumulationState()

@@ -51,7 +51,7 @@ def state_in_vain() -> str:
         DataLoader(RangeDataset(8), 2, sampler=NoState(range(8))), transport=TorchDist(), dispatch_batches=True
     )
     with pytest.raises((OSError, PeerFailed)) as error:
-        loader.state_dict()  # type: ignore[attr-defined]
+        loader.state_dict()  # type: ignore[attr-defined] # a prepared loader has it
     return str(error.value)
 
 

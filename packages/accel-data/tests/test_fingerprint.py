@@ -100,10 +100,10 @@ def circle(rank: int) -> Holds:
     """Six datasets around each other, each of which holds the outermost one again, three times."""
     inner = outermost = Holds()
     for _ in range(6):
-        inner.dataset = Holds()  # type: ignore[attr-defined]
-        inner.datasets = [outermost] * 3  # type: ignore[attr-defined]
-        inner = inner.dataset  # type: ignore[attr-defined]
-    inner.files = [f"part-{rank}"]  # type: ignore[attr-defined]
+        inner.dataset = Holds()  # type: ignore[attr-defined] # any attribute may be set
+        inner.datasets = [outermost] * 3  # type: ignore[attr-defined] # any attribute may be set
+        inner = inner.dataset  # type: ignore[attr-defined] # any attribute may be set
+    inner.files = [f"part-{rank}"]  # type: ignore[attr-defined] # any attribute may be set
     return outermost
 
 
@@ -245,7 +245,7 @@ class Odd(Dataset[Any]):
     def __repr__(self) -> str:
         raise ZeroDivisionError
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment] # as Python does for classes with __eq__
 
 
 class Slotted:
@@ -272,6 +272,6 @@ def test_strange_datasets_have_fingerprints() -> None:
     assert fingerprint(Negative()).length is None
     assert fingerprint(None).length is None
     odd = Holds(value=Odd(OSError()), values=[Odd(OSError()), 10**6000], huge=range(10**6000), **{"a b": [1]})
-    vars(odd)[1] = [2]  # type: ignore[index]
+    vars(odd)[1] = [2]  # type: ignore[index] # a name that is no text
     assert fingerprint(odd).length == 8
     assert fingerprint(Stream(huge=10**6000, wide=range(10**6000), very=-(10**6000))).length is None

@@ -16,7 +16,7 @@ def nothing(worker_id: int) -> None:
 
 
 class WithLoop(DataLoader[Any]):
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override] # torch names a private class of its own
         return iter("ab")
 
 

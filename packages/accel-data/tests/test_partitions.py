@@ -38,7 +38,7 @@ def unseeded_runs(kind: str, workers: int, runs: int) -> list[list[list[int]]]:
         torch.seed()
         random.seed()
         loader = prepare_data_loader(script(kind, workers), transport=TorchDist(), ending="exact")
-        accumulation = loader.accumulation  # type: ignore[attr-defined]
+        accumulation = loader.accumulation  # type: ignore[attr-defined] # a prepared loader has it
         served = []
         for _ in range(2):
             ids: list[int] = []

@@ -170,12 +170,13 @@ def test_the_original_dataset_is_behind_the_prepared_loader(source: Any) -> None
                 assert shard.dataset is dataset
                 assert len(shard.dataset) == 11
             elif world == 2:
-                assert shard.dataset.dataset is dataset  # type: ignore[attr-defined]
+                assert shard.dataset.dataset is dataset  # type: ignore[attr-defined] # the reader of a stream has it
 
 
 def test_gathered_and_truncated_batches_are_the_dataset_in_order() -> None:
     """S58: `gather` then `[:len(loader.dataset)]`."""
     for n in (10, 11, 12):
+        # mypy infers no lambda with a default
         steps = zip(*layout(lambda n=n: sequential(n), 2), strict=True)  # type: ignore[misc]
         gathered = [index for step in steps for part in step for index in part]
         assert gathered[:n] == list(range(n))
@@ -184,8 +185,9 @@ def test_gathered_and_truncated_batches_are_the_dataset_in_order() -> None:
 def test_a_batch_sampler_object_stays_the_same_instance() -> None:
     for batch_sampler in (Pairs(), BatchSampler(SequentialSampler(range(8)), 2, False)):
         loader = DataLoader(RangeDataset(8), batch_sampler=batch_sampler)
-        (alone,) = shards(lambda loader=loader: loader, 1)  # type: ignore[misc]
+        (alone,) = shards(lambda loader=loader: loader, 1)  # type: ignore[misc] # mypy infers no lambda with a default
         assert alone.batch_sampler is batch_sampler
+        # mypy infers no lambda with a default
         for shard in shards(lambda loader=loader: loader, 2):  # type: ignore[misc]
             assert isinstance(shard.batch_sampler, BatchSamplerShard)
             assert shard.batch_sampler.batch_sampler is batch_sampler
@@ -193,6 +195,7 @@ def test_a_batch_sampler_object_stays_the_same_instance() -> None:
 
 def everything_random(loader: DataLoader[Any]) -> list[Any]:
     own = loader.generator.get_state().tolist() if loader.generator is not None else None
+    # NumPy's type has another form too
     return [torch.get_rng_state().tolist(), random.getstate(), numpy.random.get_state()[1].tolist(), own]  # type: ignore[index]
 
 
@@ -226,7 +229,7 @@ def test_a_seedable_sampler_takes_the_place_of_the_random_one() -> None:
     """§2.3: it is under the shard, and keeps what the random one was told."""
     loader = DataLoader(RangeDataset(8), 2, sampler=RandomSampler(range(8), replacement=True, num_samples=6))
     for shard in shards(lambda: loader, 2, use_seedable_sampler=True, data_seed=3):
-        sampler = shard.batch_sampler.batch_sampler.sampler  # type: ignore[union-attr]
+        sampler = shard.batch_sampler.batch_sampler.sampler  # type: ignore[union-attr] # a shard is there
         assert type(sampler) is SeedableRandomSampler
         assert (sampler.replacement, sampler.num_samples, sampler.initial_seed) == (True, 6, 3)
     assert loader.sampler is not sampler
@@ -264,7 +267,7 @@ def test_setting_the_epoch_gives_its_order_again() -> None:
     (loader,) = shards(shuffled, 1, use_seedable_sampler=True, data_seed=1)
     first = [batch.item() for batch in loader]
     assert [batch.item() for batch in loader] != first
-    loader.set_epoch(0)  # type: ignore[attr-defined]
+    loader.set_epoch(0)  # type: ignore[attr-defined] # a prepared loader has it
     assert [batch.item() for batch in loader] == first
 
 
@@ -292,6 +295,7 @@ def test_ranks_take_the_seed_of_rank_zero(world: MakePool, seed_of_rank: bool) -
 
 def test_a_sampler_that_is_not_random_is_no_seedable_one() -> None:
     for shard in shards(sequential, 2, use_seedable_sampler=True):
+        # a shard is there
         assert isinstance(shard.batch_sampler.batch_sampler.sampler, SequentialSampler)  # type: ignore[union-attr]
 
 
@@ -365,6 +369,7 @@ def test_an_order_that_ranks_do_not_share_is_warned_of() -> None:
 def test_an_order_that_ranks_share_is_not_warned_of(
     make: Callable[[], DataLoader[Any]], settings: dict[str, Any]
 ) -> None:
+    # it has a length
     assert sorted(chain(*chain(*layout(make, 2, **settings)))) == list(range(len(make().dataset)))  # type: ignore[arg-type]
 
 

@@ -107,7 +107,7 @@ class Odd(Dataset[Any]):
     def __repr__(self) -> str:
         raise ZeroDivisionError
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment] # as Python does for classes with __eq__
 
 
 class Slotted:
@@ -137,7 +137,7 @@ def seeded(rank: int) -> Dataset[Any]:
 
 
 def open_file(rank: int) -> Any:
-    file = tempfile.TemporaryFile()  # noqa: SIM115
+    file = tempfile.TemporaryFile()  # noqa: SIM115 # it stays open as long as the dataset
     file.write(b"x" * rank)
     return file
 
@@ -191,8 +191,8 @@ SANE: dict[str, Callable[[int], Any]] = {
     "a split": seeded,
     "a split of a split": lambda rank: Subset(Subset(data(), [3, 1, 4]), [2, 0]),
     "an index by a range": lambda rank: Subset(data(), range(8)),
-    "an index by a tensor": lambda rank: Subset(data(), torch.arange(8)),  # type: ignore[arg-type]
-    "an index by an array": lambda rank: Subset(data(), np.arange(8)),  # type: ignore[arg-type]
+    "an index by a tensor": lambda rank: Subset(data(), torch.arange(8)),  # type: ignore[arg-type] # as users pass them
+    "an index by an array": lambda rank: Subset(data(), np.arange(8)),  # type: ignore[arg-type] # as users pass them
     "tensors": lambda rank: data(),
     "floats with other last bits": lambda rank: TensorDataset(torch.linspace(1, 2, 500) * (1 + rank * 2e-16)),
     "sums with other last bits": lambda rank: Holds(x=np.array([0.1 + 0.2 if rank else 0.3, 1e-17 * rank])),

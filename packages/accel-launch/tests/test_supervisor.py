@@ -106,7 +106,10 @@ def test_a_process_that_ignores_sigterm_is_killed_after_a_short_time(accel: Run,
 
 def test_a_process_that_is_done_does_not_end_the_others(accel: Run, tmp_path: Path) -> None:
     (tmp_path / "uneven.py").write_text(
-        "import os, time; rank = int(os.environ['RANK']); time.sleep(0.3 * rank); print(rank)"
+        "import os, time\n"
+        "rank = os.environ['RANK']\n"
+        "while rank == '1' and not os.path.exists('done-0'): time.sleep(0.01)\n"
+        "print(rank, flush=True); open('done-' + rank, 'w').close()\n"
     )
     done = accel("launch", "-n", "2", "uneven.py")
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n1\n", "")

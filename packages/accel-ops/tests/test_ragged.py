@@ -46,11 +46,11 @@ def test_what_differs_along_dim_0_is_joined(world: MakePool) -> None:
         assert_same_numbers(found, [torch.cat(case) for case in cases], atol=0)
 
 
-class Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Made(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
     """Notes how many numbers are in each tensor that an operation of `gather` itself makes without numbers."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call] # of torch
         self.numels: list[int] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -131,7 +131,7 @@ def test_a_device_whose_library_drops_what_is_no_number_keeps_it(
                 return torch.maximum(mine, there.isnan().to(torch.uint8))
             return combined(mine, there)
 
-        result = _all_reduced(here, SimpleNamespace(all_reduce=nccl), how)  # type: ignore[arg-type]
+        result = _all_reduced(here, SimpleNamespace(all_reduce=nccl), how)  # type: ignore[arg-type] # a stand-in
         assert result.isnan().cpu().tolist() == [False, True, True]
 
 
@@ -147,7 +147,7 @@ def test_numbers_without_an_order_have_no_extreme(loopback: Callable[..., list[A
 
 def test_an_unknown_reduction_is_refused_with_those_there_are() -> None:
     with pytest.raises(ValueError, match="reduction='median': expected one of sum, mean, max, min"):
-        reduce(torch.ones(1), Single(), how="median")  # type: ignore[arg-type]
+        reduce(torch.ones(1), Single(), how="median")  # type: ignore[arg-type] # the mistake
 
 
 def test_alone_the_numbers_are_those_of_the_input_times_the_scale() -> None:

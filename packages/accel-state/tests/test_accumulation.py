@@ -169,7 +169,7 @@ def test_two_equal_passes_over_one_loader_are_told_apart() -> None:
 def test_a_pass_ends_when_its_loop_fails() -> None:
     accumulation = AccumulationState()
     with pytest.raises(ZeroDivisionError), accumulation.iterating("loader"):
-        1 / 0  # noqa: B018
+        1 / 0  # noqa: B018 # the error is what is tested
     assert not accumulation.in_dataloader
 
 
@@ -187,7 +187,7 @@ def test_the_remainder_is_what_is_real_in_the_batch() -> None:
         epoch.tail = BatchPadding((2, 1), (2, 2))
         assert accumulation.remainder == 3
     with pytest.raises(FrozenInstanceError):
-        epoch.tail.real = (2, 2)  # type: ignore[misc]
+        epoch.tail.real = (2, 2)  # type: ignore[misc] # it is frozen
 
 
 class Told(list[bool]):

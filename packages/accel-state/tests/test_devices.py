@@ -189,7 +189,7 @@ def test_a_tpu_is_one_process_on_xla(monkeypatch: pytest.MonkeyPatch) -> None:
         boundary()
         assert steps == ["sync"]
         with pytest.raises(CannotRun, match="several processes on XLA are not there yet"):
-            state.run.device.group_backend  # noqa: B018
+            state.run.device.group_backend  # noqa: B018 # the look raises
     finally:
         release()
     assert choose(cpu=True).step_boundary is None

@@ -51,4 +51,4 @@ def test_a_view_without_a_run_says_so() -> None:
     ]
     assert state.initialized is False
     with pytest.raises(NoRun, match="has no run yet"):
-        state.num_processes  # noqa: B018
+        state.num_processes  # noqa: B018 # the look raises

@@ -109,7 +109,7 @@ def test_a_batch_size_of_the_caller_is_refused_in_words() -> None:
     with pytest.raises(TypeError, match=r"Leave it out: `fit\(arg1='hello'\)`"):
         wrong(batch_size=128, arg1="hello")
     with pytest.raises(TypeError, match="`<lambda>` takes no argument; it is passed the batch size"):
-        find_executable_batch_size(lambda: None)()  # type: ignore[arg-type, misc]
+        find_executable_batch_size(lambda: None)()  # type: ignore[arg-type, misc] # the mistake
     anything = find_executable_batch_size(lambda *sizes: sizes)
     assert anything(1, 2) == (128, 1, 2)
 

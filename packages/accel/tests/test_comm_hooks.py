@@ -62,7 +62,7 @@ def together(step: int) -> list[Tensor]:
     """Hand-written: the gradient of the batches of both processes."""
     model = Mlp()
     inputs, targets = (torch.cat(parts) for parts in zip(batch(step, 0), batch(step, 1), strict=True))
-    nn.functional.mse_loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
+    nn.functional.mse_loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call] # of torch
     return gradients_of(model)
 
 
@@ -143,6 +143,7 @@ def triggered() -> tuple[list[Tensor], list[Tensor], bool, list[Tensor]]:
     for step in range(3):
         for other in range(size):
             inputs, targets = batch(step, other, torch.float64)
+            # of torch
             (nn.functional.mse_loss(reference(inputs), targets) / size).backward()  # type: ignore[no-untyped-call]
     model = accelerator.prepare(Mlp(dtype=torch.float64))
     losses = []

@@ -67,7 +67,7 @@ def plain(
                 with context:
                     outputs = model(inputs[part])
                 loss = nn.functional.mse_loss(outputs.to(dtype), targets[part])
-                scaler.scale(loss / (count // ranks)).backward()  # type: ignore[no-untyped-call]
+                scaler.scale(loss / (count // ranks)).backward()  # type: ignore[no-untyped-call] # of torch
             for parameter in model.parameters():
                 assert parameter.grad is not None
                 parameter.grad /= ranks

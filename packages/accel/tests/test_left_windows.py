@@ -32,7 +32,7 @@ def at(value: float) -> torch.Tensor:
 
 
 def ones(count: int) -> DataLoader[torch.Tensor]:
-    return DataLoader(torch.ones(count, 1))  # type: ignore[arg-type]
+    return DataLoader(torch.ones(count, 1))  # type: ignore[arg-type] # a tensor is indexed like a dataset
 
 
 def weight_of(model: nn.Module) -> float:
@@ -354,4 +354,4 @@ def test_a_loss_that_did_not_go_through_backward_is_said(caplog: pytest.LogCaptu
 
 def test_the_first_argument_is_no_precision() -> None:
     with pytest.raises(ValueError, match=r"device_placement='fp16', the first argument: expected True or False"):
-        Accelerator("fp16")  # type: ignore[arg-type]
+        Accelerator("fp16")  # type: ignore[arg-type] # the mistake

@@ -63,6 +63,7 @@ def test_an_optimizer_that_was_not_prepared_may_step_at_the_end_of_a_window() ->
 
 
 def numbers(count: int) -> DataLoader[torch.Tensor]:
+    # a tensor is indexed like a dataset
     return DataLoader(torch.arange(1.0, 1 + count, dtype=torch.float64)[:, None])  # type: ignore[arg-type]
 
 
@@ -118,7 +119,7 @@ def test_a_model_is_not_clipped() -> None:
     accelerator.backward(loss_of(model))
     for clip in (accelerator.clip_grad_norm_, accelerator.clip_grad_value_):
         with pytest.raises(TypeError, match=r"takes parameters, found the model Mlp; pass model.parameters\(\)"):
-            clip(model, 1.0)  # type: ignore[arg-type]
+            clip(model, 1.0)  # type: ignore[arg-type] # the mistake
 
 
 def test_a_misspelt_argument_of_backward_is_refused() -> None:
@@ -145,7 +146,7 @@ def test_a_loss_that_was_not_scaled_is_not_stepped_with(world: MakePool) -> None
 
 def test_settings_of_the_wrong_shape_are_refused_where_they_are_made() -> None:
     with pytest.raises(ValueError, match="kwargs_handlers is a GradScalerKwargs: expected a list"):
-        Accelerator(cpu=True, kwargs_handlers=GradScalerKwargs())  # type: ignore[arg-type]
+        Accelerator(cpu=True, kwargs_handlers=GradScalerKwargs())  # type: ignore[arg-type] # the mistake
     with pytest.raises(ValueError, match="at_epoch_end='flsh': expected"):
         GradientAccumulationPlugin(at_epoch_end="flsh")
 

@@ -48,7 +48,7 @@ def plain(ranks: int, every: int, overflows: tuple[int, ...]) -> Trace:
             loss = nn.functional.mse_loss(outputs.float(), targets) / every
             if step in overflows and part == 0:
                 loss = loss * float("inf")
-            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            scaler.scale(loss).backward()  # type: ignore[no-untyped-call] # of torch
         for parameter in model.parameters():
             assert parameter.grad is not None
             parameter.grad /= ranks
@@ -215,7 +215,7 @@ def two_plain(ranks: int) -> tuple[list[float], list[Any], list[list[float]]]:
                     outputs = model(inputs)
                 loss = nn.functional.mse_loss(outputs.float(), targets)
                 factor = float("inf") if number == 1 and step in (1, 2) and part == 0 else 1.0
-                scaler.scale(loss * factor).backward()  # type: ignore[no-untyped-call]
+                scaler.scale(loss * factor).backward()  # type: ignore[no-untyped-call] # of torch
         for model, optimizer, schedule, infinite in zip(models, optimizers, schedules, (False, True), strict=True):
             for parameter in model.parameters():
                 assert parameter.grad is not None

@@ -61,6 +61,7 @@ def several_of_each() -> None:
     accelerator = Accelerator(cpu=True)
     made = [parts() for _ in range(2)]
     ready = accelerator.prepare(made[0][0], made[1][0], made[0][1], made[1][1], made[0][2], made[1][2])
+    # a prepared optimizer has it
     assert [one.optimizer for one in ready[2:4]] == [made[0][1], made[1][1]]  # type: ignore[attr-defined]
     assert [accelerator.unwrap_model(one) for one in ready[:2]] == [made[0][0], made[1][0]]
 
@@ -129,7 +130,7 @@ def placed_or_not(placement: bool) -> tuple[list[torch.device], torch.device | N
     assert isinstance(accelerator.device, torch.device)
     model, loader = accelerator.prepare(Recording(), parts()[2])
     plain = accelerator.unwrap_model(model)
-    return plain.moves, loader.device  # type: ignore[attr-defined]
+    return plain.moves, loader.device  # type: ignore[attr-defined] # a stand-in has it
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -271,7 +272,7 @@ def wrong_placements() -> None:
 
 
 def not_a_model() -> None:
-    Accelerator(cpu=True).prepare_model("model")  # type: ignore[type-var]
+    Accelerator(cpu=True).prepare_model("model")  # type: ignore[type-var] # the mistake
 
 
 def does_not_divide() -> None:
@@ -351,7 +352,7 @@ def test_a_model_that_was_not_prepared_is_pointed_out(world: MakePool) -> None:
 
 def steps_told_to_the_device() -> list[bool]:
     told: list[bool] = []
-    Cpu.step_boundary = property(lambda self: lambda: told.append(True))  # type: ignore[assignment]
+    Cpu.step_boundary = property(lambda self: lambda: told.append(True))  # type: ignore[assignment] # a stand-in
     model = Mlp()
     optimizer = Accelerator(cpu=True).prepare(SGD(model.parameters(), lr=0.1))
     model(torch.ones(1, 8)).sum().backward()

@@ -23,8 +23,8 @@ def evaluated(samples: int, batch: int) -> tuple[list[int], list[int], list[dict
         gathered += accelerator.gather(ids).cpu().numpy().tolist()
         objects += accelerator.gather_for_metrics([{"id": int(one)} for one in ids])
     assert pairs == [0] * len(pairs)
-    assert len(loader.dataset) == samples  # type: ignore[arg-type]
-    return pairs, gathered[: len(loader.dataset)], objects  # type: ignore[arg-type]
+    assert len(loader.dataset) == samples  # type: ignore[arg-type] # it has a length
+    return pairs, gathered[: len(loader.dataset)], objects  # type: ignore[arg-type] # it has a length
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -140,7 +140,7 @@ def test_a_saved_model_loads_into_the_plain_one(
 def freed() -> tuple[Any, ...]:
     accelerator = Accelerator(cpu=True)
     model, loader = accelerator.prepare(Mlp(), DataLoader(RangeDataset(4)))
-    model, loader = accelerator.free_memory(model, loader)  # type: ignore[assignment]
+    model, loader = accelerator.free_memory(model, loader)  # type: ignore[assignment] # it returns None for each
     other = accelerator.prepare(Mlp())
     assert accelerator.prepare(other) is other
     return model, loader

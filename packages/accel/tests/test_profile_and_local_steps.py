@@ -146,7 +146,7 @@ def local_plain(every: int, accumulation: int, ranks: int) -> list[list[Weights]
             for micro in range(accumulation):
                 inputs, targets = batch(step * accumulation + micro, rank, torch.float64)
                 loss = nn.functional.mse_loss(model(inputs), targets) / accumulation
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()  # type: ignore[no-untyped-call] # of torch
             optimizer.step()
         if every and (step + 1) % every == 0:
             meet()
@@ -179,6 +179,6 @@ def test_local_steps_may_be_switched_off(world: MakePool) -> None:
         parts = zip(batch(step, 0, torch.float64), batch(step, 1, torch.float64), strict=True)
         inputs, targets = (torch.cat(part) for part in parts)
         optimizer.zero_grad()
-        nn.functional.mse_loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
+        nn.functional.mse_loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call] # of torch
         optimizer.step()
     assert_same_numbers(one[-1], copied(model), atol=1e-12)

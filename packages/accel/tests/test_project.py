@@ -101,7 +101,7 @@ def test_values_that_cannot_be_are_refused_together() -> None:
         ProjectConfiguration(total_limit=0, iteration=-1)
     for limit in (True, 1.5, "2"):
         with pytest.raises(ValueError, match="total_limit"):
-            ProjectConfiguration(total_limit=limit)  # type: ignore[arg-type]
+            ProjectConfiguration(total_limit=limit)  # type: ignore[arg-type] # the mistake
     with pytest.raises(ValueError, match=r"'SIGNAL'.*'TERM'"):
         Accelerator(cpu=True, project_config=ProjectConfiguration(stop_signals=("SIGNAL", "TERM")))
 

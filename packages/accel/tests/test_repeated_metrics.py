@@ -25,7 +25,7 @@ class Sharded(Stream):
 
     def shard(self, num_shards: int, index: int) -> "Sharded":
         part = Sharded(self.count)
-        part.start, part.step = index, num_shards  # type: ignore[attr-defined]
+        part.start, part.step = index, num_shards  # type: ignore[attr-defined] # any attribute may be set
         return part
 
     def __iter__(self) -> Iterator[int]:

@@ -268,7 +268,7 @@ def modes() -> tuple[list[str], bool]:
     optimizer.step()
     optimizer.eval()
     getattr(without, "train")()  # noqa: B009 - SGD has no such method, its prepared one has
-    getattr(without, "eval")()  # noqa: B009
+    getattr(without, "eval")()  # noqa: B009 # mypy knows that it is not there
     return inner.modes, optimizer is not inner
 
 

@@ -16,14 +16,14 @@ def line() -> nn.Linear:
 
 
 def two(every: int, **settings: float) -> tuple[Accelerator, list[nn.Module], list[SGD]]:
-    handlers = [GradScalerKwargs(init_scale=1024.0, **settings)]  # type: ignore[arg-type]
+    handlers = [GradScalerKwargs(init_scale=1024.0, **settings)]  # type: ignore[arg-type] # settings of any type
     accelerator = Accelerator(
         cpu=True, mixed_precision="fp16", gradient_accumulation_steps=every, kwargs_handlers=handlers
     )
     models: list[nn.Module] = [line(), line()]
     optimizers = [SGD(model.parameters(), lr=1.0) for model in models]
     ready = [accelerator.prepare(one) for one in (*models, *optimizers)]
-    return accelerator, ready[:2], ready[2:]  # type: ignore[return-value]
+    return accelerator, ready[:2], ready[2:]  # type: ignore[return-value] # a slice of what prepare returns
 
 
 def in_turns(overflow: bool) -> tuple[float, float, float]:
@@ -149,7 +149,7 @@ def test_an_optimizer_that_is_gone_leaves_nothing_to_one_with_its_id() -> None:
     optimizer = SGD([parameter], lr=1.0)
     for released in (True, False):
         parameter.grad = None
-        scaler.scale(parameter.sum()).backward()  # type: ignore[no-untyped-call]
+        scaler.scale(parameter.sum()).backward()  # type: ignore[no-untyped-call] # of torch
         scaler.unscale(optimizer)
         assert parameter.grad is not None
         assert parameter.grad.item() == 1.0

@@ -108,7 +108,8 @@ def test_each_object_has_a_name_and_no_two_meet(tmp_path: Path) -> None:
     accelerator.register_for_checkpointing(boxes[2], named=boxes[3])
     boxes[4].value = {"c": boxes[4].value}
     accelerator.register_for_checkpointing(**{"a.value": boxes[5], "a": boxes[4]})
-    boxes[5].state_dict = lambda: {"c": boxes[5].value}  # type: ignore[method-assign]
+    boxes[5].state_dict = lambda: {"c": boxes[5].value}  # type: ignore[method-assign] # a user may
+    # a user may
     boxes[5].load_state_dict = lambda state: setattr(boxes[5], "value", state["c"])  # type: ignore[method-assign]
     folder = accelerator.save_state(tmp_path / "saved")
     names = {name for name in read_manifest(folder).items if name.startswith("object:")}

@@ -27,7 +27,7 @@ def plain(batch: int, *, clip: float | None = None, epochs: int = 2) -> Weights:
     for _ in range(epochs):
         for inputs, targets in DataLoader(data(), batch_size=batch):
             optimizer.zero_grad()
-            nn.functional.mse_loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
+            nn.functional.mse_loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call] # of torch
             if clip is not None:
                 nn.utils.clip_grad_norm_(model.parameters(), clip)
             optimizer.step()

@@ -90,7 +90,7 @@ def by_hand(windows: list[list[list[int]]], world: int) -> list[torch.Tensor]:
         length = -(-len(window) // world)
         for batch in window:
             loss = loss_of(model, torch.tensor(batch)) / length / world
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()  # type: ignore[no-untyped-call] # of torch
         optimizer.step()
         optimizer.zero_grad()
     return list(model.parameters())

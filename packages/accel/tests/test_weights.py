@@ -41,7 +41,7 @@ def large_batch(windows: int, micro_batches: int, dtype: torch.dtype) -> tuple[l
         tokens = sum(count for _, count in parts)
         loss = torch.stack([loss for loss, _ in parts]).sum() / tokens
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call] # of torch
         gradients.append([one.grad.clone() for one in model.parameters() if one.grad is not None])
         losses.append(loss.item())
         optimizer.step()
@@ -114,7 +114,7 @@ def refused(case: str) -> str:
                 elif case == "not a number":
                     accelerator.backward(loss(), weight=float("nan"))
                 elif case == "words":
-                    accelerator.backward(loss(), weight="three")  # type: ignore[arg-type]
+                    accelerator.backward(loss(), weight="three")  # type: ignore[arg-type] # the mistake
                 elif case == "several":
                     accelerator.backward(loss(), weight=torch.ones(2))
                 elif case == "all zero":

@@ -43,7 +43,7 @@ def plain(windows: list[list[int]], ranks: int, batches: int = BATCHES, seed: in
     for window in windows:
         rows = torch.cat([torch.arange(one * ranks * SIZE, (one + 1) * ranks * SIZE) for one in window])
         optimizer.zero_grad()
-        nn.functional.mse_loss(model(inputs[rows]), targets[rows]).backward()  # type: ignore[no-untyped-call]
+        nn.functional.mse_loss(model(inputs[rows]), targets[rows]).backward()  # type: ignore[no-untyped-call] # torch
         optimizer.step()
         weights.append(copied(model))
     return weights
@@ -63,7 +63,7 @@ class Counted:
         counted.exchanges += bucket.is_last()
         work = torch.distributed.all_reduce(bucket.buffer() / torch.distributed.get_world_size(), async_op=True)
         assert work is not None
-        return work.get_future().then(lambda done: done.value()[0])  # type: ignore[no-any-return]
+        return work.get_future().then(lambda done: done.value()[0])  # type: ignore[no-any-return] # of torch
 
 
 class Evaluation:
@@ -326,12 +326,12 @@ def adversarial_plain(every: int, ranks: int, batches: int) -> tuple[Weights, We
                 noise, real = inputs[micro * size : (micro + 1) * size], targets[micro * size : (micro + 1) * size]
                 if micro == start:
                     pair.for_discriminator.zero_grad()
-                (pair.against(noise, real) / len(window)).backward()  # type: ignore[no-untyped-call]
+                (pair.against(noise, real) / len(window)).backward()  # type: ignore[no-untyped-call] # of torch
                 if micro == window[-1]:
                     pair.for_discriminator.step()
                 if micro == start:
                     pair.for_generator.zero_grad()
-                (pair.with_it(noise) / len(window)).backward()  # type: ignore[no-untyped-call]
+                (pair.with_it(noise) / len(window)).backward()  # type: ignore[no-untyped-call] # of torch
                 if micro == window[-1]:
                     pair.for_generator.step()
     return copied(pair.generator), copied(pair.discriminator)

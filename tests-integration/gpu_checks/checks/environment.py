@@ -37,7 +37,7 @@ def run(setup: Setup, findings: Findings) -> None:
         facts["memory, GiB"] = round(properties.total_memory / 2**30, 1)
         facts["compute capability"] = f"{properties.major}.{properties.minor}"
         facts["CUDA"] = str(torch.version.cuda)
-        facts["NCCL"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+        facts["NCCL"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call] # of torch
 
 
 def _version(name: str) -> str:

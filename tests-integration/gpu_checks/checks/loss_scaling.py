@@ -47,7 +47,7 @@ def by_hand(device: torch.device, options: dict[str, bool]) -> tuple[list[torch.
         with torch.autocast(device.type, dtype=torch.float16):
             outputs = second(first(inputs))
         loss = cross_entropy(outputs.float(), targets) * (float("inf") if number == OVERFLOW_AT else 1.0)
-        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        scaler.scale(loss).backward()  # type: ignore[no-untyped-call] # of torch
         for optimizer in optimizers:
             scaler.step(optimizer)
         scaler.update()

@@ -89,6 +89,7 @@ def by_hand(
             with nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype):
                 outputs = model(inputs)
             loss = cross_entropy(outputs.float(), targets, reduction="sum" if weighted else "mean")
+            # of torch
             scaler.scale(loss / (BATCH * every if weighted else every)).backward()  # type: ignore[no-untyped-call]
             if number % every:
                 continue

@@ -41,6 +41,7 @@ def run(setup: Setup, findings: Findings) -> None:
             why = PRECISIONS.load(name)().missing(setup.kind)
             if why is None:
                 raise Skipped("it runs here")
+            # mypy infers no lambda with a default
             findings.facts[f"precision {name}"] = _words(lambda name=name: _accelerator(setup, name), why[:20])  # type: ignore[misc]
 
 

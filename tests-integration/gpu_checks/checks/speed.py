@@ -138,7 +138,7 @@ def _saved(setup: Setup, findings: Findings) -> None:
     cross_entropy(
         prepared(torch.randn(2, setup.size(4096, 64), device=accelerator.device)),
         torch.zeros(2, dtype=torch.int64, device=accelerator.device),
-    ).backward()  # type: ignore[no-untyped-call]
+    ).backward()  # type: ignore[no-untyped-call] # of torch
     optimizer.step()
     optimizer.zero_grad()
     with TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder:

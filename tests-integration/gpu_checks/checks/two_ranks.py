@@ -65,7 +65,7 @@ def reduces(setup: Setup, folder: str) -> str:
         mine = torch.full((count,), accelerator.process_index + 1.0, device=accelerator.device)
         mine[-1] = float("nan") if accelerator.process_index == 0 else 1.0
         for how, expected in {"sum": 3.0, "mean": 1.5, "max": 2.0, "min": 1.0}.items():
-            result = accelerator.reduce(mine, how)  # type: ignore[arg-type]
+            result = accelerator.reduce(mine, how)  # type: ignore[arg-type] # how is one of its words
             assert result[:-1].eq(expected).all(), (how, count, result)
             assert result[-1].isnan(), (how, count, result)
     return "equal"
@@ -96,7 +96,7 @@ def _trained(accelerator: Accelerator | None, device: torch.device, batch: int) 
     for inputs, targets in loader:
         loss = cross_entropy(model(inputs.to(device).double()), targets.to(device))
         if accelerator is None:
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()  # type: ignore[no-untyped-call] # of torch
         else:
             accelerator.backward(loss)
         optimizer.step()

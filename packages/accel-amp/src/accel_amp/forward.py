@@ -68,5 +68,5 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
         if type(value) is dict:
             return {key: _cast(item, dtype) for key, item in value.items()}
         for key, item in list(value.items()):
-            value[key] = _cast(item, dtype)  # type: ignore[index]
+            value[key] = _cast(item, dtype)  # type: ignore[index] # it is mutable: asked above
     return value

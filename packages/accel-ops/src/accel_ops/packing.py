@@ -116,6 +116,7 @@ def all_gathered(tensors: Sequence[torch.Tensor], transport: Transport) -> list[
             lengths = [tensor.numel() for tensor in group]
             parts: Any = [whole]
             if len(group) > 1:
+                # torch's stub has no result
                 parts = torch.split_with_sizes_copy(whole, lengths, dim=1)  # type: ignore[func-returns-value]
             for place, tensor, part in zip(places, group, parts, strict=True):
                 joined[place] = part.view(-1, *tensor.shape[1:])

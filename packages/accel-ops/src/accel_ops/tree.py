@@ -62,7 +62,7 @@ def same_mapping(like: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
         for key, item in items.items():
             twin[key] = item
         return twin
-    return type(like)(items)  # type: ignore[call-arg]
+    return type(like)(items)  # type: ignore[call-arg] # of a mapping's constructor nothing is declared
 
 
 def leaves(data: Any) -> Iterator[tuple[str, Any]]:

@@ -97,7 +97,7 @@ class CommHookSettings:
 def _has_batched_power_sgd() -> bool:
     try:
         # what the hook calls it with; torch 2.13 asks for three dimensions
-        powerSGD_hook._orthogonalize(torch.ones(2, 1, device="cpu"))  # type: ignore[no-untyped-call]
+        powerSGD_hook._orthogonalize(torch.ones(2, 1, device="cpu"))  # type: ignore[no-untyped-call] # of torch
     except AssertionError:
         return False
     return True

@@ -47,7 +47,7 @@ def limit_of_open_group() -> timedelta | None:
 
     for kind in ("cpu", "cuda"):
         try:
-            backend: Any = dist.group.WORLD._get_backend(torch.device(kind))  # type: ignore[union-attr]
+            backend: Any = dist.group.WORLD._get_backend(torch.device(kind))  # type: ignore[union-attr] # it is open
             limit: timedelta = backend.options._timeout
         except (RuntimeError, AttributeError):
             continue

@@ -30,7 +30,7 @@ def split(inputs: Any, rank: int, size: int, *, padding: bool = False) -> Any:
             raise ValueError(f"a mapping can be split when its values have one length, found {lengths}")
         pieces = {key: split(value, rank, size, padding=padding) for key, value in inputs.items()}
         if not isinstance(inputs, MutableMapping):
-            return type(inputs)(pieces)  # type: ignore[call-arg]
+            return type(inputs)(pieces)  # type: ignore[call-arg] # of a mapping's constructor nothing is declared
         # a copy keeps what a constructor would not know: the factory of a defaultdict
         twin = copy.copy(inputs)
         twin.update(pieces)

@@ -29,6 +29,7 @@ class DeviceTensor(torch.Tensor):
         return made
 
     @classmethod
+    # torch declares it without types
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         raise RuntimeError(f"{func} of a DeviceTensor outside of its RecordingDevice")
 
@@ -165,9 +166,9 @@ class RecordingDevice:
         self.calls.append(f"copy {way} on {self.stream}: {tensor.nbytes} bytes, {memory}{waits}")
 
 
-class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
     def __init__(self, device: RecordingDevice) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call] # of torch
         self._device = device
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -41,6 +41,7 @@ def _set_up(spec: WorkerSpec) -> None:
         os.fdopen(fd, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False) for fd in (1, 2)
     )
     faulthandler.enable()
+    # it stays open as long as the process
     faulthandler.register(signal.SIGUSR1, file=open(spec.stacks, "w"), all_threads=True)  # noqa: SIM115
     os.environ.clear()
     os.environ.update(spec.environ)

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, TypeVarTuple, final, overload
+from typing import Any, NoReturn, TypeVar, TypeVarTuple, cast, final, overload
 
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler
 from accel_checkpoint import save_object, save_weights
@@ -136,7 +136,7 @@ class Accelerator(TrainingStep):
         self, model: Module, device_placement: bool | None = None, evaluation_mode: bool = False
     ) -> Module:
         """The model, ready; without the container that exchanges gradients in `evaluation_mode`. Collective."""
-        return self._preparer.model(model, place=device_placement, evaluation=evaluation_mode)  # type: ignore[return-value]
+        return cast("Module", self._preparer.model(model, place=device_placement, evaluation=evaluation_mode))
 
     def prepare_optimizer(self, optimizer: Optimizer, device_placement: bool | None = None) -> AcceleratedOptimizer:
         """The optimizer, ready."""

@@ -68,7 +68,7 @@ def compiled(model: nn.Module, plugin: TorchDynamoPlugin) -> nn.Module:
 
 def _calling(block: nn.Module) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        return block._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+        return block._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call] # of torch
 
     return call
 

@@ -21,6 +21,7 @@ class KwargsHandler:
 
     def to_dict(self) -> dict[str, Any]:
         """All of them."""
+        # all subclasses are dataclasses
         return {entry.name: getattr(self, entry.name) for entry in fields(self)}  # type: ignore[arg-type]
 
     def to_kwargs(self) -> dict[str, Any]:

@@ -134,7 +134,7 @@ class TrainingStep(CollectiveOps):
         if self.observer is not None:
             self.observer.loss(loss, weight)
         if weight is None and not kwargs and self._gradients.plain and self.components.accumulation.alone:
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()  # type: ignore[no-untyped-call] # of torch
             return
         if weight is not None and self._gradients.at_home:
             raise ValueError(
@@ -144,7 +144,7 @@ class TrainingStep(CollectiveOps):
         if self.components.scaler is not None:
             loss = self.components.scaler.scale(loss)
         _refuse_unknown(kwargs)
-        loss.backward(**kwargs)  # type: ignore[no-untyped-call]
+        loss.backward(**kwargs)  # type: ignore[no-untyped-call] # of torch
 
     def autocast(self, autocast_handler: AutocastKwargs | None = None) -> AbstractContextManager[Any]:
         """The context in which operations compute in the run's precision, as inside the model."""
