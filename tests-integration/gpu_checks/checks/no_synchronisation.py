@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from accel import Accelerator, DataLoaderConfiguration
@@ -23,20 +23,31 @@ Loop = Callable[[], object]
 Batch = tuple[Tensor, Tensor]
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a loop does in each of its optimizer steps."""
+
+    every: int = 1
+    clip: bool = False
+    precision: str = "no"
+    weighted: bool = False
+    compiled: bool = False
+
+
 def run(setup: Setup, findings: Findings) -> None:
     """Counts the waits of two loops for each kind of step: by hand and with accel."""
-    kinds: dict[str, dict[str, Any]] = {
-        "plain": {},
-        "accumulated": {"every": EVERY},
-        "clipped": {"clip": True},
-        "bf16": {"precision": "bf16"},
-        "weighted": {"weighted": True, "every": EVERY},
-        "fp16": {"precision": "fp16", "clip": True},
-        "compiled": {"compiled": True},
+    steps = {
+        "plain": Step(),
+        "accumulated": Step(every=EVERY),
+        "clipped": Step(clip=True),
+        "bf16": Step(precision="bf16"),
+        "weighted": Step(weighted=True, every=EVERY),
+        "fp16": Step(precision="fp16", clip=True),
+        "compiled": Step(compiled=True),
     }
-    for kind, options in kinds.items():
+    for kind, step in steps.items():
         with findings.part(kind):
-            _compare(setup, findings, kind, by_hand(setup, **options), by_accel(setup, **options))
+            _compare(setup, findings, kind, by_hand(setup, step), by_accel(setup, step))
     with findings.part("loader"):
         _compare(setup, findings, "loader", loader_by_hand(setup), loader_of_accel(setup))
 
@@ -65,35 +76,27 @@ def waits_in(loop: Loop) -> list[str]:
     return [f"{wait.filename}:{wait.lineno}" for wait in told if WAIT in str(wait.message)]
 
 
-def by_hand(
-    setup: Setup,
-    *,
-    every: int = 1,
-    clip: bool = False,
-    precision: str = "no",
-    weighted: bool = False,
-    compiled: bool = False,
-) -> Loop:
+def by_hand(setup: Setup, step: Step) -> Loop:
     """The loop as PyTorch's documentation writes it."""
     device = torch.device(setup.kind)
     model = perceptron().to(device)
     optimizer = torch.optim.AdamW(model.parameters())
     data, parameters = batches(device, STEPS, BATCH), list(model.parameters())
-    scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
-    if compiled:
+    scaler = torch.amp.GradScaler(device.type, enabled=step.precision == "fp16")
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(step.precision)
+    if step.compiled:
         model.compile()
 
     def loop() -> None:
         for number, (inputs, targets) in enumerate(data, start=1):
             with nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype):
                 outputs = model(inputs)
-            loss = cross_entropy(outputs.float(), targets, reduction="sum" if weighted else "mean")
-            # of torch
-            scaler.scale(loss / (BATCH * every if weighted else every)).backward()  # type: ignore[no-untyped-call]
-            if number % every:
+            loss = cross_entropy(outputs.float(), targets, reduction="sum" if step.weighted else "mean")
+            scaled = scaler.scale(loss / (BATCH * step.every if step.weighted else step.every))
+            scaled.backward()  # type: ignore[no-untyped-call] # of torch
+            if number % step.every:
                 continue
-            if clip:
+            if step.clip:
                 scaler.unscale_(optimizer)
                 nn.utils.clip_grad_norm_(parameters, MAX_NORM)
             scaler.step(optimizer)
@@ -103,24 +106,16 @@ def by_hand(
     return loop
 
 
-def by_accel(
-    setup: Setup,
-    *,
-    every: int = 1,
-    clip: bool = False,
-    precision: str = "no",
-    weighted: bool = False,
-    compiled: bool = False,
-) -> Loop:
+def by_accel(setup: Setup, step: Step) -> Loop:
     """The same loop with accel; what it computes in is settled once in a process, so each precision has its own."""
     from accel_state import release
 
     release()
     accelerator = Accelerator(
         cpu=setup.rehearsal,
-        mixed_precision=precision,
-        gradient_accumulation_steps=every,
-        dynamo_backend="inductor" if compiled else None,
+        mixed_precision=step.precision,
+        gradient_accumulation_steps=step.every,
+        dynamo_backend="inductor" if step.compiled else None,
     )
     bare = perceptron().to(accelerator.device)
     model, optimizer = accelerator.prepare(bare, torch.optim.AdamW(bare.parameters()))
@@ -129,9 +124,9 @@ def by_accel(
     def loop() -> None:
         for inputs, targets in data:
             with accelerator.accumulate(model):
-                loss = cross_entropy(model(inputs), targets, reduction="sum" if weighted else "mean")
-                accelerator.backward(loss, weight=BATCH if weighted else None)
-                if clip and accelerator.sync_gradients:
+                loss = cross_entropy(model(inputs), targets, reduction="sum" if step.weighted else "mean")
+                accelerator.backward(loss, weight=BATCH if step.weighted else None)
+                if step.clip and accelerator.sync_gradients:
                     accelerator.clip_grad_norm_(parameters, MAX_NORM)
                 optimizer.step()
                 optimizer.zero_grad()
