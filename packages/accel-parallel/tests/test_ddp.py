@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from accel_amp import PRECISIONS, wrap_forward
+from accel_amp import PRECISIONS, PrecisionPolicy, wrap_forward
 from accel_parallel import STRATEGIES, Strategy
 from accel_parallel.strategies import ddp as ddp_module
 from accel_parallel.strategies.ddp import Ddp
@@ -47,7 +47,7 @@ def wrapped() -> tuple[bool, bool, Numbers]:
     run = run_here()
     model = Mlp(seed=run.topology.rank)
     strategy = ddp()
-    ready = strategy.setup(model, run)
+    ready = strategy.setup(model, run, PrecisionPolicy())
     same = strategy.unwrap(ready) is model
     return isinstance(ready, DistributedDataParallel), same, model.state_dict()
 
@@ -63,7 +63,7 @@ def test_two_processes_get_the_container_and_the_weights_of_rank_zero(world: Mak
 def trained(precision: str) -> Numbers:
     run = run_here()
     model = wrap_forward(Mlp(seed=run.topology.rank), PRECISIONS.load(precision).policy, "cpu")
-    ready = ddp().setup(model, run)
+    ready = ddp().setup(model, run, PrecisionPolicy())
     optimizer = SGD(model.parameters(), lr=0.1)
     for _ in range(3):
         optimizer.zero_grad()
@@ -89,7 +89,7 @@ def test_two_processes_train_as_one_with_twice_the_batch(world: MakePool, precis
 def accumulated() -> list[Numbers]:
     run = run_here()
     strategy = ddp()
-    ready = strategy.setup(Mlp(), run)
+    ready = strategy.setup(Mlp(), run, PrecisionPolicy())
     found = []
     for enabled in (False, True):
         with strategy.synchronising(ready, enabled=enabled):
@@ -127,7 +127,7 @@ class Frozen(nn.Module):
 def frozen() -> tuple[bool, Numbers, bool]:
     run = run_here()
     model = Frozen(float(run.topology.rank + 5))
-    ready = ddp().setup(model, run)
+    ready = ddp().setup(model, run, PrecisionPolicy())
     with ddp().synchronising(ready, enabled=False):
         return ready is model, model.state_dict(), ddp().unwrap(ready) is model
 
@@ -142,7 +142,7 @@ def test_a_model_without_trainable_parameters_is_made_equal_and_not_wrapped(worl
 def clipped(kind: float) -> tuple[float, Numbers]:
     run = run_here()
     strategy = ddp()
-    ready = strategy.setup(Regression(1.0, 2.0), run)
+    ready = strategy.setup(Regression(1.0, 2.0), run, PrecisionPolicy())
     (100 * ready(torch.tensor(1.0 + run.topology.rank))).backward()
     norm = strategy.clip_norm(ready.parameters(), 1.0, kind=kind)
     return norm.item(), grads(ready)
@@ -181,14 +181,14 @@ def test_torch_hears_of_the_device_only_if_the_whole_model_is_on_it(
     told = {}
     monkeypatch.setattr(ddp_module, "DistributedDataParallel", lambda model, **options: told.update(options) or model)
     run = Run(Topology(), Cpu(), torch.device("meta"), Single())
-    Ddp().setup(nn.Sequential(*(nn.Linear(1, 1, device=device) for device in devices)), run)
+    Ddp().setup(nn.Sequential(*(nn.Linear(1, 1, device=device) for device in devices)), run, PrecisionPolicy())
     assert told == {"device_ids": expected}
 
 
 def left_on_the_cpu() -> Numbers:
     run = run_here()
     placed_on_gpu = Run(run.topology, run.device, torch.device("cuda:0"), run.transport)
-    ready = ddp().setup(Mlp(), placed_on_gpu)
+    ready = ddp().setup(Mlp(), placed_on_gpu, PrecisionPolicy())
     ready(share(run.topology.rank)).square().mean().backward()
     return grads(ready)
 
@@ -209,7 +209,7 @@ class HalfUsed(nn.Module):
 
 
 def with_unused_parameters() -> bool:
-    model = Ddp(find_unused_parameters=True).setup(HalfUsed(), PartialState(cpu=True).run)
+    model = Ddp(find_unused_parameters=True).setup(HalfUsed(), PartialState(cpu=True).run, PrecisionPolicy())
     for _ in range(2):
         model(torch.ones(1, 2)).sum().backward()
     return isinstance(model, DistributedDataParallel) and model.find_unused_parameters

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from accel_amp import PRECISIONS
+from accel_amp import PRECISIONS, PrecisionPolicy
 from accel_parallel import STRATEGIES, Strategy
 from accel_state import Run, Topology, UnknownName
 from accel_state.devices.cpu import Cpu
@@ -23,7 +23,7 @@ def run_of(world_size: int) -> Run:
 def test_one_process_gets_its_model_back() -> None:
     """S38, S39: not wrapped."""
     model, strategy = Mlp(), single()
-    assert strategy.setup(model, run_of(1)) is model
+    assert strategy.setup(model, run_of(1), PrecisionPolicy()) is model
     assert strategy.unwrap(model) is model
 
 
@@ -67,7 +67,7 @@ def test_more_processes_are_refused_with_what_to_use() -> None:
 
 
 def test_the_files_of_the_folder_are_the_strategies() -> None:
-    assert STRATEGIES.names() == ("ddp", "single")
+    assert STRATEGIES.names() == ("ddp", "fsdp2", "single")
     for name in STRATEGIES.names():
         strategy = STRATEGIES.load(name)()
         assert isinstance(strategy, Strategy)
@@ -75,5 +75,5 @@ def test_the_files_of_the_folder_are_the_strategies() -> None:
 
 
 def test_an_unknown_strategy_is_refused_with_those_there_are() -> None:
-    with pytest.raises(UnknownName, match="no strategy named 'fsdp9'; there are: ddp, single"):
+    with pytest.raises(UnknownName, match="no strategy named 'fsdp9'; there are: ddp, fsdp2, single"):
         STRATEGIES.load("fsdp9")

@@ -113,8 +113,8 @@ def earlier_micro_batches_are_not_weighed() -> Replacement:
 def after_setup(change: Callable[[Any, Any], None]) -> Replacement:
     setup = Ddp.setup
 
-    def mutated(self: Ddp, model: nn.Module, run: Any) -> nn.Module:
-        container = setup(self, model, run)
+    def mutated(self: Ddp, model: nn.Module, run: Any, policy: Any) -> nn.Module:
+        container = setup(self, model, run, policy)
         change(container, run)
         return container
 

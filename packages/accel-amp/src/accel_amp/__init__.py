@@ -1,6 +1,7 @@
 """Mixed precision for PyTorch loops, and optimizers and schedulers that step when a step is due."""
 
 from accel_amp.forward import AutocastForward, autocast, unwrap_forward, wrap_forward
+from accel_amp.local_part import local_part
 from accel_amp.optimizer import AcceleratedOptimizer
 from accel_amp.policy import PrecisionPolicy
 from accel_amp.precisions import PRECISIONS, Precision
@@ -20,6 +21,7 @@ __all__ = [
     "UnpreparedGuard",
     "WindowScaler",
     "autocast",
+    "local_part",
     "unwrap_forward",
     "wrap_forward",
 ]

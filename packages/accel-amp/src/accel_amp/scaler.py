@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any, final
 
 import torch
 from torch.optim import Optimizer
+
+from accel_amp.partial_grad_scaler import PartialGradScaler
 
 
 @final
@@ -17,8 +20,13 @@ class LossScaler:
     gradients of it that have had no step: those of a window, or of a step that several optimizers take in turn.
     """
 
-    def __init__(self, device_type: str, **settings: Any) -> None:
-        self.grad_scaler = torch.amp.GradScaler(device_type, **settings)
+    def __init__(
+        self, device_type: str, *, spread: Callable[[torch.Tensor], None] | None = None, **settings: Any
+    ) -> None:
+        scaler = torch.amp.GradScaler if spread is None else PartialGradScaler
+        self.grad_scaler = scaler(device_type, **settings)
+        # makes a number the largest of all ranks, if each holds a part of the gradients
+        self._spread = spread
         #: whether an optimizer steps through here just now
         self.stepping = False
         self._known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -54,6 +62,10 @@ class LossScaler:
             self._again(optimizer)
             self._unscaled.add(optimizer)
             self.grad_scaler.unscale_(optimizer)
+            if self._spread is not None:
+                overflow = self.grad_scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+                for found_inf in overflow.values():
+                    self._spread(found_inf)
 
     def discard(self, optimizer: Optimizer) -> None:
         """Forgets that the optimizer's gradients were unscaled: they are gone, and the step was not made."""
@@ -73,7 +85,9 @@ class LossScaler:
                 f"this {type(optimizer).__name__} steps, and no loss was scaled for fp16: call"
                 " accelerator.backward(loss), not loss.backward()"
             )
-        if optimizer not in self._unscaled:
+        if self._spread is not None:
+            self.unscale(optimizer)
+        elif optimizer not in self._unscaled:
             self._again(optimizer)
         stepped: list[bool | torch.Tensor] = []
 

@@ -9,6 +9,8 @@ from typing import Any, final
 import torch
 from accel_state import AccumulationState, Transport
 
+from accel_amp.local_part import local_part
+
 
 @final
 class WindowScaler:
@@ -155,7 +157,7 @@ class WindowScaler:
         """Multiplies what has gathered so far."""
         gradients = {id(one.grad): one.grad for one in self._parameters() if one.grad is not None}
         alike: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
-        for gradient in gradients.values():
+        for gradient in map(local_part, gradients.values()):
             alike.setdefault((gradient.device, gradient.dtype), []).append(gradient)
         for (device, dtype), group in alike.items():
             if isinstance(factor, torch.Tensor):

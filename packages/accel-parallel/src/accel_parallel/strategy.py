@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import ClassVar
 
 import torch
-from accel_amp import Precision
+from accel_amp import Precision, PrecisionPolicy
 from accel_state import AccumulationState, Run
 from torch import nn
 
@@ -17,14 +17,19 @@ class Strategy(ABC):
     """How parameters and gradients are spread over processes. A run has exactly one strategy."""
 
     name: ClassVar[str]
+    #: whether ranks hold parts of parameters; then `setup` moves them to the device, part by part
+    shards: ClassVar[bool] = False
 
     @abstractmethod
     def check(self, run: Run, precision: Precision) -> Sequence[str]:
         """Every reason why the strategy cannot run, in words."""
 
     @abstractmethod
-    def setup(self, model: nn.Module, run: Run) -> nn.Module:
-        """The model in the container that exchanges its gradients. Collective: every rank must call."""
+    def setup(self, model: nn.Module, run: Run, policy: PrecisionPolicy) -> nn.Module:
+        """The model, sharded, or in the container that exchanges its gradients; forwards compute by `policy`.
+
+        Collective: every rank must call.
+        """
 
     @abstractmethod
     def unwrap(self, model: nn.Module) -> nn.Module:
@@ -44,6 +49,10 @@ class Strategy(ABC):
 
         The accumulation state's `windows` of several micro-batches end on all ranks when the data of one of them do.
         """
+
+    @abstractmethod
+    def total_norm(self, gradients: Sequence[torch.Tensor], kind: float = 2.0) -> torch.Tensor:
+        """The norm of all gradients that this rank holds, or holds parts of. Collective: every rank must call."""
 
     @abstractmethod
     def clip_norm(self, parameters: Iterable[torch.Tensor], max_norm: float, *, kind: float = 2.0) -> torch.Tensor:

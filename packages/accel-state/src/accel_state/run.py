@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 from accel_state.devices import Device
 from accel_state.distributed_type import DistributedType, distributed_type
+from accel_state.mesh import MeshSpec
 from accel_state.process_group import GroupOptions
 from accel_state.topology import Topology
 from accel_state.transports import Transport
 
 if TYPE_CHECKING:
     import torch
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,7 @@ class RunRequest:
     cpu: bool = False
     precision: str | None = None
     group: GroupOptions = field(default_factory=GroupOptions)
+    mesh: MeshSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,14 @@ class Run:
     transport: Transport
     precision: str | None = None
     opened_group: bool = False
+    #: how the processes are arranged, if somebody asked for an arrangement; and torch's mesh of them
+    asked_mesh: MeshSpec | None = None
+    device_mesh: DeviceMesh | None = None
+
+    @property
+    def mesh(self) -> MeshSpec:
+        """How the processes are arranged: each trains a whole copy on samples of its own, unless asked otherwise."""
+        return self.asked_mesh or MeshSpec(replicate=self.topology.world_size)
 
     @property
     def distributed_type(self) -> DistributedType:

@@ -16,6 +16,7 @@ from accel_state.environments import detect
 from accel_state.errors import CannotRun, NoRun, RunConflict
 from accel_state.failure_file import install
 from accel_state.flight_recorder import FlightRecorder
+from accel_state.mesh import MeshSpec
 from accel_state.process_group import GroupOptions, adopt, close_group, limit_of_open_group, open_group
 from accel_state.run import Run, RunRequest
 from accel_state.status_store import open_status_store
@@ -78,12 +79,13 @@ def _end(run: Run) -> None:
 def _start(request: RunRequest) -> Run:
     environ = process_environ()
     topology = adopt(detect(environ))
+    _refuse_mesh(request.mesh, topology.world_size)
     device = choose(cpu=request.cpu, environ=environ)
     placed_on = device.place(topology.local_rank if topology.local_world_size > 1 else None)
     if topology.world_size == 1:
         from accel_state.transports.single import Single
 
-        return Run(topology, device, placed_on, Single(), request.precision)
+        return Run(topology, device, placed_on, Single(), request.precision, asked_mesh=request.mesh)
     opened = open_group(topology, device.group_backend, request.group)
     from accel_state.transports.torch_dist import TorchDist
 
@@ -101,7 +103,7 @@ def _start(request: RunRequest) -> Run:
         _watchdog.start()
         atexit.register(_stop_watchdog)
     transport = TorchDist(recorder, store, share_memory=_is_on(environ, SHARED_MEMORY))
-    run = Run(topology, device, placed_on, transport, request.precision, opened)
+    run = _arranged(Run(topology, device, placed_on, transport, request.precision, opened), request.mesh)
     if placed_on.type != "cpu" and request.group.backend is None:
         try:
             _refuse_shared_hardware(transport.all_gather_objects(_hardware(device, placed_on, environ), "own hardware"))
@@ -109,6 +111,20 @@ def _start(request: RunRequest) -> Run:
             _end(run)
             raise
     return run
+
+
+def _refuse_mesh(mesh: MeshSpec | None, world_size: int) -> None:
+    problems = mesh.problems(world_size) if mesh is not None else []
+    if problems:
+        raise CannotRun("the processes cannot be arranged as asked", problems)
+
+
+def _arranged(run: Run, mesh: MeshSpec | None) -> Run:
+    """The run with torch's mesh of its processes. Collective: every process must call."""
+    if mesh is None or mesh == run.asked_mesh:
+        return run
+    device_mesh = mesh.build(run.placed_on.type) if run.topology.world_size > 1 else None
+    return replace(run, asked_mesh=mesh, device_mesh=device_mesh)
 
 
 def _hardware(device: Device, placed_on: torch.device, environ: Mapping[str, str]) -> tuple[str, str] | None:
@@ -160,12 +176,15 @@ def _agree(run: Run, request: RunRequest) -> Run:
         conflicts.append(f"a process group that is open already (now asked: {request.group})")
     if request.precision is not None and run.precision not in (None, request.precision):
         conflicts.append(f"mixed_precision={run.precision!r} (now asked: {request.precision!r})")
+    if request.mesh is not None and run.asked_mesh not in (None, request.mesh):
+        conflicts.append(f"{run.asked_mesh} (now asked: {request.mesh})")
     if conflicts:
         raise RunConflict(
             "this process already runs with "
             + " and ".join(conflicts)
             + "; ask for the same everywhere, or only the first time"
         )
+    _refuse_mesh(request.mesh, run.topology.world_size)
     if run.precision is None and request.precision is not None:
-        return replace(run, precision=request.precision)
-    return run
+        run = replace(run, precision=request.precision)
+    return _arranged(run, request.mesh)

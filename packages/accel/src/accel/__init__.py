@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from accel_checkpoint import CheckpointError, load_checkpoint_in_model
     from accel_data import skip_first_batches
     from accel_launch import debug_launcher, notebook_launcher
+    from accel_parallel import FullyShardedDataParallelPlugin, ParallelismConfig
     from accel_state import AcceleratorState, DistributedType, PartialState
 
     from accel.accelerator import Accelerator
@@ -47,6 +48,7 @@ _NAMES_OF = {
     "accel_checkpoint": ("CheckpointError", "load_checkpoint_in_model"),
     "accel_data": ("skip_first_batches",),
     "accel_launch": ("debug_launcher", "notebook_launcher"),
+    "accel_parallel": ("FullyShardedDataParallelPlugin", "ParallelismConfig"),
     "accel_state": ("AcceleratorState", "DistributedType", "PartialState"),
 }
 _FOUND_IN = {name: module for module, names in _NAMES_OF.items() for name in names}
@@ -59,10 +61,12 @@ __all__ = [
     "DataLoaderConfiguration",
     "DistributedDataParallelKwargs",
     "DistributedType",
+    "FullyShardedDataParallelPlugin",
     "GradScalerKwargs",
     "GradientAccumulationPlugin",
     "InitProcessGroupKwargs",
     "LocalSGD",
+    "ParallelismConfig",
     "PartialState",
     "ProfileKwargs",
     "ProjectConfiguration",

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar, TypeVarTuple, cast, final, overload
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler
 from accel_checkpoint import save_object, save_weights
 from accel_data import Ending
-from accel_parallel import Strategy
+from accel_parallel import FullyShardedDataParallelPlugin, ParallelismConfig, Strategy
 from accel_state import AcceleratorState
 from accel_state.environ import process_environ
 from torch import nn
@@ -59,6 +59,8 @@ class Accelerator(TrainingStep):
         dynamo_plugin: TorchDynamoPlugin | None = None,
         gradient_accumulation_plugin: GradientAccumulationPlugin | None = None,
         *,
+        fsdp_plugin: FullyShardedDataParallelPlugin | None = None,
+        parallelism_config: ParallelismConfig | None = None,
         fp16: bool = False,
         strategy: str | Strategy = AUTO,
         scheduler_once_per_step: bool = False,
@@ -78,6 +80,8 @@ class Accelerator(TrainingStep):
             dataloader_config=dataloader_config,
             rng_types=rng_types,
             strategy=strategy,
+            fsdp_plugin=fsdp_plugin,
+            parallelism_config=parallelism_config,
             step_scheduler_with_optimizer=step_scheduler_with_optimizer,
             scheduler_once_per_step=scheduler_once_per_step,
         )
@@ -93,26 +97,6 @@ class Accelerator(TrainingStep):
             self.project_configuration.set_directories(project_dir)
         registry = CheckpointRegistry(self.components, self._preparer, self._gradients)
         self._checkpointer = Checkpointer(AcceleratorState(), registry, self.project_configuration)
-
-    @property
-    def device_placement(self) -> bool:
-        """Whether prepared objects and their batches are moved to the device."""
-        return self.settings.device_placement
-
-    @property
-    def split_batches(self) -> bool:
-        """Whether the batch size of a loader is that of the whole job."""
-        return self.settings.data.split_batches
-
-    @property
-    def even_batches(self) -> bool:
-        """Whether every process gets as many batches as the others."""
-        return self.settings.data.even_batches
-
-    @property
-    def dispatch_batches(self) -> bool | None:
-        """Whether the main process reads for all."""
-        return self.settings.data.dispatch_batches
 
     @overload
     def prepare(self, one: A, /, *, device_placement: Sequence[bool] | None = None) -> A: ...

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import torch
 from accel_amp import PRECISIONS, LossScaler, Precision, PrecisionPolicy, UnpreparedGuard
 from accel_parallel import STRATEGIES, Strategy
-from accel_state import AccumulationState, CannotRun, Run, RunRequest, acquire, current, is_initialized
+from accel_state import AccumulationState, CannotRun, Run, RunRequest, Transport, acquire, current, is_initialized
+from accel_state.mesh import MeshSpec
 
 from accel.settings import AUTO, Settings
+
+#: the strategy of sharded parameters
+SHARDED = "fsdp2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +38,20 @@ def build_components(settings: Settings) -> Components:
     """
     silent = settings.mixed_precision is None and is_initialized() and current().precision is not None
     wanted = None if silent else settings.mixed_precision or "no"
-    run = acquire(RunRequest(cpu=settings.cpu, precision=wanted, group=settings.handlers.group.options))
+    asked = settings.parallelism.mesh if settings.parallelism is not None else None
+    run = acquire(RunRequest(settings.cpu, wanted, settings.handlers.group.options, asked))
     precision = PRECISIONS.load(run.precision or "no")()
     strategy = settings.strategy if isinstance(settings.strategy, Strategy) else _load(settings, run)
+    if strategy.name == SHARDED and run.device_mesh is None:
+        run = acquire(RunRequest(mesh=MeshSpec(shard=run.topology.world_size)))
     kind, policy = run.placed_on.type, precision.policy
     missing = precision.missing(kind)
     accumulation = AccumulationState(settings.accumulation_steps, at_epoch_end=settings.accumulation.end)
     problems = [*strategy.check(run, precision), *([missing] if missing is not None else [])]
     if problems:
         raise CannotRun(f"strategy {strategy.name} with precision {precision.name} on {kind}", problems)
-    scaler = LossScaler(kind, **settings.handlers.scaler.to_kwargs()) if policy.scale_loss else None
+    spread = _spread_over(run.transport) if strategy.shards else None
+    scaler = LossScaler(kind, spread=spread, **settings.handlers.scaler.to_kwargs()) if policy.scale_loss else None
     return Components(
         run=run,
         strategy=strategy,
@@ -51,6 +61,15 @@ def build_components(settings: Settings) -> Components:
         scaler=scaler,
         guard=UnpreparedGuard(accumulation, scaler),
     )
+
+
+def _spread_over(transport: Transport) -> Callable[[torch.Tensor], None]:
+    """What makes a number of this rank the largest of all ranks."""
+
+    def spread(number: torch.Tensor) -> None:
+        number.copy_(transport.all_reduce(number, "max"))
+
+    return spread
 
 
 def _asked(policy: PrecisionPolicy, settings: Settings) -> PrecisionPolicy:
@@ -65,8 +84,11 @@ def _asked(policy: PrecisionPolicy, settings: Settings) -> PrecisionPolicy:
 
 def _load(settings: Settings, run: Run) -> Strategy:
     name = str(settings.strategy)
+    sharded = run.mesh.shard > 1 or run.mesh.tensor > 1 or settings.fsdp is not None
     if name == AUTO:
-        name = "ddp" if run.topology.world_size > 1 else "single"
-    # one that is asked for by name takes the options that are meant for it
-    options = settings.handlers.ddp.to_kwargs() if name == "ddp" else {}
-    return STRATEGIES.load(name)(**options)
+        name = SHARDED if sharded else "ddp"
+    if name in (SHARDED, "ddp") and run.topology.world_size == 1 and str(settings.strategy) != "ddp":
+        name = "single"  # nothing to share
+    # a strategy takes the options that are meant for it
+    options = {"ddp": settings.handlers.ddp.to_kwargs(), SHARDED: {"plugin": settings.fsdp}}
+    return STRATEGIES.load(name)(**options.get(name, {}))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from accel_parallel import like_blocks
 from torch import nn
 
 
@@ -81,17 +82,6 @@ def uncompiled(model: nn.Module) -> nn.Module:
         return model
     original: nn.Module = model._orig_mod
     return original
-
-
-def like_blocks(model: nn.Module) -> list[nn.Module]:
-    """The modules of each list that has several of one class, lists inside of such modules left out."""
-    blocks: list[nn.Module] = []
-    for child in model.children():
-        if isinstance(child, nn.ModuleList | nn.Sequential) and len(set(map(type, child))) == 1 < len(child):
-            blocks += child
-        else:
-            blocks += like_blocks(child)
-    return blocks
 
 
 def from_names(backend: str | None, plugin: TorchDynamoPlugin | None) -> TorchDynamoPlugin:

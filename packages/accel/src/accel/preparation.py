@@ -22,6 +22,7 @@ from accel.compilation import compiled, uncompiled
 from accel.settings import Settings
 
 Ready = TypeVar("Ready")
+NamedParameters = list[tuple[str, nn.Parameter]]
 
 logger = logging.getLogger("accel")
 
@@ -86,30 +87,28 @@ class Preparer:
             raise TypeError(f"only a torch.nn.Module can be prepared as a model, found a {type(model).__name__}")
         if self._is_ready(model):
             return model
-        if self.settings.device_placement if place is None else place:
-            self._move(model, optimizers)
         strategy, run = self.components.strategy, self.components.run
+        names = list(model.named_parameters(remove_duplicate=False))
+        if (self.settings.device_placement if place is None else place) and not strategy.shards:
+            self._move(model, names, optimizers)
         self.components.precision.converted(strategy.unwrap(model))
         wrap_forward(strategy.unwrap(model), self.components.policy, run.placed_on.type)
         compiled(strategy.unwrap(model), self.settings.compilation)
         # One that is in its container already (of another Accelerator, or the user's own) would exchange twice.
-        ready = model if evaluation or strategy.unwrap(model) is not model else strategy.setup(model, run)
+        if evaluation or strategy.unwrap(model) is not model:
+            ready = model
+        else:
+            before = list(model.named_parameters(remove_duplicate=False))
+            ready = strategy.setup(model, run, self.components.policy)
+            _follow(strategy.unwrap(ready), before, optimizers)
         self.components.guard.watch(ready.parameters())
         return self._remember(self.models, ready)
 
-    def _move(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
-        """Moves the model; where that makes new parameters, ties and optimizers follow."""
-        names = [(name, parameter) for name, parameter in model.named_parameters(remove_duplicate=False)]
-        before = list(model.parameters())
+    def _move(self, model: nn.Module, names: NamedParameters, optimizers: Sequence[Optimizer]) -> None:
+        """Moves the model; if that makes new parameters, ties and optimizers follow."""
         model.to(self.components.run.placed_on)
-        after = dict(model.named_parameters(remove_duplicate=False))
-        _tie_again(model, names, after)
-        first_name = {id(parameter): name for name, parameter in reversed(names)}
-        current = dict(model.named_parameters(remove_duplicate=False))
-        new_of = replaced(before, [current[first_name[id(parameter)]] for parameter in before])
-        if new_of:
-            for optimizer in optimizers:
-                rebind(optimizer, new_of)
+        _tie_again(model, names, dict(model.named_parameters(remove_duplicate=False)))
+        _follow(model, names, optimizers)
 
     def optimizer(self, optimizer: Optimizer, *, place: bool | None = None) -> AcceleratedOptimizer:
         """The optimizer, stepping when a step is due."""
@@ -278,7 +277,18 @@ class Preparer:
         return any(candidate is prepared for kind in known for prepared in kind)
 
 
-def _tie_again(model: nn.Module, names: list[tuple[str, nn.Parameter]], after: dict[str, nn.Parameter]) -> None:
+def _follow(model: nn.Module, names: NamedParameters, optimizers: Sequence[Optimizer]) -> None:
+    """Lets optimizers follow the parameters that were replaced by others of their names."""
+    now = dict(model.named_parameters(remove_duplicate=False))
+    first_name = {id(parameter): name for name, parameter in reversed(names)}
+    before = {id(parameter): parameter for _, parameter in names}
+    new_of = replaced(before.values(), [now[first_name[key]] for key in before])
+    if new_of:
+        for optimizer in optimizers:
+            rebind(optimizer, new_of)
+
+
+def _tie_again(model: nn.Module, names: NamedParameters, after: dict[str, nn.Parameter]) -> None:
     """Makes parameters one again that were one before a move and came out of it as two."""
     first: dict[int, str] = {}
     for name, parameter in names:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from accel_amp import PRECISIONS
 from accel_ops.rng import RNGType, rng_types_of
-from accel_parallel import STRATEGIES, Strategy
+from accel_parallel import STRATEGIES, FullyShardedDataParallelPlugin, ParallelismConfig, Strategy
 from accel_state.environ import settings as environ_settings
 
 from accel.compilation import TorchDynamoPlugin, from_names
@@ -33,6 +33,8 @@ class Settings:
     data: DataLoaderConfiguration
     rng_types: tuple[RNGType, ...]
     strategy: str | Strategy
+    fsdp: FullyShardedDataParallelPlugin | None
+    parallelism: ParallelismConfig | None
     device_placement: bool
     step_scheduler_with_optimizer: bool
     scheduler_once_per_step: bool
@@ -54,6 +56,8 @@ def resolve(
     dataloader_config: DataLoaderConfiguration | None,
     rng_types: Iterable[str] | None,
     strategy: str | Strategy,
+    fsdp_plugin: FullyShardedDataParallelPlugin | None = None,
+    parallelism_config: ParallelismConfig | None = None,
     step_scheduler_with_optimizer: bool,
     scheduler_once_per_step: bool,
 ) -> Settings:
@@ -91,10 +95,11 @@ def resolve(
         )
     if isinstance(strategy, str) and strategy not in (AUTO, *STRATEGIES.names()):
         known = ", ".join((AUTO, *STRATEGIES.names()))
-        problems.append(
-            f"strategy={strategy!r}: expected one of {known}, or a Strategy; parameters cannot be sharded yet (FSDP,"
-            " ZeRO, DeepSpeed), every process holds the whole model"
-        )
+        problems.append(f"strategy={strategy!r}: expected one of {known}, or a Strategy")
+    if isinstance(strategy, str) and fsdp_plugin is not None and strategy not in (AUTO, "fsdp2"):
+        problems.append(f"strategy={strategy!r} and fsdp_plugin contradict each other; give one of them")
+    for options in (fsdp_plugin, parallelism_config):
+        problems += options.problems() if options is not None else []
     if problems:
         raise ValueError("Accelerator(...): " + "\n  ".join(problems))
     data = dataloader_config or DataLoaderConfiguration()
@@ -108,6 +113,8 @@ def resolve(
         data=replace(data, split_batches=True) if split_batches else data,
         rng_types=tuple(kinds),
         strategy=strategy,
+        fsdp=fsdp_plugin,
+        parallelism=parallelism_config,
         device_placement=device_placement,
         step_scheduler_with_optimizer=step_scheduler_with_optimizer,
         scheduler_once_per_step=scheduler_once_per_step,

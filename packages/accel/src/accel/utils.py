@@ -15,6 +15,8 @@ from accel_ops import pad_input_tensors as pad_input_tensors
 from accel_ops import recursively_apply as recursively_apply
 from accel_ops import send_to_device as send_to_device
 from accel_ops import slice_tensors as slice_tensors
+from accel_parallel import FullyShardedDataParallelPlugin as FullyShardedDataParallelPlugin
+from accel_parallel import ParallelismConfig as ParallelismConfig
 from accel_state import DistributedType as DistributedType
 
 from accel.compat.operations import broadcast as broadcast

@@ -6,12 +6,12 @@ from itertools import chain
 from typing import Any, ClassVar, final
 
 import torch
-from accel_amp import Precision
+from accel_amp import Precision, PrecisionPolicy
 from accel_state import AccumulationState, Run
 from torch import nn
 from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import clip_grad_norm_
+from torch.nn.utils import clip_grad_norm_, get_total_norm
 
 from accel_parallel.comm_hooks import CommHook, CommHookSettings
 from accel_parallel.strategy import Strategy
@@ -45,7 +45,7 @@ class Ddp(Strategy):
         """No reason: it runs on every process group."""
         return []
 
-    def setup(self, model: nn.Module, run: Run) -> nn.Module:
+    def setup(self, model: nn.Module, run: Run, policy: PrecisionPolicy) -> nn.Module:
         """The model in DistributedDataParallel, its parameters and buffers those of rank 0.
 
         A model without trainable parameters has no gradients to exchange: it is returned as it is, but made equal too.
@@ -113,6 +113,10 @@ class Ddp(Strategy):
             yield
         finally:
             model.require_backward_grad_sync, model.require_forward_param_sync = before
+
+    def total_norm(self, gradients: Sequence[torch.Tensor], kind: float = 2.0) -> torch.Tensor:
+        """The norm, by torch's own function. Collective: no rank waits for others."""
+        return get_total_norm(gradients, kind)
 
     def clip_norm(self, parameters: Iterable[torch.Tensor], max_norm: float, *, kind: float = 2.0) -> torch.Tensor:
         """The norm, by torch's own function: every rank holds every gradient whole."""

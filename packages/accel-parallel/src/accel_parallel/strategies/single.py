@@ -5,10 +5,10 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar, final
 
 import torch
-from accel_amp import Precision
+from accel_amp import Precision, PrecisionPolicy
 from accel_state import AccumulationState, Run
 from torch import nn
-from torch.nn.utils import clip_grad_norm_
+from torch.nn.utils import clip_grad_norm_, get_total_norm
 
 from accel_parallel.strategy import Strategy
 
@@ -27,7 +27,7 @@ class SingleProcess(Strategy):
             return [f"it is for one process, and this job has {run.topology.world_size}; use ddp"]
         return []
 
-    def setup(self, model: nn.Module, run: Run) -> nn.Module:
+    def setup(self, model: nn.Module, run: Run, policy: PrecisionPolicy) -> nn.Module:
         """The model itself. Collective: no other rank exists."""
         return model
 
@@ -46,6 +46,10 @@ class SingleProcess(Strategy):
     def synchronising_backward(self, model: nn.Module) -> AbstractContextManager[None]:
         """Does nothing: no gradient travels."""
         return nullcontext()
+
+    def total_norm(self, gradients: Sequence[torch.Tensor], kind: float = 2.0) -> torch.Tensor:
+        """The norm, by torch's own function. Collective: no rank waits for others."""
+        return get_total_norm(gradients, kind)
 
     def clip_norm(self, parameters: Iterable[torch.Tensor], max_norm: float, *, kind: float = 2.0) -> torch.Tensor:
         """The norm, by torch's own function."""

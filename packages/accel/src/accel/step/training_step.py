@@ -36,6 +36,26 @@ class TrainingStep(CollectiveOps):
     observer: StepObserver | None = None
 
     @property
+    def device_placement(self) -> bool:
+        """Whether prepared objects and their batches are moved to the device."""
+        return self.settings.device_placement
+
+    @property
+    def split_batches(self) -> bool:
+        """Whether the batch size of a loader is that of the whole job."""
+        return self.settings.data.split_batches
+
+    @property
+    def even_batches(self) -> bool:
+        """Whether every process gets as many batches as the others."""
+        return self.settings.data.even_batches
+
+    @property
+    def dispatch_batches(self) -> bool | None:
+        """Whether the main process reads for all."""
+        return self.settings.data.dispatch_batches
+
+    @property
     def gradient_state(self) -> AccumulationState:
         """Where this Accelerator stands in its window, and in the loader that is being iterated."""
         return self.components.accumulation
@@ -193,7 +213,7 @@ class TrainingStep(CollectiveOps):
                 self._unscale(chosen, self.components.scaler)
             return self.components.strategy.clip_norm(chosen, max_norm, kind=norm_type)
         gradients = [parameter.grad for parameter in chosen if parameter.grad is not None]
-        norm = nn.utils.get_total_norm(gradients, norm_type)
+        norm = self.components.strategy.total_norm(gradients, norm_type)
         return norm if self.components.scaler is None else self.components.scaler.unscaled(norm)
 
     def clip_grad_value_(self, parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float) -> None:

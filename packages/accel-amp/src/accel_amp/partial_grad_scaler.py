@@ -1,0 +1,35 @@
+"""torch's GradScaler for gradients of which this rank holds parts."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import torch
+from torch.optim import Optimizer
+
+from accel_amp.local_part import local_part
+
+
+@final
+class PartialGradScaler(torch.amp.GradScaler):
+    """Looks at the parts of gradients that this rank holds, and exchanges nothing.
+
+    torch's own looks at distributed tensors of one kind only, and exchanges once for each.
+    """
+
+    def _unscale_grads_(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> dict[torch.device, torch.Tensor]:
+        return super()._unscale_grads_(_Parts(optimizer), *args, **kwargs)  # type: ignore[arg-type]
+
+
+class _Parts:
+    """The gradients that an optimizer steps with, in what torch's function reads."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        held = [one.grad for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
+        self.param_groups = [{"params": [_holder(local_part(gradient)) for gradient in held]}]
+
+
+def _holder(gradient: torch.Tensor) -> torch.Tensor:
+    holder = gradient.detach()
+    holder.grad = gradient
+    return holder

@@ -1,0 +1,71 @@
+"""The norm of gradients of which each rank may hold a part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import torch
+import torch.distributed as dist
+from accel_amp import local_part
+from torch.distributed.tensor import DTensor, Shard
+
+#: the groups of ranks among which the parts of a gradient are spread
+Groups = tuple[dist.ProcessGroup, ...]
+
+
+def clip_sharded_norm(parameters: Iterable[torch.Tensor], max_norm: float, *, kind: float = 2.0) -> torch.Tensor:
+    """The norm of all gradients, each part counted once. If it exceeds `max_norm`, gradients are scaled down.
+
+    Collective: every rank must call; one exchange of one number for each way in which gradients are spread.
+    """
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norm = sharded_norm(gradients, kind)
+    # no look at the number: on a GPU that would wait for the device
+    factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
+    alike: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
+    for gradient in map(local_part, gradients):
+        alike.setdefault((gradient.device, gradient.dtype), []).append(gradient)
+    for (device, _), held in alike.items():
+        torch._foreach_mul_(held, factor.to(device, non_blocking=True))
+    return norm
+
+
+def sharded_norm(gradients: Sequence[torch.Tensor], kind: float = 2.0) -> torch.Tensor:
+    """The norm of gradients of which ranks hold parts. Collective: every rank must call."""
+    spread: dict[Groups, list[torch.Tensor]] = {}
+    for gradient in gradients:
+        spread.setdefault(_groups(gradient), []).append(local_part(gradient))
+    parts = [_norm_over(groups, held, kind) for groups, held in spread.items()]
+    if not parts:
+        return torch.zeros((), device="cpu")
+    return parts[0] if len(parts) == 1 else torch.linalg.vector_norm(torch.stack(parts), kind)
+
+
+def _norm_over(groups: Groups, held: Sequence[torch.Tensor], kind: float) -> torch.Tensor:
+    """The norm of tensors whose parts are spread over the same groups."""
+    wide = torch.float64 if held[0].dtype == torch.float64 else torch.float32
+    filled = [part for part in held if part.numel()]
+    nothing = torch.zeros((), dtype=wide, device=held[0].device)
+    norms = torch._foreach_norm(filled, kind, dtype=wide) if filled else [nothing]
+    norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(list(norms)), kind)
+    if not groups:
+        return norm
+    if math.isinf(kind):
+        return _over(norm, groups, dist.ReduceOp.MAX)
+    total: torch.Tensor = _over(norm**kind, groups, dist.ReduceOp.SUM) ** (1.0 / kind)
+    return total
+
+
+def _over(number: torch.Tensor, groups: Groups, how: dist.ReduceOp.RedOpType) -> torch.Tensor:
+    for group in groups:
+        dist.all_reduce(number, how, group=group)
+    return number
+
+
+def _groups(gradient: torch.Tensor) -> Groups:
+    if not isinstance(gradient, DTensor):
+        return ()
+    mesh = gradient.device_mesh
+    axes = [axis for axis, placement in enumerate(gradient.placements) if isinstance(placement, Shard)]
+    return tuple(mesh.get_group(axis) for axis in axes if mesh.size(axis) > 1)

@@ -1,0 +1,78 @@
+"""How parameters are sharded: the options of `fully_shard`, by the names that scripts use for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+#: names of Accelerate's FSDP1 with the way to say the same thing now, or why there is nothing to say
+FSDP1_ONLY = {
+    "sharding_strategy": "say reshard_after_forward=True (FULL_SHARD) or False (SHARD_GRAD_OP); for HYBRID_SHARD"
+    " ParallelismConfig(dp_replicate_size=..., dp_shard_size=...); for NO_SHARD leave the plugin out",
+    "backward_prefetch": "fully_shard prefetches by itself; leave it out",
+    "forward_prefetch": "fully_shard prefetches by itself; leave it out",
+    "use_orig_params": "parameters always keep their names and kinds; leave it out",
+    "sync_module_states": "weights are always those of rank 0; leave it out",
+    "limit_all_gathers": "memory is bounded without it; leave it out",
+    "param_init_fn": "build the model on the meta device and load its weights after prepare; leave it out",
+}
+#: the values of FSDP1 options that change nothing here
+_HARMLESS = {"use_orig_params": True, "sync_module_states": True, "limit_all_gathers": True}
+POLICIES = ("transformer_based_wrap", "size_based_wrap", "no_wrap")
+STATE_DICT_TYPES = ("SHARDED_STATE_DICT", "FULL_STATE_DICT")
+
+
+@dataclass
+class FullyShardedDataParallelPlugin:
+    """How models are sharded over processes, block by block.
+
+    `auto_wrap_policy` chooses the blocks: those of a transformer (`transformer_cls_names_to_wrap`, or what the model
+    says itself), those of `min_num_params` parameters or more, none, or what a function of the model returns.
+    `reshard_after_forward` frees a gathered block after its forward; an int is the number of ranks that share it then.
+    """
+
+    fsdp_version: int = 2
+    reshard_after_forward: bool | int = True
+    auto_wrap_policy: str | Callable[[nn.Module], Sequence[nn.Module]] = "transformer_based_wrap"
+    transformer_cls_names_to_wrap: Sequence[str] | None = None
+    min_num_params: int = 100_000_000
+    cpu_offload: bool = False
+    activation_checkpointing: bool = False
+    ignored_modules: Sequence[nn.Module] | str | None = None
+    mixed_precision_policy: Any = None
+    state_dict_type: str = "SHARDED_STATE_DICT"
+    cpu_ram_efficient_loading: bool = False
+    sharding_strategy: Any = None
+    backward_prefetch: Any = None
+    forward_prefetch: Any = None
+    use_orig_params: bool | None = None
+    sync_module_states: bool | None = None
+    limit_all_gathers: bool | None = None
+    param_init_fn: Any = None
+
+    def problems(self) -> list[str]:
+        """What is wrong with the options, in words."""
+        lines = []
+        if self.fsdp_version != 2:
+            lines.append(
+                f"fsdp_version={self.fsdp_version!r}: only 2 (fully_shard) is here; `accel config update` rewrites a"
+                " config file of version 1"
+            )
+        for name, instead in FSDP1_ONLY.items():
+            value = getattr(self, name)
+            if value not in (None, False) and value != _HARMLESS.get(name):
+                lines.append(f"{name}={value!r} is an option of FSDP1: {instead}")
+        if isinstance(self.auto_wrap_policy, str) and self.auto_wrap_policy.lower() not in POLICIES:
+            known = ", ".join(POLICIES)
+            lines.append(f"auto_wrap_policy={self.auto_wrap_policy!r}: expected one of {known}, or a function")
+        if self.state_dict_type not in STATE_DICT_TYPES:
+            lines.append(f"state_dict_type={self.state_dict_type!r}: expected one of {', '.join(STATE_DICT_TYPES)}")
+        if isinstance(self.reshard_after_forward, str):
+            asked = self.reshard_after_forward
+            lines.append(f"reshard_after_forward={asked!r}: expected True, False or a number of ranks")
+        if type(self.min_num_params) is not int or self.min_num_params < 1:
+            lines.append(f"min_num_params={self.min_num_params!r}: expected a whole number of at least 1")
+        return lines

@@ -1,0 +1,44 @@
+"""How many processes share data, parameters and layers, by the names that scripts use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from accel_state.mesh import MeshSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelismConfig:
+    """The sizes of the axes of parallelism; their product is the number of processes.
+
+    `dp_replicate_size` whole copies are each sharded over `dp_shard_size` ranks, and each layer over `tp_size`.
+    """
+
+    dp_replicate_size: int = 1
+    dp_shard_size: int = 1
+    tp_size: int = 1
+    cp_size: int = 1
+    sp_size: int = 1
+
+    def problems(self) -> list[str]:
+        """What is wrong with the sizes, in words."""
+        sizes = {name: getattr(self, name) for name in self.__slots__}
+        lines = [
+            f"{name}={size!r}: expected a whole number of at least 1"
+            for name, size in sizes.items()
+            if type(size) is not int or size < 1
+        ]
+        for name in ("cp_size", "sp_size"):
+            if type(sizes[name]) is int and sizes[name] > 1:
+                lines.append(f"{name}={sizes[name]}: sequences cannot be divided over ranks yet; leave it out")
+        return lines
+
+    @property
+    def mesh(self) -> MeshSpec:
+        """The sizes as a mesh."""
+        return MeshSpec(replicate=self.dp_replicate_size, shard=self.dp_shard_size, tensor=self.tp_size)
+
+    @property
+    def total_size(self) -> int:
+        """How many processes it is for."""
+        return self.mesh.world_size

@@ -1,0 +1,44 @@
+"""What ranks of a sharded model share whole: the weights at the start, and the gradients of single numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+
+def send_weights(model: nn.Module, groups: Sequence[dist.ProcessGroup], device: torch.device) -> None:
+    """Gives all ranks of the groups the weights and buffers of the first; those on the meta device are left out.
+
+    Collective: every rank must call with a model of like parameters.
+    """
+    with torch.no_grad():
+        for tensor in chain(model.parameters(), model.buffers()):
+            held = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+            if held.is_meta or not groups:
+                continue
+            there = held.to(device).contiguous()
+            for group in groups:
+                dist.broadcast(there, group=group, group_src=0)
+            if there is not held:
+                held.copy_(there)
+
+
+def average_over(parameter: nn.Parameter, groups: Sequence[dist.ProcessGroup]) -> None:
+    """Makes the gradient of a parameter the mean over the ranks of the groups, whenever it has grown.
+
+    The part of an earlier backward is the same on all ranks already, so its mean is itself.
+    """
+
+    def average(grown: torch.Tensor) -> None:
+        if grown.grad is None:
+            return
+        for group in groups:
+            dist.all_reduce(grown.grad, group=group)
+            grown.grad.div_(dist.get_world_size(group))
+
+    parameter.register_post_accumulate_grad_hook(average)  # type: ignore[no-untyped-call] # of torch

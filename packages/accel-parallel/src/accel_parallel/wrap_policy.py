@@ -1,0 +1,87 @@
+"""Which modules of a model are gathered, recomputed or compiled one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from torch import nn
+
+
+class UnknownBlocks(ValueError):
+    """The model has no module of a class that was asked for."""
+
+
+def transformer_blocks(model: nn.Module, class_names: Sequence[str] | None = None) -> list[nn.Module]:
+    """The blocks of the named classes; of the classes that the model itself says are not to be split
+    (`_no_split_modules`, as transformers have it); or the members of its lists of like modules.
+
+    Raises: UnknownBlocks for names of which the model has no module.
+    """
+    if class_names:
+        _refuse_unknown(model, class_names)
+        return _of_classes(model, class_names)
+    told = {name for module in model.modules() for name in getattr(module, "_no_split_modules", None) or ()}
+    return _of_classes(model, told) or like_blocks(model)
+
+
+def large_blocks(model: nn.Module, min_parameters: int) -> list[nn.Module]:
+    """Modules with at least so many parameters of which no smaller module inside is one already."""
+    blocks: list[nn.Module] = []
+
+    def left(module: nn.Module, *, root: bool) -> int:
+        own = sum(parameter.numel() for parameter in module.parameters(recurse=False))
+        size = own + sum(left(child, root=False) for child in module.children())
+        if root or size < min_parameters or not _is_called(module):
+            return size
+        blocks.append(module)
+        return 0
+
+    left(model, root=True)
+    return blocks
+
+
+def like_blocks(model: nn.Module) -> list[nn.Module]:
+    """The modules of each list that has several of one class, lists inside of such modules left out."""
+    blocks: list[nn.Module] = []
+    for child in model.children():
+        if isinstance(child, nn.ModuleList | nn.Sequential) and len(set(map(type, child))) == 1 < len(child):
+            blocks += child
+        else:
+            blocks += like_blocks(child)
+    return blocks
+
+
+def without_ties(model: nn.Module, blocks: Iterable[nn.Module]) -> list[nn.Module]:
+    """The blocks that share no parameter with the rest of the model: a shared one has to be gathered with both."""
+    chosen = list(blocks)
+    owners: dict[int, set[int]] = {}
+    inside = {id(module): number for number, block in enumerate(chosen) for module in block.modules()}
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            owners.setdefault(id(parameter), set()).add(inside.get(id(module), -1))
+    shared = {number for numbers in owners.values() if len(numbers) > 1 for number in numbers}
+    return [block for number, block in enumerate(chosen) if number not in shared]
+
+
+def _of_classes(model: nn.Module, class_names: Iterable[str]) -> list[nn.Module]:
+    wanted = set(class_names)
+    return [module for module in model.modules() if module is not model and type(module).__name__ in wanted]
+
+
+def _refuse_unknown(model: nn.Module, class_names: Sequence[str]) -> None:
+    here = {type(module).__name__ for module in model.modules()}
+    unknown = [name for name in class_names if name not in here]
+    if unknown:
+        raise UnknownBlocks(
+            f"{type(model).__name__} has no module of the class {', '.join(unknown)}; it has"
+            f" {', '.join(sorted(_listed(here)))}"
+        )
+
+
+def _listed(names: Iterable[str]) -> Iterator[str]:
+    return (name for name in names if name not in ("ModuleList", "Sequential", "ModuleDict"))
+
+
+def _is_called(module: nn.Module) -> bool:
+    """Whether a module computes by itself; a list of modules does not, and nothing would gather it."""
+    return not isinstance(module, nn.ModuleList | nn.ModuleDict | nn.ParameterList | nn.ParameterDict)

@@ -1,0 +1,47 @@
+"""Options of sharding: what FSDP2 has, and the words for what only FSDP1 had."""
+
+from typing import Any
+
+import pytest
+from accel_parallel import FullyShardedDataParallelPlugin, ParallelismConfig
+from accel_parallel.fsdp_options import FSDP1_ONLY
+
+
+def test_the_defaults_are_right() -> None:
+    assert FullyShardedDataParallelPlugin().problems() == []
+    assert ParallelismConfig(dp_replicate_size=2, dp_shard_size=2, tp_size=2).problems() == []
+    assert ParallelismConfig(dp_replicate_size=2, dp_shard_size=3).total_size == 6
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, "FULL_SHARD") for name in FSDP1_ONLY])
+def test_an_option_of_fsdp1_is_refused_with_the_way_to_say_it(name: str, value: Any) -> None:
+    (line,) = FullyShardedDataParallelPlugin(**{name: value}).problems()
+    assert line.startswith(f"{name}='FULL_SHARD' is an option of FSDP1: ")
+
+
+@pytest.mark.parametrize("name", ["use_orig_params", "sync_module_states", "limit_all_gathers"])
+def test_options_that_ask_for_what_is_always_so_are_taken(name: str) -> None:
+    always: Any = {name: True}
+    assert FullyShardedDataParallelPlugin(**always).problems() == []
+
+
+WRONG: list[dict[str, Any]] = [
+    {"fsdp_version": 1},
+    {"auto_wrap_policy": "by_taste"},
+    {"state_dict_type": "LOCAL_STATE_DICT"},
+    {"reshard_after_forward": "FULL_SHARD"},
+    {"min_num_params": 0},
+]
+
+
+def test_all_problems_are_told_at_once() -> None:
+    together = {name: value for options in WRONG for name, value in options.items()}
+    assert len(FullyShardedDataParallelPlugin(**together).problems()) == len(WRONG)
+    for options in WRONG:
+        assert len(FullyShardedDataParallelPlugin(**options).problems()) == 1
+
+
+def test_sizes_that_cannot_be_are_named() -> None:
+    wrong: Any = {"dp_shard_size": 0, "tp_size": "two", "cp_size": 2}
+    lines = ParallelismConfig(**wrong).problems()
+    assert [line.split("=")[0] for line in lines] == ["dp_shard_size", "tp_size", "cp_size"]

@@ -1,0 +1,138 @@
+"""Sharded training has the numbers of one process; the loop does not change."""
+
+from typing import Any, NamedTuple, cast
+
+import pytest
+import torch
+from accel import Accelerator, FullyShardedDataParallelPlugin, ParallelismConfig
+from accel_amp import LossScaler, local_part
+from accel_testing import MakePool
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.utils.data import DataLoader, TensorDataset
+
+WIDTH, SAMPLES = 8, 48
+
+
+class Decoder(nn.Module):
+    """Tied weights, frozen weights, a number, and a list of blocks."""
+
+    def __init__(self, dtype: torch.dtype = torch.float64) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(11, WIDTH, dtype=dtype)
+        self.blocks = nn.ModuleList([nn.Linear(WIDTH, WIDTH, dtype=dtype) for _ in range(3)])
+        self.frozen = nn.Linear(WIDTH, WIDTH, dtype=dtype).requires_grad_(False)
+        self.scale = nn.Parameter(torch.ones((), dtype=dtype))
+        self.head = nn.Linear(WIDTH, 11, bias=False, dtype=dtype)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden: Tensor = self.frozen(self.embedding(tokens))
+        for block in self.blocks:
+            hidden = hidden + torch.tanh(block(hidden)) * self.scale
+        outputs: Tensor = self.head(hidden)
+        return outputs
+
+
+class Trained(NamedTuple):
+    losses: list[float]
+    norms: list[float]
+    weights: dict[str, Tensor]
+
+
+def whole(tensor: Tensor) -> Tensor:
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
+
+
+class Loop(NamedTuple):
+    every: int = 1
+    precision: str = "no"
+    weighted: bool = False
+
+
+def train(strategy: str, ways: dict[str, Any], loop: Loop) -> Trained:
+    every, precision, weighted = loop
+    accelerator = Accelerator(
+        cpu=True, strategy=strategy, mixed_precision=precision, gradient_accumulation_steps=every, **ways
+    )
+    torch.manual_seed(accelerator.process_index)  # the weights of rank 0 count
+    model = Decoder(torch.float64 if precision == "no" else torch.float32)
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": [model.scale, *model.blocks.parameters()], "weight_decay": 0.1},
+            {"params": [model.embedding.weight], "lr": 0.02},
+        ],
+        lr=0.01,
+    )
+    tokens = torch.arange(SAMPLES * 3).view(SAMPLES, 3) * 7 % 11
+    batch = 12 // accelerator.run.mesh.data_size
+    loader = DataLoader(TensorDataset(tokens), batch_size=batch)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    losses, norms = [], []
+    for _ in range(2):
+        for (inputs,) in loader:
+            with accelerator.accumulate(model):
+                outputs = model(inputs)
+                how = "sum" if weighted else "mean"
+                loss = nn.functional.cross_entropy(outputs.flatten(0, 1), (inputs * 3 % 11).flatten(), reduction=how)
+                accelerator.backward(loss, weight=inputs.numel() if weighted else None)
+                if accelerator.sync_gradients:
+                    norms.append(accelerator.clip_grad_norm_(model.parameters(), 0.5).item())
+                optimizer.step()
+                optimizer.zero_grad()
+            losses.append(accelerator.reduce(loss.detach(), "sum" if weighted else "mean").item())
+    return Trained(losses, norms, {name: whole(value) for name, value in model.state_dict().items()})
+
+
+def assert_same(found: Trained, wanted: Trained, tolerance: float) -> None:
+    torch.testing.assert_close(found.losses, wanted.losses, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(found.norms, wanted.norms, rtol=tolerance, atol=tolerance)
+    weights = {name.removeprefix("module."): value for name, value in found.weights.items()}
+    torch.testing.assert_close(weights, wanted.weights, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("loop", [Loop(), Loop(every=3), Loop(every=3, weighted=True)], ids=str)
+@pytest.mark.parametrize("reshard", [True, False])
+def test_two_ranks_that_share_all_weights_train_as_one(world: MakePool, loop: Loop, reshard: bool) -> None:
+    """T10: losses, norms and weights, with tied, frozen and single-number parameters."""
+    ways = {"fsdp_plugin": FullyShardedDataParallelPlugin(reshard_after_forward=reshard)}
+    for found in world(2).run(train, "fsdp2", ways, loop):
+        assert_same(found, train("auto", {}, loop), 1e-9)
+
+
+@pytest.mark.parametrize("loop", [Loop(), Loop(every=3, weighted=True)], ids=str)
+def test_copies_that_are_sharded_themselves_train_as_one(world: MakePool, loop: Loop) -> None:
+    ways = {"parallelism_config": ParallelismConfig(dp_replicate_size=2, dp_shard_size=2)}
+    for found in world(4).run(train, "auto", ways, loop):
+        assert_same(found, train("auto", {}, loop), 1e-9)
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 2e-2), ("fp16", 1e-3)])
+def test_half_precision_trains_as_ddp_does(world: MakePool, precision: str, tolerance: float) -> None:
+    pool = world(2)
+    by_ddp = pool.run(train, "ddp", {}, Loop(precision=precision))[0]
+    wanted = Trained(*by_ddp[:2], {name.removeprefix("module."): value for name, value in by_ddp.weights.items()})
+    for found in pool.run(train, "fsdp2", {}, Loop(precision=precision)):
+        torch.testing.assert_close(found.losses, wanted.losses, rtol=tolerance, atol=tolerance)
+        assert {value.dtype for value in found.weights.values()} == {torch.float32}
+
+
+def overflows() -> tuple[bool, float, list[float]]:
+    """Only the part of rank 1 has an infinite gradient."""
+    accelerator = Accelerator(cpu=True, strategy="fsdp2", mixed_precision="fp16")
+    model = nn.Linear(4, 4, bias=False)
+    nn.init.ones_(model.weight)
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=1.0))
+    accelerator.backward(model(torch.ones(1, 4)).sum())
+    if accelerator.process_index == 1:
+        local_part(cast("Tensor", model.weight.grad)).fill_(float("inf"))
+    optimizer.step()
+    scale = cast("LossScaler", accelerator.scaler).get_scale()
+    return accelerator.optimizer_step_was_skipped, scale, whole(model.weight).flatten().tolist()
+
+
+def test_an_overflow_in_the_part_of_one_rank_skips_the_step_of_all(world: MakePool) -> None:
+    for skipped, scale, weights in world(2).run(overflows):
+        assert skipped
+        assert scale == 32768.0
+        assert weights == [1.0] * 16
