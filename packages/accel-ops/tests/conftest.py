@@ -1,7 +1,7 @@
 """Ranks that are threads of the test's own process: a transport that counts, and that refuses what would hang."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar, final
 
@@ -76,6 +76,9 @@ class Loopback(Transport):
         return self._alike(f"broadcast (from rank {source})", x)[source].clone()
 
     def ordered_section(self, first: int) -> AbstractContextManager[None]:
+        raise NotImplementedError
+
+    def meet(self, name: str, ranks: Sequence[int], note: object) -> list[Any]:
         raise NotImplementedError
 
     def broadcast_object(self, value: T, source: int) -> T:

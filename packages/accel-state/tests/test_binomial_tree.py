@@ -52,6 +52,17 @@ def test_payloads_at_the_edge_of_what_fits_come_whole(world: MakePool) -> None:
             assert found == [[max(0, share + extra[(rank + turn) % 3]) for rank in range(3)] for turn in range(3)]
 
 
+def gathered(target: int) -> list[bytes]:
+    transport = TorchDist()
+    return transport.gather(b"x" * transport.rank * 9000, [0, 9000, 18000], target)
+
+
+def test_one_rank_receives_payloads_of_any_length(world: MakePool) -> None:
+    for target in range(3):
+        whole = [b"", b"x" * 9000, b"x" * 18000]
+        assert world(3).run(gathered, target) == [whole if rank == target else [] for rank in range(3)]
+
+
 def disagree(other: int) -> list[str]:
     transport, found = TorchDist(), list[str]()
     for call in ("gather", "agree"):

@@ -259,7 +259,7 @@ class Accelerator(TrainingStep):
 
         Collective: every process must call, after the same optimizer step.
         """
-        return self._checkpointer.stop_requested()
+        return self._checkpointer.signals.requested()
 
     def save_and_stop(self, output_dir: str | Path | None = None) -> NoReturn:
         """Writes a checkpoint, and ends the process with exit code 75: to go on, run the same command again.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from accel_state.transports import serialization
 
@@ -100,6 +100,21 @@ class Transport(ABC):
         Collective: every rank of the group must call.
         """
         return self.exchange(what, payload if self.rank == source else b"")[source]
+
+    def gather(self, payload: bytes, lengths: Sequence[int], target: int) -> list[bytes]:
+        """The payloads of all ranks in rank order, on rank `target`; none on the others, which wait for nobody.
+
+        Collective: every rank of the group must call, with the `lengths` of all payloads, on which they have agreed.
+        """
+        payloads = self.exchange(f"gather (to rank {target})", payload)
+        return payloads if self.rank == target else []
+
+    @abstractmethod
+    def meet(self, name: str, ranks: Sequence[int], note: object) -> list[Any]:
+        """The notes of these ranks, which all call this; other threads may exchange meanwhile.
+
+        Raises: PeerFailed if the process of a rank is gone.
+        """
 
     def broadcast_object(self, value: T, source: int) -> T:
         """The `value` of rank `source`; pickled on the way.

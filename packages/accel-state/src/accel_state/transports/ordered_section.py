@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import math
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import final
+from typing import Any, final
 
 from accel_state.errors import CollectiveMismatch, PeerFailed
 from accel_state.status_store import StatusStore
@@ -81,6 +83,31 @@ class OrderedSection:
             )
         if failure is not None:
             raise PeerFailed(f"the process that had to go first failed: {failure}")
+
+    def meet(self, name: str, ranks: Sequence[int], note: object) -> list[Any]:
+        """The notes of these ranks under that name; takes no turn, so that any thread may call this.
+
+        Raises: PeerFailed if a process is gone, or a machine silent after the script has ended here.
+        """
+        names, began, until = [f"{name}/{rank}" for rank in ranks], time.monotonic(), math.inf
+        try:
+            self._store.post(f"{name}/{self._store.rank}", note)
+            while True:
+                lives = self._store.all_alive(ranks)
+                notes = self._store.read_all(names)
+                missing = [str(rank) for rank, left in zip(ranks, notes, strict=True) if left is None]
+                if not missing:
+                    return notes
+                now = time.monotonic()
+                if not threading.main_thread().is_alive():
+                    until = min(until, now + SILENT_S)
+                if now > until or False in lives:
+                    raise PeerFailed(f"rank {', '.join(missing)} is gone, or its machine does not answer")
+                time.sleep(min(max((now - began) / 8, FIRST_S), MOST_S))
+        except PeerFailed:
+            raise
+        except RuntimeError as error:
+            raise PeerFailed(f"the process that serves the store is gone ({error})") from None
 
     def _end_of(self, first: int) -> tuple[str | None, str]:
         name, began = f"turn/{self._turn}/{first}", time.monotonic()

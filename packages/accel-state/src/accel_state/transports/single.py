@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, TypeVar, final
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from accel_state.transports._base import Reduction, Transport
 
@@ -45,6 +46,10 @@ class Single(Transport):
 
     def barrier(self) -> None:
         """Returns at once. Collective: no other rank exists."""
+
+    def meet(self, name: str, ranks: Sequence[int], note: object) -> list[Any]:
+        """`note` alone in a list."""
+        return [note]
 
     def ordered_section(self, first: int) -> AbstractContextManager[None]:
         """The block runs at once. Collective: no other rank exists."""

@@ -148,6 +148,24 @@ class TorchDist(Transport):
         rest = self.broadcast(rest, source)
         return ctypes.string_at(rest.data_ptr(), rest.numel())
 
+    def gather(self, payload: bytes, lengths: Sequence[int], target: int) -> list[bytes]:
+        """The payloads of all ranks in rank order, on rank `target`; none on the others, which wait for nobody.
+
+        Collective: every rank of the group must call, with the `lengths` of all payloads, on which they have agreed.
+        """
+        row = self._torch.frombuffer(bytearray(payload.ljust(max(lengths), b"\0")), dtype=self._torch.uint8)
+        rows = [self._torch.empty_like(row) for _ in lengths] if self.rank == target else None
+        self.recorder.begin(f"gather (to rank {target})", _described(row))
+        self._finish(self._dist.gather, row, rows, target)
+        return [ctypes.string_at(row.data_ptr(), length) for row, length in zip(rows or [], lengths, strict=False)]
+
+    def meet(self, name: str, ranks: Sequence[int], note: object) -> list[Any]:
+        """The notes of these ranks, which all call this; through the store, and no collective.
+
+        Raises: PeerFailed if the process of a rank is gone.
+        """
+        return self._section_of_run().meet(name, ranks, note)
+
     def _header_of(self, mine: Header, source: int) -> Header:
         """What rank `source` says."""
         if self._channel is None:
@@ -166,20 +184,24 @@ class TorchDist(Transport):
         Raises: PeerFailed when that rank fails in the block, or is gone.
         Collective: of each group of ranks, all must enter.
         """
-        if self._section is None:
-            raise NoRun("ranks wait for each other's work in a run; create an Accelerator first")
+        section = self._section_of_run()
         if self.rank == first:
             site = self.recorder.begin("main_process_first", patient=True)
             self.recorder.end()
-            with self._section.lead(site):
+            with section.lead(site):
                 yield
             return
         site = self.recorder.begin(f"main_process_first (after rank {first})", patient=True)
         try:
-            self._section.wait(first, site)
+            section.wait(first, site)
         finally:
             self.recorder.end()
         yield
+
+    def _section_of_run(self) -> OrderedSection:
+        if self._section is None:
+            raise NoRun("ranks wait for each other's work in a run; create an Accelerator first")
+        return self._section
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
         """Every rank's `x`, concatenated in rank order; a 0-d `x` gives a vector of `size`.

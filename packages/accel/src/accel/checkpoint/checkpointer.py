@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import secrets
 from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, final
@@ -17,7 +21,6 @@ from accel_checkpoint import (
     collect,
     encode,
     read_manifest,
-    require_replaceable,
     size_in_bytes,
 )
 from accel_checkpoint.retention import retain
@@ -29,14 +32,13 @@ from accel.checkpoint import rng_state
 from accel.checkpoint.destination import AUTOMATIC, SaveRequest, destination, next_of
 from accel.checkpoint.io import CheckpointContents, about_this_run, write
 from accel.checkpoint.load import StateLoader
-from accel.checkpoint.preemption import USUAL, StopSignals
+from accel.checkpoint.preemption import StopSignals
 from accel.checkpoint.progress_marker import note_progress
 from accel.checkpoint.registry import CheckpointRegistry
 from accel.checkpoint.votes import RankVotes, problems_of, refuse
 from accel.configuration import ProjectConfiguration
 
 logger = logging.getLogger("accel")
-
 FAILED = "no checkpoint was written:"
 
 
@@ -44,8 +46,8 @@ FAILED = "no checkpoint was written:"
 class Checkpointer:
     """Saves and loads the state of an Accelerator.
 
-    A save takes two rounds of messages: what all have to write, and whether it was written. Hooks take two more,
-    machines that write a checkpoint each one more.
+    A save takes two rounds of messages: what all have to write, and whether it was written. Hooks take two more, and
+    one more is taken if each machine writes a checkpoint. Random numbers go to the ranks that write, and to no other.
     """
 
     def __init__(self, processes: ProcessControl, registry: CheckpointRegistry, project: ProjectConfiguration) -> None:
@@ -55,8 +57,8 @@ class Checkpointer:
         self._votes = RankVotes(processes)
         self._loader = StateLoader(processes, self._votes, registry, project)
         self._async_writer, self._snapshot = AsyncWriter(), Snapshot()
-        self._signals = StopSignals()
-        self._signals.install(project.stop_signals)
+        self.signals = StopSignals(self._votes)
+        self.signals.install(project.stop_signals)
         #: the checkpoint that this process wrote or read last
         self._newest: tuple[Path, Manifest] | None = None
         #: whether a checkpoint is, or was, written in the background, by whomever
@@ -87,23 +89,25 @@ class Checkpointer:
         stage = self._hooked(vote, models, weights) if self.registry.save_hooks else None
         contents = self._contents(models, weights, max_shard_size)
         vote["problems"] += contents.problems
-        vote["rng"] = encode({"generators": rng_state.captured(self._processes.run.device)})
-        told = self._votes.exchange("save_state: begin", vote)
+        rng = json.dumps(encode({"generators": rng_state.captured(self._processes.run.device)})).encode()
+        told = self._votes.exchange("save_state: begin", vote | {"rng_bytes": len(rng), "token": secrets.token_hex(8)})
         target = self._settled(told, stage)
-        steps = max((optimizer.steps for optimizer in self.registry.preparer.optimizers), default=0)
-        about = about_this_run(self._processes.num_processes, steps)
+        writers = sorted({vote["request"]["writer"] for vote in told})
+        rng_states = self._votes.gather(writers, rng, [vote["rng_bytes"] for vote in told])
+        about = about_this_run(self._processes.num_processes, self.registry.preparer.optimizers)
 
         def put(begun: StagedCheckpoint | None) -> StagedCheckpoint:
             staged = begun or _staged(target)
             try:
-                write(staged, contents, about, [vote["rng"] for vote in told], self._newest)
+                write(staged, contents, about, rng_states, self._newest)
             except BaseException:
                 staged.abandon()
                 raise
             return staged
 
         if asynchronous:
-            self._write_in_background(contents, put, stage, target)
+            put_by_all = partial(self._votes.done_by_all, writers, f"save/{told[0]['token']}")
+            self._write_in_background(contents, lambda begun: put_by_all(lambda: put(begun)), stage, target)
         else:
             self._write(lambda: put(stage))
         return target
@@ -141,19 +145,6 @@ class Checkpointer:
         if manifest is not None:
             self._newest = folder, manifest
         return folder
-
-    def stop_requested(self) -> bool:
-        """Whether a signal has asked any process of the job to stop.
-
-        Collective: every process must call, after the same optimizer step.
-        """
-        if not self._signals.installed and self._signals.received is None:
-            self._signals.install(USUAL)
-        received = self._votes.exchange("stop_requested", self._signals.received)
-        told = [f"rank {rank} was told by {name}" for rank, name in enumerate(received) if name is not None]
-        if told:
-            self._votes.warn_once(f"stopping, as {', '.join(told)}")
-        return bool(told)
 
     def save_and_stop(self, output_dir: str | Path | None) -> NoReturn:
         """Writes a checkpoint, and ends the process with exit code 75.
@@ -256,23 +247,34 @@ class Checkpointer:
     def _write_in_background(
         self,
         contents: CheckpointContents,
-        put: Callable[[StagedCheckpoint | None], StagedCheckpoint],
+        put_by_all: Callable[[StagedCheckpoint], bool],
         stage: StagedCheckpoint | None,
         target: Path,
     ) -> None:
         """Collective: every process must call."""
+        copied_by_all = Future[bool]()
+
+        def write_and_commit(staged: StagedCheckpoint) -> None:
+            with ExitStack() as undo:
+                undo.callback(staged.abandon)
+                if copied_by_all.result() and put_by_all(staged):
+                    undo.pop_all()
+                    self._commit(staged)
 
         def begin() -> None:
             nonlocal stage
             stage = stage or _staged(target)
             contents.files = self._snapshot.take(contents.files)
-            self._async_writer.begin(lambda: self._commit(put(stage)))
+            self._async_writer.begin(partial(write_and_commit, stage))
 
-        self._in_background = True  # also if one fails: another may have begun
         problems = problems_of(begin) if self._writes else []
         if problems and stage is not None:
             stage.abandon()
-        self._votes.require("save_state: copied", FAILED, problems)
+        try:
+            self._votes.require("save_state: copied", FAILED, problems)
+            self._in_background = True
+        finally:
+            copied_by_all.set_result(self._in_background)
 
     def _in_turn(self, what: str, work: Callable[[], None]) -> None:
         """Collective: every process must call."""
@@ -294,6 +296,5 @@ class Checkpointer:
 
 
 def _staged(target: Path) -> StagedCheckpoint:
-    require_replaceable(target)
     collect(target.parent)
     return StagedCheckpoint(target)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accel_amp import AcceleratedOptimizer
 from accel_checkpoint import (
     CheckpointError,
     FileDigest,
@@ -129,7 +130,7 @@ def _linked(stage: StagedCheckpoint, name: str, contents: CheckpointContents, be
     return known is not None and FileDigest.of(content) == known and stage.link(name, folder / name, known)
 
 
-def about_this_run(world: int, steps: int) -> dict[str, Any]:
+def about_this_run(world: int, optimizers: Iterable[AcceleratedOptimizer]) -> dict[str, Any]:
     """What wrote a checkpoint, and where it stood."""
     return {
         "accel": _version(),
@@ -137,7 +138,7 @@ def about_this_run(world: int, steps: int) -> dict[str, Any]:
         "python": ".".join(map(str, sys.version_info[:3])),
         "world": world,
         "threads": torch.get_num_threads(),
-        "steps": steps,
+        "steps": max((optimizer.steps for optimizer in optimizers), default=0),
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 

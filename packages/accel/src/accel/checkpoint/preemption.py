@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any, final
 
+from accel.checkpoint.votes import RankVotes
+
 #: seconds in which a signal that comes again is the same one: sent to all processes, and passed on by a launcher
 ECHO_S = 1.0
 #: those that schedulers send before they end a job
@@ -25,7 +27,8 @@ class StopSignals:
     #: read in loader workers, by what seeds them
     shields_workers = True
 
-    def __init__(self) -> None:
+    def __init__(self, votes: RankVotes) -> None:
+        self._votes = votes
         #: the name of the signal that came, or None
         self.received: str | None = None
         self._before: dict[int, Any] = {}
@@ -48,10 +51,18 @@ class StopSignals:
             if number not in self._before:
                 self._before[number] = signal.signal(number, self)
 
-    @property
-    def installed(self) -> bool:
-        """Whether any signal is noted."""
-        return bool(self._before)
+    def requested(self) -> bool:
+        """Whether a signal has asked any process of the job to stop.
+
+        Collective: every process must call, after the same optimizer step.
+        """
+        if not self._before and self.received is None:
+            self.install(USUAL)
+        received = self._votes.exchange("stop_requested", self.received)
+        told = [f"rank {rank} was told by {name}" for rank, name in enumerate(received) if name is not None]
+        if told:
+            self._votes.warn_once(f"stopping, as {', '.join(told)}")
+        return bool(told)
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()

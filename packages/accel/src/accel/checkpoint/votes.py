@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from accel_checkpoint import CheckpointError
@@ -50,6 +50,26 @@ class RankVotes:
             if processes.is_local_main_process if each_machine else processes.is_main_process:
                 problems = problems_of(work)
         self.require(what, about, problems)
+
+    def gather(self, ranks: Sequence[int], statement: bytes, lengths: Sequence[int]) -> list[Any]:
+        """What each rank says, on these ranks, and nothing on others; `lengths` has the bytes of all statements.
+
+        Collective: every process must call.
+        """
+        transport = self._processes.run.transport
+        said = {rank: transport.gather(statement, lengths, rank) for rank in ranks}
+        return [json.loads(statement) for statement in said.get(transport.rank, [])]
+
+    def done_by_all(self, ranks: Sequence[int], name: str, work: Callable[[], object]) -> bool:
+        """Does the work, and tells whether all these ranks have done theirs; for threads, under a name of its own.
+
+        Raises: CheckpointError if the work fails here; PeerFailed if another of these ranks is gone.
+        """
+        problems = problems_of(work)
+        done = self._processes.run.transport.meet(name, ranks, not problems) if len(ranks) > 1 else [not problems]
+        if problems:
+            raise CheckpointError(problems[0])
+        return all(done)
 
     def warn_once(self, text: str) -> None:
         """Warns of this on the main process, once."""
