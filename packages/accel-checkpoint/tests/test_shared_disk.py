@@ -230,3 +230,23 @@ def test_a_lock_ends_with_the_save_also_if_the_process_has_forked_meanwhile(tmp_
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)
+
+
+def test_an_interrupt_while_a_checkpoint_is_named_gives_the_old_one_its_name_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage_of(tmp_path / "last", 1).commit()
+    rename = Filesystem.rename
+
+    def interrupted_when_named(self: Filesystem, path: Path, to: Path) -> None:
+        if path.name.endswith(".saving") and to == tmp_path / "last":
+            raise KeyboardInterrupt
+        rename(self, path, to)
+
+    monkeypatch.setattr(Filesystem, "rename", interrupted_when_named)
+    stage = stage_of(tmp_path / "last", 2)
+    with pytest.raises(KeyboardInterrupt):
+        stage.commit()
+    stage.abandon()
+    assert number_of(tmp_path / "last") == 1
+    assert os.listdir(tmp_path) == ["last"]

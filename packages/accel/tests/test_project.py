@@ -293,6 +293,27 @@ def test_a_load_goes_on_if_another_machine_has_just_given_a_checkpoint_its_name_
     assert model.weight.unique().tolist() != [6.0]
 
 
+@pytest.mark.parametrize("each_machine", [False, True])
+def test_an_interrupt_while_a_checkpoint_is_named_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, each_machine: bool
+) -> None:
+    """No hidden folder either, which this process would keep locked."""
+    accelerator, _ = naming(tmp_path, save_on_each_node=each_machine)
+    accelerator.save_state()
+    rename = Filesystem.rename
+
+    def interrupted(self: Filesystem, path: Path, to: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Filesystem, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        accelerator.save_state()
+    assert names(tmp_path) == ["checkpoint_0"]
+    monkeypatch.setattr(Filesystem, "rename", rename)
+    accelerator.save_state()
+    assert names(tmp_path) == ["checkpoint_0", "checkpoint_1"]
+
+
 def on_each_node(folder: str) -> tuple[bool, str]:
     accelerator, _ = naming(folder, save_on_each_node=True)
     return bool(accelerator.is_local_main_process), accelerator.save_state().name

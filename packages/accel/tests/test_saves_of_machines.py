@@ -43,7 +43,7 @@ def refuse(*_: Any, **__: Any) -> NoReturn:
     raise OSError(errno.ENOSPC, "no space left")
 
 
-FAILURES: dict[str, Any] = {
+FAILURES: dict[str, tuple[type, str]] = {
     "writing": (Filesystem, "write"),
     "copying": (Snapshot, "take"),
     "starting": (AsyncWriter, "begin"),
@@ -56,7 +56,8 @@ def fail_on_the_second_machine(folder: str, failure: str) -> tuple[list[str], st
     save(accelerator)
     with pytest.MonkeyPatch.context() as patch:
         if accelerator.process_index == 1:
-            patch.setattr(*FAILURES[failure], refuse)
+            owner, name = FAILURES[failure]
+            patch.setattr(owner, name, refuse)
         with pytest.raises(CheckpointError) as error:
             save(accelerator)
     left = [name for name in names(own) if not name.startswith(".")]  # a thread may still remove a hidden folder

@@ -97,7 +97,7 @@ class StagedCheckpoint:
                     replaced.append(hidden_path(self.target, "old"))
                     with suppress(FileNotFoundError):  # another save has moved it
                         self.filesystem.rename(self.target, replaced[-1])
-            except OSError:
+            except BaseException:
                 if replaced and replaced[-1].exists() and not has_content(self.target):
                     self.filesystem.rename(replaced[-1], self.target)
                 raise

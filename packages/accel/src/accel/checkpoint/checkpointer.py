@@ -238,11 +238,11 @@ class Checkpointer:
         staged: list[StagedCheckpoint] = []  # nobody names what another could not write
         try:
             self._in_turn("save_state: written", lambda: staged.append(put()))
-        except CheckpointError:
+            self._in_turn("save_state: named", lambda: self._commit(staged[0]))
+        except BaseException:
             for stage in staged:
                 stage.abandon()
             raise
-        self._in_turn("save_state: named", lambda: self._commit(staged[0]))
 
     def _write_in_background(
         self,
@@ -283,7 +283,7 @@ class Checkpointer:
     def _commit(self, stage: StagedCheckpoint) -> None:
         try:
             stage.commit()
-        except CheckpointError:
+        except BaseException:
             stage.abandon()
             raise
         self._newest = stage.target, read_manifest(stage.target)
