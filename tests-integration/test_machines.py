@@ -74,13 +74,25 @@ def test_machines_meet_with_ranks_and_without(told: bool, machines: Machines) ->
     """If no machine is told its rank, they have ranks as they come."""
     (machines.folder / "meets.py").write_text(MEETS)
     words = [word for word in machines.place(0) if told or word not in ("--machine_rank", 0)]
+    (machines.folder / "temporary").mkdir()
+    temporary = {"TMPDIR": str(machines.folder / "temporary")}
     jobs = [
-        machines.start(at, *(machines.place(at) if told else words), "-n", 2, "--rdzv_backend", "c10d", "meets.py")
+        machines.start(
+            at,
+            *(machines.place(at) if told else words),
+            "-n",
+            2,
+            "--rdzv_backend",
+            "c10d",
+            "meets.py",
+            environ=temporary,
+        )
         for at in (0, 1)
     ]
     zero, one = ends(jobs)
     assert (zero.code, one.code) == (0, 0), zero.err + one.err
     assert sorted(ranks(zero.out) + ranks(one.out)) == ["rank 0 0 [0, 1]", "rank 1 0 [0, 1]"]
+    assert list((machines.folder / "temporary").iterdir()) == []
 
 
 def slurm(number: int, nodes: tuple[Node, Node], tasks: int = 2) -> dict[str, str]:

@@ -136,6 +136,35 @@ def test_a_machine_that_cannot_start_its_processes_is_told_on_the_other(number: 
     assert "No such file or directory: './fails'" in other.err
 
 
+DIES = {
+    "all have met": """\
+from accel_launch.nodes.node_rendezvous import NodeRendezvous
+meet = NodeRendezvous.next_rendezvous
+NodeRendezvous.next_rendezvous = lambda self: (meet(self), os._exit(9))
+""",
+    "it knows its ranks": """\
+from accel_launch.nodes.node_workers import NodeWorkers
+NodeWorkers.start = lambda *_: os._exit(9)
+""",
+}
+
+
+@pytest.mark.parametrize("when", ["all have met", *in_soak("it knows its ranks")])
+def test_a_machine_that_dies_before_its_processes_start_is_the_machine_that_is_named(
+    when: str, machines: Machines
+) -> None:
+    (machines.folder / "sitecustomize.py").write_text(f"import os\n{DIES[when]}")
+    (machines.folder / "starts").write_text("#!/bin/sh\nexec sleep 600\n")
+    (machines.folder / "starts").chmod(0o755)
+    words = ("--rdzv_backend", "c10d", "--no_python", "-n", 2)
+    zero = machines.start(0, *words, *flags(0)[:-1], "./starts")
+    machines.start(1, *words, *flags(1)[:-1], "./starts", environ={"PYTHONPATH": str(machines.folder)})
+    done = zero.end(SOON_S)
+    assert done.code == 1, done.err
+    assert "accel: on machine 1, node2:\n  the machine is gone: nothing was heard of it" in done.err
+    assert "machine 0" not in done.err
+
+
 def test_a_first_machine_that_is_gone_before_processes_start_is_said_in_words(machines: Machines) -> None:
     dies = "import os\nfrom accel_launch.job import ports\nports.PortReservation.__init__ = lambda *_: os._exit(9)\n"
     (machines.folder / "sitecustomize.py").write_text(dies)

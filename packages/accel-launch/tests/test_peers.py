@@ -1,7 +1,9 @@
 """What machines tell each other, over a store that is a mapping, and by a clock that stands still."""
 
 import signal
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from accel_launch.cli.options import LaunchSettings
@@ -10,9 +12,11 @@ from accel_launch.job.job_runner import JobRun
 from accel_launch.job.plan import HostInfo
 from accel_launch.nodes.node_spec import NodeSpec
 from accel_launch.nodes.node_workers import NodeWorkers
-from accel_launch.nodes.peers import SILENCE_S, Peers
+from accel_launch.nodes.peers import SILENCE_S, NodeFailure, Peers
 from accel_launch.supervise.signals import SignalEvent, SignalSource
 from accel_launch.supervise.supervisor import Supervisor
+
+HOSTS = ("node1", "node2", "node3")
 
 
 class MappingStore:
@@ -23,6 +27,12 @@ class MappingStore:
 
     def set(self, key: str, value: str) -> None:
         self.values[key] = value
+
+    def append(self, key: str, value: str) -> None:
+        self.values[key] = self.values.get(key, "") + value
+
+    def check(self, keys: list[str]) -> bool:
+        return self.values.keys() >= set(keys)
 
     def get(self, key: str) -> bytes:
         return self.values[key].encode()
@@ -53,7 +63,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_a_machine_that_gives_no_sign_of_life_is_announced_once(clock: Clock) -> None:
     store = MappingStore()
-    zero, one, two = (Peers(store, machine, 3) for machine in range(3))
+    zero, one, two = (Peers(store, machine, HOSTS) for machine in range(3))
     for second in range(30):
         clock.now_s += 1
         for peers in (zero, one, two)[: 3 if second < 5 else 2]:
@@ -67,7 +77,7 @@ def test_a_machine_that_gives_no_sign_of_life_is_announced_once(clock: Clock) ->
 def test_the_first_machine_waits_for_no_lost_one_to_leave(clock: Clock) -> None:
     """It would hold up the end of the job, which is to come soon after a loss."""
     store = MappingStore()
-    zero, one, _ = (Peers(store, machine, 3) for machine in range(3))
+    zero, one, _ = (Peers(store, machine, HOSTS) for machine in range(3))
     for _ in range(9):
         clock.now_s += 1
         zero.look()
@@ -76,6 +86,31 @@ def test_the_first_machine_waits_for_no_lost_one_to_leave(clock: Clock) -> None:
     assert [failure.machine for failure in zero.failures] == [2]
     one.leave()
     zero.leave()
+
+
+class DyingStore(MappingStore):
+    """The store of a machine that dies after a number of requests."""
+
+    def __init__(self, values: dict[str, str], requests: int) -> None:
+        self.values, self._left = values, requests
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("set", "add", "append"):
+            self._left -= 1
+            if self._left < 0:
+                raise SystemExit
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize("requests", range(3))
+def test_a_machine_that_dies_while_it_tells_of_a_failure_keeps_nobody_waiting(requests: int, clock: Clock) -> None:
+    """The others would take the first machine for lost, as its store does not answer."""
+    store = MappingStore()
+    zero, one = (Peers(store, machine, HOSTS[:2]) for machine in range(2))
+    with suppress(SystemExit):
+        Peers(DyingStore(store.values, requests), 1, HOSTS[:2]).announce("  rank 1 failed", 7)
+    clock.now_s += 1
+    assert zero.look() == one.look() == [NodeFailure(1, "node2", "  rank 1 failed", 7)] * (requests > 0)
 
 
 class EndsAtOnce(SignalSource):
@@ -97,7 +132,7 @@ def test_a_signal_right_after_a_failure_of_this_machine_is_told_as_an_end_of_a_j
 ) -> None:
     """The failure came after the last look; the launcher may not say that it just waited for the other machine."""
     store, source = MappingStore(), EndsAtOnce()
-    _, one = (Peers(store, machine, 2) for machine in range(2))
+    _, one = (Peers(store, machine, HOSTS[:2]) for machine in range(2))
     clock.now_s += 1
     one.look()
     one.announce("  rank 1 failed", 7)

@@ -32,7 +32,7 @@ def run_on_node(job: Job, node: NodeSpec, source: SignalSource, say: Callable[[s
     from torch.distributed import DistError
 
     # there, names come up with machines
-    rendezvous = NodeRendezvous(node, source, job.settings, patient="KUBERNETES_SERVICE_HOST" in job.environ)
+    rendezvous = NodeRendezvous(node, source, job.settings, job.count, patient="KUBERNETES_SERVICE_HOST" in job.environ)
     with source, NodeWorkers(job, node, source) as workers:
 
         def run(attempt: int) -> JobResult:
@@ -51,11 +51,18 @@ def run_on_node(job: Job, node: NodeSpec, source: SignalSource, say: Callable[[s
 
 def _torch_agent(workers: NodeWorkers, job: Job, rendezvous: Any) -> SimpleElasticAgent:
     """torch's elastic agent for one start, whose processes are ours."""
-    from torch.distributed.elastic.agent.server.api import SimpleElasticAgent, WorkerSpec
+    from torch.distributed.elastic.agent.server.api import SimpleElasticAgent, Worker, WorkerSpec
 
     class Agent(SimpleElasticAgent):
+        def _assign_worker_ranks(self, store: Any, group_rank: int, size: int, spec: WorkerSpec) -> list[Worker]:
+            """The workers of this machine, from the facts of the rendezvous; torch would wait for notes of all."""
+            counts = [count for _, count in rendezvous.machines]
+            first, world = sum(counts[:group_rank]), sum(counts)
+            ranks = range(first, first + counts[group_rank])
+            return [Worker(rank - first, rank, rank, world, world) for rank in ranks]
+
         def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-            return workers.start(worker_group)
+            return workers.start(worker_group, [host for host, _ in rendezvous.machines])
 
         def _stop_workers(self, worker_group: WorkerGroup) -> None:
             workers.stop()

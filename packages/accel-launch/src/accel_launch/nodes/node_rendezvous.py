@@ -33,18 +33,23 @@ class NodeRendezvous:
     With the backend static their ranks are given. With c10d a machine may come without a rank, or replace a lost one.
     """
 
-    def __init__(self, node: NodeSpec, source: SignalSource, settings: LaunchSettings, *, patient: bool) -> None:
+    def __init__(
+        self, node: NodeSpec, source: SignalSource, settings: LaunchSettings, processes: int, *, patient: bool
+    ) -> None:
         self._node, self._source, self._backend, self._patient = node, source, settings.rdzv_backend, patient
         self._wait_s = settings.join_timeout
         self._serves = node.rank == 0 if node.rank is not None else is_first(node)
         host, address = socket.gethostname(), address_towards(node)
         shared = {"num_machines": node.count, **{name: getattr(settings, name) for name in SHARED}}
-        name = host if self._serves else f"{host} ({address})"
-        self._mine: dict[str, Any] = {"host": name, "pid": os.getpid(), "settings": shared}
+        place = host if self._serves else f"{host} ({address})"
+        self._mine: dict[str, Any] = {"host": host, "place": place, "pid": os.getpid()}
+        self._mine |= {"settings": shared, "processes": processes}
         self._store: Any = None
         self._round = 0
         #: those that have come, as the first machine sees it
         self._machines: dict[int, Any] = {}
+        #: the host and the number of processes of each machine of the newest round
+        self.machines: list[tuple[str, int]] = []
 
     def get_backend(self) -> str:
         """The name of this rendezvous."""
@@ -109,6 +114,7 @@ class NodeRendezvous:
                 raise
             number = self._store.add("round", 0) if rank is None else number
         self._round = number
+        self.machines = [(host, processes) for host, processes in json.loads(store.get("go"))]
         return store, rank
 
     def _tell_refusal(self, store: Any, rank: int | None, interrupted: Interrupted) -> None:
@@ -116,7 +122,7 @@ class NodeRendezvous:
         by = f"by {interrupted.number.name} from outside, while its launcher waited for the others"
         with suppress(RuntimeError):
             if rank is not None:
-                store.set("refused", json.dumps([f"machine {rank}, {self._mine['host']}, was ended {by}"]))
+                store.set("refused", json.dumps([f"machine {rank}, {self._mine['place']}, was ended {by}"]))
 
     def _claim(self, store: Any) -> int | None:
         """The rank of this machine in a round; None if others have all, as they have begun without it."""
@@ -129,7 +135,7 @@ class NodeRendezvous:
             if holder == self._mine:
                 return rank
         if self._backend != C10D:
-            twice = f"{holder['host']} and {self._mine['host']}: give each its own"
+            twice = f"{holder['place']} and {self._mine['place']}: give each its own"
             self._refuse(store, [f"machine_rank {node.rank} was given on two machines, {twice}"])
         return None
 
@@ -143,9 +149,11 @@ class NodeRendezvous:
                 if problems:
                     self._refuse(store, problems)
         if len(machines) == node.count:
-            store.set("go", "1")
+            # all that machines know of each other comes at once: one that is lost later is missed, and not waited for
+            told = [(machines[rank]["host"], machines[rank]["processes"]) for rank in range(node.count)]
+            store.set("go", json.dumps(told))
         elif late:
-            here = ", ".join(f"{rank} ({machine['host']})" for rank, machine in sorted(machines.items()))
+            here = ", ".join(f"{rank} ({machine['place']})" for rank, machine in sorted(machines.items()))
             where = f"--main_process_ip {node.host} --main_process_port {node.port}"
             absent = f"{self._absent()} did not come within {self._wait_s:g} s"
             start = f"Start accel launch there with {where}, or wait longer: --join_timeout"
@@ -162,7 +170,7 @@ class NodeRendezvous:
             theirs = other["settings"].get(name)
             if mine != theirs and not (name == COUNT and None in (mine, theirs)):
                 why = "it counts the processes of all machines together, so give" if name == COUNT else "give"
-                where = f"{name} is {mine} on {self._mine['host']}, and {theirs} on {other['host']}"
+                where = f"{name} is {mine} on {self._mine['place']}, and {theirs} on {other['place']}"
                 problems.append(f"{where}: {why} all the same")
         return problems
 

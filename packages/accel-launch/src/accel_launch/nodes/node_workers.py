@@ -61,12 +61,12 @@ class NodeWorkers:
         if self._peers is not None:
             self._peers.leave()
 
-    def start(self, group: WorkerGroup) -> dict[int, Any]:
-        """Starts the processes of this machine, at the ranks of the group; their process ids.
+    def start(self, group: WorkerGroup, hosts: Sequence[str]) -> dict[int, Any]:
+        """Starts the processes of this machine, at the ranks of the group; `hosts` has the names of all machines.
 
         Raises: CannotRun if one cannot be started, which the other machines are told; StoreLost.
         """
-        self._peers = peers = Peers(group.store, group.group_rank or 0, group.group_world_size or 1)
+        self._peers = peers = Peers(group.store, group.group_rank or 0, hosts)
         self._elsewhere = None
         try:
             return self._start(group, peers)
@@ -195,7 +195,7 @@ class NodeWorkers:
                 self._source.pause(STEP_S)
             except Interrupted as interrupted:
                 self._hear(peers.look(at_once=True), peers)  # what has just failed here may not have been looked at
-                others = [f"{rank}, {peers.host_of(rank)}" for rank in range(peers.size) if rank != peers.machine]
+                others = [f"{rank}, {host}" for rank, host in enumerate(peers.hosts) if rank != peers.machine]
                 if not peers.failures:
                     raise Interrupted(interrupted.number, f"machine {', '.join(others)} to end") from None
                 peers.announce("  the job was ended there from outside", result.code, order=ASKED, outside=True)

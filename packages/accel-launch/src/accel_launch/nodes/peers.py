@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import socket
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -40,18 +40,13 @@ class StoreLost(Exception):
 class Peers:
     """The machines of a round, as one machine sees the others; each look costs one request to the store."""
 
-    def __init__(self, store: Any, machine: int, size: int) -> None:
-        self._store, self.machine, self.size = store, machine, size
-        self.host = socket.gethostname()
+    def __init__(self, store: Any, machine: int, hosts: Sequence[str]) -> None:
+        self._store, self.machine, self.size = store, machine, len(hosts)
+        self.hosts = hosts
         #: all that have failed, this machine among them, in an order that is the same on all
         self.failures: list[NodeFailure] = []
         self._beats: dict[int, tuple[int, float]] = {}
         self._beat_s = self._look_s = 0.0
-        self._ask("set", f"host {machine}", self.host)
-
-    def host_of(self, machine: int) -> str:
-        """The name of a machine."""
-        return str(self._ask("get", f"host {machine}").decode())
 
     def publish(self, key: str, content: object) -> None:
         """Tells the other machines something that they wait for."""
@@ -63,7 +58,7 @@ class Peers:
 
     def announce(self, words: str, code: int, **more: Any) -> None:
         """Tells all machines of a failure of this one; `more` is for `NodeFailure`."""
-        self._announce(NodeFailure(self.machine, self.host, words, code, **more))
+        self._announce(NodeFailure(self.machine, self.hosts[self.machine], words, code, **more))
 
     def count(self, what: str, more: int = 0) -> int:
         """The count of that name in the store, after this machine has added `more`."""
@@ -83,8 +78,8 @@ class Peers:
             self._ask("add", f"beats {self.machine}", 1)
             if self.machine == 0:
                 self._announce_silent(now)
-        numbers = range(len(self.failures) + 1, self.count("failures") + 1)
-        new = [NodeFailure(**self.read(f"failure {number}")) for number in numbers]
+        lines = self._ask("get", "failures").splitlines() if self._ask("check", ["failures"]) else []
+        new = [NodeFailure(**json.loads(line)) for line in lines[len(self.failures) :]]
         self.failures += new
         return new
 
@@ -114,10 +109,10 @@ class Peers:
             self._beats[machine] = (beats, now if beats != before else heard_s)
             if beats == before and now - heard_s > SILENCE_S:
                 words = f"  the machine is gone: nothing was heard of it for {SILENCE_S:g} s"
-                self._announce(NodeFailure(machine, self.host_of(machine), words, 1, lost=True))
+                self._announce(NodeFailure(machine, self.hosts[machine], words, 1, lost=True))
 
     def _announce(self, failure: NodeFailure) -> None:
-        self._ask("set", f"failure {self.count('failures', 1)}", json.dumps(asdict(failure)))
+        self._ask("append", "failures", json.dumps(asdict(failure)) + "\n")
 
     def _ask(self, what: str, *arguments: object) -> Any:
         try:
