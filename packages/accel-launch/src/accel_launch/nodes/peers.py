@@ -11,7 +11,7 @@ from typing import Any
 from accel_launch.report.job_result import KILLED
 
 #: seconds between two signs of life of a machine, and without any after which it counts as lost
-BEAT_S, SILENCE_S = 1.0, 7.0
+BEAT_S, SILENCE_S = 1.0, 5.0
 #: seconds between two looks for what others have to say; and for the first machine to be heard by all at the end
 LOOK_S, LEAVING_S = 0.2, 5.0
 
