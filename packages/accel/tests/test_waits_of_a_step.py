@@ -49,6 +49,7 @@ KINDS = {
     "fp16, clipped and scheduled": Step(precision="fp16", clip=True, scheduled=True),
     "fp16, weighted and accumulated": Step(precision="fp16", weighted=True, every=2),
     "fp16, accumulated and fused": Step(precision="fp16", clip=True, every=2, fused=True),
+    "fp16, fused and scheduled": Step(precision="fp16", fused=True, scheduled=True),
 }
 
 

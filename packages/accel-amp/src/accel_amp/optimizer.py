@@ -11,6 +11,7 @@ from accel_state import AccumulationState
 from torch.optim import Optimizer
 
 from accel_amp.scaler import LossScaler
+from accel_amp.step_outcome import StepOutcome
 
 logger = logging.getLogger("accel")
 
@@ -41,8 +42,10 @@ class AcceleratedOptimizer(Optimizer):
         self.scaler = scaler
         self.accumulation = accumulation or AccumulationState()
         # whether the newest step was made, and how many were; tensors as long as nobody has asked
-        self._made: bool | torch.Tensor = True
+        self._made: bool | torch.Tensor | StepOutcome = True
         self._steps: int | torch.Tensor = 0
+        # what schedulers do once it is known whether the newest step was made
+        self._postponed: list[Callable[[], None]] = []
         #: who is told when a step that was due is over, made or skipped
         self.on_step: Callable[[AcceleratedOptimizer], None] | None = None
         # whether the gradients have had their step; and whether they were to be cleared without one
@@ -72,7 +75,8 @@ class AcceleratedOptimizer(Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The inner optimizer's groups."""
+        """The inner optimizer's groups, with the rates that schedulers have set so far."""
+        self.settle()
         return self.optimizer.param_groups
 
     @param_groups.setter
@@ -99,6 +103,23 @@ class AcceleratedOptimizer(Optimizer):
         self._made = not skipped
 
     @property
+    def outcome(self) -> bool | StepOutcome:
+        """Whether the newest step that was due was made; only to ask for the truth of a StepOutcome is to wait."""
+        if isinstance(self._made, torch.Tensor):
+            self._made = bool(self._made) if self._made.device.type == "cpu" else StepOutcome(self._made)
+        return self._made
+
+    def postpone(self, advance: Callable[[], None]) -> None:
+        """Calls `advance` before the next step, or when somebody asks for the groups or the state; once each."""
+        if advance not in self._postponed:
+            self._postponed.append(advance)
+
+    def settle(self) -> None:
+        """Calls what was postponed."""
+        while self._postponed:
+            self._postponed.pop(0)()
+
+    @property
     def steps(self) -> int:
         """Steps that were taken; of a fused optimizer in fp16 this waits for the device."""
         self._steps = int(self._steps)
@@ -114,10 +135,12 @@ class AcceleratedOptimizer(Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """The inner optimizer's state dict."""
+        self.settle()
         return self.optimizer.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads into the inner optimizer, which puts each entry beside its parameter."""
+        self.settle()
         self.optimizer.load_state_dict(state_dict)
 
     def step(self, closure: Any = None) -> Any:
@@ -135,12 +158,14 @@ class AcceleratedOptimizer(Optimizer):
             return None
         if accumulation.inside and not accumulation.has_loss:
             self._warn_of_no_loss()
+        if self._postponed:
+            self.settle()
         if self.scaler is not None:
-            self._made = self.scaler.step(self.optimizer, closure)
+            self._made = made = self.scaler.step(self.optimizer, closure)
             loss = None
         else:
-            loss = self.optimizer.step() if closure is None else self.optimizer.step(closure)
-        self._steps = self._steps + self._made
+            made, loss = True, self.optimizer.step() if closure is None else self.optimizer.step(closure)
+        self._steps = self._steps + made
         self._spent, self._given_up = True, False
         if self._boundary is not None:
             self._boundary()
@@ -200,6 +225,8 @@ class AcceleratedOptimizer(Optimizer):
             mode()
 
     def __getstate__(self) -> dict[str, Any]:
+        self.settle()
+        self._made = bool(self._made)
         # A scheduler puts a `step` into its optimizer that is bound to this very one: a copy has to go without.
         return {name: value for name, value in self.__dict__.items() if name != "step"}
 

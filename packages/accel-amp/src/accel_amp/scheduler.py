@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from accel_state import AccumulationState
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
 from accel_amp.optimizer import AcceleratedOptimizer
+from accel_amp.step_outcome import StepOutcome
 
 
 class AcceleratedScheduler:
@@ -17,6 +19,9 @@ class AcceleratedScheduler:
     Otherwise it advances `num_processes` times, because a schedule made before `prepare` counts the batches of the
     unsharded loader; with `split_batches` it advances once. With `step_with_optimizer=False` each call is one step, and
     so it is for ReduceLROnPlateau, which counts evaluations and not batches.
+
+    If only a device knows yet whether a step was made (a fused optimizer in fp16), the schedule advances before the
+    optimizer steps again, or when somebody asks for its rates.
     """
 
     def __init__(
@@ -29,7 +34,8 @@ class AcceleratedScheduler:
         num_processes: int = 1,
         accumulation: AccumulationState | None = None,
     ) -> None:
-        self.scheduler = scheduler
+        self._scheduler = scheduler
+        self._postponed: Callable[[], None] | None = None
         self.optimizers = [optimizers] if isinstance(optimizers, AcceleratedOptimizer) else list(optimizers)
         self.step_with_optimizer = step_with_optimizer
         self.split_batches = split_batches
@@ -42,23 +48,48 @@ class AcceleratedScheduler:
 
     def step(self, *args: Any, **kwargs: Any) -> None:
         """Advances the schedule if its optimizers have stepped."""
-        if not self._always:
-            if not self.accumulation.due:
-                return
+        if self._always:
+            self._scheduler.step(*args, **kwargs)
+            return
+        if not self.accumulation.due:
+            return
+        self.settle()
+        outcomes = [optimizer.outcome for optimizer in self.optimizers]
+        if any(isinstance(outcome, StepOutcome) for outcome in outcomes):
+            self._postponed = partial(self._advance_if_made, outcomes, args, kwargs)
             for optimizer in self.optimizers:
-                if optimizer.step_was_skipped:
-                    return
-            if not self._once:
-                self._advance_by(self._advance, args, kwargs)
-                return
-        self.scheduler.step(*args, **kwargs)
+                optimizer.postpone(self.settle)
+            return
+        self._advance_if_made(outcomes, args, kwargs)
+
+    def settle(self) -> None:
+        """Advances the schedule if that had to wait for a device, and the step was made; the host waits for it."""
+        postponed, self._postponed = self._postponed, None
+        if postponed is not None:
+            postponed()
+
+    @property
+    def scheduler(self) -> Any:
+        """The scheduler that was prepared."""
+        self.settle()
+        return self._scheduler
+
+    def _advance_if_made(
+        self, outcomes: Sequence[bool | StepOutcome], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        if not all(outcomes):
+            return
+        if self._once:
+            self._scheduler.step(*args, **kwargs)
+        else:
+            self._advance_by(self._advance, args, kwargs)
 
     def _advance_by(self, steps: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for _ in range(steps):
             # OneCycleLR counts its steps and then raises an error: here it stays at its last rate. Torch would take one
             # step more, to a rate beyond the curve.
-            if self._total is None or self.scheduler._step_count < self._total:
-                self.scheduler.step(*args, **kwargs)
+            if self._total is None or self._scheduler._step_count < self._total:
+                self._scheduler.step(*args, **kwargs)
 
     def get_last_lr(self) -> list[Any]:
         """The learning rates last set, one for each group."""
@@ -80,3 +111,7 @@ class AcceleratedScheduler:
         self.scheduler.load_state_dict(state_dict)
         if self._total is not None:
             self._total = self.scheduler.total_steps
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.settle()
+        return self.__dict__

@@ -61,6 +61,19 @@ class DeviceTensor(torch.Tensor):
         raise RuntimeError(f"{func} of a DeviceTensor outside of its RecordingDevice")
 
 
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """Marks what a stream was asked for so far."""
+
+    device: RecordingDevice
+    what: str
+
+    def synchronize(self) -> None:
+        """Notes that the host waits for it, which leaves the device with all work that it was asked for since."""
+        self.device.calls.append(f"the host waits for {self.what}")
+        self.device.finish_copies()
+
+
 class _Stream:
     """A stream that notes for whom it waits."""
 
@@ -71,11 +84,11 @@ class _Stream:
     def wait_stream(self, other: _Stream) -> None:
         self._device.calls.append(f"{self._name} waits for {other._name}")
 
-    def wait_event(self, event: str) -> None:
-        self._device.calls.append(f"{self._name} waits for {event}")
+    def wait_event(self, event: _Event) -> None:
+        self._device.calls.append(f"{self._name} waits for {event.what}")
 
-    def record_event(self) -> str:
-        return f"the copies of {self._name}"
+    def record_event(self) -> _Event:
+        return _Event(self._device, f"the copies of {self._name}")
 
     def __enter__(self) -> None:
         self._before.append(self._device.stream)
@@ -135,6 +148,10 @@ class RecordingDevice:
     def _synchronise(self, device: object = None) -> None:
         self.calls.append("synchronise")
         self._note_wait("for all work")
+        self.finish_copies()
+
+    def finish_copies(self) -> None:
+        """Lets all copies arrive that were late."""
         late, self._late = self._late, []
         for copy in late:
             copy()
@@ -176,8 +193,14 @@ class RecordingDevice:
             if source.device.type == target_device.type:
                 return None
             if isinstance(source, DeviceTensor):
-                self._note("out", source, "pageable", non_blocking=non_blocking)
-                return func(source.numbers, **kwargs)
+                if not non_blocking:
+                    self._note("out", source, "pageable", non_blocking=False)
+                    return func(source.numbers, **kwargs)
+                self._note("out", source, "pinned", non_blocking=True)  # as torch makes it
+                arrived = func(source.numbers, **kwargs)
+                host = torch.zeros_like(arrived)
+                self._late.append(lambda: host.copy_(arrived))
+                return host
             self._note("in", source, self._memory_of(source), non_blocking=non_blocking)
             return DeviceTensor(func(source, **kwargs), self.device)
         target: Any
