@@ -56,6 +56,17 @@ def test_a_file_is_staged_once_through_one_bounded_buffer(
     assert all("pinned" in call and "waits" not in call for call in gpu.calls if call.startswith("copy"))
 
 
+@pytest.mark.parametrize("steps", [1, 1000])
+def test_numbers_of_the_cpu_beside_a_gpu_take_the_same_way_if_they_are_small(gpu: RecordingDevice, steps: int) -> None:
+    """AdamW counts its steps on the CPU, for each parameter; each count would cost a buffer and two waits."""
+    on_cpu = {f"{number}.{name}": torch.full((4,), 1.0) for number in range(5) for name in ("exp_avg", "exp_avg_sq")}
+    counts = {f"{number}.step": torch.full((steps,), float(number)) for number in range(5)}
+    on_gpu = {name: gpu.put(tensor) for name, tensor in on_cpu.items()}
+    assert b"".join(map(bytes, serialize(on_gpu | counts))) == b"".join(map(bytes, serialize(on_cpu | counts)))
+    assert len(gpu.pinned) == (1 if steps == 1 else 5)
+    assert copied_bytes(gpu) == 160
+
+
 def test_what_is_not_contiguous_takes_no_memory_of_the_gpu(gpu: RecordingDevice) -> None:
     """A checkpoint of a GPU that is full has to be possible: the numbers are put in order on the CPU."""
     turned = torch.arange(6.0).view(2, 3).t()

@@ -10,6 +10,8 @@ import torch
 BUFFER = 1 << 28
 #: each tensor begins at a multiple of it, so that any dtype may
 ALIGNMENT = 16
+#: bytes of a tensor of the CPU that passes through pinned memory beside tensors of a GPU
+SMALL = 1 << 10
 
 
 def synchronize(tensors: Iterable[torch.Tensor]) -> None:
@@ -39,13 +41,22 @@ def empty_pinned_like(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return pinned
 
 
-def is_staged(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is on a GPU, with its numbers one after the other."""
-    return tensor.is_cuda and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+def staged(tensors: Sequence[torch.Tensor]) -> list[bool]:
+    """Which tensors pass through pinned memory: those of a GPU with their numbers one after the other.
+
+    Beside them small ones of the CPU do too. AdamW counts the steps of each parameter on the CPU, and the counts would
+    cut its states into as many parts as there are parameters.
+    """
+    most = SMALL if any(tensor.is_cuda for tensor in tensors) else -1
+    return [_is_plain(tensor) and (tensor.is_cuda or (tensor.is_cpu and tensor.nbytes <= most)) for tensor in tensors]
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def staged_pieces(tensors: Sequence[torch.Tensor], most: int) -> Iterator[torch.Tensor]:
-    """The bytes of tensors for which `is_staged` holds, one after the other, at most `most` at a time.
+    """The bytes of tensors that are `staged`, one after the other, at most `most` at a time.
 
     All pieces are in the same memory: a piece is valid until the next is asked for.
     """

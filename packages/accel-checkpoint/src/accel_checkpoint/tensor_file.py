@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.huge_pages import advise_huge_pages
-from accel_checkpoint.pinned_memory import is_staged, staged_pieces
+from accel_checkpoint.pinned_memory import staged, staged_pieces
 
 #: the key in the metadata for names that share the tensor of another name
 ALIASES = "accel.aliases"
@@ -90,12 +90,13 @@ def serialize(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] |
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     yield memoryview(len(text).to_bytes(8, "little") + text)
-    filled = (tensors[name] for name in order if tensors[name].numel())
-    for staged, group in itertools.groupby(filled, is_staged):
-        if staged:
-            yield from map(view_bytes, staged_pieces(list(group), PIECE))
+    filled = [tensors[name] for name in order if tensors[name].numel()]
+    for through_pinned, group in itertools.groupby(zip(staged(filled), filled, strict=True), lambda pair: pair[0]):
+        members = [tensor for _, tensor in group]
+        if through_pinned:
+            yield from map(view_bytes, staged_pieces(members, PIECE))
         else:
-            for tensor in group:
+            for tensor in members:
                 yield from _pieces(tensor)
 
 
