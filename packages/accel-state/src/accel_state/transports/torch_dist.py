@@ -17,6 +17,7 @@ from accel_state.status_store import StatusStore
 from accel_state.transports._base import Join, Reduction, Transport, longest_of
 from accel_state.transports.agreement import BLOCK, Agreement, SharedMemoryAgreement, TreeAgreement
 from accel_state.transports.binomial_tree import BinomialTree
+from accel_state.transports.device_work import DeviceWork
 from accel_state.transports.header import BARE, Header, header, require_one_call, unpacked
 from accel_state.transports.ordered_section import OrderedSection
 from accel_state.transports.peer_errors import PeerErrors
@@ -253,7 +254,7 @@ class TorchDist(Transport):
                 work.wait()
                 if received.device.type != "cpu":
                     # NCCL has only queued it. Its work would hold the tensors until it is asked; an event does not.
-                    done = self._torch.accelerator.current_stream(received.device).record_event().query
+                    done = DeviceWork(self._torch.accelerator.current_stream(received.device)).done
         finally:
             self.recorder.end(done)
         # A thread of gloo reports a collective as done before it lets go of it. If it is the last to hold the tensors

@@ -1,0 +1,48 @@
+"""Asks a device whether it has done what it was asked for, from any thread."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from contextlib import suppress
+from typing import Any, final
+
+#: a thread in this mode is refused no call because another thread captures a graph; the number is the driver's
+THREAD_LOCAL = 1
+#: the library that has the thread's mode, and its call, for each platform of torch
+_EXCHANGES = {
+    "cuda": ("libcuda.so.1", "cuThreadExchangeStreamCaptureMode"),
+    "hip": ("libamdhip64.so", "hipThreadExchangeStreamCaptureMode"),
+}
+_permitted = threading.local()
+
+
+@final
+class DeviceWork:
+    """Work that a stream was asked for until now."""
+
+    def __init__(self, stream: Any) -> None:
+        self._event = stream.record_event()
+
+    def done(self) -> bool:
+        """Whether the device has done the work; also while another thread captures a graph (torch.cuda.graph)."""
+        if threading.current_thread() is not threading.main_thread() and not vars(_permitted):
+            _permitted.once = True
+            _permit_queries_in_captures()
+        return bool(self._event.query())
+
+
+def _permit_queries_in_captures() -> None:
+    """Puts this thread into a mode in which a query does not break the capture that another thread has begun.
+
+    torch begins captures so that a query by any thread in the usual mode makes them fail.
+    """
+    import torch.version
+
+    platform = "cuda" if torch.version.cuda is not None else "hip" if torch.version.hip is not None else None
+    if platform is None:
+        return
+    library, call = _EXCHANGES[platform]
+    # without the call there is nothing better than to ask: a watchdog that does not would take the work for a hang
+    with suppress(OSError, AttributeError):
+        getattr(ctypes.CDLL(library), call)(ctypes.byref(ctypes.c_int(THREAD_LOCAL)))
