@@ -9,7 +9,8 @@ import os
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -180,12 +181,33 @@ def _abort_exchanges_of_devices() -> None:
 
     if not dist.is_initialized():
         return
-    world: Any = dist.group.WORLD
-    for part in dist.get_backend_config().split(","):
-        kind, _, backend = part.partition(":")
-        if backend != "gloo":  # the host waits for gloo's, and does so no more
+    backends: list[Any] = []
+    # also the groups that the script has opened; the newest first, as torch does it
+    for group in reversed(list(dist.distributed_c10d._world.pg_names)):
+        for part in dist.get_backend_config(group).split(","):
+            kind, _, name = part.partition(":")
+            if name != "gloo":  # the host waits for gloo's, and does so no more
+                with suppress(RuntimeError):  # a group without this process
+                    backends.append(group._get_backend(torch.device(kind)))
+    with _together(backends):
+        for backend in backends:
             with suppress(RuntimeError):  # a backend that cannot
-                world._get_backend(torch.device(kind)).abort()
+                backend.abort()
+
+
+@contextmanager
+def _together(backends: list[Any]) -> Iterator[None]:
+    """Lets NCCL end its communicators at once: one after the other, each may wait for ranks that end another."""
+    import torch.distributed as dist
+
+    of_nccl = [
+        backend for backend in backends if dist.is_nccl_available() and isinstance(backend, dist.ProcessGroupNCCL)
+    ]
+    for backend in of_nccl[:1]:
+        backend._group_start()
+    yield
+    for backend in of_nccl[:1]:
+        backend._group_end()
 
 
 def _store(topology: Topology, options: GroupOptions) -> Store:
