@@ -2,7 +2,7 @@
 
 from accel_amp.forward import AutocastForward, autocast, unwrap_forward, wrap_forward
 from accel_amp.local_part import local_part
-from accel_amp.optimizer import AcceleratedOptimizer
+from accel_amp.optimizer import AcceleratedOptimizer, StepMaker
 from accel_amp.policy import PrecisionPolicy
 from accel_amp.precisions import PRECISIONS, Precision
 from accel_amp.scaler import LossScaler
@@ -18,6 +18,7 @@ __all__ = [
     "LossScaler",
     "Precision",
     "PrecisionPolicy",
+    "StepMaker",
     "UnpreparedGuard",
     "WindowScaler",
     "autocast",

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from accel_state import AccumulationState
 from torch.optim import Optimizer
 
-from accel_amp.scaler import LossScaler
 from accel_amp.step_outcome import StepOutcome
 
 logger = logging.getLogger("accel")
+
+
+class StepMaker(Protocol):
+    """An object that makes the steps of optimizers, because it knows how their gradients are scaled."""
+
+    def register(self, optimizer: Optimizer) -> None:
+        """Is told of an optimizer before its first step."""
+
+    def step(self, optimizer: Optimizer, closure: Any = None) -> bool | torch.Tensor:
+        """Steps the optimizer; False if gradients had overflowed and the step was skipped."""
+
+    def discard(self, optimizer: Optimizer) -> None:
+        """Forgets gradients that had no step; nothing if there are none."""
 
 
 class AcceleratedOptimizer(Optimizer):
@@ -28,7 +40,7 @@ class AcceleratedOptimizer(Optimizer):
         self,
         optimizer: Optimizer,
         device_placement: bool = True,
-        scaler: LossScaler | None = None,
+        scaler: StepMaker | None = None,
         *,
         accumulation: AccumulationState | None = None,
         step_boundary: Callable[[], None] | None = None,

@@ -27,11 +27,14 @@ class WindowScaler:
         parameters: Callable[[], Iterable[torch.Tensor]],
         *,
         scaled: bool = False,
+        rescale: Callable[[torch.Tensor | float], None] | None = None,
     ) -> None:
         self._accumulation = accumulation
         self._transport = transport
         self._parameters = parameters
         self._scaled = scaled
+        # what multiplies gradients that are not in the parameters' `grad`
+        self._rescale_elsewhere = rescale
         #: weight and loss of the newest window that had weights, over all ranks
         self._newest: torch.Tensor | None = None
         self.begin_window(dropped=False)
@@ -155,6 +158,9 @@ class WindowScaler:
 
     def _rescale(self, factor: torch.Tensor | float) -> None:
         """Multiplies what has gathered so far."""
+        if self._rescale_elsewhere is not None:
+            self._rescale_elsewhere(factor)
+            return
         gradients = {id(one.grad): one.grad for one in self._parameters() if one.grad is not None}
         alike: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
         for gradient in map(local_part, gradients.values()):

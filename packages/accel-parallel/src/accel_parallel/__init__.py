@@ -1,6 +1,7 @@
 """How parameters and gradients are spread over processes."""
 
 from accel_parallel.comm_hooks import CommHook
+from accel_parallel.engine import Engine
 from accel_parallel.fsdp_options import FullyShardedDataParallelPlugin
 from accel_parallel.parallelism_config import ParallelismConfig
 from accel_parallel.rebind import StaleParameters, rebind, refuse_stale, replaced
@@ -11,6 +12,7 @@ from accel_parallel.wrap_policy import like_blocks
 __all__ = [
     "STRATEGIES",
     "CommHook",
+    "Engine",
     "FullyShardedDataParallelPlugin",
     "ParallelismConfig",
     "StaleParameters",

@@ -12,6 +12,8 @@ from accel_amp import Precision, PrecisionPolicy
 from accel_state import AccumulationState, Run
 from torch import nn
 
+from accel_parallel.engine import Engine
+
 
 class Strategy(ABC):
     """How parameters and gradients are spread over processes. A run has exactly one strategy."""
@@ -19,6 +21,8 @@ class Strategy(ABC):
     name: ClassVar[str]
     #: whether ranks hold parts of parameters; then `setup` moves them to the device, part by part
     shards: ClassVar[bool] = False
+    #: what takes backwards and steps in torch's place
+    engine: Engine | None = None
 
     @abstractmethod
     def check(self, run: Run, precision: Precision) -> Sequence[str]:

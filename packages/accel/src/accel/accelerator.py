@@ -113,6 +113,8 @@ class Accelerator(TrainingStep):
         """
         if not objects:
             raise ValueError("prepare() needs at least one object: a model, an optimizer, a DataLoader or a scheduler")
+        if self.components.engine is not None:
+            self.components.engine.meet(objects)
         ready = self._preparer.prepare(objects, device_placement)
         return ready[0] if len(ready) == 1 else tuple(ready)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from accel_amp import PRECISIONS, LossScaler, Precision, PrecisionPolicy, UnpreparedGuard
-from accel_parallel import STRATEGIES, Strategy
+from accel_parallel import STRATEGIES, Engine, Strategy
 from accel_state import AccumulationState, CannotRun, Run, RunRequest, Transport, acquire, current, is_initialized
 from accel_state.mesh import MeshSpec
 
@@ -25,6 +25,8 @@ class Components:
     strategy: Strategy
     precision: Precision
     accumulation: AccumulationState
+    #: what takes backwards and steps in torch's place, if the strategy has such an engine
+    engine: Engine | None
     scaler: LossScaler | None
     guard: UnpreparedGuard
     policy: PrecisionPolicy
@@ -51,10 +53,12 @@ def build_components(settings: Settings) -> Components:
     if problems:
         raise CannotRun(f"strategy {strategy.name} with precision {precision.name} on {kind}", problems)
     spread = _spread_over(run.transport) if strategy.shards else None
-    scaler = LossScaler(kind, spread=spread, **settings.handlers.scaler.to_kwargs()) if policy.scale_loss else None
+    scales = policy.scale_loss and strategy.engine is None
+    scaler = LossScaler(kind, spread=spread, **settings.handlers.scaler.to_kwargs()) if scales else None
     return Components(
         run=run,
         strategy=strategy,
+        engine=strategy.engine,
         precision=precision,
         accumulation=accumulation,
         policy=_asked(policy, settings),

@@ -114,10 +114,11 @@ class Preparer:
         """The optimizer, stepping when a step is due."""
         if isinstance(optimizer, AcceleratedOptimizer) and self._is_ready(optimizer):
             return optimizer
+        engine = self.components.engine
         ready = AcceleratedOptimizer(
-            optimizer,
-            self.settings.device_placement if place is None else place,
-            self.components.scaler,
+            optimizer if engine is None else engine.optimizer(optimizer),
+            engine is None and (self.settings.device_placement if place is None else place),
+            self.components.scaler or engine,
             accumulation=self.components.accumulation,
             step_boundary=self.components.run.device.step_boundary,
         )
@@ -206,8 +207,9 @@ class Preparer:
             if not self._is_ready(scheduler):
                 raise ValueError("this scheduler was prepared by another Accelerator; pass the original one")
             return scheduler
-        target = scheduler.optimizer
-        followed = [prepared for prepared in self.optimizers if target in (prepared, prepared.optimizer)]
+        engine = self.components.engine
+        inner = scheduler if engine is None else engine.scheduler(scheduler)
+        followed = [prepared for prepared in self.optimizers if inner.optimizer in (prepared, prepared.optimizer)]
         if not followed:
             raise ValueError(
                 f"{type(scheduler).__name__} belongs to an optimizer that is not prepared; pass the optimizer to"
@@ -216,7 +218,7 @@ class Preparer:
         run = self.components.run
         advance = 1 if self.settings.scheduler_once_per_step else run.topology.world_size
         ready = AcceleratedScheduler(
-            scheduler,
+            inner,
             followed,
             self.settings.step_scheduler_with_optimizer,
             self.settings.data.split_batches,

@@ -35,9 +35,10 @@ class GradientAccumulation:
             self._components.run.transport,
             self._parameters,
             scaled=self._components.precision.policy.scale_loss,
+            rescale=None if self._components.engine is None else self._components.engine.rescale,
         )
         self._agreed: bool | None = None
-        #: whether losses have no weights, as all processes agreed, and are not scaled
+        #: whether losses have no weights, as all processes agreed, and torch's own backward takes them as they are
         self.plain = False
 
     def forget(self) -> None:
@@ -136,7 +137,7 @@ class GradientAccumulation:
                     f" {len(votes)} processes, or on none"
                 )
             self._agreed = weighted
-            self.plain = not weighted and self._components.scaler is None
+            self.plain = not weighted and self._components.scaler is None and self._components.engine is None
         elif self._agreed is not None and self._agreed != weighted:
             before = "had weights" if self._agreed else "had none"
             raise ValueError(

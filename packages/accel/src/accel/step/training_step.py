@@ -113,7 +113,11 @@ class TrainingStep(CollectiveOps):
         return MicroBatch(self.components, self._preparer, models, always=self.settings.accumulation.sync_each_batch)
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
-        """The context of a forward and backward whose gradients stay in this process."""
+        """The context of a forward and backward whose gradients stay in this process.
+
+        Raises: ValueError if the strategy has an engine that must see every backward.
+        """
+        self._refuse_beside_engine("no_sync")
         return self.components.strategy.synchronising(self._preparer.container(model, "no_sync"), enabled=False)
 
     def local_steps(self, model: nn.Module) -> AbstractContextManager[None]:
@@ -122,6 +126,7 @@ class TrainingStep(CollectiveOps):
 
     def trigger_sync_in_backward(self, model: nn.Module) -> AbstractContextManager[None]:
         """The context of a backward whose gradients travel, although its forward was made under `no_sync`."""
+        self._refuse_beside_engine("trigger_sync_in_backward")
         return self.components.strategy.synchronising_backward(
             self._preparer.container(model, "trigger_sync_in_backward")
         )
@@ -164,6 +169,9 @@ class TrainingStep(CollectiveOps):
         if self.components.scaler is not None:
             loss = self.components.scaler.scale(loss)
         _refuse_unknown(kwargs)
+        if self.components.engine is not None:
+            self.components.engine.backward(loss, due=self.components.accumulation.due, **kwargs)
+            return
         loss.backward(**kwargs)  # type: ignore[no-untyped-call] # of torch
 
     def autocast(self, autocast_handler: AutocastKwargs | None = None) -> AbstractContextManager[Any]:
@@ -207,7 +215,7 @@ class TrainingStep(CollectiveOps):
         """
         chosen = _listed(parameters, "clip_grad_norm_")
         if self.components.accumulation.due:
-            if chosen and chosen[0].grad is None:
+            if self.components.engine is None and chosen and chosen[0].grad is None:
                 _refuse_without_gradients(chosen, "clip_grad_norm_")
             if self.components.scaler is not None:
                 self._unscale(chosen, self.components.scaler)
@@ -221,6 +229,7 @@ class TrainingStep(CollectiveOps):
 
         Raises: ValueError when a step is due and there is no gradient.
         """
+        self._refuse_beside_engine("clip_grad_value_")
         if not self.components.accumulation.due:
             return
         chosen = _listed(parameters, "clip_grad_value_")
@@ -228,6 +237,11 @@ class TrainingStep(CollectiveOps):
         if self.components.scaler is not None:
             self._unscale(chosen, self.components.scaler)
         nn.utils.clip_grad_value_(chosen, clip_value)
+
+    def _refuse_beside_engine(self, call: str) -> None:
+        engine = self.components.engine
+        if engine is not None and call in engine.refusals:
+            raise ValueError(f"{call}: {engine.refusals[call]}")
 
     def _unscale(self, parameters: list[torch.Tensor], scaler: LossScaler) -> None:
         """Those of the optimizers that have one of the parameters: others may still wait for their backward."""
