@@ -89,5 +89,7 @@ def test_nonsense_in_the_environment_is_refused() -> None:
 @pytest.mark.parametrize("name", ["fsdp", "deepspeed", "fairscale"])
 def test_a_sharded_strategy_is_refused_in_words(name: str) -> None:
     """S14: what is not there says so, with what there is."""
-    with pytest.raises(ValueError, match=rf"strategy='{name}': expected one of auto, ddp, fsdp2, single, or a Strategy"):
+    with pytest.raises(
+        ValueError, match=rf"strategy='{name}': expected one of auto, ddp, fsdp2, single, or a Strategy"
+    ):
         resolved(strategy=name)
