@@ -14,19 +14,19 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 READMES = [ROOT / "README.md", *sorted(PACKAGES.glob("*/README.md"))]
 
 
-def run_blocks(path: Path, folder: Path) -> int:
-    names = {"folder": folder / "weights"}
+def run_blocks(path: Path) -> int:
+    names: dict[str, object] = {}  # nothing but what the blocks define: a reader copies them
     blocks = BLOCK.findall(path.read_text())
     for block in blocks:
         exec(compile(block, str(path), "exec"), names)
     return len(blocks)
 
 
-def run_blocks_alone(path: Path, folder: Path) -> int:
+def run_blocks_alone(path: Path) -> int:
     """As in a process that no launcher has started."""
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         del os.environ[name]
-    return run_blocks(path, folder)
+    return run_blocks(path)
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -50,7 +50,7 @@ def test_every_block_of_a_page_runs(
     world: MakePool, page: str, blocks: int, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert min(world(size).run(run_blocks, ROOT / "docs" / page, tmp_path)) >= blocks
+    assert min(world(size).run(run_blocks, ROOT / "docs" / page)) >= blocks
 
 
 def test_the_pictures_of_divided_data_are_what_the_loaders_serve() -> None:
@@ -71,7 +71,7 @@ def test_every_block_of_a_readme_runs(
     world: MakePool, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    world(1, join=False).run(run_blocks_alone, path, tmp_path)
+    world(1, join=False).run(run_blocks_alone, path)
 
 
 def test_links_lead_somewhere() -> None:
