@@ -1,24 +1,21 @@
 """The real command line in a process of its own, with an environment that says nothing."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from silent_environ import silent
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
-SILENT = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH")
-
 
 @pytest.fixture
-def silent_environ() -> dict[str, str]:
-    """An environment without settings, in which the launcher and this source tree are importable."""
+def silent_environ(tmp_path: Path) -> dict[str, str]:
+    """An environment without settings, in which the launcher is importable."""
     pytest.importorskip("accel_launch", reason="the command is one of package accel-launch")
-    environ = {name: os.environ[name] for name in SILENT if name in os.environ}
-    return {**environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)}
+    return silent(tmp_path)
 
 
 @pytest.fixture

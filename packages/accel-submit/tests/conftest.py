@@ -1,6 +1,5 @@
 """The real command line in a process of its own, with an environment that says nothing."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -8,16 +7,13 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
-
-SILENT = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH")
+from silent_environ import silent
 
 
 @pytest.fixture
 def silent_environ(tmp_path: Path) -> dict[str, str]:
-    """An environment without settings or ranks, in which this source tree is importable and no GPU is seen."""
-    environ = {name: os.environ[name] for name in SILENT if name in os.environ}
-    path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
-    return {**environ, "PYTHONPATH": path, "ACCEL_HOME": str(tmp_path / "no-config"), "CUDA_VISIBLE_DEVICES": ""}
+    """An environment without settings or ranks."""
+    return silent(tmp_path)
 
 
 @pytest.fixture

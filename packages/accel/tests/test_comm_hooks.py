@@ -11,20 +11,9 @@ from accel import (
     GradientAccumulationPlugin,
 )
 from accel_testing import MakePool, Mlp, assert_same_numbers
+from small_steps import Weights, batch, copied
 from torch import Tensor, nn
 from torch.optim import SGD
-
-Weights = dict[str, Tensor]
-
-
-def batch(step: int, rank: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(100 * step + rank)
-    inputs, targets = torch.randn(2, 8, generator=generator), torch.randn(2, 4, generator=generator)
-    return inputs.to(dtype), targets.to(dtype)
-
-
-def copied(model: nn.Module) -> Weights:
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
 def gradients_of(model: nn.Module) -> list[Tensor]:

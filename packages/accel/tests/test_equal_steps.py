@@ -10,11 +10,10 @@ import pytest
 import torch
 from accel import Accelerator, GradScalerKwargs
 from accel_testing import MakePool, Mlp, assert_same_numbers
-from torch import Tensor, nn
+from small_steps import Weights, copied
+from torch import nn
 from torch.optim import SGD, Adagrad, AdamW, Optimizer
 from torch.utils.data import DataLoader, TensorDataset
-
-Weights = dict[str, Tensor]
 
 # The batch of a job is 4 samples; 24 samples are 6 of them: one window of four and a tail of two.
 SAMPLES, JOB_BATCH, EPOCHS = 24, 4, 2
@@ -39,10 +38,6 @@ def data(dtype: torch.dtype) -> TensorDataset:
     inputs = torch.randn(SAMPLES, 8, generator=generator, dtype=torch.float64)
     targets = torch.randn(SAMPLES, 4, generator=generator, dtype=torch.float64)
     return TensorDataset(inputs.to(dtype), targets.to(dtype))
-
-
-def copied(model: nn.Module) -> Weights:
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
 def plain(

@@ -11,16 +11,9 @@ from accel import (
     GradScalerKwargs,
 )
 from accel_testing import MakePool, Mlp
+from small_steps import batch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-
-Weights = dict[str, Tensor]
-
-
-def batch(step: int, rank: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(100 * step + rank)
-    inputs, targets = torch.randn(2, 8, generator=generator), torch.randn(2, 4, generator=generator)
-    return inputs.to(dtype), targets.to(dtype)
 
 
 def container(**options: Any) -> tuple[Any, ...]:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from accel import Accelerator, GradScalerKwargs
 from accel_testing import MakePool, Mlp, assert_same_numbers
+from small_steps import copied
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import LambdaLR
@@ -27,10 +28,6 @@ def batch(step: int, part: int) -> tuple[Tensor, Tensor]:
 
 def rate(step: int) -> float:
     return 1 / (1 + step)
-
-
-def copied(model: nn.Module) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
 def plain(ranks: int, every: int, overflows: tuple[int, ...]) -> Trace:

@@ -7,14 +7,13 @@ import pytest
 import torch
 from accel import Accelerator, GradientAccumulationPlugin
 from accel_testing import MakePool, Mlp, assert_same_numbers
+from small_steps import Weights, copied
 from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket  # torch.distributed has it too, but its type hints do not
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, AdamW
 from torch.utils.data import DataLoader, TensorDataset
-
-Weights = dict[str, Tensor]
 
 BATCHES, EVERY, SIZE = 10, 4, 2
 STEPS = {"flush": [4, 8, 10, 14, 18, 20], "drop": [4, 8, 14, 18], "carry": [4, 8, 12, 16, 20]}  # counted from one
@@ -29,10 +28,6 @@ def data(batches: int, ranks: int) -> TensorDataset:
     generator = torch.Generator().manual_seed(5)
     shapes = [(batches * ranks * SIZE, width) for width in (8, 4)]
     return TensorDataset(*(torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes))
-
-
-def copied(model: nn.Module) -> Weights:
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
 def plain(windows: list[list[int]], ranks: int, batches: int = BATCHES, seed: int = 0) -> list[Weights]:
