@@ -139,7 +139,7 @@ class AccumulationState:
         return self.due
 
     def _data_ends(self) -> bool:
-        """Whether the batch in hand is the last of its pass, or one of another pass that is read side by side is."""
+        """Whether the batch in hand is the last of its pass, or of another pass that is read side by side."""
         active = self._passes[-1]
         active.ticked = True
         ends = active.last and not active.inner

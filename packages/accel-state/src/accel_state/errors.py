@@ -32,7 +32,7 @@ class PeerLost(AccelError, RuntimeError):
 
 
 class CollectiveMismatch(AccelError, RuntimeError):
-    """Ranks entered a collective with calls or data that do not fit together; the message lists those of each rank."""
+    """Ranks entered a collective with calls or data that do not fit together; the message lists each rank's call."""
 
 
 class CannotRun(AccelError, ValueError):

@@ -138,7 +138,7 @@ def _site(file: str, line: int, function: str, source: str | None) -> str:
 
 
 def _is_users(file: str) -> bool:
-    """Whether a file is none of Python's, of what is installed, or of accel."""
+    """Whether a file is no file of Python, of an installed package, or of accel."""
     import sysconfig
 
     folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}

@@ -60,7 +60,7 @@ _settling: weakref.WeakValueDictionary[int, FlightRecorder] = weakref.WeakValueD
 
 
 def settle() -> None:
-    """Notes for every flight recorder of this process what devices have done meanwhile."""
+    """Notes for every flight recorder of this process which work devices have done meanwhile."""
     for recorder in list(_settling.values()):
         recorder.settle()
 

@@ -61,7 +61,7 @@ class HangDetector:
         self._post(RankStatus(store.rank), 0)
 
     def turn(self, now: float, wait: Wait | None) -> Diagnosis | None:
-        """The diagnosis to print, if there is one; called a few times a second, with the wait of this rank.
+        """The diagnosis to print, or None; called a few times a second, with the wait of this rank.
 
         Raises: RuntimeError if the store is gone.
         """
@@ -205,14 +205,14 @@ class HangDetector:
             self._heard(now, 0)
 
     def _heard(self, now: float, more: int) -> None:
-        """Counts those that know of the diagnosis, from minus the number of those that are to know."""
+        """Counts the ranks that know of the diagnosis, from minus the number of ranks that are to know."""
         self.over = self._store.count("heard", more) >= 0
         self._heard_at = now + min(self._heartbeat_s / 8, 2 * READ_S)
 
 
 @dataclass
 class _Question:
-    """A question that this rank has asked all, and what they have answered so far; `again`: it follows one at once."""
+    """A question that this rank has asked all, and the answers so far; `again`: right after another question."""
 
     number: int
     answers: list[RankStatus | None]

@@ -40,7 +40,7 @@ class MeshSpec:
         return self.replicate * self.shard
 
     def data_rank(self, rank: int) -> int:
-        """The place of a rank among those that train on samples of their own."""
+        """The place of a rank among the ranks that train on samples of their own."""
         return rank // self.tensor
 
     def coordinate(self, rank: int) -> dict[Axis, int]:

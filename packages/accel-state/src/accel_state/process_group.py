@@ -123,7 +123,7 @@ def adopt(topology: Topology) -> Topology:
 
 
 def _told_by_all(store: Store, what: str, rank: int, size: int, own: str) -> list[str]:
-    """What each rank says, in rank order; through the store, which needs no device.
+    """The words of each rank, in rank order; through the store, which needs no device.
 
     Collective: every rank must call.
     """
@@ -175,7 +175,7 @@ def _close_at_exit() -> None:
 
 
 def _abort_exchanges_of_devices() -> None:
-    """Ends what devices wait in: an exchange of NCCL without its peers would hold up the end of this process."""
+    """Ends the exchanges in which devices wait: without peers, NCCL's would hold up the end of this process."""
     import torch
     import torch.distributed as dist
 
@@ -197,7 +197,7 @@ def _abort_exchanges_of_devices() -> None:
 
 @contextmanager
 def _together(backends: list[Any]) -> Iterator[None]:
-    """Lets NCCL end its communicators at once: one after the other, each may wait for ranks that end another."""
+    """Lets NCCL end its communicators at once: in turn, each may wait for ranks that end another communicator."""
     import torch.distributed as dist
 
     of_nccl = [

@@ -128,7 +128,7 @@ def _arranged(run: Run, mesh: MeshSpec | None) -> Run:
 
 
 def _hardware(device: Device, placed_on: torch.device, environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """What tells the hardware of this process apart: slices of one GPU are chosen by variable and have its UUID."""
+    """The identity of the hardware of this process: slices of a GPU are chosen by variable and have its UUID."""
     hardware_id = device.hardware_id(placed_on)
     return None if hardware_id is None else (hardware_id, environ.get("CUDA_VISIBLE_DEVICES", ""))
 

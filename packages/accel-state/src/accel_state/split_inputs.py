@@ -61,7 +61,7 @@ def split(inputs: Any, rank: int, size: int, *, padding: bool = False) -> Any:
 
 
 def _torch_kind(value: object) -> str:
-    """What of torch's the value is; torch is imported already where it is any."""
+    """The class of torch that the value has; torch is imported already if it has any."""
     torch, data = sys.modules.get("torch"), sys.modules.get("torch.utils.data")
     if torch is not None and isinstance(value, torch.Tensor):
         return "tensor"

@@ -67,7 +67,7 @@ class StatusStore:
         return json.loads(self._store.get(name)) if self._store.check([name]) else None
 
     def read_all(self, names: Sequence[str]) -> list[Any]:
-        """The notes of these names, each None if it is missing; two requests when all are there, then one."""
+        """The notes of these names, None for a missing note; two requests when all are there, then a single request."""
         if not self._written.issuperset(names):
             if not self._store.check([self._prefix + name for name in names]):
                 return [self.read(name) for name in names]
@@ -122,7 +122,7 @@ def _lives(pid: int) -> bool:
 
 
 def own_host() -> str:
-    """What tells this machine apart, and the namespace of process ids on it."""
+    """The identity of this machine, and of the namespace of process ids on it."""
     machine = namespace = ""
     with suppress(OSError):  # not every system has these, or lets everybody see them
         machine = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

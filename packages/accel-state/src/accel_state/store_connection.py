@@ -1,6 +1,6 @@
 """A connection to a store, and whether the process that serves the store is gone.
 
-torch prints a traceback of C++ when a request finds the connection closed, so that is asked first.
+torch prints a traceback of C++ when a request finds the connection closed, so the connection is asked first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, final
 
 @final
 class StoreConnection:
-    """A store of its own connection: one connection is behind one lock, and no thread is to wait for another's."""
+    """A store with a connection of its own: each connection has a lock, for which no other thread is to wait."""
 
     def __init__(self, store: Any) -> None:
         from torch._C._distributed_c10d import PrefixStore, TCPStore

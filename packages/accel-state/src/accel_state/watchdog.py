@@ -1,4 +1,4 @@
-"""A thread of each process that looks after its waits, says which rank waits where for which, and ends the job."""
+"""A thread of each process that watches its waits, says which rank waits in which call for whom, and ends the job."""
 
 from __future__ import annotations
 

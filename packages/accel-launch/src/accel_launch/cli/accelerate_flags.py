@@ -131,7 +131,7 @@ def _flags(param: click.Parameter) -> list[str]:
 
 
 def _meaning(flag: str, command: click.Command) -> str:
-    """What to suggest to whoever has nearly written a flag: itself, or what does it here; nothing that is refused."""
+    """The suggestion for a misspelt flag: the flag, or the option for it here; never a flag that is refused."""
     option = next((param for param in command.params if flag in param.opts), None)
     if not isinstance(option, AccelerateOption):
         return flag

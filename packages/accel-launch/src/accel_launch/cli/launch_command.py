@@ -34,9 +34,9 @@ class ResolvedOptions:
 
 
 class LaunchCommand(click.Command):
-    """A command with launch options; after the first word that is none, nothing is looked at.
+    """A command with launch options; words after the first word that is no option belong to the script.
 
-    `own` are options that others have not. `words` stand in the help for the script, and a command without them takes
+    `own` are options of this command alone. `words` stand in the help for the script, and a command without them takes
     none. A command that is about to write the config file (`writes_file`) reads no file, and no variable but its name.
     """
 
@@ -119,7 +119,7 @@ def resolved(ctx: click.Context) -> ResolvedOptions:
 
 
 def resolve_options(tokens: Sequence[str], environ: Mapping[str, str]) -> ResolvedOptions:
-    """The options of a command line, with an environment and the config file that either names.
+    """The options of a command line, with an environment and the config file that one of them names.
 
     Raises: CannotRun at an option that is not known.
     """

@@ -86,7 +86,7 @@ class LaunchOption(click.Option):
         return super().type_cast_value(ctx, value.removeprefix("=") if short else value)
 
     def handle_parse_result(self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]) -> Any:
-        """Reads its value; a problem is noted, so that one error lists all problems."""
+        """Reads its value, and notes a problem, so that a single error lists all problems."""
         try:
             return super().handle_parse_result(ctx, opts, args)
         except click.BadParameter as error:

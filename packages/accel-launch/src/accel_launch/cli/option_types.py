@@ -45,7 +45,7 @@ def as_text(value: object) -> str:
 
 
 def _whole(least: int, below: int = 10**18) -> Callable[[str], int | None]:
-    """Reads whole numbers; one with a leading zero is none, as YAML and C take it for octal."""
+    """Reads whole numbers without leading zeros, for which YAML and C would read octal numbers."""
 
     def read(text: str) -> int | None:
         number = int(text) if _WHOLE.fullmatch(text) else -1

@@ -24,7 +24,7 @@ ORIGINS = {
 
 
 def _setting(type: click.ParamType, about: str, *, default: object = None, **more: Any) -> Any:  # type: ignore[type-arg] # as in OptionType
-    """A field of the settings, and what the option of the same name is made of."""
+    """A field of the settings, with the declaration of the option of the same name."""
     preset = False if default is None and type is SWITCH else default
     return field(default=preset, metadata={"type": type, "about": about, **more})
 
@@ -43,7 +43,7 @@ def _read_config_file(ctx: click.Context, option: click.Parameter, value: str | 
 
 
 def _all_pairs(ctx: click.Context, option: click.Parameter, values: Collection[Mapping[str, str]]) -> object:
-    """The pairs of a repeated option: of a name that is in several, those that came last."""
+    """The pairs of a repeated option; the last pair of a name counts."""
     return {name: value for pairs in values or () for name, value in pairs.items()} or None
 
 

@@ -52,7 +52,7 @@ def config_folder(environ: Mapping[str, str]) -> Path:
 
 
 def read_defaults(named: str | None, sources: Sources) -> dict[str, Any]:
-    """The values of the config file that is named, or of the default one, as defaults of options by name.
+    """The values of the named config file, or of the default file, as defaults of options by name.
 
     Problems of the file are added to those of the sources.
     """
@@ -70,7 +70,7 @@ def read_defaults(named: str | None, sources: Sources) -> dict[str, Any]:
 
 
 def read_content(path: Path) -> Mapping[object, object]:
-    """The names and values of one file as they stand there; those of YAML are texts.
+    """The names and values of a file as they are written; values of YAML are texts.
 
     Raises: CannotRun if the file cannot be read, every user may write it, or it is not a list of names and values.
     """
@@ -127,7 +127,7 @@ def _text_loader() -> type[yaml.SafeLoader]:
 
 
 def _once(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
-    """Raises: ValueError if a key is there twice: the formats keep the last one, and say nothing."""
+    """Raises: ValueError if a key is there twice: the formats silently keep the last value."""
     counts = Counter(str(name) for name, _ in pairs)
     twice = [f"{name!r} is there {count} times: keep one" for name, count in counts.items() if count > 1]
     if twice:
@@ -169,7 +169,7 @@ def translate(content: Mapping[object, object]) -> tuple[dict[str, str], list[st
 
 
 def _sagemaker(content: Mapping[object, object], values: dict[str, str]) -> Sequence[str]:
-    """What Accelerate has of SageMaker is what a job that is handed to it is to know."""
+    """Accelerate's settings of SageMaker become options of a job that is submitted there."""
     from accel_launch.job.schedulers import load_scheduler
 
     try:

@@ -39,7 +39,7 @@ def variable_problems(environ: Mapping[str, str], settings: LaunchSettings) -> I
 
 
 def _misspelt(environ: Mapping[str, str]) -> Iterator[str]:
-    """A variable that is nearly one of accel's; what follows ACCEL_ is compared, since others use that name as well."""
+    """A variable whose name is nearly a name of accel's, compared after ACCEL_, since other programs use ACCEL_ too."""
     variables = {str(option.name).upper(): str(option.envvar) for option in OPTIONS if option.envvar}
     names = (*_OTHER_VARIABLES, *variables.values())
     known = {**variables, **{name.removeprefix(PREFIX): name for name in names}}

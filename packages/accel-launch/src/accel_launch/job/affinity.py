@@ -1,4 +1,4 @@
-"""Which cores each process of a machine is bound to: those next to its GPU, or its share of all."""
+"""Binds each process of a machine to cores: to the cores next to its GPU, or to its share of all cores."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _nodes_of_gpus(gpus: Sequence[str], system: Path) -> list[int | None]:
 
 
 def _place_of_uuid(gpu: str, folders: Sequence[Path]) -> str:
-    """The place of the GPU whose UUID begins so, as CUDA takes it; one that is not there if none does."""
+    """The place of the GPU whose UUID begins so, as CUDA takes it; a place without a GPU if no UUID does."""
     for folder in folders:
         with suppress(OSError):
             match = _UUID.search((folder / "information").read_text())

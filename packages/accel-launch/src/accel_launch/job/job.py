@@ -63,7 +63,7 @@ class Job:
         return [replace(spec, cores=tuple(cores)) for spec, cores in zip(specs, self._cores(), strict=True)]
 
     def _cores(self) -> list[list[int]]:
-        """The cores of each process: those next to its GPU, or its share of all; all, if another launcher has a say."""
+        """The cores of each process: next to its GPU, or its share; all cores, if another launcher binds processes."""
         from accel_launch.job.affinity import cores_of_processes
 
         if self.place is not None:

@@ -113,7 +113,7 @@ def _specs(job: Job, environ: Mapping[str, str], meeting: RendezvousInfo | None)
 
 
 def _log_folder(job: Job, attempt: int) -> Path | None:
-    """A new folder for what processes print.
+    """A new folder for the output of processes.
 
     Raises: CannotRun if it cannot be made.
     """
@@ -128,7 +128,7 @@ def _log_folder(job: Job, attempt: int) -> Path | None:
 
 
 def _with_exchanges(result: JobResult, folder: Path, ranks: Sequence[int]) -> JobResult:
-    """The result, with the exchange that each process was in when it ended, and the last one of that which failed."""
+    """The result, with the exchange in which each process ended, and the last exchange of the process that failed."""
     from accel_state.flight_recorder import read
 
     newest = {rank: records[-1] for rank in ranks if (records := read(folder / str(rank)))}

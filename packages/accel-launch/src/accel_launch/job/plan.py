@@ -119,9 +119,9 @@ def count_processes(settings: LaunchSettings, environ: Mapping[str, str], host: 
 
 
 def plan_one(settings: LaunchSettings, command: Sequence[str], environ: Mapping[str, str]) -> ProcessSpec:
-    """One process in the environment it is launched from, plus the settings, without variables of ranks.
+    """A single process: its environment has the settings, and no variables of ranks.
 
-    A store's variables are kept only beside the rank that came with them; alone they are left from a job that is over.
+    Variables of a store are kept beside a rank; without a rank they are left over from another job.
     """
     inherited = environ if all(name in environ for name in _RANKS) else _without_store(environ)
     # OMP_NUM_THREADS beats a config file, but no flag and no variable of accel's
@@ -191,7 +191,7 @@ def plan_many(
 
 
 def _own_slice(environ: Mapping[str, str], local: int) -> dict[str, str]:
-    """What shows a process its slice of a GPU, if slices are named: CUDA shows each process the first one only."""
+    """The variable that shows a process its slice of a GPU, if slices are named: CUDA shows only the first slice."""
     names = [name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     slices = local < len(names) and all(name.startswith("MIG-") for name in names)
     return {"CUDA_VISIBLE_DEVICES": names[local]} if slices else {}

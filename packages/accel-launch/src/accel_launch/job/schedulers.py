@@ -10,7 +10,7 @@ BROUGHT = ("slurm", "sagemaker", "kubernetes")
 
 
 def scheduler_names() -> tuple[str, ...]:
-    """The names of the schedulers of accel-submit, and of those that other installed packages add."""
+    """The names of the schedulers of accel-submit, and of other installed packages."""
     from importlib.metadata import entry_points  # imported only by a launch that submits, or completes its words
 
     return tuple(dict.fromkeys([*BROUGHT, *sorted(point.name for point in entry_points(group=GROUP))]))

@@ -19,7 +19,7 @@ def visible_devices(environ: Mapping[str, str], system: Path = SYSTEM) -> list[s
     """The names of the GPUs of NVIDIA or AMD that a process started with this environment would see.
 
     CUDA_VISIBLE_DEVICES, if set, is believed up to its first entry that names no device, such as -1, as CUDA does, and
-    so are AMD's own variables without a GPU of NVIDIA; otherwise what the driver shows is counted.
+    so are AMD's own variables without a GPU of NVIDIA; otherwise the devices of the driver are counted.
     """
     count = _nvidia_nodes(system) or _in_wsl(system)
     for mask in (_MASK, *(() if count else _AMD_MASKS)):
@@ -46,7 +46,7 @@ def _amd_nodes(system: Path) -> int:
 
 
 def _in_wsl(system: Path) -> int:
-    """The GPUs that Windows lends to Linux: there is one node for all of them, and NVIDIA's own tool counts."""
+    """The GPUs that Windows lends to Linux: they share a device node, and NVIDIA's own tool counts them."""
     tool = system / "usr/lib/wsl/lib/nvidia-smi"
     if not (system / "dev/dxg").exists() or not tool.exists():
         return 0

@@ -30,7 +30,7 @@ SHARED = (COUNT, "mixed_precision", "gradient_accumulation_steps")
 class NodeRendezvous:
     """The rendezvous of torch's elastic agent: machines come in a round for each start, and the first serves all.
 
-    With the backend static their ranks are given. With c10d a machine may come without a rank, or replace a lost one.
+    With the backend static their ranks are given. With c10d a machine may come without a rank, or for a lost machine.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class NodeRendezvous:
         return store, rank
 
     def _tell_refusal(self, store: Any, rank: int | None, interrupted: Interrupted) -> None:
-        """Tells the machines of a round that this one was ended."""
+        """Tells the machines of a round that this machine was ended."""
         by = f"by {interrupted.number.name} from outside, while its launcher waited for the others"
         with suppress(RuntimeError):
             if rank is not None:
@@ -140,7 +140,7 @@ class NodeRendezvous:
         return None
 
     def _admit(self, store: Any, *, late: bool) -> None:
-        """Lets all begin once they have come, as the first machine; refuses those that do not fit, or come too late."""
+        """Lets all begin once they have come, as the first machine; refuses machines that do not fit, or are late."""
         node, machines = self._node, self._machines
         for rank in range(node.count):
             if rank not in machines and store.check([f"machine {rank}"]):
@@ -164,7 +164,7 @@ class NodeRendezvous:
         return f"machine {', '.join(absent)} of {self._node.count}"
 
     def _differences(self, other: dict[str, Any]) -> list[str]:
-        """What another machine says of the job that this one says otherwise."""
+        """The settings in which another machine differs from this machine, in words."""
         problems = []
         for name, mine in self._mine["settings"].items():
             theirs = other["settings"].get(name)

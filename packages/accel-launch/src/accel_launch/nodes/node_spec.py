@@ -70,7 +70,7 @@ def find_node(settings: LaunchSettings, environ: Mapping[str, str], host: HostIn
 
 
 def _slurm_step(environ: Mapping[str, str]) -> tuple[NodeSpec | None, int]:
-    """What SLURM says of a step: this node among those of the step, and the number of tasks; None outside of one."""
+    """A SLURM step: this node among the nodes of the step, and the number of tasks; None outside of a step."""
     names = ("SLURM_STEP_NUM_NODES", "SLURM_STEP_NUM_TASKS", "SLURM_NODEID", "SLURM_JOB_ID", "SLURM_STEP_ID")
     words = [environ.get(name, "") for name in names]
     nodes = environ.get("SLURM_STEP_NODELIST", "")

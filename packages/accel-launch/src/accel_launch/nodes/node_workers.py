@@ -1,4 +1,4 @@
-"""The processes of one machine, as torch's elastic agent sees them, and what the other machines say."""
+"""The processes of one machine, as torch's elastic agent sees them, and the messages of other machines."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ASKED = LOST_PEER + 1
 
 @final
 class NodeWorkers:
-    """The processes of one machine, as torch's agent starts, watches and ends them, and what other machines say."""
+    """The processes of one machine, as torch's agent starts, watches and ends them, and the messages of others."""
 
     def __init__(self, job: Job, node: NodeSpec, source: SignalSource) -> None:
         self._job, self._node, self._source = job, node, source
@@ -64,7 +64,7 @@ class NodeWorkers:
     def start(self, group: WorkerGroup, hosts: Sequence[str]) -> dict[int, Any]:
         """Starts the processes of this machine, at the ranks of the group; `hosts` has the names of all machines.
 
-        Raises: CannotRun if one cannot be started, which the other machines are told; StoreLost.
+        Raises: CannotRun if a process cannot be started, which the other machines are told; StoreLost.
         """
         self._peers = peers = Peers(group.store, group.group_rank or 0, hosts)
         self._elsewhere = None
@@ -98,7 +98,7 @@ class NodeWorkers:
         return {worker.local_rank: worker.global_rank for worker in group.workers}
 
     def stop(self) -> None:
-        """Ends the processes that run, and what they have started."""
+        """Ends the processes that run, and the processes that they have started."""
         if self._run is not None:
             self._run.supervisor.kill()
             self._run = None
@@ -107,7 +107,7 @@ class NodeWorkers:
     def monitor(self, group: WorkerGroup) -> RunResult:
         """Looks after processes and other machines until all have ended.
 
-        Raises: Interrupted if its own have ended well, and those of others run.
+        Raises: Interrupted if its own processes have ended well, and processes of others run.
         """
         from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
 

@@ -57,7 +57,7 @@ class Peers:
         return json.loads(self._ask("get", key))
 
     def announce(self, words: str, code: int, **more: Any) -> None:
-        """Tells all machines of a failure of this one; `more` is for `NodeFailure`."""
+        """Tells all machines of a failure of this machine; `more` is for `NodeFailure`."""
         self._announce(NodeFailure(self.machine, self.hosts[self.machine], words, code, **more))
 
     def count(self, what: str, more: int = 0) -> int:

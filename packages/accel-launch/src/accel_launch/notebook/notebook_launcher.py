@@ -50,7 +50,7 @@ def notebook_launcher(
     mixed_precision: str = "no",
     **reference: object,
 ) -> list[Any]:
-    """Calls `function(*args)` once per process and returns what each call returned, in rank order.
+    """Calls `function(*args)` once per process, and returns the results in rank order.
 
     A single process is this process; several are fresh interpreters that end before the call returns. Without a count
     there is a process for each accelerator, or a single process. Other keywords of Accelerate's launcher are taken with
@@ -65,7 +65,7 @@ def notebook_launcher(
 def debug_launcher(
     function: Callable[..., Any], args: tuple[Any, ...] | list[Any] = (), num_processes: int = 2
 ) -> list[Any]:
-    """Calls `function(*args)` on several processes on the CPU and returns what each call returned, in rank order.
+    """Calls `function(*args)` on several processes on the CPU, and returns the results in rank order.
 
     Raises: CannotRun before anything starts; WorkerFailed with the traceback of the first process to fail.
     """
@@ -123,7 +123,7 @@ def _launch(
 
 
 def _wrong_args(args: object) -> list[str]:
-    """The problem of arguments that are no list of them: each item of a text or a tensor would become one."""
+    """The problem of arguments that are no list: each item of a text or a tensor would become an argument."""
     if isinstance(args, tuple | list):
         return []
     shown, kind = repr(args), type(args).__name__
@@ -144,7 +144,7 @@ def _refuse_second_accelerator(caller: str) -> None:
 
 @contextmanager
 def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Has this process see an environment, and puts back what it changed."""
+    """Has this process see an environment, and undoes the changes at the end."""
     names = {name for name in {*wanted, *os.environ} if wanted.get(name) != os.environ.get(name)}
     before = {name: os.environ.get(name) for name in names}
     _set_variables({name: wanted.get(name) for name in names})

@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def _write_result(path: Path, result: object) -> None:
-    """Leaves what the function returned; the file is whole when it has its name."""
+    """Leaves the result of the function in a file, which is whole when it has its name."""
     import cloudpickle  # type: ignore[import-untyped] # it has no types
 
     aside = path.with_suffix(".partial")

@@ -1,4 +1,4 @@
-"""The files that a failed process has left: those of its exception hook and of its fault handler."""
+"""The files that a failed process has left: the files of its exception hook and of its fault handler."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def explain(result: JobResult) -> str | None:
 
 
 def _first_failure(result: JobResult, first: ProcessExit) -> list[str]:
-    """The last words on the root cause: its traceback, unless it is one process that has just shown its own."""
+    """The last words on the root cause: its traceback, unless a single process has just shown it."""
     cause = cause_of(first)
     own = result.size == 1 and result.shown and first.status > 0
     lines = [cause.shown, ""] if cause is not None and not own else []

@@ -35,7 +35,7 @@ def orphan_killer(folder: Path) -> Iterator[None]:
 
 
 def _outlive_launcher(read_end: int, folder: Path) -> None:
-    """Waits for the launcher's word that all is over; if the launcher ends without, ends what is left of the job."""
+    """Waits for the launcher's word that all is over; if the launcher ends without it, ends the whole job."""
     os.setsid()  # what is sent to the launcher's group is not for it
     for name in os.listdir("/dev/fd"):  # as many as are open: a limit of open files may be a thousand million
         with suppress(OSError):

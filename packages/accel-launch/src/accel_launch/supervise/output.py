@@ -1,4 +1,4 @@
-"""What processes print, if it is to be kept: in a file for each rank, and shown as well."""
+"""Keeps the output of processes in a file for each rank, and shows it as well."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ OUT, ERR = 1, 2
 
 
 def open_standard_streams() -> None:
-    """Opens those of input, output and errors that this process was started without, as nothing.
+    """Opens the null device as each of input, output and errors that this process was started without.
 
-    Else what is opened next, such as the socket of the store, would take their numbers, and lose them in a child.
+    Else the next open file, such as the socket of the store, would take its number, and lose it in a child.
     """
     for number in range(3):
         try:
@@ -54,9 +54,9 @@ def write_all(to: int, content: bytes) -> None:
 
 @final
 class Output:
-    """Keeps what processes print in `rank-N.out` and `rank-N.err` of a folder; `shown` names what is passed on.
+    """Keeps the output of processes in `rank-N.out` and `rank-N.err` of a folder; `shown` names the part to show.
 
-    It is passed on whole lines at a time. Whoever reads slowly holds up those who print, as behind `tee` in a shell.
+    It is shown whole lines at a time. A slow reader holds up the processes that print, as behind `tee` in a shell.
     """
 
     def __init__(self, folder: Path, shown: frozenset[int]) -> None:
@@ -74,7 +74,7 @@ class Output:
         self.finish(LAST_S)
 
     def of(self, rank: int) -> tuple[int, int]:
-        """Where a process of that rank writes its output and its errors."""
+        """The files into which a process of that rank writes its output and its errors."""
         return self._open(f"rank-{rank}.out", OUT), self._open(f"rank-{rank}.err", ERR)
 
     def started(self) -> None:
@@ -140,7 +140,7 @@ def _unread(source: int) -> int:
 
 
 def _keep(file: IO[bytes], chunk: bytes) -> bool:
-    """Whether a file takes the chunk; if it does not, that is said."""
+    """Whether a file takes the chunk; if it does not, a message says so."""
     try:
         rest = memoryview(chunk)
         while rest:

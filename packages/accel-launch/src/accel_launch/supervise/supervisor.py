@@ -219,7 +219,7 @@ class Supervisor:
             worker.send(number)
 
     def _note_exits(self) -> None:
-        """Notes the processes that have ended, and those of them that failed."""
+        """Notes the processes that have ended, and which of them failed."""
         exits = [self._exit(worker) for worker in self._workers if not worker.noted and worker.status() is not None]
         # of several at once a killed one first, since losing a peer is an exit
         exits.sort(key=lambda ended: (ended.status > 0, ended.rank))

@@ -49,7 +49,7 @@ class Transport(ABC):
     ) -> Sequence[bytes] | None:
         """The ranks' parts in rank order, or fewer that `join` made of them; None on all ranks if `about` differs.
 
-        `join` makes one part of several; it never sees parts of ranks whose `about` differs. The host waits for other
+        `join` makes a part of several; it never sees parts of ranks whose `about` differs. The host waits for other
         hosts, and for no device.
 
         Raises: CollectiveMismatch on every rank if `what` is not the same on all.
@@ -94,7 +94,7 @@ class Transport(ABC):
         """
 
     def send(self, what: str, payload: bytes, source: int) -> bytes:
-        """The payload of rank `source`, which hears nothing back if the means of exchange allows it.
+        """The payload of rank `source`, which receives no answer if the means of exchange allows it.
 
         Raises: CollectiveMismatch on a rank whose `what` is not the source's.
         Collective: every rank of the group must call.

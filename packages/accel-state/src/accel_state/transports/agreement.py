@@ -46,7 +46,7 @@ class Agreement(ABC):
 
     @abstractmethod
     def gather(self, what: str, payload: bytes) -> tuple[list[bytes], int]:
-        """The payloads of all ranks in rank order, none if any is longer than `share`; the longest's length.
+        """The payloads of all ranks in rank order, none if any is longer than `share`; the length of the longest.
 
         Raises: CollectiveMismatch, with a line for each rank, on every rank if `what` is not the same on all.
         Collective: every rank of the group must call.
@@ -67,7 +67,7 @@ class Agreement(ABC):
             )
 
     def _judge(self, whole: Header, everyone: Sequence[Header]) -> None:
-        """Refuses ranks that make different calls, and warns once of each pair of lines with which one call is made."""
+        """Refuses ranks that make different calls, and warns once of each pair of lines that make the same call."""
         require_one_call(everyone, self._ranks)
         self._known_lines.add((whole.first_line, whole.last_line))
         if self._warns:
@@ -96,7 +96,7 @@ class TreeAgreement(Agreement):
         self.share = self.room // size - _LENGTH
 
     def gather(self, what: str, payload: bytes) -> tuple[list[bytes], int]:
-        """The payloads of all ranks; none if one is too long."""
+        """The payloads of all ranks; none if a payload is too long."""
         length = len(payload)
         part = length.to_bytes(_LENGTH, "little") + payload if length <= self.share else b""
         whole = self._of(what, b"", part, b"".join, length)
@@ -139,7 +139,7 @@ class SharedMemoryAgreement(Agreement):
         self._channel = channel
 
     def gather(self, what: str, payload: bytes) -> tuple[list[bytes], int]:
-        """The payloads of all ranks; none if one is too long."""
+        """The payloads of all ranks; none if a payload is too long."""
         whole, everyone = self._of(what, b"", payload if len(payload) <= self.share else b"", len(payload))
         return [said.part for said in everyone] if whole.longest <= self.share else [], whole.longest
 
@@ -167,7 +167,7 @@ _LENGTH = 2
 
 
 def without_lengths(part: bytes) -> list[bytes]:
-    """The payloads that stand in a part one behind the other, each with its length."""
+    """The payloads that stand in a part in a row, each with its length."""
     payloads, start = [], 0
     while start < len(part):
         end = start + _LENGTH + int.from_bytes(part[start : start + _LENGTH], "little")

@@ -71,7 +71,7 @@ class BinomialTree:
     def _up_and_down(
         self, heard: Sequence[torch.Tensor], join: Callable[[], None], up: torch.Tensor, down: torch.Tensor
     ) -> None:
-        """Hears the children, joins, tells the parent, hears what it says to all, and tells that to the children."""
+        """Receives from the children, joins, sends to the parent, and passes the parent's answer on to the children."""
         self._calls += 1
         tag = _FIRST_TAG + 2 * (self._calls % _TAGS)
         send, receive = self._dist.isend, self._dist.irecv

@@ -140,7 +140,7 @@ def map_shared_memory(
 ) -> mmap.mmap | None:
     """Memory that all ranks share; None on all if a rank does not want it, or cannot open it, as on another machine.
 
-    Rank 0 makes it and says where. It has no name in any file system, and goes with the last process that has it open.
+    Rank 0 makes it and tells its place. It has no name in any file system, and goes with the last process that uses it.
 
     Collective: every rank must call.
     """

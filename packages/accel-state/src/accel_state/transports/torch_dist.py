@@ -129,7 +129,7 @@ class TorchDist(Transport):
         return [row[8 : 8 + int.from_bytes(row[:8], "little")] for row in rows]
 
     def send(self, what: str, payload: bytes, source: int) -> bytes:
-        """The payload of rank `source`, which hears nothing back; one message if it is small, two otherwise.
+        """The payload of rank `source`, which receives no answer; one message if it is small, two otherwise.
 
         Raises: CollectiveMismatch on a rank whose `what` is not the source's.
         Collective: every rank of the group must call.
@@ -168,7 +168,7 @@ class TorchDist(Transport):
         return self._section_of_run().meet(name, ranks, note)
 
     def _header_of(self, mine: Header, source: int) -> Header:
-        """What rank `source` says."""
+        """The header of rank `source`."""
         if self._channel is None:
             block = bytearray(mine.packed().ljust(BLOCK, b"\0"))
             self._finish(self._dist.broadcast, self._torch.frombuffer(block, dtype=self._torch.uint8), source)
@@ -245,7 +245,7 @@ class TorchDist(Transport):
     def _finish(
         self, begin: Callable[..., Any], received: torch.Tensor, *others: Any, meanwhile: Callable[[], Any] = int
     ) -> None:
-        """Begins the collective, and returns when it is over and nobody else holds what was exchanged."""
+        """Begins the collective, and returns when it is over and no thread holds the tensors any more."""
         done: Callable[[], bool] | None = None
         try:
             with self._errors.translated():

@@ -50,5 +50,5 @@ def verify(path: str) -> int:
 @click.argument("path")
 @click.argument("other")
 def diff(path: str, other: str) -> int:
-    """Names the entries that only one has, and the differences: settings, state, tensors by how much."""
+    """Names the entries of only one checkpoint, and the differences: settings, state, tensors by how much."""
     return _report("diff", path=path, other=other)

@@ -23,7 +23,7 @@ EPILOG = "exit codes: 0 if it was done; 2 if not; 130 after Ctrl-C."
 
 
 class ConfigGroup(click.Group):
-    """The commands, and without one of them the questions, which take --config_file only."""
+    """The commands, and without a command the questions, which take --config_file only."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Reads a line."""

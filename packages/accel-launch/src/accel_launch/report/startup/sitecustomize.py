@@ -1,6 +1,6 @@
 """Python imports this before the script of a watched process, to have a failure told before the script imports accel.
 
-The launcher puts this folder first in PYTHONPATH; here it is taken out again, for the script and what it starts.
+The launcher puts this folder first in PYTHONPATH; here it is taken out again, for the script and its child processes.
 """
 
 import os
