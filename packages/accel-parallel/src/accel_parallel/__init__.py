@@ -3,22 +3,30 @@
 from accel_parallel.comm_hooks import CommHook
 from accel_parallel.engine import Engine
 from accel_parallel.fsdp_options import FullyShardedDataParallelPlugin
+from accel_parallel.invariants import BrokenInvariant, refuse_strangers
 from accel_parallel.parallelism_config import ParallelismConfig
-from accel_parallel.rebind import StaleParameters, rebind, refuse_stale, replaced
+from accel_parallel.rebind import StaleParameters, follow, rebind, refuse_stale, replaced, tie_again
+from accel_parallel.stages.recompute import recompute
 from accel_parallel.strategies import STRATEGIES
 from accel_parallel.strategy import Strategy
-from accel_parallel.wrap_policy import like_blocks
+from accel_parallel.wrap_policy import like_blocks, outermost
 
 __all__ = [
     "STRATEGIES",
+    "BrokenInvariant",
     "CommHook",
     "Engine",
     "FullyShardedDataParallelPlugin",
     "ParallelismConfig",
     "StaleParameters",
     "Strategy",
+    "follow",
     "like_blocks",
+    "outermost",
     "rebind",
+    "recompute",
     "refuse_stale",
+    "refuse_strangers",
     "replaced",
+    "tie_again",
 ]

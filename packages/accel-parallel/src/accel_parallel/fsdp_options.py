@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy
+
+from accel_parallel.wrap_policy import large_blocks, transformer_blocks
 
 #: names of Accelerate's FSDP1 with the way to say the same thing now, or why there is nothing to say
 FSDP1_ONLY = {
@@ -32,6 +36,8 @@ class FullyShardedDataParallelPlugin:
     `auto_wrap_policy` chooses the blocks: those of a transformer (`transformer_cls_names_to_wrap`, or what the model
     says itself), those of `min_num_params` parameters or more, none, or what a function of the model returns.
     `reshard_after_forward` frees a gathered block after its forward; an int is the number of ranks that share it then.
+    `ignored_modules`, given as modules or as a pattern of their names, stay whole on every rank. `forward_methods` are
+    methods beside `forward` that call modules of the model; None is `generate`, if the model has it.
     """
 
     fsdp_version: int = 2
@@ -42,7 +48,8 @@ class FullyShardedDataParallelPlugin:
     cpu_offload: bool = False
     activation_checkpointing: bool = False
     ignored_modules: Sequence[nn.Module] | str | None = None
-    mixed_precision_policy: Any = None
+    mixed_precision_policy: MixedPrecisionPolicy | None = None
+    forward_methods: Sequence[str] | None = None
     state_dict_type: str = "SHARDED_STATE_DICT"
     cpu_ram_efficient_loading: bool = False
     sharding_strategy: Any = None
@@ -75,4 +82,40 @@ class FullyShardedDataParallelPlugin:
             lines.append(f"reshard_after_forward={asked!r}: expected True, False or a number of ranks")
         if type(self.min_num_params) is not int or self.min_num_params < 1:
             lines.append(f"min_num_params={self.min_num_params!r}: expected a whole number of at least 1")
+        if not isinstance(self.mixed_precision_policy, MixedPrecisionPolicy | None):
+            given = self.mixed_precision_policy
+            lines.append(f"mixed_precision_policy={given!r}: expected torch.distributed.fsdp.MixedPrecisionPolicy(...)")
         return lines
+
+    def blocks(self, model: nn.Module) -> list[nn.Module]:
+        """The modules of the model that are gathered or recomputed one at a time, in its order, itself left out.
+
+        Raises: UnknownBlocks for names of classes of which the model has no module.
+        """
+        policy = self.auto_wrap_policy
+        if callable(policy):
+            chosen = list(policy(model))
+        elif policy.lower() == "size_based_wrap":
+            chosen = large_blocks(model, self.min_num_params)
+        elif policy.lower() == "no_wrap":
+            chosen = []
+        else:
+            chosen = transformer_blocks(model, self.transformer_cls_names_to_wrap)
+        wanted = {id(block) for block in chosen}
+        return [module for module in model.modules() if id(module) in wanted and module is not model]
+
+    def ignored(self, model: nn.Module) -> list[nn.Module]:
+        """The modules of the model that stay whole on every rank.
+
+        Raises: ValueError for a pattern that is no name of a module, and modules that are not of the model.
+        """
+        asked, named = self.ignored_modules or (), dict(model.named_modules())
+        if isinstance(asked, str):
+            matching = [module for name, module in named.items() if re.fullmatch(asked, name)]
+            strange = [] if matching else [asked]
+        else:
+            inside = {id(module) for module in named.values()}
+            matching, strange = list(asked), [type(module).__name__ for module in asked if id(module) not in inside]
+        if strange:
+            raise ValueError(f"ignored_modules: {type(model).__name__} has no {', '.join(strange)}")
+        return matching

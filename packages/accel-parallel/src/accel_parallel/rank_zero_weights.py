@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 import torch
@@ -16,8 +16,16 @@ def send_weights(model: nn.Module, groups: Sequence[dist.ProcessGroup], device: 
 
     Collective: every rank must call with a model of like parameters.
     """
+    send_tensors(chain(model.parameters(), model.buffers()), groups, device)
+
+
+def send_tensors(tensors: Iterable[torch.Tensor], groups: Sequence[dist.ProcessGroup], device: torch.device) -> None:
+    """Gives all ranks of the groups the numbers of the first; tensors on the meta device are left out.
+
+    Collective: every rank must call with like tensors in like order.
+    """
     with torch.no_grad():
-        for tensor in chain(model.parameters(), model.buffers()):
+        for tensor in tensors:
             held = tensor.to_local() if isinstance(tensor, DTensor) else tensor
             if held.is_meta or not groups:
                 continue

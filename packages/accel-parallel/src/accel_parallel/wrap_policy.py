@@ -63,6 +63,12 @@ def without_ties(model: nn.Module, blocks: Iterable[nn.Module]) -> list[nn.Modul
     return [block for number, block in enumerate(chosen) if number not in shared]
 
 
+def outermost(blocks: Sequence[nn.Module]) -> list[nn.Module]:
+    """The blocks that are inside of no other block."""
+    inside = {id(module) for block in blocks for module in block.modules() if module is not block}
+    return [block for block in blocks if id(block) not in inside]
+
+
 def _of_classes(model: nn.Module, class_names: Iterable[str]) -> list[nn.Module]:
     wanted = set(class_names)
     return [module for module in model.modules() if module is not model and type(module).__name__ in wanted]

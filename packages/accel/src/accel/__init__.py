@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from accel.compilation import TorchDynamoPlugin
     from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin, ProjectConfiguration
     from accel.handlers import (
+        ActivationCheckpointingKwargs,
         AutocastKwargs,
         DistributedDataParallelKwargs,
         GradScalerKwargs,
@@ -36,6 +37,7 @@ _NAMES_OF = {
     "accel.compilation": ("TorchDynamoPlugin",),
     "accel.configuration": ("DataLoaderConfiguration", "GradientAccumulationPlugin", "ProjectConfiguration"),
     "accel.handlers": (
+        "ActivationCheckpointingKwargs",
         "AutocastKwargs",
         "DistributedDataParallelKwargs",
         "GradScalerKwargs",
@@ -56,6 +58,7 @@ _FOUND_IN = {name: module for module, names in _NAMES_OF.items() for name in nam
 __all__ = [
     "Accelerator",
     "AcceleratorState",
+    "ActivationCheckpointingKwargs",
     "AutocastKwargs",
     "CheckpointError",
     "DataLoaderConfiguration",

@@ -70,6 +70,16 @@ class DistributedDataParallelKwargs(KwargsHandler):
 
 
 @dataclass
+class ActivationCheckpointingKwargs(KwargsHandler):
+    """Which blocks of models are computed again in the backward, in place of keeping their activations.
+
+    `blocks` are names of classes; None are the blocks of a transformer, or the members of lists of like modules.
+    """
+
+    blocks: Sequence[str] | None = None
+
+
+@dataclass
 class InitProcessGroupKwargs(KwargsHandler):
     """How the process group is opened; `timeout` is how long a process may wait for others, half an hour if None."""
 
@@ -116,6 +126,7 @@ class Handlers:
     ddp: DistributedDataParallelKwargs = field(default_factory=DistributedDataParallelKwargs)
     profile: ProfileKwargs = field(default_factory=ProfileKwargs)
     group: InitProcessGroupKwargs = field(default_factory=InitProcessGroupKwargs)
+    recomputation: ActivationCheckpointingKwargs | None = None
 
     @classmethod
     def of(cls, given: Sequence[KwargsHandler] | None) -> Handlers:
@@ -125,6 +136,7 @@ class Handlers:
         """
         names = {AutocastKwargs: "autocast", GradScalerKwargs: "scaler"}
         names |= {DistributedDataParallelKwargs: "ddp", ProfileKwargs: "profile", InitProcessGroupKwargs: "group"}
+        names |= {ActivationCheckpointingKwargs: "recomputation"}
         problems, handlers = list[str](), dict[str, Any]()
         if isinstance(given, KwargsHandler):
             raise ValueError(f"kwargs_handlers is a {type(given).__name__}: expected a list of handlers")

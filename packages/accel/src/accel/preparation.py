@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, unwrap_forward, wrap_forward
 from accel_data import ConsumptionLog, DataLoaderShard, Ending, prepare_data_loader
-from accel_parallel import rebind, refuse_stale, replaced
+from accel_parallel import follow, outermost, recompute, refuse_stale, refuse_strangers, tie_again
 from accel_state import PartialWindow
 from torch import nn
 from torch.optim import Optimizer
@@ -56,11 +56,15 @@ class Preparer:
         places = list(placement) if placement is not None else [self.settings.device_placement] * len(objects)
         raw_optimizers = [given for given in objects if isinstance(given, Optimizer) and not self._is_ready(given)]
         ready = list(objects)
+        models = [*self.models, *(given for given in objects if isinstance(given, nn.Module))]
+        if self.components.strategy.shards:
+            refuse_strangers(raw_optimizers, models)
         for index, (given, place) in enumerate(zip(objects, places, strict=True)):
             if isinstance(given, nn.Module):
                 ready[index] = self.model(given, place=place, optimizers=raw_optimizers)
-        models = [*self.models, *(given for given in objects if isinstance(given, nn.Module))]
         refuse_stale(raw_optimizers, models, self.components.run.placed_on)
+        if self.components.strategy.shards:
+            refuse_strangers(raw_optimizers, self.models)
         for index, (given, place) in enumerate(zip(objects, places, strict=True)):
             if isinstance(given, Optimizer):
                 ready[index] = self.optimizer(given, place=place)
@@ -89,10 +93,12 @@ class Preparer:
             return model
         strategy, run = self.components.strategy, self.components.run
         names = list(model.named_parameters(remove_duplicate=False))
-        if (self.settings.device_placement if place is None else place) and not strategy.shards:
+        if (self.settings.device_placement if place is None else place) and (evaluation or not strategy.shards):
             self._move(model, names, optimizers)
         self.components.precision.converted(strategy.unwrap(model))
         wrap_forward(strategy.unwrap(model), self.components.policy, run.placed_on.type)
+        if (options := self.settings.recomputation) is not None and not evaluation:
+            recompute(strategy.unwrap(model), outermost(options.blocks(strategy.unwrap(model))))
         compiled(strategy.unwrap(model), self.settings.compilation)
         # One that is in its container already (of another Accelerator, or the user's own) would exchange twice.
         if evaluation or strategy.unwrap(model) is not model:
@@ -100,15 +106,15 @@ class Preparer:
         else:
             before = list(model.named_parameters(remove_duplicate=False))
             ready = strategy.setup(model, run, self.components.policy)
-            _follow(strategy.unwrap(ready), before, optimizers)
+            follow(strategy.unwrap(ready), before, optimizers)
         self.components.guard.watch(ready.parameters())
         return self._remember(self.models, ready)
 
     def _move(self, model: nn.Module, names: NamedParameters, optimizers: Sequence[Optimizer]) -> None:
         """Moves the model; if that makes new parameters, ties and optimizers follow."""
         model.to(self.components.run.placed_on)
-        _tie_again(model, names, dict(model.named_parameters(remove_duplicate=False)))
-        _follow(model, names, optimizers)
+        tie_again(model, names)
+        follow(model, names, optimizers)
 
     def optimizer(self, optimizer: Optimizer, *, place: bool | None = None) -> AcceleratedOptimizer:
         """The optimizer, stepping when a step is due."""
@@ -277,24 +283,3 @@ class Preparer:
     def _is_ready(self, candidate: object) -> bool:
         known: tuple[Sequence[object], ...] = (self.models, self.optimizers, self.schedulers, self.loaders)
         return any(candidate is prepared for kind in known for prepared in kind)
-
-
-def _follow(model: nn.Module, names: NamedParameters, optimizers: Sequence[Optimizer]) -> None:
-    """Lets optimizers follow the parameters that were replaced by others of their names."""
-    now = dict(model.named_parameters(remove_duplicate=False))
-    first_name = {id(parameter): name for name, parameter in reversed(names)}
-    before = {id(parameter): parameter for _, parameter in names}
-    new_of = replaced(before.values(), [now[first_name[key]] for key in before])
-    if new_of:
-        for optimizer in optimizers:
-            rebind(optimizer, new_of)
-
-
-def _tie_again(model: nn.Module, names: NamedParameters, after: dict[str, nn.Parameter]) -> None:
-    """Makes parameters one again that were one before a move and came out of it as two."""
-    first: dict[int, str] = {}
-    for name, parameter in names:
-        leader = first.setdefault(id(parameter), name)
-        if after[name] is not after[leader]:
-            owner, _, leaf = name.rpartition(".")
-            setattr(model.get_submodule(owner), leaf, after[leader])

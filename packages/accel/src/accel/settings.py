@@ -13,7 +13,7 @@ from accel_state.environ import settings as environ_settings
 
 from accel.compilation import TorchDynamoPlugin, from_names
 from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin
-from accel.handlers import Handlers, KwargsHandler
+from accel.handlers import ActivationCheckpointingKwargs, Handlers, KwargsHandler
 
 T = TypeVar("T")
 
@@ -35,6 +35,8 @@ class Settings:
     strategy: str | Strategy
     fsdp: FullyShardedDataParallelPlugin | None
     parallelism: ParallelismConfig | None
+    #: the blocks whose activations are computed again, if somebody asked for it
+    recomputation: FullyShardedDataParallelPlugin | None
     device_placement: bool
     step_scheduler_with_optimizer: bool
     scheduler_once_per_step: bool
@@ -115,6 +117,7 @@ def resolve(
         strategy=strategy,
         fsdp=fsdp_plugin,
         parallelism=parallelism_config,
+        recomputation=_recomputation(handlers.recomputation, fsdp_plugin),
         device_placement=device_placement,
         step_scheduler_with_optimizer=step_scheduler_with_optimizer,
         scheduler_once_per_step=scheduler_once_per_step,
@@ -127,6 +130,14 @@ def _tried(make: Callable[[], T], otherwise: T, problems: list[str]) -> T:
     except ValueError as error:
         problems.append(str(error))
         return otherwise
+
+
+def _recomputation(
+    handler: ActivationCheckpointingKwargs | None, plugin: FullyShardedDataParallelPlugin | None
+) -> FullyShardedDataParallelPlugin | None:
+    if handler is not None and (handler.blocks is not None or plugin is None):
+        return FullyShardedDataParallelPlugin(transformer_cls_names_to_wrap=handler.blocks)
+    return plugin if handler is not None or (plugin is not None and plugin.activation_checkpointing) else None
 
 
 def _wrong_steps(steps: int | None) -> list[str]:

@@ -33,6 +33,7 @@ from accel.compilation import TorchDynamoPlugin as TorchDynamoPlugin
 from accel.configuration import DataLoaderConfiguration as DataLoaderConfiguration
 from accel.configuration import GradientAccumulationPlugin as GradientAccumulationPlugin
 from accel.configuration import ProjectConfiguration as ProjectConfiguration
+from accel.handlers import ActivationCheckpointingKwargs as ActivationCheckpointingKwargs
 from accel.handlers import AutocastKwargs as AutocastKwargs
 from accel.handlers import DistributedDataParallelKwargs as DistributedDataParallelKwargs
 from accel.handlers import GradScalerKwargs as GradScalerKwargs

@@ -16,14 +16,15 @@ from torch.distributed.fsdp import (
     MixedPrecisionPolicy,
     OffloadPolicy,
     fully_shard,
-    register_fsdp_forward_method,
 )
 
 from accel_parallel.clip import clip_sharded_norm, sharded_norm
 from accel_parallel.fsdp_options import FullyShardedDataParallelPlugin
+from accel_parallel.invariants import ModelFacts
 from accel_parallel.rank_zero_weights import average_over, send_weights
+from accel_parallel.sharded_forward import ShardedForward
 from accel_parallel.strategy import Strategy
-from accel_parallel.wrap_policy import large_blocks, transformer_blocks, without_ties
+from accel_parallel.wrap_policy import without_ties
 
 _NOTHING = nullcontext()
 
@@ -43,64 +44,76 @@ class Fsdp2(Strategy):
         self.plugin = plugin or FullyShardedDataParallelPlugin()
 
     def check(self, run: Run, precision: Precision) -> Sequence[str]:
-        """A reason on devices that torch cannot shard over."""
+        """A reason on devices that torch cannot shard over, and for half precision whose loss nobody scales."""
+        problems = self.plugin.problems()
         if run.placed_on.type in ("xla", "mps"):
-            return [f"torch's fully_shard does not run on {run.placed_on.type}"]
-        return self.plugin.problems()
+            problems.append(f"torch's fully_shard does not run on {run.placed_on.type}")
+        own = self.plugin.mixed_precision_policy
+        if not problems and own is not None and own.param_dtype is torch.float16 and not precision.policy.scale_loss:
+            problems.append(
+                "mixed_precision_policy computes in float16, and the loss is not scaled: small gradients become zero;"
+                ' ask for mixed_precision="fp16" too'
+            )
+        return problems
 
     def setup(self, model: nn.Module, run: Run, policy: PrecisionPolicy) -> nn.Module:
         """The model itself, its parameters sharded, with the weights and buffers that rank 0 has.
 
-        Weights on the meta device stay there, as parts. Collective: every rank must call.
+        Weights on the meta device stay there, as parts. A model that is sharded already comes back as it is.
+
+        Raises: BrokenInvariant if ranks have unlike models; ValueError if a part of the model is sharded already.
+        Collective: every rank must call.
         """
+        if isinstance(model, FSDPModule):
+            return model
+        _refuse_sharded_parts(model)
+        facts = ModelFacts.of(model)
+        facts.agree(run.transport, f"prepare ({self.name})")
         whole = _mesh_of(run)
         data = (Axis.REPLICATE, Axis.SHARD) if run.mesh.replicate > 1 else (Axis.SHARD,)
         mesh = whole[tuple(map(str, data))]
         groups = [mesh.get_group(axis) for axis in range(mesh.ndim) if mesh.size(axis) > 1]
-        blocks = self.blocks(model)
-        if policy.compute is not None:
+        precision = self._precision(policy)
+        masters = torch.float32 if precision.param_dtype is not None else None
+        if masters is not None:
             _make_masters(model)
         send_weights(model, groups, run.placed_on)
         whole_everywhere = self._whole(model)
         for parameter in whole_everywhere:
+            parameter.data = parameter.data.to(run.placed_on)
             if parameter.requires_grad:
                 average_over(parameter, groups)
-        offload = CPUOffloadPolicy() if self.plugin.cpu_offload else OffloadPolicy()
-        precision = MixedPrecisionPolicy(
-            param_dtype=policy.compute,
-            reduce_dtype=torch.float32 if policy.compute is not None else None,
-            cast_forward_inputs=False,
-        )
+        blocks = without_ties(model, self.plugin.blocks(model))
+        _refuse_mixed_dtypes(model, blocks, whole_everywhere)
+        # on the CPU weights are where they would be sent to
+        offloads = self.plugin.cpu_offload and run.placed_on.type != "cpu"
         for module in [*reversed(blocks), model]:
             fully_shard(
                 module,
                 mesh=mesh,
                 reshard_after_forward=self.plugin.reshard_after_forward if module is not model else False,
-                mp_policy=self.plugin.mixed_precision_policy or precision,
-                offload_policy=offload,
+                mp_policy=precision,
+                offload_policy=CPUOffloadPolicy() if offloads else OffloadPolicy(),
                 ignored_params=whole_everywhere,
             )
-        if callable(getattr(model, "generate", None)):
-            register_fsdp_forward_method(model, "generate")
+        facts.check(model, masters)
+        methods = self.plugin.forward_methods
+        if methods is None:
+            methods = ["generate"] if callable(getattr(model, "generate", None)) else []
+        ShardedForward(model, groups, run.placed_on).register(methods)
         return model
 
-    def blocks(self, model: nn.Module) -> list[nn.Module]:
-        """The modules that are gathered one at a time, in the order of the model."""
-        policy = self.plugin.auto_wrap_policy
-        if callable(policy):
-            chosen = list(policy(model))
-        elif policy.lower() == "size_based_wrap":
-            chosen = large_blocks(model, self.plugin.min_num_params)
-        elif policy.lower() == "no_wrap":
-            chosen = []
-        else:
-            chosen = transformer_blocks(model, self.plugin.transformer_cls_names_to_wrap)
-        wanted = {id(block) for block in without_ties(model, chosen)}
-        return [module for module in model.modules() if id(module) in wanted and module is not model]
+    def _precision(self, policy: PrecisionPolicy) -> MixedPrecisionPolicy:
+        return self.plugin.mixed_precision_policy or MixedPrecisionPolicy(
+            param_dtype=policy.compute,
+            reduce_dtype=torch.float32 if policy.compute is not None else None,
+            cast_forward_inputs=False,
+        )
 
     def _whole(self, model: nn.Module) -> set[nn.Parameter]:
-        """Parameters that every rank holds whole: a number cannot be divided."""
-        return {parameter for parameter in model.parameters() if parameter.dim() == 0}
+        """Parameters that every rank holds whole: a number cannot be divided, and the plugin may name modules."""
+        numbers = {parameter for parameter in model.parameters() if parameter.dim() == 0}
+        return numbers.union(*(module.parameters() for module in self.plugin.ignored(model)))
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         """The model itself."""
@@ -140,6 +153,29 @@ def _mesh_of(run: Run) -> DeviceMesh:
     if run.device_mesh is None:
         raise CannotRun("strategy fsdp2", ["the run has no mesh; Accelerator(strategy='fsdp2') makes it"])
     return run.device_mesh
+
+
+def _refuse_sharded_parts(model: nn.Module) -> None:
+    names = [name for name, module in model.named_modules() if isinstance(module, FSDPModule)]
+    if names:
+        raise ValueError(
+            f"{len(names)} modules of {type(model).__name__} are sharded already ({', '.join(names[:3])}); leave"
+            " fully_shard to prepare, or call it for the model as well"
+        )
+
+
+def _refuse_mixed_dtypes(model: nn.Module, blocks: Sequence[nn.Module], left_out: set[nn.Parameter]) -> None:
+    """fully_shard reduces the gradients of a block together: in one dtype."""
+    seen = set(left_out)
+    for module in [*reversed(blocks), model]:
+        trained = {parameter for parameter in module.parameters() if parameter.requires_grad} - seen
+        seen |= trained
+        dtypes = sorted({str(parameter.dtype) for parameter in trained})
+        if len(dtypes) > 1:
+            raise ValueError(
+                f"trained parameters of one block ({type(module).__name__}) are of {' and '.join(dtypes)}: their"
+                " gradients travel together; convert them to one dtype, or freeze those of the other"
+            )
 
 
 def _make_masters(model: nn.Module) -> None:

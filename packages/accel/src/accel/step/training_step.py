@@ -121,7 +121,15 @@ class TrainingStep(CollectiveOps):
         return self.components.strategy.synchronising(self._preparer.container(model, "no_sync"), enabled=False)
 
     def local_steps(self, model: nn.Module) -> AbstractContextManager[None]:
-        """The context in which gradients stay in this process, also when a step is due."""
+        """The context in which gradients stay in this process, also when a step is due.
+
+        Raises: ValueError if ranks hold parts of parameters: a step by one rank alone would need them whole.
+        """
+        if self.components.strategy.shards:
+            raise ValueError(
+                f"local steps (LocalSGD) with strategy {self.components.strategy.name}: each rank holds a part of each"
+                " parameter, and cannot train alone; leave LocalSGD out, or use strategy='ddp'"
+            )
         return self._gradients.staying_home(self.no_sync(model))
 
     def trigger_sync_in_backward(self, model: nn.Module) -> AbstractContextManager[None]:

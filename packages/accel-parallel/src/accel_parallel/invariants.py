@@ -1,0 +1,129 @@
+"""What has to hold of a model that is sharded: equal on all ranks before, and the same model after."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from accel_state import AccelError, Transport
+from torch import nn
+from torch.optim import Optimizer
+
+#: differences that an error shows of each rank
+SHOWN = 5
+
+
+class BrokenInvariant(AccelError, ValueError):
+    """Models or optimizers that do not go together, or that sharding has changed."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What sharding must not change: names and shapes, which names share a tensor, and how many numbers are trained."""
+
+    tensors: Mapping[str, str]
+    first_names: Mapping[str, str]
+    trainable: int
+
+    @classmethod
+    def of(cls, model: nn.Module) -> ModelFacts:
+        """The facts of a model; of a DTensor those of the whole tensor count."""
+        named = list(model.named_parameters(remove_duplicate=False))
+        first: dict[int, str] = {}
+        ties = {name: first.setdefault(id(parameter), name) for name, parameter in named}
+        tensors = {name: _looks(tensor, trained=tensor.requires_grad) for name, tensor in named}
+        tensors |= {name: _looks(tensor, trained=False) for name, tensor in model.named_buffers(remove_duplicate=False)}
+        return cls(tensors, ties, _trainable(model))
+
+    def agree(self, transport: Transport, what: str) -> None:
+        """Refuses models that differ between ranks: they would wait for each other, or mix up their numbers.
+
+        Raises: BrokenInvariant on every rank, with what differs from rank 0.
+        Collective: every rank must call. Ranks exchange a digest, and names only if it differs.
+        """
+        lines = self._lines()
+        digest = hashlib.sha256("\n".join(lines).encode()).digest()[:16]
+        if transport.agree(f"{what}: compare models", digest) is not None:
+            return
+        wanted = transport.broadcast_object(lines, 0)
+        mine = [f"has {line}" for line in lines if line not in set(wanted)]
+        mine += [f"lacks {line}" for line in wanted if line not in set(lines)]
+        told = transport.all_gather_objects(mine)
+        details = [
+            f"rank {rank} {difference}" for rank, differences in enumerate(told) for difference in differences[:SHOWN]
+        ]
+        raise BrokenInvariant(
+            f"{what} needs models with equal names, shapes and dtypes on all ranks; compared with rank 0:\n  "
+            + "\n  ".join(details or ["the order of the parameters differs"])
+            + "\nBuild and convert the model alike on all ranks"
+        )
+
+    def check(self, model: nn.Module, masters: torch.dtype | None) -> None:
+        """Refuses what has become of the model, if that is not the model that these facts were taken of.
+
+        With `masters` all trained parameters must have that dtype, or a wider one.
+
+        Raises: BrokenInvariant that lists what is wrong.
+        """
+        now = dict(model.named_parameters(remove_duplicate=False))
+        problems = [f"{name} is gone" for name in self.first_names if name not in now]
+        problems += [f"{name} is new" for name in now if name not in self.first_names]
+        problems += [
+            f"{name} is no longer tied to {leader}"
+            for name, leader in self.first_names.items()
+            if name in now and leader in now and now[name] is not now[leader]
+        ]
+        if (trained := _trainable(model)) != self.trainable:
+            problems.append(f"{trained} numbers are trained, and before it were {self.trainable}")
+        problems += [
+            f"{name} is {parameter.dtype}, and an optimizer needs {masters}"
+            for name, parameter in now.items()
+            if masters is not None and parameter.requires_grad and parameter.dtype.itemsize < masters.itemsize
+        ]
+        if problems:
+            raise BrokenInvariant(
+                f"after sharding, {type(model).__name__} is another model:\n  " + "\n  ".join(problems)
+            )
+
+    def _lines(self) -> list[str]:
+        return [
+            f"{name}: {looks}"
+            + (f", tied to {self.first_names[name]}" if self.first_names.get(name, name) != name else "")
+            for name, looks in self.tensors.items()
+        ]
+
+
+def refuse_strangers(optimizers: Sequence[Optimizer], models: Iterable[nn.Module]) -> None:
+    """Refuses optimizers of parameters that are in none of the models: nothing would keep them equal on all ranks.
+
+    Raises: BrokenInvariant that says which.
+    """
+    known = {id(parameter) for model in models for parameter in model.parameters()}
+    problems = []
+    for number, optimizer in enumerate(optimizers):
+        held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        strange = [tuple(parameter.shape) for parameter in held if id(parameter) not in known]
+        if strange:
+            problems.append(
+                f"optimizer {number} ({type(optimizer).__name__}): {len(strange)} of its {len(held)} parameters, of"
+                f" shapes {', '.join(map(str, strange[:SHOWN]))}"
+            )
+    if problems:
+        raise BrokenInvariant(
+            "prepare with sharded parameters: these parameters are in no prepared model:\n  "
+            + "\n  ".join(problems)
+            + "\nPass the model and its optimizer to one prepare(model, optimizer), or make the optimizer from"
+            " the parameters of the prepared model"
+        )
+
+
+def _looks(tensor: torch.Tensor, *, trained: bool) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}{', trained' if trained else ''}"
+
+
+def _trainable(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
