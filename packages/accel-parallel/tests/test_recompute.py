@@ -22,7 +22,8 @@ class Block(nn.Module):
     def forward(self, hidden: Tensor, past_key_values: list[Tensor] | None = None) -> Tensor:
         if past_key_values is not None:
             past_key_values.append(hidden)
-        return hidden + self.second(self.drop(torch.tanh(self.first(hidden))))
+        outputs: Tensor = hidden + self.second(self.drop(torch.tanh(self.first(hidden))))
+        return outputs
 
 
 class Model(nn.Module):
