@@ -19,6 +19,8 @@ from gpu_checks.training import batches, perceptron, samples
 STEPS, BATCH, EVERY, MAX_NORM = 8, 16, 2, 1.0
 #: torch's words for a wait; it says of the mode itself, once, that it does not detect all synchronizing operations
 WAIT = "called a synchronizing"
+#: what compiles a step; for a rehearsal a C++ compiler has nothing to add
+BACKEND, BACKEND_OF_REHEARSAL = "inductor", "aot_eager"
 Loop = Callable[[], object]
 Batch = tuple[Tensor, Tensor]
 
@@ -85,7 +87,7 @@ def by_hand(setup: Setup, step: Step) -> Loop:
     scaler = torch.amp.GradScaler(device.type, enabled=step.precision == "fp16")
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(step.precision)
     if step.compiled:
-        model.compile()
+        model.compile(backend=_backend(setup))
 
     def loop() -> None:
         for number, (inputs, targets) in enumerate(data, start=1):
@@ -115,7 +117,7 @@ def by_accel(setup: Setup, step: Step) -> Loop:
         cpu=setup.rehearsal,
         mixed_precision=step.precision,
         gradient_accumulation_steps=step.every,
-        dynamo_backend="inductor" if step.compiled else None,
+        dynamo_backend=_backend(setup) if step.compiled else None,
     )
     bare = perceptron().to(accelerator.device)
     model, optimizer = accelerator.prepare(bare, torch.optim.AdamW(bare.parameters()))
@@ -132,6 +134,10 @@ def by_accel(setup: Setup, step: Step) -> Loop:
                 optimizer.zero_grad()
 
     return loop
+
+
+def _backend(setup: Setup) -> str:
+    return BACKEND_OF_REHEARSAL if setup.rehearsal else BACKEND
 
 
 def loader_by_hand(setup: Setup) -> Loop:
