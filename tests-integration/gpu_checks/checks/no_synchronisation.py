@@ -34,6 +34,8 @@ class Step:
     precision: str = "no"
     weighted: bool = False
     compiled: bool = False
+    #: with a fused optimizer, and a scheduler that has to know whether it has stepped
+    fused: bool = False
 
 
 def run(setup: Setup, findings: Findings) -> None:
@@ -45,6 +47,7 @@ def run(setup: Setup, findings: Findings) -> None:
         "bf16": Step(precision="bf16"),
         "weighted": Step(weighted=True, every=EVERY),
         "fp16": Step(precision="fp16", clip=True),
+        "fp16, fused and scheduled": Step(precision="fp16", fused=True),
         "compiled": Step(compiled=True),
     }
     for kind, step in steps.items():
@@ -82,7 +85,7 @@ def by_hand(setup: Setup, step: Step) -> Loop:
     """The loop as PyTorch's documentation writes it."""
     device = torch.device(setup.kind)
     model = perceptron().to(device)
-    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer, scheduler = _optimizer(model, step)
     data, parameters = batches(device, STEPS, BATCH), list(model.parameters())
     scaler = torch.amp.GradScaler(device.type, enabled=step.precision == "fp16")
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(step.precision)
@@ -103,6 +106,7 @@ def by_hand(setup: Setup, step: Step) -> Loop:
                 nn.utils.clip_grad_norm_(parameters, MAX_NORM)
             scaler.step(optimizer)
             scaler.update()
+            scheduler.step()
             optimizer.zero_grad()
 
     return loop
@@ -120,7 +124,7 @@ def by_accel(setup: Setup, step: Step) -> Loop:
         dynamo_backend=_backend(setup) if step.compiled else None,
     )
     bare = perceptron().to(accelerator.device)
-    model, optimizer = accelerator.prepare(bare, torch.optim.AdamW(bare.parameters()))
+    model, optimizer, scheduler = accelerator.prepare(bare, *_optimizer(bare, step))
     data, parameters = batches(accelerator.device, STEPS, BATCH), list(model.parameters())
 
     def loop() -> None:
@@ -131,9 +135,15 @@ def by_accel(setup: Setup, step: Step) -> Loop:
                 if step.clip and accelerator.sync_gradients:
                     accelerator.clip_grad_norm_(parameters, MAX_NORM)
                 optimizer.step()
+                scheduler.step()
                 optimizer.zero_grad()
 
     return loop
+
+
+def _optimizer(model: nn.Module, step: Step) -> tuple[torch.optim.AdamW, torch.optim.lr_scheduler.LambdaLR]:
+    optimizer = torch.optim.AdamW(model.parameters(), fused=step.fused or None)
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda number: 0.99**number)
 
 
 def _backend(setup: Setup) -> str:
