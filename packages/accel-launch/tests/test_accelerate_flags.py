@@ -71,7 +71,6 @@ REFUSED = [
     ("--debug", "accel launch cannot do that yet"),
     ("--tpu", "accel launch cannot use TPUs yet"),
     ("--use_deepspeed", "accel cannot use DeepSpeed yet"),
-    ("--use-fsdp", "accel launch cannot set up FSDP yet"),
     ("--mpirun_hostfile hosts", "start the script with mpirun itself"),
     ("--ipex", "accel launch does not set up Intel's extension or XPUs; use the extension in the script"),
     ("--rdzv-id 100", "machines of one job find each other by the address and the port alone"),
@@ -153,7 +152,6 @@ def test_a_flag_and_the_key_of_a_config_file_are_refused_in_the_same_words(
     ("flag", "words"),
     [
         ("--deepspeed_config_file", "DeepSpeed"),
-        ("--fsdp_sharding_strategy", "FSDP"),
         ("--megatron_lm_tp_degree", "Megatron-LM"),
         ("--fp8_backend", "fp8"),
         ("--dynamo_mode", "torch.compile in the script"),

@@ -134,7 +134,7 @@ def test_update_rewrites_a_file_of_accelerate_lists_what_it_dropped_and_keeps_th
 
 
 def test_update_refuses_what_accel_cannot_do_and_leaves_the_file_alone(accel: Run, tmp_path: Path) -> None:
-    text = "fsdp_config: {fsdp_version: 2}\ndynamo_backend: INDUCTOR\n"
+    text = "downcast_bf16: true\ndynamo_backend: INDUCTOR\n"
     (tmp_path / "c.yaml").write_text(text)
     done = accel("config", "update", "--config_file", "c.yaml")
     assert done.returncode == 2
@@ -242,7 +242,7 @@ def test_a_path_that_cannot_be_written_is_named(accel: Run, tmp_path: Path) -> N
 
 WORDS = st.text(
     st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zl", "Zp")), min_size=1, max_size=12
-).filter(lambda word: word.strip() == word and not word.startswith("-"))
+).filter(lambda word: word.strip() == word and not word.startswith(("-", "/")))
 NAME = st.from_regex(r"[a-z0-9:]{1,4}", fullmatch=True)
 
 
@@ -256,6 +256,10 @@ def values_of(option: LaunchOption) -> st.SearchStrategy[Value]:
         ),
         PAIRS: st.dictionaries(NAME, NAME, min_size=1, max_size=3),
     }
+    if option.name == "parallelism_config":
+        return st.dictionaries(st.sampled_from(["tp_size", "dp_shard_size"]), st.integers(2, 99).map(str), min_size=1)
+    if option.name == "fsdp_config":
+        return st.dictionaries(st.sampled_from(["auto_wrap_policy", "min_num_params"]), NAME, min_size=1)
     if isinstance(option.type, SchedulerName):
         return st.sampled_from(BROUGHT)
     if isinstance(option.type, click.Choice):
@@ -317,6 +321,7 @@ def test_t15_show_has_one_line_for_each_option_of_the_file(accel: Run) -> None:
     said = {key: value for key, value in yaml.safe_load("\n".join(lines)).items() if value is not None}
     assert said == {
         "use_cpu": False,
+        "use_fsdp": False,
         "enable_cpu_affinity": False,
         "rdzv_backend": "static",
         "join_timeout": 300,

@@ -122,6 +122,7 @@ def test_several_machines_are_asked_how_they_meet() -> None:
         "main_process_port": 29500,
         "cpu": False,
         "num_processes": 8,
+        "use_fsdp": False,
         "mixed_precision": "no",
         "gradient_accumulation_steps": 1,
         "max_restarts": 0,
@@ -139,10 +140,10 @@ def test_several_machines_are_asked_how_they_meet() -> None:
     ]
 
 
-def test_machines_that_number_themselves_are_not_asked_for_their_number_and_ten_questions_are_enough() -> None:
+def test_machines_that_number_themselves_are_not_asked_for_their_number_and_eleven_questions_are_enough() -> None:
     values, user = ask(GPUS, {WHERE: MORE, "rdzv_backend": "c10d", "main_process_ip": "host-b"})
     assert "machine_rank" not in values
-    assert len(user.asked) == 10
+    assert len(user.asked) == 11
 
 
 def test_what_the_file_said_is_offered_kept_and_dropped_where_it_no_longer_fits() -> None:
@@ -158,6 +159,7 @@ def test_what_the_file_said_is_offered_kept_and_dropped_where_it_no_longer_fits(
     assert values == {
         "cpu": True,
         "num_processes": 64,
+        "use_fsdp": False,
         "mixed_precision": "no",  # float8 needs a GPU
         "gradient_accumulation_steps": 4,
         "max_restarts": 0,
@@ -238,6 +240,7 @@ def test_s101_answers_at_a_terminal_become_the_file_that_show_reads(terminal: Op
     user.answer("No GPU was found", b"")
     user.answer("How many processes? (1)", b"0" + ENTER)
     user.answer("expected a whole number of at least 1", BACK + b"3" + ENTER)
+    user.answer("Where do the weights lie?", DOWN + ENTER)
     user.answer("Which precision?", DOWN + DOWN + UP + ENTER)
     user.answer("each step of the optimizer?", b"4" + ENTER)
     user.answer("restarts after a failure?", ENTER)
@@ -246,7 +249,8 @@ def test_s101_answers_at_a_terminal_become_the_file_that_show_reads(terminal: Op
     assert f"written: {path}" in user.screen
     assert "accel test" in user.screen
     shown = yaml.safe_load(accel("config", "show").stdout)
-    expected = {"use_cpu": True, "num_processes": 3, "mixed_precision": "bf16", "gradient_accumulation_steps": 4}
+    expected = {"use_cpu": True, "num_processes": 3, "use_fsdp": True, "mixed_precision": "bf16"}
+    expected["gradient_accumulation_steps"] = 4
     assert {key: shown[key] for key in expected} == expected
 
 
@@ -257,6 +261,7 @@ def test_s103_gpus_and_a_named_file_whose_values_are_offered(terminal: Open, acc
     user.answer("on GPUs or on the CPU?", ENTER)
     user.answer("How many processes?", ENTER)
     user.answer("Which GPUs?", b"4,6" + ENTER)
+    user.answer("Where do the weights lie?", ENTER)
     user.answer("Which precision?", ENTER)
     user.answer("each step of the optimizer?", ENTER)
     user.answer("restarts after a failure?", b"2" + ENTER)
@@ -272,6 +277,7 @@ def test_what_is_typed_takes_the_place_of_the_default_and_enter_keeps_it(termina
     user = terminal("config", "--config_file", "c.yaml")
     user.answer(WHERE, ENTER)
     user.answer("How many processes? (4)", b"2" + ENTER)
+    user.answer("Where do the weights lie?", ENTER)
     user.answer("Which precision?", ENTER)
     user.answer("each step of the optimizer? (8)", b"  " + ENTER)
     user.answer("restarts after a failure? (3)", b"0" + ENTER)
@@ -290,6 +296,7 @@ def test_several_machines_at_a_terminal(terminal: Open, accel: Run) -> None:
     user.answer("where all meet?", b"10.0.0.1" + ENTER)
     user.answer("The port there?", ENTER)
     user.answer("How many processes?", ENTER)
+    user.answer("Where do the weights lie?", ENTER)
     user.answer("Which precision?", ENTER)
     user.answer("each step of the optimizer?", ENTER)
     user.answer("restarts after a failure?", ENTER)
@@ -313,8 +320,8 @@ def test_ctrl_c_writes_nothing_and_exits_130(terminal: Open, tmp_path: Path, key
 
 
 def test_a_file_that_cannot_be_followed_is_refused_before_the_first_question(terminal: Open, tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text("fsdp_config: {fsdp_version: 2}\n")
+    (tmp_path / "c.yaml").write_text("downcast_bf16: true\n")
     user = terminal("config", "--config_file", "c.yaml")
     assert user.finish() == 2
-    assert "fsdp_config" in user.screen
+    assert "downcast_bf16" in user.screen
     assert WHERE not in user.screen

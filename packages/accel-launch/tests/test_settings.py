@@ -38,6 +38,16 @@ def three_values(option: LaunchOption) -> tuple[Value, Value, Value]:
         DEVICES: ("0,1", "all", "2"),
         PAIRS: ({"a": "1"}, {"b": "2", "c": "3"}, {"d": "4"}),
     }
+    named: dict[str, tuple[Value, Value, Value]] = {
+        "fsdp_config": (
+            {"min_num_params": "1"},
+            {"auto_wrap_policy": "no_wrap", "offload_params": "true"},
+            {"transformer_layer_cls_to_wrap": "One,Two"},
+        ),
+        "parallelism_config": ({"tp_size": "2"}, {"dp_shard_size": "2", "tp_size": "3"}, {"dp_replicate_size": "4"}),
+    }
+    if option.name in named:
+        return named[option.name]
     if isinstance(option.type, click.Choice):
         first, second, *_ = option.type.choices
         return first, second, first

@@ -13,10 +13,10 @@ def test_the_defaults_are_right() -> None:
     assert ParallelismConfig(dp_replicate_size=2, dp_shard_size=3).total_size == 6
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, "FULL_SHARD") for name in FSDP1_ONLY])
+@pytest.mark.parametrize(("name", "value"), [(name, "HYBRID_SHARD") for name in FSDP1_ONLY])
 def test_an_option_of_fsdp1_is_refused_with_the_way_to_say_it(name: str, value: Any) -> None:
     (line,) = FullyShardedDataParallelPlugin(**{name: value}).problems()
-    assert line.startswith(f"{name}='FULL_SHARD' is an option of FSDP1: ")
+    assert line.startswith(f"{name}='HYBRID_SHARD' is an option of FSDP1: ")
 
 
 @pytest.mark.parametrize("name", ["use_orig_params", "sync_module_states", "limit_all_gathers"])
@@ -26,12 +26,47 @@ def test_options_that_ask_for_what_is_always_so_are_taken(name: str) -> None:
 
 
 WRONG: list[dict[str, Any]] = [
-    {"fsdp_version": 1},
+    {"fsdp_version": 3},
     {"auto_wrap_policy": "by_taste"},
     {"state_dict_type": "LOCAL_STATE_DICT"},
-    {"reshard_after_forward": "FULL_SHARD"},
+    {"reshard_after_forward": "yes"},
     {"min_num_params": 0},
 ]
+
+
+def test_what_fsdp1_says_in_other_words_is_taken() -> None:
+    for strategy, reshard in (("FULL_SHARD", True), ("SHARD_GRAD_OP", False), (2, False)):
+        plugin = FullyShardedDataParallelPlugin(sharding_strategy=strategy, backward_prefetch="BACKWARD_PRE")
+        assert plugin.reshard_after_forward is reshard
+        assert plugin.problems() == []
+
+
+def test_the_words_of_a_config_file_become_options() -> None:
+    words = {
+        "reshard_after_forward": "false",
+        "auto_wrap_policy": "SIZE_BASED_WRAP",
+        "transformer_layer_cls_to_wrap": "One, Two",
+        "min_num_params": "7",
+        "offload_params": "true",
+        "state_dict_type": "full_state_dict",
+    }
+    assert FullyShardedDataParallelPlugin.from_words(words) == FullyShardedDataParallelPlugin(
+        reshard_after_forward=False,
+        auto_wrap_policy="size_based_wrap",
+        transformer_cls_names_to_wrap=["One", "Two"],
+        min_num_params=7,
+        cpu_offload=True,
+        state_dict_type="FULL_STATE_DICT",
+    )
+    assert FullyShardedDataParallelPlugin.from_words({"reshard_after_forward": "4"}).reshard_after_forward == 4
+    with pytest.raises(ValueError, match=r"offload_params=maybe: expected true or false; .*unknown name 'x'"):
+        FullyShardedDataParallelPlugin.from_words({"offload_params": "maybe", "x": "1"})
+
+
+def test_sizes_of_a_config_file_become_a_mesh() -> None:
+    assert ParallelismConfig.from_words({"tp_size": "2"}) == ParallelismConfig(tp_size=2)
+    (line,) = ParallelismConfig.from_words({"tp_size": "two"}).problems()
+    assert line.startswith("tp_size='two'")
 
 
 def test_all_problems_are_told_at_once() -> None:

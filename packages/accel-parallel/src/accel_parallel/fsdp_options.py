@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,8 @@ from accel_parallel.wrap_policy import large_blocks, transformer_blocks
 
 #: names of Accelerate's FSDP1 with the way to say the same thing now, or why there is nothing to say
 FSDP1_ONLY = {
-    "sharding_strategy": "say reshard_after_forward=True (FULL_SHARD) or False (SHARD_GRAD_OP); for HYBRID_SHARD"
+    "sharding_strategy": "FULL_SHARD and SHARD_GRAD_OP are here; for HYBRID_SHARD say"
     " ParallelismConfig(dp_replicate_size=..., dp_shard_size=...); for NO_SHARD leave the plugin out",
-    "backward_prefetch": "fully_shard prefetches by itself; leave it out",
-    "forward_prefetch": "fully_shard prefetches by itself; leave it out",
     "use_orig_params": "parameters always keep their names and kinds; leave it out",
     "sync_module_states": "weights are always those of rank 0; leave it out",
     "limit_all_gathers": "memory is bounded without it; leave it out",
@@ -25,6 +23,8 @@ FSDP1_ONLY = {
 }
 #: the values of FSDP1 options that change nothing here
 _HARMLESS = {"use_orig_params": True, "sync_module_states": True, "limit_all_gathers": True}
+#: strategies of FSDP1 that say whether a block is freed after its forward
+_RESHARD = {"FULL_SHARD": True, "1": True, "SHARD_GRAD_OP": False, "2": False}
 POLICIES = ("transformer_based_wrap", "size_based_wrap", "no_wrap")
 STATE_DICT_TYPES = ("SHARDED_STATE_DICT", "FULL_STATE_DICT")
 
@@ -53,6 +53,7 @@ class FullyShardedDataParallelPlugin:
     state_dict_type: str = "SHARDED_STATE_DICT"
     cpu_ram_efficient_loading: bool = False
     sharding_strategy: Any = None
+    #: fully_shard prefetches by itself, whatever these say
     backward_prefetch: Any = None
     forward_prefetch: Any = None
     use_orig_params: bool | None = None
@@ -60,14 +61,37 @@ class FullyShardedDataParallelPlugin:
     limit_all_gathers: bool | None = None
     param_init_fn: Any = None
 
+    def __post_init__(self) -> None:
+        strategy = str(getattr(self.sharding_strategy, "name", self.sharding_strategy)).upper()
+        if strategy in _RESHARD:
+            self.reshard_after_forward, self.sharding_strategy = _RESHARD[strategy], None
+
+    @classmethod
+    def from_words(cls, words: Mapping[str, str]) -> FullyShardedDataParallelPlugin:
+        """The plugin for the entries of `fsdp_config` in a config file.
+
+        Raises: ValueError that lists entries that cannot be meant.
+        """
+        options, problems = dict[str, Any](), []
+        for word, value in words.items():
+            name = _FIELD_OF.get(word, word)
+            read = _READ.get(name)
+            if read is None:
+                problems.append(f"fsdp_config: unknown name {word!r}; expected some of {', '.join(_READ)}")
+                continue
+            try:
+                options[name] = read(value)
+            except ValueError as error:
+                problems.append(f"fsdp_config: {word}={value}: {error}")
+        if problems:
+            raise ValueError("; ".join(problems))
+        return cls(**options)
+
     def problems(self) -> list[str]:
         """What is wrong with the options, in words."""
         lines = []
-        if self.fsdp_version != 2:
-            lines.append(
-                f"fsdp_version={self.fsdp_version!r}: only 2 (fully_shard) is here; `accel config update` rewrites a"
-                " config file of version 1"
-            )
+        if self.fsdp_version not in (1, 2):
+            lines.append(f"fsdp_version={self.fsdp_version!r}: expected 2; 1 runs as 2")
         for name, instead in FSDP1_ONLY.items():
             value = getattr(self, name)
             if value not in (None, False) and value != _HARMLESS.get(name):
@@ -119,3 +143,38 @@ class FullyShardedDataParallelPlugin:
         if strange:
             raise ValueError(f"ignored_modules: {type(model).__name__} has no {', '.join(strange)}")
         return matching
+
+
+def _truth(word: str) -> bool:
+    truths = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if word.lower() not in truths:
+        raise ValueError("expected true or false")
+    return truths[word.lower()]
+
+
+def _truth_or_number(word: str) -> bool | int:
+    return int(word) if word.isdecimal() and int(word) > 1 else _truth(word)
+
+
+def _number(word: str) -> int:
+    if not word.isdecimal():
+        raise ValueError("expected a whole number")
+    return int(word)
+
+
+def _names(word: str) -> list[str]:
+    return [name.strip() for name in word.split(",") if name.strip()]
+
+
+#: words of config files for fields
+_FIELD_OF = {"transformer_layer_cls_to_wrap": "transformer_cls_names_to_wrap", "offload_params": "cpu_offload"}
+_READ: Mapping[str, Callable[[str], Any]] = {
+    "reshard_after_forward": _truth_or_number,
+    "auto_wrap_policy": str.lower,
+    "transformer_cls_names_to_wrap": _names,
+    "min_num_params": _number,
+    "cpu_offload": _truth,
+    "activation_checkpointing": _truth,
+    "state_dict_type": str.upper,
+    "cpu_ram_efficient_loading": _truth,
+}

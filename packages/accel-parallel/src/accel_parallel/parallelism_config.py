@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from accel_state.mesh import MeshSpec
@@ -19,6 +20,11 @@ class ParallelismConfig:
     tp_size: int = 1
     cp_size: int = 1
     sp_size: int = 1
+
+    @classmethod
+    def from_words(cls, words: Mapping[str, str]) -> ParallelismConfig:
+        """The config for the entries of `parallelism_config` in a config file; wrong ones are among its problems."""
+        return cls(**{name: int(word) if word.isdecimal() else word for name, word in words.items()})  # type: ignore[arg-type]
 
     def problems(self) -> list[str]:
         """What is wrong with the sizes, in words."""

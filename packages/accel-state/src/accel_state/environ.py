@@ -1,6 +1,7 @@
 """The environment variables that launchers and workers share: the only place in the libraries that reads them."""
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -15,6 +16,11 @@ STORE_FD = "ACCEL_STORE_FD"
 USE_CPU = "ACCEL_USE_CPU"
 MIXED_PRECISION = "ACCEL_MIXED_PRECISION"
 ACCUMULATION_STEPS = "ACCEL_GRADIENT_ACCUMULATION_STEPS"
+#: whether models are sharded over processes, and how, as name=value,...
+USE_FSDP = "ACCEL_USE_FSDP"
+FSDP_CONFIG = "ACCEL_FSDP_CONFIG"
+#: the sizes of the axes of parallelism, as name=value,...
+PARALLELISM_CONFIG = "ACCEL_PARALLELISM_CONFIG"
 #: a folder in which each process notes its exchanges, for the launcher to read
 FLIGHT_RECORDER = "ACCEL_FLIGHT_RECORDER"
 #: the folder of the job that a process is of, after those of the jobs around it
@@ -50,6 +56,16 @@ def flag(environ: Mapping[str, str], name: str) -> bool:
     if word in _FALSE:
         return False
     raise ValueError(f"{name}={environ[name]!r}: expected one of {', '.join((*_TRUE, *_FALSE[1:]))}")
+
+
+def pairs(text: str) -> dict[str, str] | None:
+    """The values of a text such as a=1,b=2 by their names; None if it is none, or a name is there twice.
+
+    A comma belongs to a value unless a name and an equals sign follow: names=One,Two,size=3 has two names.
+    """
+    entries = [entry.partition("=") for entry in re.split(r",(?=[^,=]*=)", text)]
+    found = {name.strip(): value.strip() for name, _, value in entries}
+    return found if len(found) == len(entries) and all(name.strip() and equals for name, equals, _ in entries) else None
 
 
 def integers(environ: Mapping[str, str], names: Iterable[str], launcher: str) -> list[int]:
@@ -104,6 +120,8 @@ class EnvironSettings:
     cpu: bool = False
     mixed_precision: str | None = None
     accumulation_steps: int | None = None
+    fsdp: Mapping[str, str] | None = None
+    parallelism: Mapping[str, str] | None = None
 
 
 def settings(environ: Mapping[str, str]) -> EnvironSettings:
@@ -118,4 +136,14 @@ def settings(environ: Mapping[str, str]) -> EnvironSettings:
         cpu=flag(environ, USE_CPU),
         mixed_precision=environ.get(MIXED_PRECISION) or None,
         accumulation_steps=int(steps) if steps is not None else None,
+        fsdp=_pairs_of(environ, FSDP_CONFIG) or {} if flag(environ, USE_FSDP) else None,
+        parallelism=_pairs_of(environ, PARALLELISM_CONFIG),
     )
+
+
+def _pairs_of(environ: Mapping[str, str], name: str) -> Mapping[str, str] | None:
+    text = environ.get(name)
+    found = pairs(text) if text else None
+    if text and found is None:
+        raise ValueError(f"{name}={text!r}: expected different names with values, such as tp_size=2,dp_shard_size=4")
+    return found

@@ -100,6 +100,11 @@ def resolve(
         problems.append(f"strategy={strategy!r}: expected one of {known}, or a Strategy")
     if isinstance(strategy, str) and fsdp_plugin is not None and strategy not in (AUTO, "fsdp2"):
         problems.append(f"strategy={strategy!r} and fsdp_plugin contradict each other; give one of them")
+    if fsdp_plugin is None and from_environ.fsdp is not None and strategy in (AUTO, "fsdp2"):
+        words = from_environ.fsdp
+        fsdp_plugin = _tried(lambda: FullyShardedDataParallelPlugin.from_words(words), None, problems)
+    if parallelism_config is None and from_environ.parallelism is not None:
+        parallelism_config = ParallelismConfig.from_words(from_environ.parallelism)
     for options in (fsdp_plugin, parallelism_config):
         problems += options.problems() if options is not None else []
     if problems:

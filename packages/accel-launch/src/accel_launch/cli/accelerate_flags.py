@@ -16,24 +16,20 @@ from accel_launch.config.accelerate_config import NOT_YET, WITH_MPIRUN, WITHOUT_
 
 _TPU = "accel launch cannot use TPUs yet"
 _DEEPSPEED = "accel cannot use DeepSpeed yet"
-_FSDP = "accel launch cannot set up FSDP yet"
 _MEGATRON = "accel cannot use Megatron-LM yet"
-_PARALLELISM = "accel launch cannot set up parallelism within a model yet"
 _ALL_MACHINES = "--num_processes, which counts the processes of all machines together"
 
 #: flags that ask for nothing here, whatever their value is; one that takes a value ends in =
 _IGNORED = (
-    "--multi_gpu --quiet -q --same_network --no_tpu_cluster --standalone --use_env --monitor_interval="
-    " --main_training_function="
+    "--multi_gpu --quiet -q --same_network --no_tpu_cluster --standalone --use_env --use_parallelism_config"
+    " --monitor_interval= --main_training_function="
 )
 #: flags by the reason why they cannot be followed, unless their value asks for nothing, or is the value after the =
 _UNSUPPORTED = {
     NOT_YET: "--debug --downcast_bf16 --dynamo_backend=",
     _TPU: "--env= --tpu --tpu_cluster --tpu_use_sudo --vm=",
     _DEEPSPEED: "--use_deepspeed",
-    _FSDP: "--use_fsdp",
     _MEGATRON: "--use_megatron_lm",
-    _PARALLELISM: "--use_parallelism_config",
     WITH_MPIRUN: "--mpirun_hostfile= --mpirun_ccl=",
     WITHOUT_IPEX: "--ipex --use_xpu",
     "accel launch uses GPUs where it finds some": "--use_gpu",
@@ -67,9 +63,7 @@ _DETAILS = {
     ("gradient_clipping",): f"{_DEEPSPEED}; Accelerator.clip_grad_norm_ clips in the script",
     ("dynamo_",): "accel launch cannot compile models yet; call torch.compile in the script",
     ("fp8_",): "accel has no settings for fp8 yet",
-    ("fsdp_",): _FSDP,
     ("megatron_lm_",): _MEGATRON,
-    ("parallelism_config_",): _PARALLELISM,
 }
 
 

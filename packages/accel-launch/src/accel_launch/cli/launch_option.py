@@ -24,6 +24,8 @@ class Sources:
     file: Path | None = None
     reads_file: bool = True
     problems: list[str] = field(default_factory=list)
+    #: entries of options that have a flag of their own
+    parts: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 @final

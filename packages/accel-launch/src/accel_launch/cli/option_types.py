@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, final
 
 import click
+from accel_state.environ import pairs
 
 Value = bool | int | str | Mapping[str, str]
 
@@ -40,7 +41,7 @@ class OptionType(click.ParamType):  # type: ignore[type-arg] # which takes one o
 def as_text(value: object) -> str:
     """The text of a flag for a value of a file or of Python: commas in lists, equals signs between names and values."""
     if isinstance(value, Mapping):
-        return ",".join(f"{name}={'' if word is None else word}" for name, word in value.items())
+        return ",".join(f"{name}={'' if word is None else as_text(word)}" for name, word in value.items())
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
@@ -52,12 +53,6 @@ def _whole(least: int, below: int = 10**18) -> Callable[[str], int | None]:
         return number if least <= number < below else None
 
     return read
-
-
-def _pairs(text: str) -> Mapping[str, str] | None:
-    entries = [entry.partition("=") for entry in text.split(",")]
-    pairs = {name.strip(): value.strip() for name, _, value in entries}
-    return pairs if len(pairs) == len(entries) and all(name.strip() and equals for name, equals, _ in entries) else None
 
 
 def _devices(text: str) -> str | None:
@@ -75,4 +70,4 @@ NUMBER = OptionType("N", "a whole number, or 0", _whole(0))
 PORT = OptionType("PORT", "a port: a whole number below 65536, or 0", _whole(0, 1 << 16))
 HOST = OptionType("HOST", "the name or address of a machine", lambda text: text.strip() or None)
 DEVICES = OptionType("IDS", "all, or different device numbers such as 0,1", _devices)
-PAIRS = OptionType("NAME=VALUE,...", "different names with values, such as partition=gpu,time=02:00:00", _pairs)
+PAIRS = OptionType("NAME=VALUE,...", "different names with values, such as partition=gpu,time=02:00:00", pairs)

@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from accel_launch.cli.launch_option import LaunchOption
 from accel_launch.cli.option_types import COUNT, DEVICES, FILE, FOLDER, HOST, NUMBER, PAIRS, PORT, SWITCH
+from accel_launch.cli.part_option import with_parts
 from accel_launch.cli.scheduler_name import SchedulerName
 
 STATIC, C10D = "static", "c10d"
@@ -68,6 +69,20 @@ class LaunchSettings:
     fp16: bool = _setting(SWITCH, "Short for --mixed_precision fp16.", key=None)
     gradient_accumulation_steps: int | None = _setting(
         COUNT, "Batches for each step of the optimizer, unless the script says otherwise. Default: 1."
+    )
+    use_fsdp: bool = _setting(
+        SWITCH, "Shard models over the processes, by torch's fully_shard, unless the script says otherwise."
+    )
+    fsdp_config: Mapping[str, str] | None = _setting(
+        PAIRS,
+        "How models are sharded, such as reshard_after_forward=false,min_num_params=1000; --fsdp_NAME VALUE gives one.",
+        callback=with_parts,
+    )
+    parallelism_config: Mapping[str, str] | None = _setting(
+        PAIRS,
+        "How processes share the work: dp_replicate_size, dp_shard_size, tp_size, whose product is their number;"
+        " --parallelism_config_NAME VALUE gives one.",
+        callback=with_parts,
     )
     num_cpu_threads_per_process: int | None = _setting(
         COUNT, "OMP_NUM_THREADS of each process. Default: cores divided by processes, if there are several."

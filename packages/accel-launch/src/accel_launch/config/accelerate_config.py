@@ -27,13 +27,12 @@ _PARTS = {
     "dynamo_config": r"dynamo_backend",
     "ipex_config": r"ipex|use_xpu",
     "mpirun_config": r"mpirun_hostfile",
-    "parallelism_config": r".*_size",
     "tp_config": r".*_size",
 }
 ACCELERATE_KEYS = frozenset(
     {
         *("command_file", "commands", "debug", "deepspeed_config", "downcast_bf16", "dynamo_backend", "fp8_config"),
-        *("fsdp_config", "megatron_lm_config", "tpu_env", "tpu_name", "tpu_use_cluster", "tpu_use_sudo", "tpu_vm"),
+        *("megatron_lm_config", "tpu_env", "tpu_name", "tpu_use_cluster", "tpu_use_sudo", "tpu_vm"),
         *("tpu_zone", "use_mps_device"),
         *_PARTS,
         *_DETAILS,

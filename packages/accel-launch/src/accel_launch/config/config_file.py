@@ -17,8 +17,8 @@ from accel_state.environ import HOME
 from accel_state.errors import CannotRun
 
 from accel_launch.cli.launch_option import Sources
-from accel_launch.cli.option_types import SWITCH, as_text
-from accel_launch.cli.options import BY_KEY
+from accel_launch.cli.option_types import PAIRS, SWITCH, as_text
+from accel_launch.cli.options import BY_KEY, BY_NAME
 from accel_launch.cli.suggest import did_you_mean
 from accel_launch.config.accelerate_config import (
     ACCELERATE_KEYS,
@@ -65,8 +65,8 @@ def read_defaults(named: str | None, sources: Sources) -> dict[str, Any]:
     except CannotRun as error:
         values, problems = {}, list(error.reasons)
     sources.problems += [f"config file {sources.file}: {problem}" for problem in problems]
-    # an option that may be repeated takes a list
-    return {name: [text] if name == "submit_options" else text for name, text in values.items()}
+    # an option with pairs may be repeated, and takes a list
+    return {name: [text] if BY_NAME[name].type is PAIRS else text for name, text in values.items()}
 
 
 def read_content(path: Path) -> Mapping[object, object]:
@@ -145,7 +145,7 @@ def translate(content: Mapping[object, object]) -> tuple[dict[str, str], list[st
             if key == "mixed_precision" and as_text(value).lower() in FALSE_WORDS:
                 value = "no"
             # Accelerate writes -1 for a count that nobody chose.
-            if value is not None and not (key == "num_processes" and as_text(value) == "-1"):
+            if value not in (None, {}) and not (key == "num_processes" and as_text(value) == "-1"):
                 values[str(BY_KEY[str(key)].name)] = as_text(value)
         elif key in ACCELERATE_KEYS:
             why = unsupported(str(key), value)
@@ -208,9 +208,11 @@ def _distributed_type(content: Mapping[object, object], values: dict[str, str]) 
             ]
     elif kind == "MULTI_CPU":
         values["cpu"] = "true"
+    elif kind == "FSDP":
+        values["use_fsdp"] = "true"
     elif kind not in ("MULTI_GPU", "None"):
         return [
-            f"{DISTRIBUTED_TYPE}: {kind!r} is not supported: expected NO, MULTI_CPU or MULTI_GPU;"
+            f"{DISTRIBUTED_TYPE}: {kind!r} is not supported: expected NO, MULTI_CPU, MULTI_GPU or FSDP;"
             " accel launch cannot do more yet"
         ]
     return []

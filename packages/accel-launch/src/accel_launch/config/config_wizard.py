@@ -28,10 +28,14 @@ PRECISIONS = {
     "fp16": "float16 with a scaled loss; for GPUs without bfloat16",
     "fp8": "float8 matrix products; Ada, Hopper or newer",
 }
+WEIGHTS = {
+    False: "whole in each process",
+    True: "a part in each process (FSDP); for models that are too big for one device",
+}
 #: the options that questions are of
 ASKED = (
     *("num_machines", "rdzv_backend", "machine_rank", "main_process_ip", "main_process_port", "cpu", "num_processes"),
-    *("gpu_ids", "mixed_precision", "gradient_accumulation_steps", "max_restarts"),
+    *("gpu_ids", "use_fsdp", "mixed_precision", "gradient_accumulation_steps", "max_restarts"),
 )
 Refusal = Callable[[Any], str | None]
 #: shows a question, words about it and titles, the first of which stands at a position; gives that of the chosen title
@@ -110,6 +114,9 @@ def ask_settings(
     count = wizard.ask("num_processes", "How many processes?", machines * (1 if cpu else len(gpus)), refusal=too_many)
     if not cpu and count // machines < len(gpus):
         _ask_gpus(wizard, gpus, count // machines)
+
+    if count > 1:
+        wizard.ask("use_fsdp", "Where do the weights lie?", False, words=WEIGHTS)
 
     def needs_gpu(precision: str) -> str | None:
         return "needs a GPU" if precision == "fp8" and cpu else None

@@ -14,7 +14,7 @@ MODE = 0o644
 
 def file_text(values: Mapping[str, object], path: Path) -> str:
     """The text of a file with these values by option name, in the order of the options: JSON if the path says so."""
-    content = {key: values[str(option.name)] for key, option in BY_KEY.items() if option.name in values}
+    content = {key: _plain(values[str(option.name)]) for key, option in BY_KEY.items() if option.name in values}
     if path.suffix == ".json":
         import json
 
@@ -22,6 +22,16 @@ def file_text(values: Mapping[str, object], path: Path) -> str:
     import yaml
 
     return HEADER + (yaml.safe_dump(content, sort_keys=False, allow_unicode=True) if content else "")
+
+
+def _plain(value: object) -> object:
+    """A value as people write it: a flag or a number among pairs is no text."""
+    if isinstance(value, Mapping):
+        return {name: _plain(word) for name, word in value.items()}
+    if value in ("true", "false"):
+        return value == "true"
+    # read back, a number is the same text only without leading zeros
+    return int(value) if isinstance(value, str) and value.isdecimal() and str(int(value)) == value else value
 
 
 def write_config(path: Path, text: str, *, like: Path | None = None) -> None:

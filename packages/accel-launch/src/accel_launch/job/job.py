@@ -12,6 +12,7 @@ from accel_state.errors import CannotRun
 
 from accel_launch.cli.launch_command import ResolvedOptions
 from accel_launch.cli.options import LaunchSettings
+from accel_launch.config.sharding_config import sharding_problems
 from accel_launch.job.plan import (
     HostInfo,
     ProcessSpec,
@@ -97,6 +98,9 @@ def read_job(options: ResolvedOptions) -> Job:
     try:
         node = find_node(settings, environ, host)
         count = count_processes(settings, environ, host, machines=node.count if node is not None else 1)
+        if place_told(environ) is None:
+            total = count * (node.count if node is not None else 1)
+            problems += sharding_problems(settings.use_fsdp, settings.fsdp_config, settings.parallelism_config, total)
     except CannotRun as error:
         problems += error.reasons
     if problems:

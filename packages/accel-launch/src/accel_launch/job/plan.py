@@ -7,17 +7,21 @@ from accel_state.environ import (
     ACCUMULATION_STEPS,
     ATTEMPT,
     FLIGHT_RECORDER,
+    FSDP_CONFIG,
     JOBS,
     MIXED_PRECISION,
+    PARALLELISM_CONFIG,
     STORE_FD,
     STORE_PORT,
     USE_CPU,
+    USE_FSDP,
     worker_environ,
 )
 from accel_state.errors import CannotRun
 from accel_state.topology import ACCEL_LAUNCH, Rendezvous, Topology
 from click.core import ParameterSource
 
+from accel_launch.cli.option_types import as_text
 from accel_launch.cli.options import LaunchSettings
 
 LOOPBACK = "127.0.0.1"
@@ -130,6 +134,9 @@ def plan_one(settings: LaunchSettings, command: Sequence[str], environ: Mapping[
         USE_CPU: int(settings.cpu) if settings.said("cpu") else None,
         MIXED_PRECISION: settings.mixed_precision,
         ACCUMULATION_STEPS: settings.gradient_accumulation_steps,
+        USE_FSDP: int(settings.use_fsdp) if settings.said("use_fsdp") else None,
+        FSDP_CONFIG: as_text(settings.fsdp_config) if settings.fsdp_config else None,
+        PARALLELISM_CONFIG: as_text(settings.parallelism_config) if settings.parallelism_config else None,
         "CUDA_VISIBLE_DEVICES": None if settings.cpu or settings.gpu_ids == "all" else settings.gpu_ids,
         "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS") if from_file else None,
     }

@@ -1,0 +1,48 @@
+"""Flags that are one entry each of an option with names and values, as `accelerate launch` has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, final
+
+import click
+from click.core import ParameterSource
+
+from accel_launch.cli.launch_option import Sources
+from accel_launch.config.sharding_config import NAMES, PREFIX, normalised
+
+
+@final
+class PartOption(click.Option):
+    """A flag such as --fsdp_min_num_params 1000; the option `whole` takes it among its entries."""
+
+    def __init__(self, whole: str, part: str) -> None:
+        self.whole, self.part = whole, part
+        flag = f"{PREFIX[whole]}{part}"
+        super().__init__([flag, f"--{flag}"], hidden=True, expose_value=False, is_eager=True, default=None)
+
+    def handle_parse_result(self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]) -> Any:
+        """Notes the value."""
+        value = opts.get(str(self.name))
+        if value is not None:
+            ctx.obj.parts.setdefault(self.whole, {})[self.part] = str(value)
+        return None, args
+
+
+PART_OPTIONS = tuple(PartOption(whole, part) for whole, parts in NAMES.items() for part in parts)
+
+
+def with_parts(ctx: click.Context, option: click.Parameter, values: Any) -> Mapping[str, str] | None:
+    """The entries of an option from its own flags, a variable or the file, and from flags for single entries.
+
+    Raises: click.BadParameter for names and values that are not known.
+    """
+    sources: Sources = ctx.obj
+    parts = sources.parts.get(str(option.name), {})
+    if parts:
+        ctx.set_parameter_source(str(option.name), ParameterSource.COMMANDLINE)
+    given = {name: value for pairs in values or () for name, value in pairs.items()} | parts
+    entries, problems = normalised(str(option.name), given)
+    if problems:
+        raise click.BadParameter("; ".join(problems))
+    return entries or None

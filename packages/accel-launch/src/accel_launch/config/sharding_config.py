@@ -1,0 +1,70 @@
+"""The names of `fsdp_config` and `parallelism_config`, in files and flags, and what FSDP1 files said in other words.
+
+Source: shared/reference/accelerate-api.md, sections 1.12 and 1.13.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from accel_launch.cli.suggest import did_you_mean
+
+#: names by option; in files and flags of Accelerate a prefix comes before them
+NAMES = {
+    "fsdp_config": (
+        *("version", "reshard_after_forward", "auto_wrap_policy", "transformer_layer_cls_to_wrap", "min_num_params"),
+        *("offload_params", "activation_checkpointing", "state_dict_type", "cpu_ram_efficient_loading"),
+        *("sharding_strategy", "backward_prefetch", "forward_prefetch", "use_orig_params", "sync_module_states"),
+    ),
+    "parallelism_config": (
+        *("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "sp_size", "cp_backend", "cp_comm_strategy"),
+        *("sp_backend", "sp_seq_length", "sp_seq_length_is_variable", "sp_attn_implementation"),
+    ),
+}
+PREFIX = {"fsdp_config": "fsdp_", "parallelism_config": "parallelism_config_"}
+#: what fully_shard does by itself, whatever an FSDP1 file says
+_BY_ITSELF = ("version", "backward_prefetch", "forward_prefetch", "use_orig_params", "sync_module_states")
+#: how FSDP1's strategies, by name or number, say whether blocks are freed after their forward
+_RESHARD = {"FULL_SHARD": "true", "1": "true", "SHARD_GRAD_OP": "false", "2": "false"}
+_HYBRID = ("HYBRID_SHARD", "4", "HYBRID_SHARD_ZERO2", "5")
+
+
+def normalised(option: str, given: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """The entries of an option without prefixes and in the words of FSDP2, and the problems of the others."""
+    entries: dict[str, str] = {}
+    problems = []
+    for name, value in given.items():
+        short = name.removeprefix(PREFIX[option])
+        if short not in NAMES[option]:
+            problems.append(f"unknown name {name!r}{did_you_mean(short, NAMES[option])}")
+        elif value.lower() not in ("", "none", "null"):
+            entries[short] = value
+    if option == "parallelism_config":
+        sizes = {name: value for name, value in entries.items() if name.endswith("_size")}
+        wrong = [name for name, value in sizes.items() if not value.isdecimal() or int(value) < 1]
+        problems += [f"{name}={sizes[name]}: expected a whole number of at least 1" for name in wrong]
+        # a mesh has one place along an axis of size 1
+        return ({} if set(sizes.values()) <= {"1"} else sizes), problems
+    strategy = entries.pop("sharding_strategy", "").upper()
+    if strategy in _RESHARD:
+        entries["reshard_after_forward"] = _RESHARD[strategy]
+    elif strategy in _HYBRID:
+        problems.append(f"sharding_strategy={strategy}: say dp_replicate_size and dp_shard_size instead")
+    elif strategy:
+        problems.append(f"sharding_strategy={strategy}: expected FULL_SHARD or SHARD_GRAD_OP; else leave FSDP out")
+    return {name: value for name, value in entries.items() if name not in _BY_ITSELF}, problems
+
+
+def sharding_problems(
+    use_fsdp: bool, fsdp: Mapping[str, str] | None, sizes: Mapping[str, str] | None, count: int
+) -> list[str]:
+    """Why so many processes cannot share the work as asked."""
+    problems = []
+    if fsdp and not use_fsdp:
+        problems.append("fsdp_config says how models are sharded, and nothing asks for it: add --use_fsdp")
+    wanted = math.prod(map(int, (sizes or {}).values()))
+    if sizes and wanted != count:
+        product = " x ".join(f"{name} {size}" for name, size in sizes.items())
+        problems.append(f"parallelism_config is for {wanted} processes ({product}), and {count} would start")
+    return problems
