@@ -53,14 +53,13 @@ class AcceleratedScheduler:
             return
         if not self.accumulation.due:
             return
-        self.settle()
-        outcomes = [optimizer.outcome for optimizer in self.optimizers]
-        if any(isinstance(outcome, StepOutcome) for outcome in outcomes):
-            self._postponed = partial(self._advance_if_made, outcomes, args, kwargs)
-            for optimizer in self.optimizers:
-                optimizer.postpone(self.settle)
-            return
-        self._advance_if_made(outcomes, args, kwargs)
+        if self._postponed is not None:
+            self.settle()
+        for optimizer in self.optimizers:
+            if optimizer.outcome is not True:
+                self._advance_if_all_step(args, kwargs)
+                return
+        self._advance_by(self._advance, args, kwargs)
 
     def settle(self) -> None:
         """Advances the schedule if that had to wait for a device, and the step was made; the host waits for it."""
@@ -74,17 +73,27 @@ class AcceleratedScheduler:
         self.settle()
         return self._scheduler
 
-    def _advance_if_made(
-        self, outcomes: Sequence[bool | StepOutcome], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        if not all(outcomes):
-            return
-        if self._once:
-            self._scheduler.step(*args, **kwargs)
-        else:
+    def _advance_if_all_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Advances the schedule once it is known that all its optimizers have stepped."""
+        unknown: list[StepOutcome] = []
+        for optimizer in self.optimizers:
+            outcome = optimizer.outcome
+            if outcome is False:
+                return
+            if outcome is not True:
+                unknown.append(outcome)
+        self._postponed = partial(self._advance_if, unknown, args, kwargs)
+        for optimizer in self.optimizers:
+            optimizer.postpone(self.settle)
+
+    def _advance_if(self, outcomes: Sequence[StepOutcome], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if all(outcomes):
             self._advance_by(self._advance, args, kwargs)
 
     def _advance_by(self, steps: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._once:
+            self._scheduler.step(*args, **kwargs)
+            return
         for _ in range(steps):
             # OneCycleLR counts its steps and then raises an error: here it stays at its last rate. Torch would take one
             # step more, to a rate beyond the curve.
