@@ -12,8 +12,6 @@ from accel_data.resume.cursors import IterableCursor, MapCursor, UnreadCursor
 from accel_data.resume.loader_state import LoaderState
 
 Cursor = MapCursor | IterableCursor | UnreadCursor
-#: units whose places are those of many sources, which no line of a consumption log can compare
-NOT_LOGGED = ("shards", "readers")
 
 
 @final
@@ -111,5 +109,6 @@ class EpochTracker:
             self._write(event, replace(running.about, **running.entries(running.epoch.at)))
 
     def _write(self, event: str, state: LoaderState) -> None:
-        if self.consumption_log is not None and state.unit not in NOT_LOGGED:
+        # no line of the log can compare the places of many sources
+        if self.consumption_log is not None and state.unit not in ("shards", "readers"):
             self.consumption_log.write(event, state, world=self._world)

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from accel_state.transports import serialization
+from accel_state.transports.votes import AgreedVotes, Votes
 
 if TYPE_CHECKING:
     import torch
@@ -57,6 +58,10 @@ class Transport(ABC):
         """
         sent, start = self.exchange(what, about + part), len(about)
         return [payload[start:] for payload in sent] if all([payload.startswith(about) for payload in sent]) else None
+
+    def votes(self, what: str) -> Votes:
+        """A new series of votes of all ranks. Collective: every rank of the group must begin the same series."""
+        return AgreedVotes(what, self)
 
     @abstractmethod
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,8 @@ from accel_state.status_store import StatusStore
 #: messages of a rank that may be under way, and bytes of each at most: 128 KiB of data, and what is said of it
 SLOTS, LONGEST = 4, (1 << 17) + (1 << 13) - 16
 _SLOT, _LINE, _TOKEN = LONGEST + 16, 64, 16
+#: votes of a rank that may be under way
+VOTES = 4
 #: what a rank has read that will never come back
 CLOSED = 1 << 62
 #: looks before a wait lets go of the interpreter, and seconds before it lets go of the core
@@ -97,6 +99,20 @@ class SharedMemoryChannel:
         """Says that this rank has read the messages of the newest number."""
         self._words[self._done(self._rank)] = self.number
 
+    def words_of_votes(self) -> tuple[memoryview, list[int], int]:
+        """The memory, the first of the words in it that each rank has for its votes, and that of this rank."""
+        places = [self._done(rank) + VOTES for rank in range(self._size)]
+        return self._words, places, places[self._rank]
+
+    def sees_vote(self, word: int, least: int) -> bool:
+        """Whether a word has come to `least`, after so many looks as are worth while."""
+        words = self._words
+        return any(words[word] >= least for _ in range(self._spins))
+
+    def await_vote(self, word: int, least: int, rank: int) -> None:
+        """Returns when a word of a rank has come to `least`, or that rank posts a message and waits for this rank."""
+        self._await(word, least, rank, instead=self._place(rank, self.number + 1) >> 3)
+
     def close(self) -> None:
         """Says that this rank will neither read nor write any more."""
         self._words[self._done(self._rank)] = CLOSED
@@ -107,8 +123,8 @@ class SharedMemoryChannel:
     def _done(self, rank: int) -> int:
         return _LINE * (1 + rank) >> 3
 
-    def _await(self, word: int, number: int, rank: int) -> None:
-        """Returns when a rank has come to that number."""
+    def _await(self, word: int, number: int, rank: int, instead: int | None = None) -> None:
+        """Returns when a rank has come to that number; or has posted a next message, if `instead` is its word."""
         words, began = self._words, time.monotonic()
         check = began + CHECK_S
         while words[word] < number:
@@ -118,6 +134,8 @@ class SharedMemoryChannel:
             time.sleep(0 if waited < YIELD_S else min(waited / 16, PAUSE_S))
             if now >= check:
                 check = now + CHECK_S
+                if instead is not None and words[instead] > self.number:
+                    return
                 why = self._why_in_vain(rank, waited)
                 if why is not None and words[word] < number:  # it may have been its last
                     raise self._lost(why)

@@ -22,6 +22,8 @@ from accel_state.transports.header import BARE, Header, header, require_one_call
 from accel_state.transports.ordered_section import OrderedSection
 from accel_state.transports.peer_errors import PeerErrors
 from accel_state.transports.shared_memory import LONGEST, SharedMemoryChannel, map_shared_memory
+from accel_state.transports.shared_votes import VoteCount, votes_of
+from accel_state.transports.votes import Votes
 
 if TYPE_CHECKING:
     import torch
@@ -52,7 +54,7 @@ class TorchDist(Transport):
 
         self._torch, self._dist = torch, torch.distributed
         self.rank, self.size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        self.recorder = recorder or FlightRecorder()
+        self.recorder, self._vote_count = recorder or FlightRecorder(), VoteCount()
         self._section = OrderedSection(store) if store is not None else None
         self._errors = PeerErrors(self.rank, self.size, self.recorder, store)
         self._tree = BinomialTree(self.rank, self.size, BLOCK)
@@ -111,6 +113,10 @@ class TorchDist(Transport):
         Collective: every rank of the group must call.
         """
         return self._agreement.agree(what, about, part, join)
+
+    def votes(self, what: str) -> Votes:
+        """A new series of votes of all ranks. Collective: every rank of the group must begin the same series."""
+        return votes_of(what, self, self._channel, self._vote_count)
 
     def _rows(self, payload: bytes, longest: int) -> list[bytes]:
         """The payloads of all ranks, of which the longest has so many bytes."""
