@@ -95,7 +95,7 @@ def test_the_death_of_the_main_process_is_seen_where_the_store_lives_on(world: M
     assert isinstance(errors[0], ChildProcessError)
     for rank in (1, 2):
         assert isinstance(errors[rank], PeerFailed)
-        assert str(errors[rank]) == "rank 0, which had to go first, is gone"
+        assert str(errors[rank]) == "rank 0, for which others wait, is gone"
 
 
 @pytest.mark.parametrize("size", [2, *in_soak(3)])

@@ -78,7 +78,7 @@ class Loopback(Transport):
     def ordered_section(self, first: int) -> AbstractContextManager[None]:
         raise NotImplementedError
 
-    def meet(self, name: str, ranks: Sequence[int], note: object) -> list[Any]:
+    def agree_apart(self, name: str, ranks: Sequence[int], yes: bool) -> bool:
         raise NotImplementedError
 
     def broadcast_object(self, value: T, source: int) -> T:

@@ -102,7 +102,7 @@ def test_one_that_is_gone_is_not_waited_for() -> None:
     gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
     gone.wait()
     store.post("who/0", [store.host, gone.pid])
-    with pytest.raises(PeerFailed, match="rank 0, which had to go first, is gone"):
+    with pytest.raises(PeerFailed, match="rank 0, for which others wait, is gone"):
         second.wait(0, HERE)
 
 
@@ -147,47 +147,53 @@ def test_a_store_that_is_gone_took_the_first_one_along(monkeypatch: pytest.Monke
         second.wait(0, HERE)
 
 
-def test_notes_come_to_all_once_all_have_left_theirs() -> None:
+@pytest.mark.parametrize("yes", [True, False])
+def test_ranks_agree_once_all_have_said_what_they_think(yes: bool) -> None:
     first, second, _ = pair()
-    notes = list[list[Any]]()
-    thread = threading.Thread(target=lambda: notes.append(first.meet("saved", [0, 1], True)))
+    verdicts = list[bool]()
+    thread = threading.Thread(target=lambda: verdicts.append(first.agree("saved", [0, 1], True)))
     thread.start()
-    assert second.meet("saved", [0, 1], False) == [True, False]
+    assert second.agree("saved", [0, 1], yes) == yes
     thread.join()
-    assert notes == [[True, False]]
+    assert verdicts == [yes]
 
 
-def test_a_note_of_a_process_that_is_gone_is_not_waited_for_unless_it_is_there() -> None:
+def test_a_rank_that_is_gone_is_not_waited_for_unless_it_has_said_yes() -> None:
     _, second, store = pair()
     gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
     gone.wait()
     store.post("who/0", [store.host, gone.pid])
-    with pytest.raises(PeerFailed, match="rank 0 is gone"):
-        second.meet("saved", [0, 1], True)
+    with pytest.raises(PeerFailed, match="rank 0, for which others wait, is gone"):
+        second.agree("saved", [0, 1], True)
     store.post("saved again/0", True)
-    assert second.meet("saved again", [0, 1], True) == [True, True]
+    assert second.agree("saved again", [0, 1], True)
 
 
-def test_a_machine_that_says_nothing_does_not_keep_a_process_from_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("verdict", [None, True])
+def test_a_script_that_has_ended_waits_for_a_silent_machine_no_more_but_keeps_to_the_verdict(
+    verdict: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What happens on another machine is unknown; while the script runs, its own exchanges find out."""
     monkeypatch.setattr(ordered_section, "SILENT_S", 0.1)
     monkeypatch.setattr(ordered_section, "MOST_S", 0.02)
     _, second, store = pair()
     store.post("who/0", ["elsewhere", 1])
+    if verdict is not None:
+        store.post("saved/verdict", verdict)  # of a third rank, that has heard all
     ended = threading.Thread(target=int)
     monkeypatch.setattr(threading, "main_thread", lambda: ended)
-    with pytest.raises(PeerFailed, match="rank 0 is gone, or its machine does not answer"):
-        second.meet("saved", [0, 1], True)
+    with pytest.raises(PeerFailed, match="rank 0, for which") if verdict is None else nullcontext():
+        assert second.agree("saved", [0, 1], True)
 
 
-def test_notes_are_lost_with_their_store(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_rank_agrees_without_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(*_: Any) -> NoReturn:
         raise RuntimeError("Connection reset")
 
     _, second, _ = pair()
     monkeypatch.setattr(StatusStore, "post", lost)
     with pytest.raises(PeerFailed, match=r"the process that serves the store is gone \(Connection reset\)"):
-        second.meet("saved", [0, 1], True)
+        second.agree("saved", [0, 1], True)
 
 
 def taken(folder: Path) -> list[bool]:

@@ -74,6 +74,10 @@ class StatusStore:
             self._written.update(names)
         return [json.loads(note) for note in self._store.multi_get([self._prefix + name for name in names])]
 
+    def first(self, name: str, note: Any) -> Any:
+        """The note that a process has first given under that name: this note, or an earlier one."""
+        return json.loads(self._store.compare_set(self._prefix + name, "", json.dumps(note)))
+
     def count(self, name: str, more: int = 0) -> int:
         """The number of that name, with `more` added to it."""
         return int(self._store.add(self._prefix + name, more))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from accel_state.transports import serialization
 from accel_state.transports.votes import AgreedVotes, Votes
@@ -115,10 +115,11 @@ class Transport(ABC):
         return payloads if self.rank == target else []
 
     @abstractmethod
-    def meet(self, name: str, ranks: Sequence[int], note: object) -> list[Any]:
-        """The notes of these ranks, which all call this; other threads may exchange meanwhile.
+    def agree_apart(self, name: str, ranks: Sequence[int], yes: bool) -> bool:
+        """Whether all these ranks say yes, the same on all; other threads may exchange meanwhile.
 
-        Raises: PeerFailed if the process of a rank is gone.
+        Raises: PeerFailed if a rank is gone.
+        Collective: each of these ranks must call.
         """
 
     def broadcast_object(self, value: T, source: int) -> T:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -69,7 +68,7 @@ class OrderedSection:
         listeners = _listeners(first)
         try:
             self._store.count(listeners, 1)
-            failure, where = self._end_of(first)
+            failure, where = self._note_of(first, f"turn/{self._turn}/{first}")
             self._store.count(listeners, -1)
         except PeerFailed:
             raise
@@ -84,49 +83,43 @@ class OrderedSection:
         if failure is not None:
             raise PeerFailed(f"the process that had to go first failed: {failure}")
 
-    def meet(self, name: str, ranks: Sequence[int], note: object) -> list[Any]:
-        """The notes of these ranks under that name; takes no turn, so that any thread may call this.
+    def agree(self, name: str, ranks: Sequence[int], yes: bool) -> bool:
+        """Whether all these ranks say yes, the same on all; takes no turn, so that any thread may call this.
 
-        Raises: PeerFailed if a process is gone, or a machine silent after the script has ended here.
+        Raises: PeerFailed if a rank is gone, or silent when the script has ended here, and no rank has heard all.
         """
-        names, began, until = [f"{name}/{rank}" for rank in ranks], time.monotonic(), math.inf
+        gone: PeerFailed | None = None
         try:
-            self._store.post(f"{name}/{self._store.rank}", note)
-            while True:
-                lives = self._store.all_alive(ranks)
-                notes = self._store.read_all(names)
-                missing = [str(rank) for rank, left in zip(ranks, notes, strict=True) if left is None]
-                if not missing:
-                    return notes
-                now = time.monotonic()
-                if not threading.main_thread().is_alive():
-                    until = min(until, now + SILENT_S)
-                if now > until or False in lives:
-                    raise PeerFailed(f"rank {', '.join(missing)} is gone, or its machine does not answer")
-                time.sleep(min(max((now - began) / 8, FIRST_S), MOST_S))
-        except PeerFailed:
-            raise
+            self._store.post(f"{name}/{self._store.rank}", yes)
+            try:
+                yes = all([self._note_of(rank, f"{name}/{rank}") for rank in ranks])
+            except PeerFailed as error:
+                yes, gone = False, error
+            yes = bool(self._store.first(f"{name}/verdict", yes))  # a rank that waits no more may be too early
         except RuntimeError as error:
             raise PeerFailed(f"the process that serves the store is gone ({error})") from None
+        if gone is not None and not yes:
+            raise gone
+        return yes
 
-    def _end_of(self, first: int) -> tuple[str | None, str]:
-        name, began = f"turn/{self._turn}/{first}", time.monotonic()
-        beat, heard = 0, began
+    def _note_of(self, rank: int, name: str) -> Any:
+        began = heard = time.monotonic()
+        seen = (0, False)
         while True:
-            lives = self._store.alive(first)
+            lives = self._store.alive(rank)
             if lives is False:
                 self._store.is_gone(CLOSES_S)
             note = self._store.read(name)
             if note is not None:
-                return note[0], note[1]
-            newest = self._store.heartbeat().beats if lives is None and first == 0 else 0
-            now = time.monotonic()
-            if newest != beat:
-                beat, heard = newest, now
-            if lives is False or (beat and now - heard > SILENT_S):
-                raise PeerFailed(f"rank {first}, which had to go first, is gone")
+                return note
+            beats = self._store.heartbeat().beats if lives is None and rank == 0 else 0
+            now, sign = time.monotonic(), (beats, not threading.main_thread().is_alive())
+            if sign != seen:
+                seen, heard = sign, now
+            if lives is False or (any(seen) and now - heard > SILENT_S):
+                raise PeerFailed(f"rank {rank}, for which others wait, is gone")
             until = now + min(max((now - began) / 8, FIRST_S), MOST_S)
-            while (left := until - time.monotonic()) > 0 and (lives is None or self._store.alive(first)):
+            while (left := until - time.monotonic()) > 0 and (lives is None or self._store.alive(rank)):
                 time.sleep(min(left, CHECK_S))
 
 

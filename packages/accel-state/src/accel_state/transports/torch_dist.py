@@ -166,12 +166,13 @@ class TorchDist(Transport):
         self._finish(self._dist.gather, row, rows, target)
         return [ctypes.string_at(row.data_ptr(), length) for row, length in zip(rows or [], lengths, strict=False)]
 
-    def meet(self, name: str, ranks: Sequence[int], note: object) -> list[Any]:
-        """The notes of these ranks, which all call this; through the store, and no collective.
+    def agree_apart(self, name: str, ranks: Sequence[int], yes: bool) -> bool:
+        """Whether all these ranks say yes, the same on all; through the store, and no collective.
 
-        Raises: PeerFailed if the process of a rank is gone.
+        Raises: PeerFailed if a rank is gone.
+        Collective: each of these ranks must call.
         """
-        return self._section_of_run().meet(name, ranks, note)
+        return self._section_of_run().agree(name, ranks, yes)
 
     def _header_of(self, mine: Header, source: int) -> Header:
         """The header of rank `source`."""

@@ -66,10 +66,10 @@ class RankVotes:
         Raises: CheckpointError if the work fails here; PeerFailed if another of these ranks is gone.
         """
         problems = problems_of(work)
-        done = self._processes.run.transport.meet(name, ranks, not problems) if len(ranks) > 1 else [not problems]
+        done = len(ranks) == 1 or self._processes.run.transport.agree_apart(name, ranks, not problems)
         if problems:
             raise CheckpointError(problems[0])
-        return all(done)
+        return done
 
     def warn_once(self, text: str) -> None:
         """Warns of this on the main process, once."""
