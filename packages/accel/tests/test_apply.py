@@ -9,7 +9,7 @@ import torch
 from accel import Accelerator
 from accel.checkpoint import destination, load
 from accel.checkpoint.apply import cannot_refuse
-from accel.checkpoint.io import LoadedCheckpoint
+from accel.checkpoint.loaded_checkpoint import LoadedCheckpoint
 from accel.utils import ProjectConfiguration
 from accel_checkpoint import CheckpointError
 from accel_state import release

@@ -47,9 +47,14 @@ def list_hidden_folders(parent: Path) -> list[HiddenFolder]:
     return [folder for _, folder in sorted(folders)]
 
 
-def hidden_path(target: Path, kind: str) -> Path:
-    """A new path of this kind for a hidden folder beside the target."""
-    return target.parent / f".{shorten(target.name)}.{this_machine()}-{secrets.token_hex(4)}.{kind}"
+def hidden_path(target: Path, kind: str, tag: str | None = None) -> Path:
+    """The path of this kind for a hidden folder beside the target: a new path, or the path for a tag of `new_tag`."""
+    return target.parent / f".{shorten(target.name)}.{tag or new_tag()}.{kind}"
+
+
+def new_tag() -> str:
+    """The machine and a random number, which tell a hidden folder from all others."""
+    return f"{this_machine()}-{secrets.token_hex(4)}"
 
 
 def shorten(name: str) -> str:
@@ -75,14 +80,16 @@ def this_machine() -> str:
 
 
 @contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path, *, shared: bool = False) -> Iterator[None]:
     """Locks a folder for other processes of this machine until the block or the process ends.
+
+    Several processes may have locked a folder that they share.
 
     Raises: BlockingIOError if another process has locked it; OSError if the file system has no locks.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         yield
         fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough if the process has forked
     finally:

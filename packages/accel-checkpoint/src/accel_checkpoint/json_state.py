@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from accel_checkpoint.errors import CheckpointError
+from accel_checkpoint.pieces import is_distributed
 from accel_checkpoint.tensor_file import find_unsupported, view_bytes
 
 #: the deepest nesting of values, and the most bits of a whole number: Python reads no longer ones from text
@@ -26,7 +27,8 @@ def encode(value: Any, tensors: Tensors | None = None) -> Any:
     """Returns the value as JSON. Tensors go into `tensors` under their paths; without it, into the JSON as text.
 
     Numbers, text, bytes, None, lists, tuples, dictionaries, Counter, OrderedDict, torch.Size, dtypes, devices, complex
-    numbers, NumPy arrays and numbers, and plain tensors come back from `decode` as they were.
+    numbers, NumPy arrays and numbers, and plain tensors come back from `decode` as they were. Distributed tensors go
+    into `tensors` too; the caller writes the part that this process holds.
 
     Raises: CheckpointError that names the path of each other value.
     """
@@ -109,7 +111,8 @@ class _Encoder:
         }
 
     def tensor(self, value: torch.Tensor, path: str) -> Any:
-        if type(value) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        stored_beside = self.tensors is not None and is_distributed(value)
+        if not stored_beside and type(value) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
             return self.refuse(f"{path}: a tensor of the class {type(value).__name__}")
         plain = value.detach()
         if plain.is_complex() and plain.layout == torch.strided and not plain.is_meta:

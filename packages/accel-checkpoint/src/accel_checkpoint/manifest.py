@@ -16,7 +16,7 @@ from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.filesystem import FileDigest
 
 MANIFEST = "manifest.json"
-FORMAT, VERSION = "accel checkpoint", 1
+FORMAT, VERSION = "accel checkpoint", 2
 #: the most characters in the name of a file
 LONGEST_NAME = 1024
 #: the most bytes of a manifest
@@ -28,23 +28,26 @@ class Manifest:
     """The content of a checkpoint.
 
     `about` describes the job that wrote it, `files` has the digest of each file, `items` the state of each object by
-    its name, and `ranks` the state of each process.
+    its name, and `ranks` the state of each process. `parts` has the files that together are a file of an item, if
+    each process wrote a part: their headers name the shape, dtype and place of each piece.
     """
 
     about: dict[str, Any] = field(default_factory=dict)
     files: dict[str, FileDigest] = field(default_factory=dict)
     items: dict[str, Any] = field(default_factory=dict)
     ranks: list[Any] = field(default_factory=list)
+    parts: dict[str, list[str]] = field(default_factory=dict)
 
     def as_bytes(self) -> bytes:
         """The content of the file: one line of JSON, and one line with its hash."""
         body = {
             "format": FORMAT,
-            "version": VERSION,
+            "version": VERSION if self.parts else 1,  # earlier versions read what has no parts
             "about": self.about,
             "files": {name: {"size": file.size, "xxh3": file.xxh3} for name, file in sorted(self.files.items())},
             "items": self.items,
             "ranks": self.ranks,
+            **({"parts": self.parts} if self.parts else {}),
         }
         text = json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
         return text + b"\n" + hashlib.sha256(text).hexdigest().encode() + b"\n"
@@ -76,11 +79,14 @@ def read_manifest(folder: Path) -> Manifest:
                 " one"
             )
         files = {name: _digest(path, name, entry) for name, entry in body["files"].items()}
-        manifest = Manifest(body["about"], files, body["items"], body["ranks"])
+        manifest = Manifest(body["about"], files, body["items"], body["ranks"], body.get("parts", {}))
+        unknown = [name for names in manifest.parts.values() for name in names if name not in files]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path} is no manifest: {type(error).__name__}: {error}") from error
     if not (isinstance(manifest.about, dict) and isinstance(manifest.items, dict) and isinstance(manifest.ranks, list)):
         raise CheckpointError(f"{path} is no manifest: about and items are mappings, and ranks a list")
+    if unknown:
+        raise CheckpointError(f"{path} is no manifest: it has no digest of the parts {', '.join(map(repr, unknown))}")
     wrong = [name for name, item in manifest.items.items() if not isinstance(item, dict)]
     if wrong:
         raise CheckpointError(f"{path} is no manifest: {', '.join(map(repr, wrong))} of its items are no mappings")

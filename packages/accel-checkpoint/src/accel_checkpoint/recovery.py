@@ -31,10 +31,12 @@ def recover(target: Path, filesystem: Filesystem | None = None) -> bool:
     return False
 
 
-def collect(parent: Path, filesystem: Filesystem | None = None) -> list[str]:
-    """Removes the hidden folders that no save uses any more, and returns their names."""
+def collect(parent: Path, filesystem: Filesystem | None = None, *, keep: Path | None = None) -> list[str]:
+    """Removes the hidden folders that no save uses any more, but not `keep`, and returns their names."""
     filesystem, removed = filesystem or Filesystem(), []
     for folder in list_hidden_folders(parent):
+        if folder.path == keep:  # other processes of the save make and lock it at this moment
+            continue
         with claim(folder) as abandoned:
             if abandoned and _clean_up(folder, filesystem):
                 removed.append(folder.path.name)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from accel_checkpoint.pieces import held_part, is_distributed
+
 
 @dataclass(frozen=True, slots=True)
 class ShardPlan:
@@ -58,6 +60,9 @@ def plan_shards(
 def _memory(name: str, tensor: torch.Tensor) -> tuple[object, ...]:
     if tensor.device.type == "meta" or tensor.numel() == 0:
         return (name,)
+    if is_distributed(tensor):  # the part may be empty, and has no address then; all processes have to find the same
+        part = held_part(tensor)
+        return ("part", part.untyped_storage()._cdata, part.storage_offset(), tensor.dtype, tuple(tensor.shape))
     lazily = (tensor.is_conj(), tensor.is_neg())
     address = tensor.data_ptr() or tensor.untyped_storage()._cdata  # on XLA all addresses are 0
     return (tensor.device, address, tensor.dtype, tuple(tensor.shape), tensor.stride(), lazily)
@@ -65,4 +70,4 @@ def _memory(name: str, tensor: torch.Tensor) -> tuple[object, ...]:
 
 def _is_same(tensor: torch.Tensor, first: torch.Tensor) -> bool:
     # XLA gives a transposed or cut view the strides of the whole tensor: there only the numbers tell
-    return tensor.data_ptr() != 0 or torch.equal(tensor, first)
+    return is_distributed(tensor) or tensor.data_ptr() != 0 or torch.equal(tensor, first)

@@ -23,20 +23,25 @@ from accel_checkpoint.tensor_file import serialize
 class StagedCheckpoint:
     """A checkpoint that is being written into a hidden folder beside its target.
 
-    Until `commit` the target stays as it is, also if the process dies.
+    Until `commit` the target stays as it is, also if the process dies. Processes that write one checkpoint give the
+    same `tag`; then one of them seals and commits it.
     """
 
-    def __init__(self, target: Path, filesystem: Filesystem | None = None) -> None:
+    def __init__(self, target: Path, filesystem: Filesystem | None = None, *, tag: str | None = None) -> None:
         self.target = Path(os.path.abspath(target))
         self.filesystem = filesystem or Filesystem()
         self.files: dict[str, FileDigest] = {}
         require_replaceable(self.target)
-        self.path = hidden_path(self.target, "saving")
+        self.path = hidden_path(self.target, "saving", tag)
         self._lock = ExitStack()
         with self._explained():
-            self.filesystem.make_folder(self.path)
+            try:
+                self.filesystem.make_folder(self.path)
+            except FileExistsError:
+                if tag is None or not self.path.is_dir():
+                    raise
         with suppress(OSError):  # a file system without locks
-            self._lock.enter_context(lock_folder(self.path))
+            self._lock.enter_context(lock_folder(self.path, shared=True))
 
     def write_tensors(
         self, name: str, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None
@@ -111,6 +116,10 @@ class StagedCheckpoint:
                 f"the checkpoint {self.target} is there, but its disk may not keep it ({error}); look at the disk"
             ) from error
         return True
+
+    def leave(self) -> None:
+        """Lets go of a hidden folder that another process commits."""
+        self._lock.close()
 
     def abandon(self) -> None:
         """Removes the hidden folder, as far as the disk allows."""

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.huge_pages import advise_huge_pages
+from accel_checkpoint.pieces import held_part
 from accel_checkpoint.pinned_memory import staged, staged_pieces
 
 #: the key in the metadata for names that share the tensor of another name
@@ -47,8 +48,8 @@ NAMES: dict[torch.dtype, str] = {
 
 
 def find_unsupported(tensors: Mapping[str, torch.Tensor]) -> list[str]:
-    """The name of each tensor that a safetensors file cannot hold, with the reason."""
-    reasons = {name: _unsupported(name, tensor) for name, tensor in tensors.items()}
+    """The name of each tensor that a safetensors file cannot hold, with the reason; of distributed ones the part."""
+    reasons = {name: _unsupported(name, held_part(tensor)) for name, tensor in tensors.items()}
     return [f"{name}: {reason}" for name, reason in reasons.items() if reason is not None]
 
 
@@ -116,7 +117,7 @@ class TensorFile:
     """A safetensors file, whose tensors are read one by one."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         try:
             self._reader = cast(Any, safe_open(path, framework="pt", device="cpu"))  # its methods have no types
         except (SafetensorError, OSError) as error:
@@ -128,7 +129,7 @@ class TensorFile:
         try:
             tensor: torch.Tensor = self._reader.get_tensor(name)
         except SafetensorError as error:
-            raise CheckpointError(f"{self._path} has no tensor {name}: {error}") from error
+            raise CheckpointError(f"{self.path} has no tensor {name}: {error}") from error
         return tensor
 
     def stored_names(self) -> dict[str, str]:
@@ -142,7 +143,7 @@ class TensorFile:
             return stored | {alias: stored[name] for alias, name in aliases.items()}
         except (ValueError, AttributeError, TypeError, LookupError, RecursionError) as error:
             words = f"its metadata {ALIASES!r} is no mapping of names to names in it: {error}"
-            raise CheckpointError(f"{self._path} is damaged: {words}") from error
+            raise CheckpointError(f"{self.path} is damaged: {words}") from error
 
     def allocate(self) -> dict[str, torch.Tensor]:
         """An empty tensor for each tensor of the file, in the order of the file."""
@@ -156,10 +157,10 @@ class TensorFile:
         try:
             stored = self._reader.get_slice(name)
         except SafetensorError as error:
-            raise CheckpointError(f"{self._path} has no tensor {name}: {error}") from error
+            raise CheckpointError(f"{self.path} has no tensor {name}: {error}") from error
         dtype = stored.get_dtype()
         if dtype not in _DTYPES:
-            raise CheckpointError(f"{self._path}: {name} has the dtype {dtype}, which is not known here")
+            raise CheckpointError(f"{self.path}: {name} has the dtype {dtype}, which is not known here")
         return tuple(stored.get_shape()), _DTYPES[dtype]
 
 

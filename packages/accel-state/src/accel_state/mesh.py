@@ -30,6 +30,11 @@ class MeshSpec:
     tensor: int = 1
 
     @property
+    def sizes(self) -> dict[Axis, int]:
+        """The size of each axis, outermost first."""
+        return {Axis.REPLICATE: self.replicate, Axis.SHARD: self.shard, Axis.TENSOR: self.tensor}
+
+    @property
     def world_size(self) -> int:
         """How many processes the mesh has."""
         return self.replicate * self.shard * self.tensor
@@ -51,10 +56,11 @@ class MeshSpec:
 
     def problems(self, world_size: int) -> list[str]:
         """Why processes cannot be arranged so, in words."""
-        sizes = {Axis.REPLICATE: self.replicate, Axis.SHARD: self.shard, Axis.TENSOR: self.tensor}
-        lines = [f"{axis}={size}: expected a whole number of at least 1" for axis, size in sizes.items() if size < 1]
+        lines = [
+            f"{axis}={size}: expected a whole number of at least 1" for axis, size in self.sizes.items() if size < 1
+        ]
         if not lines and self.world_size != world_size:
-            product = " x ".join(f"{axis} {size}" for axis, size in sizes.items())
+            product = " x ".join(f"{axis} {size}" for axis, size in self.sizes.items())
             lines.append(
                 f"the mesh {product} is for {self.world_size} processes, and this job has {world_size}; change a size,"
                 f" or start {self.world_size} processes"

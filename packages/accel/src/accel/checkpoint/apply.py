@@ -11,7 +11,7 @@ import torch
 from accel_checkpoint import CheckpointError, read_manifest
 from torch import nn
 
-from accel.checkpoint.io import LoadedCheckpoint
+from accel.checkpoint.loaded_checkpoint import LoadedCheckpoint, foreign_hooks
 from accel.checkpoint.stateful_item import StatefulItem
 
 
@@ -24,9 +24,7 @@ def cannot_refuse(model: nn.Module) -> bool:
     if any(tensor.is_inference() or (0 in tensor.stride() and tensor.numel() > 1) for tensor in tensors):
         return False
     return all(
-        getattr(type(module), method).__module__.partition(".")[0] == "torch"
-        and not module._load_state_dict_pre_hooks
-        and not module._load_state_dict_post_hooks
+        getattr(type(module), method).__module__.partition(".")[0] == "torch" and not foreign_hooks(module)
         for module in model.modules()
         for method in ("load_state_dict", "_load_from_state_dict", "set_extra_state")
     )
@@ -44,7 +42,7 @@ def put(
         for item in items:
             name = item.name
             undo.append(partial(item.load, copy.deepcopy(item.state()) if item.users_own else item.state()))
-            item.load(checkpoint.state(name))
+            item.load(checkpoint.state(item))
         for name, model in models.items():
             undo.append(partial(model.load_state_dict, copy.deepcopy(model.state_dict())))
             checkpoint.load_model(name, model)

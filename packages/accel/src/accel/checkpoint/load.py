@@ -17,9 +17,10 @@ from torch import nn
 
 from accel.checkpoint import rng_state
 from accel.checkpoint.apply import cannot_refuse, put, put_weights
-from accel.checkpoint.io import LoadedCheckpoint, item_problems
+from accel.checkpoint.loaded_checkpoint import LoadedCheckpoint, item_problems
+from accel.checkpoint.parts import has_parts
 from accel.checkpoint.registry import CheckpointRegistry
-from accel.checkpoint.stateful_item import StatefulItem
+from accel.checkpoint.stateful_item import REST, StatefulItem
 from accel.checkpoint.votes import RankVotes, by_rank, problems_of
 from accel.compat.accelerate_checkpoint import AccelerateCheckpoint, is_accelerates
 from accel.configuration import ProjectConfiguration
@@ -141,6 +142,8 @@ class StateLoader:
             names = sorted(manifest.files, key=lambda name: -manifest.files[name].size if manifest else 0)
             local = self._processes.run.topology
             states = {item["file"] for item in manifest.items.values() if isinstance(item.get("file"), str)}
+            if any(has_parts(model.state_dict()) for model in self._registry.models().values()):
+                states &= {REST}  # of the others each rank reads its part
             result = verify(folder, manifest, names[local.local_rank :: local.local_world_size], keep=states)
             problems, read = result.problems, result.tensors
             digest = hashlib.sha256(manifest.as_bytes()).hexdigest()
@@ -210,7 +213,7 @@ class StateLoader:
         except (CheckpointError, LookupError, TypeError):
             return
         for item in wanted:
-            state = checkpoint.state(item.name) if item.kind == "DataLoader" else {}
+            state = checkpoint.state(item) if item.kind == "DataLoader" else {}
             then = state.get("now", {}).get("default") if state.get("begun") else None
             if isinstance(then, torch.Tensor) and not torch.equal(then, first):
                 item.load(state)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 import torch
+from accel_checkpoint.pieces import is_distributed
 from torch import nn
 from torch.optim import Optimizer
 
@@ -79,6 +80,12 @@ class NamedOptimizerState:
                 # torch converts what it loads to the dtype of the parameter
                 if isinstance(value, torch.Tensor) and loaded[name].dtype != value.dtype:
                     loaded[name] = value.to(loaded[name].device)
+
+    def layouts(self, prefix: str) -> dict[str, torch.Tensor]:
+        """The divided parameters, by their names after a prefix."""
+        parameters = self._parameters(state := self._optimizer.state_dict())
+        name_of = self._name_of(state)
+        return {prefix + name_of[number]: tensor for number, tensor in parameters if is_distributed(tensor)}
 
     def _name_of(self, state: dict[str, Any]) -> dict[Any, str]:
         """The name of each number of a state dict; a parameter of no prepared model has its place for a name."""

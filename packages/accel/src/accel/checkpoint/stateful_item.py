@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+import torch
+from accel_checkpoint import CheckpointError, encode
+from accel_checkpoint.pieces import is_distributed
 
 from accel.build import Components
 from accel.checkpoint.optimizer_state import NamedOptimizerState, Names
@@ -29,6 +34,8 @@ class StatefulItem:
     load: Callable[[Any], None]
     #: whether it is an object of the user's own
     users_own: bool = False
+    #: the divided tensors of the thing, by the path of what is saved of each; loaded tensors are divided as they are
+    layouts: Callable[[], Mapping[str, torch.Tensor]] = dict
 
 
 #: where the tensors of everything go that is neither a model nor an optimizer
@@ -52,7 +59,10 @@ def items(
     for place, prepared in enumerate(preparer.optimizers):
         name, optimizer = key("optimizer", place), NamedOptimizerState(prepared.optimizer, names)
         file, kind = f"{name}.safetensors", type(prepared.optimizer).__name__
-        listed.append(StatefulItem(name, file, kind, optimizer.state, optimizer.problems, optimizer.load))
+        layouts = partial(optimizer.layouts, f"{name}.state.")
+        listed.append(
+            StatefulItem(name, file, kind, optimizer.state, optimizer.problems, optimizer.load, False, layouts)
+        )
     for place, scheduler in enumerate(preparer.schedulers):
         listed.append(_of(key("scheduler", place), scheduler, _lacking, kind=type(scheduler.scheduler).__name__))
     if components.scaler is not None:
@@ -71,7 +81,16 @@ def _of(
     users_own: bool = False,
 ) -> StatefulItem:
     kind = kind or type(owner).__name__
-    return StatefulItem(name, REST, kind, owner.state_dict, partial(problems, owner), owner.load_state_dict, users_own)
+    layouts = partial(_layouts, name, owner) if users_own else dict
+    load = owner.load_state_dict
+    return StatefulItem(name, REST, kind, owner.state_dict, partial(problems, owner), load, users_own, layouts)
+
+
+def _layouts(name: str, owner: Any) -> dict[str, torch.Tensor]:
+    tensors: dict[str, torch.Tensor] = {}
+    with suppress(CheckpointError):  # a state that cannot be saved has not been saved
+        encode({name: owner.state_dict()}, tensors)
+    return {path: tensor for path, tensor in tensors.items() if is_distributed(tensor)}
 
 
 def named_objects(objects: Sequence[Any], named: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 from accel_checkpoint import CheckpointError
 from accel_state import ProcessControl
+
+T = TypeVar("T")
 
 logger = logging.getLogger("accel")
 
@@ -38,7 +40,7 @@ class RankVotes:
         """
         refuse(about, self.exchange(what, problems), undo)
 
-    def write(self, what: str, about: str, work: Callable[[], None], *, each_machine: bool) -> None:
+    def write(self, what: str, about: str, work: Callable[[], object], *, each_machine: bool) -> None:
         """Lets the main process work, or that of each machine; the others wait as long as it lives.
 
         Raises: CheckpointError, on all ranks, if the work fails on one.
@@ -70,6 +72,20 @@ class RankVotes:
         if problems:
             raise CheckpointError(problems[0])
         return done
+
+    def results(self, ranks: Sequence[int], name: str, work: Callable[[], T]) -> list[T]:
+        """Does the work, tells its result under a name of its own, and waits for the results of these ranks.
+
+        It has no results if the work of one of them failed. Threads may call it. Results are what JSON has.
+
+        Raises: CheckpointError if the work fails here; PeerFailed if one of these ranks is gone.
+        """
+        done = list[T]()
+        problems = problems_of(lambda: done.append(work()))
+        told = self._processes.run.transport.meet(name, ranks, done)
+        if problems:
+            raise CheckpointError(problems[0])
+        return [result for results in told for result in results] if all(told) else []
 
     def warn_once(self, text: str) -> None:
         """Warns of this on the main process, once."""

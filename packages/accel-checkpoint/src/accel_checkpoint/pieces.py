@@ -1,0 +1,97 @@
+"""Tensors that are divided over processes: which block of the whole tensor this process holds."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from accel_checkpoint.errors import CheckpointError
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A block of a tensor: where it begins, and its shape."""
+
+    offset: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def numel(self) -> int:
+        """How many numbers the block has."""
+        return math.prod(self.shape)
+
+    def overlap(self, other: Box) -> Box | None:
+        """The block that both have; None if they have no number in common."""
+        spans = list(zip(self.offset, self.shape, other.offset, other.shape, strict=True))
+        begins = [max(mine, theirs) for mine, _, theirs, _ in spans]
+        ends = [min(mine + length, theirs + other_length) for mine, length, theirs, other_length in spans]
+        if any(end <= begin for begin, end in zip(begins, ends, strict=True)):
+            return None
+        return Box(tuple(begins), tuple(end - begin for begin, end in zip(begins, ends, strict=True)))
+
+    def of(self, tensor: torch.Tensor, outer: Box) -> torch.Tensor:
+        """The view of this block in a tensor that holds the block `outer`."""
+        begins = [begin - start for begin, start in zip(self.offset, outer.offset, strict=True)]
+        return tensor[tuple(slice(begin, begin + length) for begin, length in zip(begins, self.shape, strict=True))]
+
+
+def whole_box(shape: tuple[int, ...]) -> Box:
+    """The block that is all of a tensor."""
+    return Box((0,) * len(shape), tuple(shape))
+
+
+def is_distributed(tensor: object) -> bool:
+    """Whether processes hold parts or copies of the tensor (a DTensor)."""
+    # no tensor is divided while the module that divides has not been imported, which takes a second
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def held_part(tensor: torch.Tensor) -> torch.Tensor:
+    """The numbers that this process holds, in the memory of the tensor."""
+    plain = tensor.detach()
+    return plain._local_tensor if is_distributed(plain) else plain  # type: ignore[attr-defined] # a DTensor has it
+
+
+def divided_axes(tensor: Any) -> list[tuple[int, Any]]:
+    """The axes of the mesh that divide the tensor, with their placements, in the order in which they divide it.
+
+    Raises: CheckpointError for sums that have not been added up.
+    """
+    from torch.distributed.tensor.placement_types import Shard, _StridedShard
+
+    axes = list(enumerate(tensor.placements))
+    if any(placement.is_partial() for _, placement in axes):
+        raise CheckpointError(f"a tensor is a sum over processes that has not been added up: {tensor.placements}")
+    strided = [pair for pair in axes if isinstance(pair[1], _StridedShard)]
+    plain = [pair for pair in axes if isinstance(pair[1], Shard) and pair not in strided]
+    # fully_shard divides what tensor parallelism has divided before, and so comes last although its axis comes first
+    return [*plain, *reversed(strided)]
+
+
+def box_of(tensor: torch.Tensor) -> Box:
+    """The block of the whole tensor that this process holds.
+
+    Raises: CheckpointError if the tensor is not divided as torch's `chunk` divides.
+    """
+    if not is_distributed(tensor):
+        return whole_box(tuple(tensor.shape))
+    divided: Any = tensor
+    coordinate, sizes = divided.device_mesh.get_coordinate(), divided.device_mesh.shape
+    offset, shape = [0] * tensor.dim(), list(tensor.shape)
+    for axis, placement in divided_axes(tensor):
+        chunk = -(-shape[placement.dim] // sizes[axis])
+        begin = min(coordinate[axis] * chunk, shape[placement.dim])
+        offset[placement.dim] += begin
+        shape[placement.dim] = min(chunk, shape[placement.dim] - begin)
+    held = tuple(held_part(tensor).shape)
+    if held != tuple(shape):
+        raise CheckpointError(
+            f"a tensor of shape {list(tensor.shape)}, placed as {divided.placements}, has a part of shape {list(held)}"
+            f" here: expected {shape}"
+        )
+    return Box(tuple(offset), tuple(shape))

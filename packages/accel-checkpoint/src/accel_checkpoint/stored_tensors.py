@@ -1,0 +1,115 @@
+"""Tensors by name, each whole in a file, or in pieces in several files; only the wanted blocks are read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, final
+
+import torch
+
+from accel_checkpoint.errors import CheckpointError
+from accel_checkpoint.parallel_copy import parallel_copy
+from accel_checkpoint.pieces import Box, box_of, held_part, is_distributed, whole_box
+from accel_checkpoint.tensor_file import TensorFile
+
+#: the key in the metadata of a file for the tensors of which it has pieces: for each the whole shape and the offset
+PIECES = "accel.pieces"
+
+
+class _Piece(NamedTuple):
+    file: TensorFile
+    name: str
+    box: Box
+
+
+def describe_pieces(pieces: Mapping[str, tuple[Sequence[int], Box]]) -> dict[str, str]:
+    """The metadata of a file that has pieces of tensors: for each the shape of the whole, and the block."""
+    if not pieces:
+        return {}
+    placed = {name: [list(shape), list(box.offset)] for name, (shape, box) in pieces.items()}
+    return {PIECES: json.dumps(placed, separators=(",", ":"))}
+
+
+@final
+class StoredTensors:
+    """The tensors of one or several safetensors files.
+
+    Raises: CheckpointError if pieces do not fit together, or do not make up the whole.
+    """
+
+    def __init__(self, files: Sequence[TensorFile]) -> None:
+        self._pieces: dict[str, dict[Box, _Piece]] = {}
+        self._types: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+        for file in files:
+            placed = _placed(file)
+            for name, stored in file.stored_names().items():
+                shape, dtype = file.shape_and_dtype(stored)
+                whole, offset = placed.get(stored, (shape, (0,) * len(shape)))
+                box = Box(offset, shape)
+                if self._types.setdefault(name, (whole, dtype)) != (whole, dtype) or not _is_inside(box, whole):
+                    raise CheckpointError(f"{file.path} is damaged: its piece of {name} does not fit the others")
+                self._pieces.setdefault(name, {})[box] = _Piece(file, stored, box)
+        for name, pieces in self._pieces.items():
+            count, expected = sum(box.numel for box in pieces), whole_box(self._types[name][0]).numel
+            if count != expected:
+                raise CheckpointError(f"{name} is not whole: its pieces have {count:,} of {expected:,} numbers")
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all tensors, with those that share the numbers of others."""
+        return list(self._types)
+
+    def shape_and_dtype(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
+        """The shape and dtype of a whole tensor, whose numbers are not read."""
+        if name not in self._types:
+            raise CheckpointError(f"no file of the checkpoint has a tensor {name}")
+        return self._types[name]
+
+    def read(self, name: str) -> torch.Tensor:
+        """The whole tensor, in memory of its own."""
+        shape, dtype = self.shape_and_dtype(name)
+        tensor = torch.empty(shape, dtype=dtype, device="cpu")
+        parallel_copy(self.copies(name, tensor))
+        return tensor
+
+    def read_like(self, name: str, layout: torch.Tensor | None) -> torch.Tensor:
+        """The tensor, divided as `layout` is if that is divided and of its shape; only the own part is read.
+
+        A whole tensor may be a view of the file: the caller copies it.
+        """
+        shape, dtype = self.shape_and_dtype(name)
+        if layout is not None and is_distributed(layout) and tuple(layout.shape) == shape:
+            divided = torch.empty_like(layout.detach(), dtype=dtype, requires_grad=False)
+            for part, stored in self.copies(name, divided):
+                part.copy_(stored)
+            return divided
+        pieces = list(self._pieces[name].values())
+        return pieces[0].file[pieces[0].name] if len(pieces) == 1 else self.read(name)
+
+    def copies(self, name: str, tensor: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Pairs of a part of what `tensor` holds here, and the view of a file with the numbers of this part."""
+        held, wanted, pairs = held_part(tensor), box_of(tensor), []
+        for piece in self._pieces[name].values():
+            common = piece.box.overlap(wanted)
+            if common is not None:
+                pairs.append((common.of(held, wanted), common.of(piece.file[piece.name], piece.box)))
+        return pairs
+
+
+def _is_inside(box: Box, whole: tuple[int, ...]) -> bool:
+    return len(box.offset) == len(whole) == len(box.shape) and all(
+        begin >= 0 and begin + length <= size for begin, length, size in zip(box.offset, box.shape, whole, strict=True)
+    )
+
+
+def _placed(file: TensorFile) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The whole shape and the offset of each piece in a file."""
+    try:
+        placed = json.loads(file.metadata.get(PIECES, "{}"))
+        lists = {name: (tuple(shape), tuple(offset)) for name, (shape, offset) in placed.items()}
+        if all(type(number) is int for pair in lists.values() for numbers in pair for number in numbers):
+            return lists
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{file.path} is damaged: its metadata {PIECES!r} names no pieces: {error}") from error
+    raise CheckpointError(f"{file.path} is damaged: its metadata {PIECES!r} has numbers that are not whole")

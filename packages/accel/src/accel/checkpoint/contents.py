@@ -1,0 +1,169 @@
+"""The content of a checkpoint, from the things that have a state, and how it is written."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from accel_amp import AcceleratedOptimizer
+from accel_checkpoint import (
+    CheckpointError,
+    FileDigest,
+    Manifest,
+    StagedCheckpoint,
+    encode,
+    plan_shards,
+    serialize,
+    size_in_bytes,
+)
+from accel_checkpoint.save import INDEX
+from accel_checkpoint.tensor_file import ALIASES, find_unsupported
+from accel_state.mesh import MeshSpec
+from torch import nn
+
+from accel.checkpoint.parts import has_parts, layout, own_part, part_name
+from accel.checkpoint.stateful_item import StatefulItem
+
+#: bytes of weights that are not trained from which on they have files of their own
+APART = 1 << 20
+
+
+@dataclass
+class CheckpointContents:
+    """What is to be written: tensors by file, small texts, and the rest of the state as JSON has it."""
+
+    files: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    metadata: dict[str, dict[str, str]] = field(default_factory=dict)
+    #: files of weights that are not trained: maybe they are in the checkpoint before, as they are
+    fixed: set[str] = field(default_factory=set)
+    items: dict[str, Any] = field(default_factory=dict)
+    #: the files with the parts of all ranks, by the file that they make up
+    parts: dict[str, list[str]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def add_model(self, key: str, model: nn.Module, state: Mapping[str, Any], max_shard_size: int | str) -> None:
+        """The weights under their own names, in a file or in shards with an index."""
+        tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+        unsupported = find_unsupported(tensors)
+        if unsupported:
+            self.problems.append(f"{key}: safetensors cannot hold {'; '.join(unsupported)}")
+            return
+        extra = self._encoded(key, {name: value for name, value in state.items() if name not in tensors})
+        parameters = model.named_parameters(remove_duplicate=False)
+        fixed = {name for name, parameter in parameters if not parameter.requires_grad}
+        size = sum(tensors[name].nbytes for name in fixed if name in tensors)
+        apart = fixed if size >= APART and not fixed.issuperset(tensors) else set[str]()
+        plan = plan_shards(
+            tensors, stem=key, suffix=".safetensors", max_bytes=size_in_bytes(max_shard_size), apart=apart
+        )
+        weight_map: dict[str, str] = {}
+        for file, shard in plan.files.items():
+            aliases = plan.aliases_in(file)
+            self.files[file] = shard
+            self.metadata[file] = {ALIASES: json.dumps(aliases)} if aliases else {}
+            weight_map |= dict.fromkeys([*shard, *aliases], file)
+            if shard and set(shard) <= fixed:
+                self.fixed.add(file)
+        if len(plan.files) > 1 and not has_parts(tensors):
+            index = {"metadata": {"total_size": plan.total_bytes}, "weight_map": weight_map}
+            self.texts[f"{key}.safetensors{INDEX}"] = json.dumps(index, indent=2, sort_keys=True) + "\n"
+        self.items[key] = {"kind": "model", "files": list(plan.files), "state": extra}
+
+    def add(self, item: StatefulItem) -> None:
+        """The state of one thing."""
+        try:
+            state = item.state()
+        except Exception as error:  # noqa: BLE001 - whatever the user's own code raises is told to all
+            self.problems.append(f"the state_dict of {item.name} failed: {type(error).__name__}: {error}")
+            return
+        encoded = self._encoded(item.name, state, item.file)
+        self.items[item.name] = {"kind": item.kind, "file": item.file, "state": encoded}
+
+    def keep_own(self, mesh: MeshSpec, rank: int, *, writer: bool) -> None:
+        """Leaves in `files` what this rank writes: its part of each file of divided tensors; the others if `writer`."""
+        files, self.files = self.files, {}
+        for file, tensors in files.items():
+            if not has_parts(tensors):
+                self.files |= {file: tensors} if writer else {}
+                continue
+            try:
+                part, metadata = own_part(tensors, mesh, rank)
+            except CheckpointError as error:
+                self.problems.append(f"{file}: {error}")
+                continue
+            aliases = json.loads(self.metadata.get(file, {}).get(ALIASES, "{}"))
+            aliases = {alias: name for alias, name in aliases.items() if name in part}
+            self.parts[file] = [part_name(file, other) for other in range(mesh.world_size)]
+            own = self.parts[file][rank]
+            self.files[own] = part
+            self.metadata[own] = metadata | ({ALIASES: json.dumps(aliases)} if aliases else {})
+            self.fixed |= {own} if file in self.fixed else set()
+
+    def _encoded(self, name: str, state: Any, file: str | None = None) -> Any:
+        tensors = self.files.get(file, {}) if file is not None else {}
+        try:
+            # under its own name; two things of a file that meet all the same are told apart
+            encoded = encode({name: state}, tensors)[name]
+        except CheckpointError as error:
+            self.problems.append(f"{name}: {error}")
+            return None
+        if tensors and file is None:
+            self.problems.append(f"{name}: tensors inside of extra state: {', '.join(tensors)}")
+        elif tensors and file is not None:
+            self.files[file] = tensors
+        return encoded
+
+
+def write_files(
+    stage: StagedCheckpoint, contents: CheckpointContents, before: tuple[Path, Mapping[str, FileDigest]] | None
+) -> None:
+    """Writes the tensors into the stage; `before` has the files of a checkpoint that may be linked."""
+    for name, tensors in contents.files.items():
+        if name not in contents.fixed or before is None or not _linked(stage, name, contents, *before):
+            stage.write_tensors(name, tensors, contents.metadata.get(name))
+
+
+def seal(stage: StagedCheckpoint, contents: CheckpointContents, about: dict[str, Any], ranks: list[Any]) -> None:
+    """Writes the small texts and, last, the manifest. All tensors are in the stage."""
+    for name, text in contents.texts.items():
+        stage.write(name, [text.encode()])
+    stage.adopt()
+    stage.seal(Manifest(about, stage.files, contents.items, ranks, contents.parts))
+
+
+def _linked(
+    stage: StagedCheckpoint, name: str, contents: CheckpointContents, folder: Path, files: Mapping[str, FileDigest]
+) -> bool:
+    """Whether the checkpoint before has the same file, and the file could be linked."""
+    content = serialize(contents.files[name], contents.metadata.get(name))
+    known = files.get(name)
+    return known is not None and FileDigest.of(content) == known and stage.link(name, folder / name, known)
+
+
+def about_this_run(mesh: MeshSpec, world: int, optimizers: Iterable[AcceleratedOptimizer]) -> dict[str, Any]:
+    """What wrote a checkpoint, how its processes were arranged, and where it stood."""
+    return {
+        "accel": _version(),
+        "torch": torch.__version__,
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "world": world,
+        "mesh": layout(mesh),
+        "threads": torch.get_num_threads(),
+        "steps": max((optimizer.steps for optimizer in optimizers), default=0),
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _version() -> str:
+    try:
+        return version("accel")
+    except PackageNotFoundError:
+        return "from a source folder (not installed)"

@@ -1,0 +1,278 @@
+"""Saves everything that training goes on from: every rank takes part, and one or all write."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import Any, final
+
+from accel_checkpoint import AsyncWriter, CheckpointError, Snapshot, encode, read_manifest, size_in_bytes
+from accel_checkpoint.hidden_folder import new_tag
+from accel_checkpoint.retention import retain
+from accel_state import ProcessControl
+from torch import nn
+
+from accel.checkpoint import rng_state
+from accel.checkpoint.contents import CheckpointContents, about_this_run
+from accel.checkpoint.destination import AUTOMATIC, SaveRequest, destination
+from accel.checkpoint.parts import has_parts
+from accel.checkpoint.progress_marker import note_progress
+from accel.checkpoint.registry import CheckpointRegistry
+from accel.checkpoint.save_job import Before, SaveJob
+from accel.checkpoint.votes import RankVotes, problems_of, refuse
+from accel.configuration import ProjectConfiguration
+
+logger = logging.getLogger("accel")
+FAILED = "no checkpoint was written:"
+Weights = dict[str, dict[str, Any]]
+
+
+@final
+class StateSaver:
+    """Saves the state of an Accelerator.
+
+    A save takes two rounds of messages: what all have to write, and whether it was written. Hooks take two more, and
+    one more is taken if each machine writes a checkpoint. Random numbers go to the ranks that write, and to no other.
+    Ranks that write parts of one checkpoint tell the main process in the store when they have.
+    """
+
+    def __init__(
+        self, processes: ProcessControl, votes: RankVotes, registry: CheckpointRegistry, project: ProjectConfiguration
+    ) -> None:
+        self._processes = processes
+        self._votes = votes
+        self._registry = registry
+        self._project = project
+        self._async_writer, self._snapshot = AsyncWriter(), Snapshot()
+        #: the checkpoint that this process wrote or read last, and the digests of its files
+        self.newest: Before = None
+        #: whether a checkpoint is, or was, written in the background, by whomever; and whether by all ranks
+        self._in_background = self._by_all = False
+
+    def save(self, output_dir: str | Path | None, *, asynchronous: bool, max_shard_size: int | str) -> Path:
+        """The folder of the checkpoint, written or, `asynchronous`, copied in memory.
+
+        Raises: CheckpointError, on every process, if it could not be written; ValueError without a folder.
+        Collective: every process must call.
+        """
+        if output_dir is None and not self._project.automatic_checkpoint_naming:
+            raise ValueError(
+                "save_state needs the path of a folder, or"
+                " ProjectConfiguration(project_dir=..., automatic_checkpoint_naming=True)"
+            )
+        size_in_bytes(max_shard_size)
+        for loss in self._registry.losses():
+            self._votes.warn_once(loss)
+        self.wait()
+        models, vote = self._registry.models(), self._vote(output_dir)
+        weights: Weights = {name: model.state_dict() for name, model in models.items()}
+        by_all = any(map(has_parts, weights.values()))
+        job = self._hooked(vote, models, weights) if self._registry.save_hooks else None
+        contents = self._contents(models, weights, max_shard_size, by_all=by_all)
+        vote["problems"] += contents.problems
+        rng = json.dumps(encode({"generators": rng_state.captured(self._processes.run.device)})).encode()
+        told = self._votes.exchange("save_state: begin", vote | {"rng_bytes": len(rng)})
+        target = self._settled(told, job)
+        writers = sorted({vote["request"]["writer"] for vote in told})
+        rng_states = self._votes.gather(writers, rng, [vote["rng_bytes"] for vote in told])
+        about = about_this_run(
+            self._processes.run.mesh, self._processes.num_processes, self._registry.preparer.optimizers
+        )
+        stage = job.stage if job is not None else None
+        job = SaveJob(target, told[self._writer]["tag"], self._writes, contents, about, rng_states, stage)
+        self._by_all = by_all
+        name = f"save/{told[0]['tag']}"
+        if asynchronous:
+            work = partial(self._write_part, name) if by_all else partial(self._write_in_thread, name, writers)
+            self._write_in_background(job, work)
+        elif by_all:
+            self._votes.require("save_state: written", FAILED, problems_of(partial(self._write_part, name, job)))
+        else:
+            self._write(job)
+        return target
+
+    def wait(self) -> None:
+        """Returns when the checkpoint that is being written in the background is on the disk.
+
+        Raises: CheckpointError, on every process, when it could not be written.
+        Collective: every process must call.
+        """
+        if self._in_background:
+            self._in_background = False
+            if self._by_all:
+                problems = problems_of(self._async_writer.wait)
+                self._votes.require("save_state: in background", FAILED, problems)
+            else:
+                self._in_turn("save_state: in background", self._async_writer.wait)
+
+    @property
+    def _writer(self) -> int:
+        """The rank that writes what this process has."""
+        rank = self._processes.process_index
+        return rank - self._processes.local_process_index if self._project.save_on_each_node else 0
+
+    @property
+    def _writes(self) -> bool:
+        return self._processes.process_index == self._writer
+
+    def _vote(self, output_dir: str | Path | None) -> dict[str, Any]:
+        """Where this process is to write, and what stands against it, as it tells the others."""
+        rank, problems = self._processes.process_index, list[str]()
+        try:
+            request = SaveRequest.of(output_dir, self._project, rank=rank, writer=self._writer)
+        except (CheckpointError, ValueError, OSError) as error:
+            request, problems = SaveRequest(self._writer, [AUTOMATIC], ""), [str(error)]
+        return {"request": request.to_json(), "problems": problems, "tag": new_tag()}
+
+    def _settled(self, told: list[dict[str, Any]], job: SaveJob | None = None) -> Path:
+        """The folder of the checkpoint, from what all processes say.
+
+        Raises: CheckpointError if they were asked for different folders, or one has a problem; the job is abandoned.
+        """
+        try:
+            refuse(FAILED, [vote["problems"] for vote in told])
+            return destination([SaveRequest(**vote["request"]) for vote in told], self._writer)
+        except CheckpointError:
+            if job is not None:
+                job.abandon()
+            raise
+
+    def _hooked(self, vote: dict[str, Any], models: dict[str, nn.Module], weights: Weights) -> SaveJob | None:
+        """Lets the hooks write into the stage of the job that it returns; `weights` loses what they have taken out.
+
+        Collective: every process must call.
+        """
+        told = self._votes.exchange("save_state: where", vote)
+        target = self._settled(told)
+        job = SaveJob(target, told[self._writer]["tag"], self._writes, CheckpointContents(), {}, [])
+        problems = problems_of(job.begin) if self._writes else []
+        folders = self._votes.exchange("save_state: hooks", [str(job.stage.path) if job.stage else "", problems])
+        refuse(FAILED, [said for _, said in folders], job.abandon)
+        listed, folder = list(weights.values()), folders[self._writer][0]
+
+        def call() -> None:
+            for hook in list(self._registry.save_hooks.values()):
+                hook(list(models.values()), listed, folder)
+
+        vote["problems"] += problems_of(call, "a hook of save_state failed: ")
+        if len(listed) == len(weights):
+            weights.update(zip(weights, listed, strict=True))  # what a hook has put in the place of another
+        else:
+            left = {id(state) for state in listed}
+            for name in [name for name, state in weights.items() if id(state) not in left]:
+                del weights[name]
+        return job
+
+    def _contents(
+        self, models: dict[str, nn.Module], weights: Weights, shard: int | str, *, by_all: bool
+    ) -> CheckpointContents:
+        """Collective: every process must call, for loaders whose state is spread over processes."""
+        contents = CheckpointContents()
+        for name, state in weights.items() if self._writes or by_all else ():
+            add = partial(contents.add_model, name, models[name], state, shard)
+            contents.problems += problems_of(add, f"{name}: ")
+        for item in self._registry.items():
+            if self._writes or by_all or item.kind == "DataLoader":
+                contents.add(item)
+        if by_all and self._project.save_on_each_node:
+            contents.problems.append(
+                "save_on_each_node, and a model that is sharded over machines: no machine has all of it; leave it out,"
+                " and save to a disk that all machines share"
+            )
+        if by_all:
+            contents.keep_own(self._processes.run.mesh, self._processes.process_index, writer=self._writes)
+        return contents
+
+    def _write(self, job: SaveJob) -> None:
+        """Collective: every process must call."""
+
+        work = [partial(self._write_whole, job), partial(self._commit, job)]
+        try:
+            if self._project.save_on_each_node:  # nobody names what another could not write
+                self._in_turn("save_state: written", work[0])
+                self._in_turn("save_state: named", work[1])
+            else:
+                self._in_turn("save_state: written", lambda: [act() for act in work])
+        except BaseException:
+            job.abandon()
+            raise
+
+    def _write_whole(self, job: SaveJob) -> None:
+        job.write_own(self.newest)
+        job.seal()
+
+    def _write_in_thread(self, name: str, writers: list[int], job: SaveJob) -> None:
+        """Writes all, and names it if all these ranks have written theirs."""
+        if self._votes.done_by_all(writers, name, partial(self._write_whole, job)):
+            self._commit(job)
+        else:
+            job.abandon()
+
+    def _write_part(self, name: str, job: SaveJob) -> None:
+        """Writes the part of this rank; the main process names the checkpoint when all have written theirs.
+
+        Raises: the error of this rank, in its part or with the name; PeerFailed if a rank is gone.
+        """
+        named = False
+        try:
+            ranks = range(self._processes.num_processes) if self._writes else [self._processes.process_index]
+            parts = self._votes.results(ranks, f"{name}/parts", lambda: job.write_own(self.newest))
+            if self._writes and parts:
+                job.join(parts)
+                job.seal()
+                self._commit(job)
+                named = True
+        finally:
+            # the others end when the checkpoint has its name, and remove their parts if it has none
+            try:
+                (named,) = self._votes.results([self._writer], f"{name}/named", lambda: named)
+            finally:
+                job.end(named=named)
+            if named and not self._writes:
+                self.newest = job.target, job.begin().files
+
+    def _write_in_background(self, job: SaveJob, work: Callable[[SaveJob], None]) -> None:
+        """Collective: every process must call."""
+        copied_by_all = Future[bool]()
+
+        def write() -> None:
+            try:
+                if copied_by_all.result():
+                    work(job)
+                else:
+                    job.abandon()
+            except BaseException:
+                job.abandon()
+                raise
+
+        def begin() -> None:
+            job.begin()
+            job.contents.files = self._snapshot.take(job.contents.files)
+            self._async_writer.begin(write)
+
+        problems = problems_of(begin) if self._writes or self._by_all else []
+        if problems:
+            job.abandon()
+        try:
+            self._votes.require("save_state: copied", FAILED, problems)
+            self._in_background = True
+        finally:
+            copied_by_all.set_result(self._in_background)
+
+    def _in_turn(self, what: str, work: Callable[[], object]) -> None:
+        """Collective: every process must call."""
+        self._votes.write(what, FAILED, work, each_machine=self._project.save_on_each_node)
+
+    def _commit(self, job: SaveJob) -> None:
+        job.begin().commit()
+        self.newest = job.target, read_manifest(job.target).files
+        note_progress()
+        if self._project.automatic_checkpoint_naming and self._project.total_limit is not None:
+            try:
+                retain(self._project.checkpoints, self._project.total_limit)
+            except OSError as error:
+                logger.warning("the checkpoint is there, and an older one could not be removed: %s", error)
