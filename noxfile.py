@@ -30,6 +30,7 @@ TESTING = (
     "tqdm",
     "cloudpickle>=3",
     "transformers>=5",
+    "peft>=0.18",
     "torchao>=0.14",
     "datasets>=5",
     "webdataset>=1",

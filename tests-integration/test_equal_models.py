@@ -1,0 +1,80 @@
+"""Models of Transformers train the same on one process, with DistributedDataParallel, and sharded."""
+
+from functools import cache
+from importlib.util import find_spec
+from itertools import product
+
+import pytest
+from accel_testing import MakePool, in_soak
+from toy_language_models import Case, Trained, assert_same, train, train_all
+
+pytestmark = [
+    pytest.mark.skipif(not (find_spec("transformers") and find_spec("peft")), reason="a library is not installed"),
+    # peft asks models of Transformers for a name that is going to be another
+    pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning"),
+]
+
+CASES = [
+    Case("gpt2", every=4, weighted=True),
+    Case("gpt2", dtype="float32"),
+    Case("llama", recompute=True),
+    Case("llama", every=2, adapters=True),
+    Case("bert", frozen=True),
+    Case("mixtral", weighted=True),
+]
+#: of each kind of layout how many processes it takes
+LAYOUTS = {"ddp": 2, "fsdp2": 2, "hsdp": 4}
+TOLERANCES = {"float64": 1e-9, "float32": 1e-5}
+
+
+@cache
+def on_one_process(case: Case) -> Trained:
+    return train_all([case], "one process")[0]
+
+
+def check(world: MakePool, cases: list[Case], layout: str) -> None:
+    for by_rank in world(LAYOUTS[layout]).run(train_all, cases, layout, timeout_s=110):
+        for case, found in zip(cases, by_rank, strict=True):
+            wanted = on_one_process(case._replace(backend="no", recompute=False))
+            assert_same(found, wanted, TOLERANCES[case.dtype])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_trains_as_one_process(world: MakePool, layout: str) -> None:
+    """T10: losses, norms and weights of twenty steps: windows, weights of losses, ties, frozen and adapted models."""
+    check(world, CASES, layout)
+
+
+@pytest.mark.soak(only=True)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("model", ["gpt2", "llama", "bert", "mixtral"])
+def test_every_model_trains_with_everything_in_every_layout(world: MakePool, model: str, layout: str) -> None:
+    cases = [
+        Case(
+            model, every=4, clip=clip, weighted=weighted, frozen=frozen, adapters=adapters, recompute=recompute, steps=8
+        )
+        for clip, weighted, recompute in product([True, False], repeat=3)
+        for frozen, adapters in [(True, False), (False, True), (False, False)]
+    ]
+    for start in range(0, len(cases), 6):
+        check(world, cases[start : start + 6], layout)
+
+
+@pytest.mark.parametrize("regional", [True, *in_soak(False)])
+def test_a_compiled_model_trains_sharded_as_one_process(world: MakePool, regional: bool) -> None:
+    """S43: block by block and whole, recomputed and not."""
+    cases = [
+        Case("gpt2", backend="aot_eager", regional=regional, recompute=recompute, steps=3)
+        for recompute in (True, False)
+    ]
+    check(world, cases, "fsdp2")
+
+
+def test_bf16_trains_with_master_weights_as_ddp_does(world: MakePool) -> None:
+    """T10: the dtype of master weights is looked at in the loop."""
+    case, pool = Case("llama", precision="bf16", dtype="float32"), world(2)
+    wanted = pool.run(train, case, "ddp", timeout_s=60)[0]
+    assert wanted.losses[-1] < wanted.losses[0] - 0.5
+    for found in pool.run(train, case, "fsdp2", timeout_s=60):
+        for loss, other in zip(found.losses, wanted.losses, strict=True):
+            assert abs(loss - other) < 2e-2, "bfloat16 has eight bits"
