@@ -92,7 +92,7 @@ REFUSED: list[tuple[Callable[[], None], str]] = [
     (an_optimizer_that_comes_later, "Pass the model and its optimizer to one prepare(model, optimizer)"),
     (sizes_for_more_processes, "is for 3 processes, and this job has 2"),
     (copies_that_do_not_divide, "dp_replicate 3 x dp_shard 2 x tp 1 is for 6 processes, and this job has 2"),
-    (an_option_of_fsdp1, "sharding_strategy='HYBRID_SHARD' is an option of FSDP1: say reshard_after_forward"),
+    (an_option_of_fsdp1, "sharding_strategy='HYBRID_SHARD' is an option of FSDP1: "),
     (
         half_precision_that_nobody_scales,
         'the loss is not scaled: small gradients become zero; ask for mixed_precision="fp16"',
