@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
@@ -316,19 +317,25 @@ def test_unequal_parts_cannot_be_dispatched() -> None:
         dispatched(DataLoader(RangeDataset(4)), even_batches=False, transport=Single())
 
 
-def messages_of_a_pass(size: int) -> int:
+def messages_of_a_pass(size: int) -> dict[str, int]:
     transport = TorchDist()
     loader = prepare_data_loader(DataLoader(RangeDataset(size), 2), transport=transport, dispatch_batches=True)
-    with patch.object(TorchDist, "broadcast_object", autospec=True, side_effect=TorchDist.broadcast_object) as sent:
+    names = ["broadcast_object", "scatter", "scatter_tensors", "exchange", "broadcast"]
+    with ExitStack() as stack:
+        calls = {
+            name: stack.enter_context(
+                patch.object(TorchDist, name, autospec=True, side_effect=getattr(TorchDist, name))
+            )
+            for name in names
+        }
         for _ in loader:
             pass
-    return sent.call_count
+        return {name: call.call_count for name, call in calls.items() if call.call_count}
 
 
 def test_a_round_is_one_message(world: MakePool) -> None:
     """100 rounds, and one message that says that the pass has begun."""
-    (sent, _) = world(2).run(messages_of_a_pass, 400)
-    assert sent == 101
+    assert world(2).run(messages_of_a_pass, 400) == [{"broadcast_object": 1, "scatter": 100}] * 2
 
 
 def changed_in_place() -> list[list[float]]:

@@ -75,6 +75,18 @@ class Loopback(Transport):
     def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
         return self._alike(f"broadcast (from rank {source})", x)[source].clone()
 
+    def scatter(self, what: str, payloads: Sequence[bytes], source: int) -> bytes:
+        return self._met("scatter", what, payloads)[source][self.rank]
+
+    def scatter_tensors(
+        self, what: str, sent: Sequence[Sequence[torch.Tensor]], received: Sequence[torch.Tensor], source: int
+    ) -> None:
+        copies = [[tensor.clone() for tensor in tensors] for tensors in sent]
+        mine = self._met("scatter_tensors", what, copies)[source][self.rank]
+        for tensor, numbers in zip(received, mine if self.rank != source else (), strict=True):
+            assert (tensor.shape, tensor.dtype) == (numbers.shape, numbers.dtype)
+            tensor.copy_(numbers)
+
     def ordered_section(self, first: int) -> AbstractContextManager[None]:
         raise NotImplementedError
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -33,10 +34,21 @@ def ignorant_find_batch_size(data: Any) -> int | None:
 
 def samples_in(batch: Any) -> int:
     """The length of the first tensor with dims, else that of a list or tuple, else one."""
-    for _, leaf in leaves(batch):
-        if isinstance(leaf, torch.Tensor) and leaf.ndim:
-            return len(leaf)
+    length = _first_length(batch)
+    if length is not None:
+        return length
     return len(batch) if isinstance(batch, list | tuple) else 1
+
+
+def _first_length(data: Any) -> int | None:
+    if isinstance(data, torch.Tensor):
+        return data.shape[0] if data.ndim else None
+    if isinstance(data, tuple | list | Mapping):
+        for item in data.values() if isinstance(data, Mapping) else data:
+            length = _first_length(item)
+            if length is not None:
+                return length
+    return None
 
 
 def can_be_cut(batch: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from accel_state.transports import longest_of
 
 from accel_ops.agree import agree_alike
 from accel_ops.flat import Flat
-from accel_ops.packing import from_bytes, in_groups, to_bytes, travels_small
+from accel_ops.packing import in_groups, to_bytes, to_tensors, travels_small
 
 
 def broadcast(data: Any, transport: Transport, *, source: int = 0) -> Any:
@@ -38,7 +37,7 @@ def broadcast(data: Any, transport: Transport, *, source: int = 0) -> Any:
         return flat.rebuilt(in_groups(tensors, lambda whole: _broadcast(whole, transport, source)))
     if here:
         return flat.rebuilt(tensor.detach().clone() for tensor in tensors)
-    return flat.rebuilt(_unpacked(tensors, longest_of(parts)))
+    return flat.rebuilt(to_tensors(longest_of(parts), [(tensor.shape, tensor.dtype) for tensor in tensors]))
 
 
 def broadcast_object_list(objects: list[Any], transport: Transport, *, source: int = 0) -> list[Any]:
@@ -57,15 +56,6 @@ def broadcast_object_list(objects: list[Any], transport: Transport, *, source: i
 def _broadcast(whole: torch.Tensor, transport: Transport, source: int) -> torch.Tensor:
     """Collective: every rank of the group must call, with tensors of equal shapes and dtypes."""
     return transport.broadcast(whole.view(torch.uint8), source).view(whole.dtype)
-
-
-def _unpacked(tensors: Sequence[torch.Tensor], sent: bytes) -> list[torch.Tensor]:
-    start, received = 0, []
-    for tensor in tensors:
-        end = start + tensor.nbytes
-        received.append(from_bytes(sent[start:end], tensor.shape, tensor.dtype))
-        start = end
-    return received
 
 
 def _require_rank(source: int, transport: Transport) -> None:

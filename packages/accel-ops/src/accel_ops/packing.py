@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ def travels_small(tensors: Sequence[torch.Tensor], room: int = SMALL) -> bool:
 
 def to_bytes(tensors: Sequence[torch.Tensor]) -> bytes:
     """The numbers of CPU tensors, one after the other."""
-    return b"".join(_bytes(tensor) for tensor in tensors)
+    return b"".join([_bytes(tensor) for tensor in tensors])
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:
@@ -42,6 +43,16 @@ def from_bytes(content: bytes, shape: Sequence[int], dtype: torch.dtype) -> torc
     if not content:
         return torch.empty(tuple(shape), dtype=dtype, device="cpu")
     return torch.frombuffer(bytearray(content), dtype=dtype).view(tuple(shape))
+
+
+def to_tensors(content: bytes, looks: Sequence[tuple[Sequence[int], torch.dtype]]) -> list[torch.Tensor]:
+    """The tensors of these shapes and dtypes that `to_bytes` was given."""
+    start, tensors = 0, []
+    for shape, dtype in looks:
+        end = start + math.prod(shape) * dtype.itemsize
+        tensors.append(from_bytes(content[start:end], shape, dtype))
+        start = end
+    return tensors
 
 
 def packed(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

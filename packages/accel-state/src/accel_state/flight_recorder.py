@@ -9,8 +9,9 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import NamedTuple, final
 
 #: exchanges that are kept, and bytes of each
@@ -85,9 +86,7 @@ class FlightRecorder:
         self.settle()
         self._on_device = None
         self.number += 1
-        about = f"{what[: ABOUT // 2]}\0{data}".encode(errors="replace")[:ABOUT]
-        line = site.encode(errors="replace")
-        self._text = about + b"\0" + line[-(SIZE - _HEAD.size - ABOUT - 1) :]  # of a long path the end matters
+        self._text = _text(what, data, site)
         self._began, self._patient = time.monotonic(), patient
         self._write(0.0)
         return site
@@ -123,6 +122,14 @@ class FlightRecorder:
         return records[-1] if records else None
 
 
+@lru_cache(256)
+def _text(what: str, data: str, site: str) -> bytes:
+    about = f"{what[: ABOUT // 2]}\0{data}".encode(errors="replace")[:ABOUT]
+    return (
+        about + b"\0" + site.encode(errors="replace")[-(SIZE - _HEAD.size - ABOUT - 1) :]
+    )  # of a path the end matters
+
+
 def _in_file(path: Path) -> mmap.mmap:
     try:
         # a new file: one that is there is another job's, whose variables this one has inherited
@@ -150,16 +157,16 @@ def _records(content: bytes) -> list[CollectiveRecord]:
     return sorted(records, key=lambda record: record.number)
 
 
-_known: dict[CodeType, bool] = {}
+_known: dict[str, bool] = {}
 
 
 def is_ours(frame: FrameType) -> bool:
     """Whether a frame is accel's own, or only passes a call on."""
-    code = frame.f_code
-    ours = _known.get(code)
+    name = frame.f_globals.get("__name__", "")  # its hash is known; that of a code object is computed each time
+    ours = _known.get(name)
     if ours is None:
-        module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        ours = _known[code] = module in OURS or module in ("contextlib", "functools", "logging")
+        module = str(name).partition(".")[0]
+        ours = _known[name] = module in OURS or module in ("contextlib", "functools", "logging")
     return ours
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar, final
 
 import torch
-from accel_ops import recursively_apply
+from accel_ops import recursively_apply, send_to_device
 from accel_ops.rng import RNGType, synchronize_rng_states
+from accel_ops.scatter import Scatter
 from accel_state import Device, LoaderPass, PeerFailed, Transport
 
-from accel_data.loaders.dispatch_message import GlobalBatch, slices_of
+from accel_data.loaders.dispatch_message import BatchNote, slices_of
 from accel_data.resume.epochs import Cursor
 from accel_data.sharding.rank_slices import DataRank, Ending, slices_in, with_last
 
@@ -21,9 +23,10 @@ T = TypeVar("T")
 
 @final
 class Dispatch:
-    """Rank 0 reads, as one process would; each round travels to the others in one message.
+    """Rank 0 reads, as one process would; of each round every other rank receives its own part.
 
-    `together` batches that it reads make one round. Generators of `rng_types` are made equal in each pass.
+    `together` batches that it reads make one round. Generators of `rng_types` are made equal in each pass. Parts for an
+    accelerator are sent from that of rank 0, if the group carries its tensors and they do not fit into a message.
 
     Collective: every rank of the transport must call `begun`, `told` and `served`, and take each batch.
     """
@@ -35,12 +38,16 @@ class Dispatch:
         ending: Ending,
         rng_types: Iterable[str | RNGType],
         hardware: Device | None,
+        device: torch.device | str | None,
     ) -> None:
         self.together, self.ranks = together, transport.size
         self._transport = transport
         self._ending = ending
         self._rng_types = [kind for kind in rng_types if kind != RNGType.GENERATOR]
         self._hardware = hardware
+        self._place: Callable[[Any], Any] | None = None
+        if device is not None and transport.carries(torch.device(device).type):
+            self._place = partial(send_to_device, device=device, non_blocking=True)
 
     def length(self, batches: int) -> int:
         """Batches of a rank, of so many that are read."""
@@ -55,9 +62,9 @@ class Dispatch:
         if self._transport.rank > 0:
             self._heard("begin the pass")
             return None
-        with self._failures_told():
+        with _failures_told(self._tell):
             begun = begin()
-        self._broadcast(GlobalBatch())
+        self._tell()
         return begun
 
     def told(self, state: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -66,58 +73,54 @@ class Dispatch:
         Raises: PeerFailed on the others if rank 0 cannot take it.
         """
         if self._transport.rank > 0:
-            heard, *_ = self._heard("say where it stands").parts or [{}]
-            return dict(heard)
-        with self._failures_told():
+            return dict(self._heard("say where it stands"))
+        with _failures_told(self._tell):
             taken = state()
-        self._broadcast(GlobalBatch([taken]))
+        self._tell(value=taken)
         return taken
 
     def served(self, cursor: Cursor, batches: Iterator[Any], epoch: LoaderPass) -> Iterator[Any]:
         """The batches of this rank; `epoch` is true of each before it is yielded."""
-        rounds = self._received(epoch) if self._transport.rank > 0 else self._sent(cursor, batches, epoch)
+        scatter = Scatter("dispatch (from rank 0)", self._transport, place=self._place)
+        is_source = self._transport.rank == 0
+        rounds = self._sent(scatter, cursor, batches, epoch) if is_source else self._received(scatter, epoch)
         for batch in islice(rounds, 1):
             # rank 0 has drawn the order by now, and the others have not
             synchronize_rng_states(self._rng_types, transport=self._transport, device=self._hardware)
             yield batch
         yield from rounds
 
-    def _received(self, epoch: LoaderPass) -> Iterator[Any]:
+    def _tell(self, failure: str | None = None, value: Any = None) -> None:
+        self._transport.broadcast_object((failure, value), 0)
+
+    def _heard(self, what: str) -> Any:
+        failure, value = self._transport.broadcast_object((None, None), 0)
+        _raise(what, failure)
+        return value
+
+    def _received(self, scatter: Scatter, epoch: LoaderPass) -> Iterator[Any]:
         """Collective: every rank of the transport must call."""
-        while True:
-            message = self._heard("read the next batch")
-            if message.parts is None:
+        last = False
+        while not last:
+            part, note = scatter.receive()
+            tail, last, ended, failure = note or BatchNote()
+            _raise("read the next batch", failure)
+            if ended:
                 return
-            epoch.last, epoch.tail = message.last, message.tail
-            yield message.parts[self._transport.rank - 1]
-            if message.last:
-                return
+            epoch.last, epoch.tail = last, tail
+            yield part
 
-    def _heard(self, what: str) -> GlobalBatch:
-        """What rank 0 says.
-
-        Raises: PeerFailed if it could not do `what`.
-        """
-        message = self._broadcast(GlobalBatch())
-        if message.failure is not None:
-            raise PeerFailed(f"rank 0 could not {what}: {message.failure}")
-        return message
-
-    def _sent(self, cursor: Cursor, batches: Iterator[Any], epoch: LoaderPass) -> Iterator[Any]:
-        ahead, start, last = LoaderPass(None), None, False
-        with self._failures_told():
+    def _sent(self, scatter: Scatter, cursor: Cursor, batches: Iterator[Any], epoch: LoaderPass) -> Iterator[Any]:
+        ahead, start, last, nothing = LoaderPass(None), None, False, [()] * self.ranks
+        with _failures_told(lambda failure: scatter.send(nothing, BatchNote(failure=failure))):
             for (taken, at), last in with_last(self._rounds(cursor.served(batches, ahead), ahead)):
                 start = start or [recursively_apply(torch.clone, batch) for batch in taken]  # a script may change it
                 parts, tail = slices_of(taken, start, self.ranks, self._ending)
-                self._broadcast(GlobalBatch(parts[1:], tail, last))
+                scatter.send(parts, BatchNote(tail, last) if last or tail is not None else None)
                 epoch.last, epoch.tail, epoch.at = last, tail, at
                 yield parts[0]
             if not last:
-                self._broadcast(GlobalBatch(last=True))
-
-    def _broadcast(self, message: GlobalBatch) -> GlobalBatch:
-        plain: Any = tuple(message)  # is pickled in half the time
-        return GlobalBatch(*self._transport.broadcast_object(plain, 0))
+                scatter.send(nothing, BatchNote(ended=True))
 
     def _rounds(self, batches: Iterator[Any], ahead: LoaderPass) -> Iterator[tuple[list[Any], Any]]:
         while taken := list(islice(batches, self.together)):
@@ -125,13 +128,19 @@ class Dispatch:
                 return
             yield taken, ahead.at
 
-    @contextmanager
-    def _failures_told(self) -> Iterator[None]:
-        """Tells the others what fails in this block, which they would wait for."""
-        try:
-            yield
-        except GeneratorExit:  # the loop was left with `break`; on every rank alike
-            raise
-        except BaseException as error:
-            self._broadcast(GlobalBatch(failure=f"{type(error).__name__}: {error}"))
-            raise
+
+def _raise(what: str, failure: str | None) -> None:
+    if failure is not None:
+        raise PeerFailed(f"rank 0 could not {what}: {failure}")
+
+
+@contextmanager
+def _failures_told(tell: Callable[[str], None]) -> Iterator[None]:
+    """Tells the others what fails in this block, which they would wait for."""
+    try:
+        yield
+    except GeneratorExit:  # the loop was left with `break`; on every rank alike
+        raise
+    except BaseException as error:
+        tell(f"{type(error).__name__}: {error}")
+        raise

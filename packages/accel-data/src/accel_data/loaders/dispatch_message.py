@@ -1,4 +1,4 @@
-"""What rank 0 sends of each round when it reads for all: a part for every rank."""
+"""What rank 0 sends of each round when it reads for all: a part for every rank, and a note."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from accel_state import BatchPadding
 from accel_data.sharding.rank_slices import Ending
 
 
-class GlobalBatch(NamedTuple):
-    """One batch of the whole job: the parts of ranks 1 and on, the end of the data, or why there is no more."""
+class BatchNote(NamedTuple):
+    """What is said beside the parts of a batch of the whole job: what is real in it, and why no more may follow."""
 
-    parts: list[Any] | None = None
     tail: BatchPadding | None = None
     last: bool = False
+    ended: bool = False  # this message has no parts
     failure: str | None = None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeVar, final
 
+import torch
 from accel_ops.rng import RNGType
 from accel_state import Device, Transport
 
@@ -17,7 +18,7 @@ Batch = TypeVar("Batch")
 
 @final
 class DataLoaderDispatcher(DataLoaderShard[Batch]):
-    """A DataLoader that only rank 0 reads, as one process would; each round travels to the others in one message.
+    """A DataLoader that only rank 0 reads, as one process would; each other rank receives its part of each round.
 
     Collective: every rank must take part in each pass, from its start to its end, and in `state_dict`.
     """
@@ -31,6 +32,7 @@ class DataLoaderDispatcher(DataLoaderShard[Batch]):
         ending: Ending = Ending.REPEAT,
         rng_types: Iterable[str | RNGType] | None = None,
         hardware: Device | None = None,
+        device: torch.device | str | None = None,
         **settings: Any,
     ) -> None:
         together = 1 if split_batches else transport.size
@@ -38,8 +40,9 @@ class DataLoaderDispatcher(DataLoaderShard[Batch]):
             dataset,
             where=DataRank(transport.rank, transport.size),
             ending=ending,
-            dispatch=Dispatch(transport, together, ending, rng_types or (), hardware),
+            dispatch=Dispatch(transport, together, ending, rng_types or (), hardware, device),
             hardware=hardware,
+            device=device,
             **settings,
         )
         if split_batches:

@@ -122,6 +122,34 @@ class Transport(ABC):
         Collective: each of these ranks must call.
         """
 
+    @property
+    def scatter_room(self) -> int:
+        """Bytes of a payload that travels in the first message of `scatter`, at most."""
+        return ROOM
+
+    def carries(self, kind: str) -> bool:
+        """Whether tensors of devices of this kind travel without a copy on the host."""
+        return False
+
+    @abstractmethod
+    def scatter(self, what: str, payloads: Sequence[bytes], source: int) -> bytes:
+        """The payload that rank `source` has for this rank; other ranks give no payloads, and the source hears nothing.
+
+        Raises: CollectiveMismatch on a rank whose `what` is not the source's.
+        Collective: every rank of the group must call.
+        """
+
+    @abstractmethod
+    def scatter_tensors(
+        self, what: str, sent: Sequence[Sequence[torch.Tensor]], received: Sequence[torch.Tensor], source: int
+    ) -> None:
+        """Fills the tensors `received` of each rank with the numbers of those that rank `source` has `sent` to it.
+
+        Other ranks send nothing, and the source receives nothing: it has tensors for each rank, in rank order.
+
+        Collective: every rank of the group must call, with tensors without gaps, alike at both ends.
+        """
+
     def broadcast_object(self, value: T, source: int) -> T:
         """The `value` of rank `source`; pickled on the way.
 

@@ -17,6 +17,8 @@ SLOTS, LONGEST = 4, (1 << 17) + (1 << 13) - 16
 _SLOT, _LINE, _TOKEN = LONGEST + 16, 64, 16
 #: votes of a rank that may be under way
 VOTES = 4
+#: bytes of a message that has sections behind it, at most
+SHORT = 256
 #: what a rank has read that will never come back
 CLOSED = 1 << 62
 #: looks before a wait lets go of the interpreter, and seconds before it lets go of the core
@@ -30,7 +32,8 @@ class SharedMemoryChannel:
     """Every rank's newest messages, in one piece of memory; each rank writes its own.
 
     Messages are numbered. A rank posts a message for each number, and reads the others' messages of that number before
-    it says `done`; a rank that is `SLOTS` messages ahead of a reader waits for the reader.
+    it says `done`; a rank that is `SLOTS` messages ahead of a reader waits for the reader. A short message may have a
+    section for each other rank, which only that rank reads.
     """
 
     def __init__(
@@ -44,22 +47,25 @@ class SharedMemoryChannel:
         self._words = memoryview(memory).cast("Q")  # a word is written and read whole
         self._others = [other for other in range(size) if other != rank]
         self._read_by_all = 0
+        self._step = (LONGEST - SHORT) // max(size - 1, 1) & ~7
+        #: bytes of a section, at most
+        self.section_room = self._step - 8
         # who shares a core with the one it waits for is in its way
         self._spins = SPINS if size <= len(os.sched_getaffinity(0)) else 1
 
-    def post(self, message: bytes) -> None:
-        """Writes the next message, of at most LONGEST bytes."""
+    def post(self, message: bytes, sections: Sequence[bytes] = ()) -> None:
+        """Writes the next message, of at most LONGEST bytes, or SHORT ones with a section for each rank."""
         number = self.number + 1  # ours only when it is written: what interrupts the wait takes none
         if self._read_by_all + SLOTS < number:
             for other in self._others:
                 self._await(self._done(other), number - SLOTS, other)
             self._read_by_all = number - SLOTS
         place = self._place(self._rank, number)
-        self._memory[place + 16 : place + 16 + len(message)] = message
-        word = place >> 3
-        # the checksum tells a reader that sees the number before the content, as some processors let it
-        self._words[word + 1] = len(message) << 32 | _checksum(message, number)
-        self._words[word], self.number = number, number
+        for rank, section in enumerate(sections):
+            if rank != self._rank:
+                self._write(self._section(place, self._rank, rank), section, number)
+        self._write(place + 8, message, number)
+        self._words[place >> 3], self.number = number, number
 
     def read(self, rank: int) -> bytes:
         """The message of that number of a rank; waits until it is there."""
@@ -71,15 +77,11 @@ class SharedMemoryChannel:
                 break
         else:
             self._await(word, number, rank)
-        until = time.monotonic() + self._limit_s
-        while True:
-            about = words[word + 1]
-            message = self._memory[place + 16 : place + 16 + (about >> 32)]
-            if _checksum(message, number) == about & 0xFFFFFFFF:
-                return message
-            if time.monotonic() > until:
-                raise self._lost(f"message {number} of rank {rank} is damaged")
-            time.sleep(0)
+        return self._content(place + 8, number, rank)
+
+    def read_section(self, rank: int) -> bytes:
+        """The section for this rank of a message that has sections, and that was read."""
+        return self._content(self._section(self._place(rank, self.number), rank, self._rank), self.number, rank)
 
     def exchange(self, message: bytes) -> list[bytes]:
         """The messages of all ranks, in rank order."""
@@ -117,8 +119,27 @@ class SharedMemoryChannel:
         """Says that this rank will neither read nor write any more."""
         self._words[self._done(self._rank)] = CLOSED
 
+    def _write(self, place: int, content: bytes, number: int) -> None:
+        self._memory[place + 8 : place + 8 + len(content)] = content
+        # the checksum tells a reader that sees the number before the content, as some processors let it
+        self._words[place >> 3] = len(content) << 32 | _checksum(content, number)
+
+    def _content(self, place: int, number: int, rank: int) -> bytes:
+        until = time.monotonic() + self._limit_s
+        while True:
+            about = self._words[place >> 3]
+            content = self._memory[place + 8 : place + 8 + (about >> 32)]
+            if _checksum(content, number) == about & 0xFFFFFFFF:
+                return content
+            if time.monotonic() > until:
+                raise self._lost(f"message {number} of rank {rank} is damaged")
+            time.sleep(0)
+
     def _place(self, rank: int, number: int) -> int:
         return _LINE * (1 + self._size) + (rank * SLOTS + number % SLOTS) * _SLOT
+
+    def _section(self, place: int, source: int, rank: int) -> int:
+        return place + 16 + SHORT + (rank - source - 1) % self._size * self._step
 
     def _done(self, rank: int) -> int:
         return _LINE * (1 + rank) >> 3

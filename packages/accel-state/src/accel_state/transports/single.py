@@ -40,6 +40,15 @@ class Single(Transport):
         """`x` itself. Collective: no other rank exists."""
         return x
 
+    def scatter(self, what: str, payloads: Sequence[bytes], source: int) -> bytes:
+        """The only payload. Collective: no other rank exists."""
+        return payloads[source]
+
+    def scatter_tensors(
+        self, what: str, sent: Sequence[Sequence[torch.Tensor]], received: Sequence[torch.Tensor], source: int
+    ) -> None:
+        """Returns at once. Collective: no other rank exists."""
+
     def all_gather_objects(self, value: T, what: str = "all_gather_objects") -> list[T]:
         """`value` itself, alone in a list. Collective: no other rank exists."""
         return [value]

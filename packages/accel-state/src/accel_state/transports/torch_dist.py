@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, final
@@ -17,10 +15,11 @@ from accel_state.status_store import StatusStore
 from accel_state.transports._base import Join, Reduction, Transport, longest_of
 from accel_state.transports.agreement import BLOCK, Agreement, SharedMemoryAgreement, TreeAgreement
 from accel_state.transports.binomial_tree import BinomialTree
-from accel_state.transports.device_work import DeviceWork
+from accel_state.transports.collective_work import CollectiveWork
 from accel_state.transports.header import BARE, Header, header, require_one_call, unpacked
 from accel_state.transports.ordered_section import OrderedSection
 from accel_state.transports.peer_errors import PeerErrors
+from accel_state.transports.point_to_point import PointToPoint
 from accel_state.transports.shared_memory import LONGEST, SharedMemoryChannel, map_shared_memory
 from accel_state.transports.shared_votes import VoteCount, votes_of
 from accel_state.transports.votes import Votes
@@ -30,12 +29,6 @@ if TYPE_CHECKING:
 
 #: bytes of all ranks' payloads up to which they go up and down the tree
 TOGETHER = 1 << 20
-
-#: bytes of an exchange that may be kept until others follow
-KEPT = 1 << 16
-
-#: seconds to wait at most until gloo lets go of a larger one; it takes some 0.05 ms
-LONGEST_S = 0.05
 
 
 @final
@@ -57,7 +50,9 @@ class TorchDist(Transport):
         self.recorder, self._vote_count = recorder or FlightRecorder(), VoteCount()
         self._section = OrderedSection(store) if store is not None else None
         self._errors = PeerErrors(self.rank, self.size, self.recorder, store)
+        self._finish = CollectiveWork(self.recorder, self._errors).finish
         self._tree = BinomialTree(self.rank, self.size, BLOCK)
+        self._pairs = PointToPoint(self.rank, self.recorder, self._errors)
         warns = self.rank == 0
         self._agreement: Agreement = TreeAgreement(self._tree, self.size, self.recorder, self._errors, warns=warns)
         self._channel: SharedMemoryChannel | None = None
@@ -65,7 +60,6 @@ class TorchDist(Transport):
         names = vars(torch.distributed)
         self._gathering: Callable[..., Any] = names.get("all_gather_single") or names["all_gather_into_tensor"]
         op = torch.distributed.ReduceOp
-        self._finished: deque[Any] = deque(maxlen=64)
         # gloo has no average: sum and divide
         self._ops: dict[Reduction, Any] = {"sum": op.SUM, "mean": op.SUM, "max": op.MAX, "min": op.MIN}
         if store is None:
@@ -78,6 +72,7 @@ class TorchDist(Transport):
                 store.all_alive(range(self.size))  # remembers their processes, should the store go before they do
             limit = (limit_of_open_group() or GroupOptions().limit).total_seconds()
             self._channel = SharedMemoryChannel(memory, store, self.size, limit_s=limit, lost=self._errors.error)
+            self._pairs.channel = self._channel
             self._agreement = SharedMemoryAgreement(self._channel, self.size, self.recorder, warns=warns)
 
     def __reduce__(self) -> tuple[Callable[[], TorchDist], tuple[()]]:
@@ -88,7 +83,7 @@ class TorchDist(Transport):
         _open[:] = [transport for transport in _open if transport is not self]
         if self._channel is not None:
             self._channel.close()
-            self._channel = None
+            self._channel = self._pairs.channel = None
 
     def exchange(self, what: str, payload: bytes = b"") -> list[bytes]:
         """Every rank's payload, in rank order; one message if all are small, two otherwise.
@@ -174,6 +169,32 @@ class TorchDist(Transport):
         """
         return self._section_of_run().agree(name, ranks, yes)
 
+    @property
+    def scatter_room(self) -> int:
+        """Bytes of a payload that travels in the first message of `scatter`, at most."""
+        return self._pairs.room
+
+    def carries(self, kind: str) -> bool:
+        """Whether tensors of devices of this kind travel without a copy on the host."""
+        return self._pairs.carries(kind)
+
+    def scatter(self, what: str, payloads: Sequence[bytes], source: int) -> bytes:
+        """The payload that rank `source` has for this rank; one message if all are small, two otherwise.
+
+        Raises: CollectiveMismatch on a rank whose `what` is not the source's.
+        Collective: every rank of the group must call.
+        """
+        return self._pairs.scatter(what, payloads, source)
+
+    def scatter_tensors(
+        self, what: str, sent: Sequence[Sequence[torch.Tensor]], received: Sequence[torch.Tensor], source: int
+    ) -> None:
+        """Fills the tensors `received` of each rank with the numbers of those that rank `source` has `sent` to it.
+
+        Collective: every rank of the group must call, with tensors without gaps, alike at both ends.
+        """
+        self._pairs.scatter_tensors(what, sent, received, source)
+
     def _header_of(self, mine: Header, source: int) -> Header:
         """The header of rank `source`."""
         if self._channel is None:
@@ -249,34 +270,6 @@ class TorchDist(Transport):
             self._finish(self._dist.broadcast, y, source)
         return y
 
-    def _finish(
-        self, begin: Callable[..., Any], received: torch.Tensor, *others: Any, meanwhile: Callable[[], Any] = int
-    ) -> None:
-        """Begins the collective, and returns when it is over and no thread holds the tensors any more."""
-        done: Callable[[], bool] | None = None
-        try:
-            with self._errors.translated():
-                work = begin(received, *others, async_op=True)
-                meanwhile()
-                work.wait()
-                if received.device.type != "cpu":
-                    # NCCL has only queued it. Its work would hold the tensors until it is asked; an event does not.
-                    done = DeviceWork(self._torch.accelerator.current_stream(received.device)).done
-        finally:
-            self.recorder.end(done)
-        # A thread of gloo reports a collective as done before it lets go of it. If it is the last to hold the tensors
-        # it asks for the interpreter to free them; and where the main thread forks just then, to start a loader's
-        # workers, the child hangs for ever in CPython before 3.11.10 (python/cpython#112275). So be the last here.
-        if received.device.type == "cpu":
-            if received.nbytes <= KEPT:
-                self._finished.append(work)
-                return
-            del work
-            until = time.monotonic() + LONGEST_S
-            held = [value for value in (received, *others) if isinstance(value, self._torch.Tensor)]
-            while any(_holders(tensor) > 1 for tensor in held) and time.monotonic() < until:
-                time.sleep(0)
-
 
 #: those of the run of this process, the newest last
 _open: list[TorchDist] = []
@@ -290,10 +283,6 @@ def _of_this_process() -> TorchDist:
             "what came here exchanges with other processes, and this one has no run; create an Accelerator first"
         )
     return _open[-1] if _open else TorchDist()
-
-
-def _holders(x: Any) -> int:
-    return int(x._use_count())
 
 
 def _described(x: torch.Tensor) -> str:
