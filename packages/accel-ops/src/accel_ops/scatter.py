@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, final
 
 import torch
 from accel_state import Transport
 from accel_state.transports import serialization
 
+from accel_ops.move import send_to_device
 from accel_ops.packing import in_groups, to_bytes, to_tensors, travels_small
 
 #: whether tensors travel apart from the message, and the length of what is pickled in it
@@ -32,17 +33,18 @@ class Scatter:
     by the group of their device. The layout of a part travels if it is not that of the part before. In other data the
     tensors travel likewise, and the rest is pickled each time.
 
-    If tensors are too many for the message, `place` may bring the parts to the device that they are sent from.
+    Parts that are too large for the message are sent from `device`, if the transport carries tensors of such devices.
     """
 
     def __init__(
-        self, what: str, transport: Transport, source: int = 0, *, place: Callable[[Any], Any] | None = None
+        self, what: str, transport: Transport, source: int = 0, *, device: torch.device | str | None = None
     ) -> None:
-        self._what, self._transport, self._source, self._place = what, transport, source, place
+        self._what, self._transport, self._source = what, transport, source
+        self._device = device if device is not None and transport.carries(torch.device(device).type) else None
         self._room = transport.scatter_room - _FRONT.size
         self._others = [rank for rank in range(transport.size) if rank != source]
-        #: the newest parts of the other ranks, at the source
-        self._newest: list[_Part] = [_Part((), []) for _ in self._others]
+        #: of the newest part of each other rank, at the source: its outline, and whether it was small
+        self._newest: list[tuple[Any, bool]] = [(None, True)] * len(self._others)
         #: the layout of the newest part, at any other rank
         self._layout: Layout | None = None
 
@@ -53,20 +55,22 @@ class Scatter:
         Collective: every other rank must receive.
         """
         others = [parts[rank] for rank in self._others]
-        room = self._room
-        taken = [_taken_apart(part, before, room) for part, before in zip(others, self._newest, strict=True)]
+        taken = self._taken_apart(others)
         apart = not all([part.is_small for part in taken])
-        if apart and self._place is not None:
-            others = [self._place(part) for part in others]
-            taken = [_taken_apart(part, before, room) for part, before in zip(others, self._newest, strict=True)]
+        if apart and self._device is not None:
+            taken = self._taken_apart([send_to_device(part, self._device, non_blocking=True) for part in others])
         payloads = [_message(part, note, apart=apart) for part in taken]
         payloads.insert(self._source, b"")
-        self._newest = taken
+        self._newest = [(part.outline, part.is_small) for part in taken]
         self._transport.scatter(self._what, payloads, self._source)
         if apart:
             sent = [_messages_of(part.tensors)[1] for part in taken]
             sent.insert(self._source, [])
             self._transport.scatter_tensors(self._what, sent, [], self._source)
+
+    def _taken_apart(self, parts: Sequence[Any]) -> list[_Part]:
+        room = self._room
+        return [_taken_apart(part, *before, room) for part, before in zip(parts, self._newest, strict=True)]
 
     def receive(self) -> tuple[Any, Any]:
         """The part of this rank, and the note.
@@ -94,21 +98,21 @@ class _Part(NamedTuple):
 
     data: Any
     tensors: list[torch.Tensor]
-    is_small: bool = True
+    is_small: bool
     outline: Any = None
     around: bytes = b""
     is_known: bool = False
 
 
-def _taken_apart(data: Any, before: _Part, room: int) -> _Part:
-    """The part of a rank; it is known if its layout is that of the part before."""
+def _taken_apart(data: Any, known: Any, known_is_small: bool, room: int) -> _Part:
+    """The part of a rank; its layout is known if its outline is."""
     tensors: list[torch.Tensor] = []
     outline = _outline(data, tensors)
     if len(set(map(id, tensors))) < len(tensors):
         outline = None  # a tensor twice is to arrive as a tensor twice
     if outline is not None:
-        is_known = outline == before.outline
-        is_small = before.is_small if is_known else travels_small(tensors, room)
+        is_known = outline == known
+        is_small = known_is_small if is_known else travels_small(tensors, room)
         if is_small or len({tensor.device for tensor in tensors}) == 1:
             return _Part(data, tensors, is_small, outline, is_known=is_known)
     around, tensors = serialization.pack_around(data)

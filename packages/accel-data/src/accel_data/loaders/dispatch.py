@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from itertools import islice
 from typing import Any, TypeVar, final
 
 import torch
-from accel_ops import recursively_apply, send_to_device
+from accel_ops import recursively_apply
 from accel_ops.rng import RNGType, synchronize_rng_states
 from accel_ops.scatter import Scatter
 from accel_state import Device, LoaderPass, PeerFailed, Transport
@@ -25,8 +24,8 @@ T = TypeVar("T")
 class Dispatch:
     """Rank 0 reads, as one process would; of each round every other rank receives its own part.
 
-    `together` batches that it reads make one round. Generators of `rng_types` are made equal in each pass. Parts for an
-    accelerator are sent from that of rank 0, if the group carries its tensors and they do not fit into a message.
+    `together` batches that it reads make one round. Generators of `rng_types` are made equal in each pass. Parts that
+    do not fit into a message are sent from rank 0's `device` if the group carries the tensors of its kind.
 
     Collective: every rank of the transport must call `begun`, `told` and `served`, and take each batch.
     """
@@ -45,9 +44,7 @@ class Dispatch:
         self._ending = ending
         self._rng_types = [kind for kind in rng_types if kind != RNGType.GENERATOR]
         self._hardware = hardware
-        self._place: Callable[[Any], Any] | None = None
-        if device is not None and transport.carries(torch.device(device).type):
-            self._place = partial(send_to_device, device=device, non_blocking=True)
+        self._device = device
 
     def length(self, batches: int) -> int:
         """Batches of a rank, of so many that are read."""
@@ -59,12 +56,7 @@ class Dispatch:
 
         Raises: PeerFailed on the others if it fails.
         """
-        if self._transport.rank > 0:
-            self._heard("begin the pass")
-            return None
-        with _failures_told(self._tell):
-            begun = begin()
-        self._tell()
+        begun: T | None = self._done_on_zero(begin, "begin the pass")
         return begun
 
     def told(self, state: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -72,16 +64,12 @@ class Dispatch:
 
         Raises: PeerFailed on the others if rank 0 cannot take it.
         """
-        if self._transport.rank > 0:
-            return dict(self._heard("say where it stands"))
-        with _failures_told(self._tell):
-            taken = state()
-        self._tell(value=taken)
+        taken: dict[str, Any] = self._done_on_zero(state, "say where it stands", lambda taken: taken)
         return taken
 
     def served(self, cursor: Cursor, batches: Iterator[Any], epoch: LoaderPass) -> Iterator[Any]:
         """The batches of this rank; `epoch` is true of each before it is yielded."""
-        scatter = Scatter("dispatch (from rank 0)", self._transport, place=self._place)
+        scatter = Scatter("dispatch (from rank 0)", self._transport, device=self._device)
         is_source = self._transport.rank == 0
         rounds = self._sent(scatter, cursor, batches, epoch) if is_source else self._received(scatter, epoch)
         for batch in islice(rounds, 1):
@@ -90,13 +78,14 @@ class Dispatch:
             yield batch
         yield from rounds
 
-    def _tell(self, failure: str | None = None, value: Any = None) -> None:
-        self._transport.broadcast_object((failure, value), 0)
-
-    def _heard(self, what: str) -> Any:
-        failure, value = self._transport.broadcast_object((None, None), 0)
-        _raise(what, failure)
-        return value
+    def _done_on_zero(self, act: Callable[[], Any], what: str, told: Callable[[Any], Any] = lambda done: None) -> Any:
+        """What `act` returns on rank 0, and on the others what is `told` of it."""
+        if self._transport.rank > 0:
+            return _heard(what, *self._transport.broadcast_object((None, None), 0))
+        with _failures_told(lambda failure: self._transport.broadcast_object((failure, None), 0)):
+            done = act()
+        self._transport.broadcast_object((None, told(done)), 0)
+        return done
 
     def _received(self, scatter: Scatter, epoch: LoaderPass) -> Iterator[Any]:
         """Collective: every rank of the transport must call."""
@@ -104,7 +93,7 @@ class Dispatch:
         while not last:
             part, note = scatter.receive()
             tail, last, ended, failure = note or BatchNote()
-            _raise("read the next batch", failure)
+            _heard("read the next batch", failure)
             if ended:
                 return
             epoch.last, epoch.tail = last, tail
@@ -129,13 +118,14 @@ class Dispatch:
             yield taken, ahead.at
 
 
-def _raise(what: str, failure: str | None) -> None:
+def _heard(what: str, failure: str | None, value: Any = None) -> Any:
     if failure is not None:
         raise PeerFailed(f"rank 0 could not {what}: {failure}")
+    return value
 
 
 @contextmanager
-def _failures_told(tell: Callable[[str], None]) -> Iterator[None]:
+def _failures_told(tell: Callable[[str], Any]) -> Iterator[None]:
     """Tells the others what fails in this block, which they would wait for."""
     try:
         yield

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeVar, final
 
-import torch
 from accel_ops.rng import RNGType
 from accel_state import Device, Transport
 
@@ -32,7 +31,6 @@ class DataLoaderDispatcher(DataLoaderShard[Batch]):
         ending: Ending = Ending.REPEAT,
         rng_types: Iterable[str | RNGType] | None = None,
         hardware: Device | None = None,
-        device: torch.device | str | None = None,
         **settings: Any,
     ) -> None:
         together = 1 if split_batches else transport.size
@@ -40,9 +38,8 @@ class DataLoaderDispatcher(DataLoaderShard[Batch]):
             dataset,
             where=DataRank(transport.rank, transport.size),
             ending=ending,
-            dispatch=Dispatch(transport, together, ending, rng_types or (), hardware, device),
+            dispatch=Dispatch(transport, together, ending, rng_types or (), hardware, settings.get("device")),
             hardware=hardware,
-            device=device,
             **settings,
         )
         if split_batches:
