@@ -73,7 +73,7 @@ def messages_of_a_rank() -> tuple[list[int], int]:
 
 
 def test_messages_of_a_rank_are_its_numbers_however_many_ranks_there_are(world: MakePool) -> None:
-    """Rank 0 pickles that the pass begins, and what the first part of each rank looks like; it pickles no full round."""
+    """Rank 0 pickles that the pass begins, and what the first part of each rank looks like, but no full round."""
     for size in (2, 4):
         zero, *others = world(size).run(messages_of_a_rank)
         assert zero[1] == 1 + size - 1
