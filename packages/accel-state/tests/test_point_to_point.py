@@ -3,6 +3,7 @@
 import os
 import re
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -10,7 +11,9 @@ from accel_state import CollectiveMismatch, release
 from accel_state.transports.agreement import BLOCK
 from accel_state.transports.header import BARE
 from accel_state.transports.shared_memory import LONGEST, SHORT, SLOTS
+from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
+from accel_testing.recording_device import DeviceTensor, RecordingDevice
 from shared_memory_channels import channel_of, channels, digest, joined, message
 
 DTYPES = [torch.bool, torch.uint8, torch.int16, torch.int64, torch.bfloat16, torch.float64, torch.complex64]
@@ -70,6 +73,30 @@ def tensors_scattered() -> bool:
 
 def test_tensors_of_any_dtype_and_number_are_filled(world: MakePool) -> None:
     assert world(3).run(tensors_scattered) == [True] * 3
+
+
+def by_the_host() -> tuple[list[str], list[float]]:
+    def copied(target: DeviceTensor, host: torch.Tensor) -> None:
+        target.numbers.copy_(host)
+
+    # torch itself would ask the driver which GPU it is
+    with RecordingDevice().installed() as gpu, patch.object(DeviceTensor, "copy_", copied, create=True):
+        transport = TorchDist()
+        assert not transport.carries("cuda")
+        tensor = gpu.put(torch.arange(5.0) * transport.rank)
+        gpu.calls.clear()
+        sent = [[], [gpu.put(torch.tensor([1.5, 2, 3, 4, 5]))]]
+        if transport.rank == 0:
+            transport.scatter_tensors("parts", sent, [], 0)
+        else:
+            transport.scatter_tensors("parts", [], [tensor], 0)
+    return gpu.calls, tensor.numbers.tolist()  # type: ignore[attr-defined] # of the stand-in
+
+
+def test_a_group_that_cannot_read_a_device_is_given_a_copy_on_the_host(world: MakePool) -> None:
+    (sender, _), (_, received) = world(2).run(by_the_host)
+    assert received == [1.5, 2, 3, 4, 5]
+    assert sender == ["copy out on current stream: 20 bytes, pageable, the host waits"]
 
 
 def disagree() -> list[str]:

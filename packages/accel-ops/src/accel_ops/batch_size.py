@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -43,11 +43,15 @@ def samples_in(batch: Any) -> int:
 def _first_length(data: Any) -> int | None:
     if isinstance(data, torch.Tensor):
         return data.shape[0] if data.ndim else None
-    if isinstance(data, tuple | list | Mapping):
-        for item in data.values() if isinstance(data, Mapping) else data:
-            length = _first_length(item)
-            if length is not None:
-                return length
+    items: Iterable[Any] = ()
+    if isinstance(data, tuple | list):
+        items = data
+    elif isinstance(data, Mapping):
+        items = data.values()
+    for item in items:
+        length = _first_length(item)
+        if length is not None:
+            return length
     return None
 
 

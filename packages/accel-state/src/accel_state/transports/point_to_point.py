@@ -104,7 +104,7 @@ class PointToPoint:
         for rank, tensor in pairs if sends else [(source, tensor) for tensor in received]:
             held, kind = tensor, tensor.device.type
             if kind != "cpu" and not self.carries(kind):
-                held = tensor.cpu() if sends else self._torch.empty_like(tensor, device="cpu")
+                held = tensor.cpu() if sends else self._torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
                 staged.append((tensor, held))
             self._messages[rank] += 1
             tag = _FIRST_TAG + self._messages[rank] % _TAGS
