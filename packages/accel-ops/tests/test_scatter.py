@@ -33,8 +33,7 @@ class Opaque:
 
 def passed(transport: Any, rounds: list[list[Any]], source: int = 0) -> tuple[list[Any], list[int], list[str]]:
     """The parts that a rank receives, the bytes of each message to it, and its calls."""
-    scatter, received = Scatter("parts", transport, source), []
-    lengths: list[int] = []
+    scatter, received, lengths = Scatter("parts", transport, source), list[Any](), list[int]()
     plain = type(transport).scatter
 
     def noted(self: Any, what: str, payloads: Any, source: int) -> bytes:
@@ -151,10 +150,12 @@ def test_large_tensors_follow_the_message(loopback: Loopback) -> None:
 
 
 def test_a_tensor_that_stands_in_two_places_still_does(loopback: Loopback) -> None:
-    shared = torch.zeros(3)
-    (part,), *_ = loopback(2, passed, [[[shared, shared]] * 2])[1]
-    part[0].add_(1)
-    assert part[1].tolist() == [1, 1, 1]
+    """And two tensors that look alike are two, before and after it."""
+    shared, other = torch.zeros(3), torch.ones(3)
+    rounds = [[[], pair] for pair in ([other, shared], [shared, shared], [shared, other], [other, other])]
+    received, *_ = loopback(2, passed, rounds)[1]
+    assert [first is second for first, second in received] == [False, True, False, True]
+    assert [(first[0].item(), second[0].item()) for first, second in received] == [(1, 0), (0, 0), (0, 1), (1, 1)]
 
 
 def test_tensors_inside_of_other_objects_are_numbers_too(loopback: Loopback) -> None:
@@ -170,14 +171,14 @@ def test_tensors_inside_of_other_objects_are_numbers_too(loopback: Loopback) -> 
 
 def with_a_lambda(transport: Transport) -> list[Any]:
     scatter, results = Scatter("parts", transport), list[Any]()
-    parts = [[], batch(1), batch(2)]
     for number in range(3):
+        parts = [[], batch(1, rows=4 + number), batch(2, rows=4 + number)]
         if transport.rank > 0:
             results.append(scatter.receive())
             continue
         if number == 1:
             try:
-                scatter.send([[], batch(3), lambda: 1])
+                scatter.send([[], batch(3, rows=5), lambda: 1])
             except Exception as error:  # noqa: BLE001 - of pickle
                 results.append(str(error))
         scatter.send(parts, note={"number": number} if number else None)
@@ -190,7 +191,7 @@ def test_what_cannot_be_pickled_leaves_what_ranks_know_as_it_was(loopback: Loopb
     assert "lambda" in text
     for rank, results in enumerate(others, 1):
         assert [note for _, note in results] == [None, {"number": 1}, {"number": 2}]
-        assert all(same(part, batch(rank)) for part, _ in results)
+        assert all(same(part, batch(rank, rows=4 + number)) for number, (part, _) in enumerate(results))
 
 
 @pytest.fixture
