@@ -125,9 +125,8 @@ class FlightRecorder:
 @lru_cache(256)
 def _text(what: str, data: str, site: str) -> bytes:
     about = f"{what[: ABOUT // 2]}\0{data}".encode(errors="replace")[:ABOUT]
-    return (
-        about + b"\0" + site.encode(errors="replace")[-(SIZE - _HEAD.size - ABOUT - 1) :]
-    )  # of a path the end matters
+    line = site.encode(errors="replace")
+    return about + b"\0" + line[-(SIZE - _HEAD.size - ABOUT - 1) :]  # of a long path the end matters
 
 
 def _in_file(path: Path) -> mmap.mmap:
