@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from accel_state.transports import serialization
 from accel_state.transports.votes import AgreedVotes, Votes
@@ -113,6 +113,14 @@ class Transport(ABC):
         """
         payloads = self.exchange(f"gather (to rank {target})", payload)
         return payloads if self.rank == target else []
+
+    @abstractmethod
+    def meet(self, name: str, ranks: Sequence[int], note: object) -> list[Any]:
+        """Leaves a note, of what JSON has, and returns those of these ranks; other threads may exchange meanwhile.
+
+        Raises: PeerFailed if a rank is gone.
+        Collective: each of these ranks must call.
+        """
 
     @abstractmethod
     def agree_apart(self, name: str, ranks: Sequence[int], yes: bool) -> bool:

@@ -83,6 +83,19 @@ class OrderedSection:
         if failure is not None:
             raise PeerFailed(f"the process that had to go first failed: {failure}")
 
+    def meet(self, name: str, ranks: Sequence[int], note: object) -> list[Any]:
+        """The notes of these ranks, when all have left theirs; takes no turn, so that any thread may call this.
+
+        Raises: PeerFailed if a rank is gone, or silent when the script has ended here.
+        """
+        try:
+            self._store.post(f"{name}/{self._store.rank}", note)
+            return [self._note_of(rank, f"{name}/{rank}") for rank in ranks]
+        except PeerFailed:
+            raise
+        except RuntimeError as error:
+            raise PeerFailed(f"the process that serves the store is gone ({error})") from None
+
     def agree(self, name: str, ranks: Sequence[int], yes: bool) -> bool:
         """Whether all these ranks say yes, the same on all; takes no turn, so that any thread may call this.
 

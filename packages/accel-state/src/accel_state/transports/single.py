@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, TypeVar, final
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from accel_state.transports._base import Reduction, Transport
 
@@ -55,6 +55,10 @@ class Single(Transport):
 
     def barrier(self) -> None:
         """Returns at once. Collective: no other rank exists."""
+
+    def meet(self, name: str, ranks: Sequence[int], note: object) -> list[Any]:
+        """The `note`. Collective: no other rank exists."""
+        return [note]
 
     def agree_apart(self, name: str, ranks: Sequence[int], yes: bool) -> bool:
         """`yes`. Collective: no other rank exists."""

@@ -161,6 +161,13 @@ class TorchDist(Transport):
         self._finish(self._dist.gather, row, rows, target)
         return [ctypes.string_at(row.data_ptr(), length) for row, length in zip(rows or [], lengths, strict=False)]
 
+    def meet(self, name: str, ranks: Sequence[int], note: object) -> list[Any]:
+        """Leaves a note, of what JSON has, in the store, and returns those of these ranks.
+
+        Raises: PeerFailed if a rank is gone. Collective: each of these ranks must call.
+        """
+        return self._section_of_run().meet(name, ranks, note)
+
     def agree_apart(self, name: str, ranks: Sequence[int], yes: bool) -> bool:
         """Whether all these ranks say yes, the same on all; through the store, and no collective.
 
@@ -279,9 +286,7 @@ def _of_this_process() -> TorchDist:
     import torch.distributed
 
     if not _open and not torch.distributed.is_initialized():
-        raise NoRun(
-            "what came here exchanges with other processes, and this one has no run; create an Accelerator first"
-        )
+        raise NoRun("this exchanges with other processes, and there is no run; create an Accelerator first")
     return _open[-1] if _open else TorchDist()
 
 
