@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,14 +144,22 @@ class Numbers(IterableDataset[Tensor]):
 
 
 def dispatches(setup: Setup, folder: str) -> str:
-    """A stream that rank 0 reads for both."""
+    """A stream that rank 0 reads for both: batches that fit into a message, and those that are sent from its device."""
     accelerator = accelerator_of(setup, dataloader_config=DataLoaderConfiguration(dispatch_batches=True))
-    seen = []
-    for batch in accelerator.prepare(DataLoader(Numbers(), BATCH)):
-        assert batch.device == accelerator.device, batch.device
-        seen += accelerator.gather(batch).tolist()
-    assert sorted(seen) == list(range(STEPS * SIZE * BATCH)), seen
+    for width in (1, 50_000):
+        seen = []
+        collate = partial(wide, width)
+        for batch in accelerator.prepare(DataLoader(Numbers(), BATCH, collate_fn=collate)):
+            assert batch.device == accelerator.device, batch.device
+            assert (batch == batch[:, :1]).all()
+            seen += accelerator.gather(batch[:, 0]).tolist()
+        assert sorted(seen) == list(range(STEPS * SIZE * BATCH)), seen
     return f"{len(seen)} samples, each once"
+
+
+def wide(width: int, samples: list[Tensor]) -> Tensor:
+    """Each sample `width` times in a row."""
+    return torch.stack(samples).unsqueeze(1).repeat(1, width)
 
 
 def saves(setup: Setup, folder: str) -> str:
