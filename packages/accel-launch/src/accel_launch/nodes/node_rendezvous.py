@@ -79,14 +79,13 @@ class NodeRendezvous:
         return RendezvousInfo(store, rank, node.count, RendezvousStoreInfo(node.host, node.port))
 
     def _open(self) -> Any:
-        node = self._node
         try:
-            return open_store(node, self._source, self._wait_s, serves=self._serves, patient=self._patient)
+            return open_store(self._node, self._source, self._wait_s, serves=self._serves, patient=self._patient)
         except CannotRun:
-            if not self._serves or node.rank is not None:
+            if not self._serves or self._node.rank is not None:
                 raise
         self._serves = False  # another launcher of this machine has come sooner
-        return open_store(node, self._source, self._wait_s, serves=False, patient=self._patient)
+        return self._open()
 
     def _join(self, until: float) -> tuple[Any, int]:
         """The store of a round, and the rank of this machine in it, once all machines have come."""

@@ -53,9 +53,6 @@ class Single(Transport):
         """`value` itself, alone in a list. Collective: no other rank exists."""
         return [value]
 
-    def barrier(self) -> None:
-        """Returns at once. Collective: no other rank exists."""
-
     def meet(self, name: str, ranks: Sequence[int], note: object) -> list[Any]:
         """The `note`. Collective: no other rank exists."""
         return [note]
