@@ -30,6 +30,12 @@ def test_blocks_are_the_members_of_a_list_of_like_modules() -> None:
     assert transformer_blocks(model) == like_blocks(model) == list(model.blocks)
 
 
+def test_a_model_may_be_such_a_list_itself() -> None:
+    blocks = [Block(), Block()]
+    assert like_blocks(nn.Sequential(*blocks)) == like_blocks(nn.Sequential(nn.Sequential(*blocks))) == blocks
+    assert like_blocks(nn.Sequential(Block(), nn.Tanh())) == []
+
+
 def test_a_model_that_says_what_is_not_to_be_split_is_believed() -> None:
     assert {type(block) for block in transformer_blocks(Told())} == {nn.Linear}
     assert len(transformer_blocks(Told())) == 7

@@ -1,5 +1,6 @@
 """What a model can do once it is sharded: evaluation, buffers, methods of its own, several models, options."""
 
+import logging
 from typing import Any, cast
 
 import pytest
@@ -227,6 +228,29 @@ def test_options_change_what_is_sharded_and_no_number(
         torch.testing.assert_close(weights, wanted)
         assert [place for place, is_part in enumerate(sharded) if not is_part] == left_whole
         assert set(dtypes) == {torch.float64}
+
+
+def warned(plugin: FullyShardedDataParallelPlugin, model: nn.Module) -> list[str]:
+    handler, said = logging.Handler(), list[str]()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("accel").addHandler(handler)
+    Accelerator(cpu=True, fsdp_plugin=plugin).prepare(model)
+    logging.getLogger("accel").removeHandler(handler)
+    release()
+    return said
+
+
+def warnings_of_no_blocks() -> list[list[str]]:
+    meant = FullyShardedDataParallelPlugin(auto_wrap_policy="no_wrap")
+    usual = FullyShardedDataParallelPlugin()
+    return [warned(usual, Retriever()), warned(meant, Retriever()), warned(usual, layers())]
+
+
+def test_a_model_without_blocks_is_gathered_whole_with_a_warning(world: MakePool) -> None:
+    main, other = world(2).run(warnings_of_no_blocks)
+    assert [len(said) for said in main] == [1, 0, 0]
+    assert "no blocks were found in Retriever, so its forward gathers all of its weights at once" in main[0][0]
+    assert other == [[], [], []]
 
 
 def second_of(model: nn.Module) -> list[nn.Module]:

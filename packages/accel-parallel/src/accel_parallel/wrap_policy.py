@@ -41,14 +41,13 @@ def large_blocks(model: nn.Module, min_parameters: int) -> list[nn.Module]:
 
 
 def like_blocks(model: nn.Module) -> list[nn.Module]:
-    """The modules of each list that has several of one class, lists inside of such modules left out."""
-    blocks: list[nn.Module] = []
-    for child in model.children():
-        if isinstance(child, nn.ModuleList | nn.Sequential) and len(set(map(type, child))) == 1 < len(child):
-            blocks += child
-        else:
-            blocks += like_blocks(child)
-    return blocks
+    """The modules of each list that has several of one class, lists inside of such modules left out.
+
+    The model itself may be such a list, an `nn.Sequential` say.
+    """
+    if isinstance(model, nn.ModuleList | nn.Sequential) and len(set(map(type, model))) == 1 < len(model):
+        return list(model)
+    return [block for child in model.children() for block in like_blocks(child)]
 
 
 def without_ties(model: nn.Module, blocks: Iterable[nn.Module]) -> list[nn.Module]:

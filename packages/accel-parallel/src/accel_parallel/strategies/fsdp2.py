@@ -1,5 +1,6 @@
 """Every process holds a part of each parameter, gradient and optimizer state (torch's fully_shard)."""
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import ClassVar, final
@@ -26,6 +27,7 @@ from accel_parallel.sharded_forward import ShardedForward
 from accel_parallel.strategy import Strategy
 from accel_parallel.wrap_policy import without_ties
 
+logger = logging.getLogger("accel")
 _NOTHING = nullcontext()
 
 
@@ -84,6 +86,12 @@ class Fsdp2(Strategy):
             if parameter.requires_grad:
                 average_over(parameter, groups)
         blocks = without_ties(model, self.plugin.blocks(model))
+        if not blocks and run.topology.rank == 0 and self.plugin.auto_wrap_policy != "no_wrap":
+            logger.warning(
+                "fsdp2: no blocks were found in %s, so its forward gathers all of its weights at once; name the classes"
+                ' of its blocks (transformer_cls_names_to_wrap), or say auto_wrap_policy="no_wrap"',
+                type(model).__name__,
+            )
         _refuse_mixed_dtypes(model, blocks, whole_everywhere)
         # on the CPU weights are where they would be sent to
         offloads = self.plugin.cpu_offload and run.placed_on.type != "cpu"

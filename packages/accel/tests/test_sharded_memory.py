@@ -1,0 +1,40 @@
+"""What each rank holds of a sharded model after a step."""
+
+from itertools import chain
+
+import torch
+from accel import Accelerator
+from accel_amp import local_part
+from accel_state import release
+from accel_testing import MakePool
+from torch import Tensor, nn
+
+WIDTH = 64
+
+
+def held_after_a_step(strategy: str, precision: str) -> int:
+    """Bytes of the memory of parameters, gradients and states of the optimizer: of their storages, parts or not."""
+    release()
+    accelerator = Accelerator(cpu=True, strategy=strategy, mixed_precision=precision)
+    blocks = nn.ModuleList([nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)) for _ in range(4)])
+    model = nn.Sequential(nn.Embedding(1000, WIDTH), nn.Sequential(*blocks), nn.Linear(WIDTH, 1000))
+    model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.1))
+    for _ in range(2):
+        optimizer.zero_grad()
+        accelerator.backward(model(torch.arange(8)).square().mean())
+        optimizer.step()
+    with torch.no_grad():
+        model(torch.arange(8))
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    states = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
+    storages = [local_part(tensor).untyped_storage() for tensor in chain(model.parameters(), gradients, states)]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def test_two_ranks_hold_little_more_than_half_each(world: MakePool) -> None:
+    """T10: at most 55 % of what one process holds, in full precision and with master weights."""
+    pool = world(2)
+    for precision in ("no", "bf16"):
+        alone = held_after_a_step("auto", precision)
+        assert alone > 4 * 4 * 250_000, "parameters, gradients and two moments"
+        assert all(held <= 0.55 * alone for held in pool.run(held_after_a_step, "fsdp2", precision))
