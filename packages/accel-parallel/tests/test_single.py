@@ -67,7 +67,7 @@ def test_more_processes_are_refused_with_what_to_use() -> None:
 
 
 def test_the_files_of_the_folder_are_the_strategies() -> None:
-    assert STRATEGIES.names() == ("ddp", "fsdp2", "single")
+    assert STRATEGIES.names() == ("ddp", "fsdp2", "single", "spmd")
     for name in STRATEGIES.names():
         strategy = STRATEGIES.load(name)()
         assert isinstance(strategy, Strategy)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import ClassVar
 
@@ -21,6 +21,8 @@ class Strategy(ABC):
     name: ClassVar[str]
     #: whether ranks hold parts of parameters; then `setup` moves them to the device, part by part
     shards: ClassVar[bool] = False
+    #: what has to be done before the process touches its device
+    begin: ClassVar[Callable[[], None] | None] = None
     #: what takes backwards and steps in torch's place
     engine: Engine | None = None
 

@@ -41,6 +41,9 @@ def build_components(settings: Settings) -> Components:
     silent = settings.mixed_precision is None and is_initialized() and current().precision is not None
     wanted = None if silent else settings.mixed_precision or "no"
     asked = settings.parallelism.mesh if settings.parallelism is not None else None
+    begin = STRATEGIES.load(settings.strategy).begin if settings.strategy in STRATEGIES.names() else None
+    if begin is not None:
+        begin()
     run = acquire(RunRequest(settings.cpu, wanted, settings.handlers.group.options, asked))
     precision = PRECISIONS.load(run.precision or "no")()
     strategy = settings.strategy if isinstance(settings.strategy, Strategy) else _load(settings, run)

@@ -1,22 +1,17 @@
 """The strategy of one process, which spreads nothing."""
 
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from typing import ClassVar, final
 
-import torch
 from accel_amp import Precision, PrecisionPolicy
-from accel_state import AccumulationState, Run
+from accel_state import Run
 from torch import nn
-from torch.nn.utils import clip_grad_norm_, get_total_norm
 
-from accel_parallel.strategy import Strategy
-
-_NOTHING = nullcontext()
+from accel_parallel.one_process import OneProcess
 
 
 @final
-class SingleProcess(Strategy):
+class SingleProcess(OneProcess):
     """One process trains the whole model; nothing is wrapped."""
 
     name: ClassVar[str] = "single"
@@ -30,30 +25,6 @@ class SingleProcess(Strategy):
     def setup(self, model: nn.Module, run: Run, policy: PrecisionPolicy) -> nn.Module:
         """The model itself. Collective: no other rank exists."""
         return model
-
-    def unwrap(self, model: nn.Module) -> nn.Module:
-        """The model itself."""
-        return model
-
-    def joining(self, models: Iterable[nn.Module], windows: AccumulationState | None) -> AbstractContextManager[None]:
-        """Does nothing: no rank waits."""
-        return nullcontext()
-
-    def synchronising(self, model: nn.Module, *, enabled: bool) -> AbstractContextManager[None]:
-        """Does nothing: no gradient travels."""
-        return _NOTHING
-
-    def synchronising_backward(self, model: nn.Module) -> AbstractContextManager[None]:
-        """Does nothing: no gradient travels."""
-        return nullcontext()
-
-    def total_norm(self, gradients: Sequence[torch.Tensor], kind: float = 2.0) -> torch.Tensor:
-        """The norm, by torch's own function. Collective: no rank waits for others."""
-        return get_total_norm(gradients, kind)
-
-    def clip_norm(self, parameters: Iterable[torch.Tensor], max_norm: float, *, kind: float = 2.0) -> torch.Tensor:
-        """The norm, by torch's own function."""
-        return clip_grad_norm_(parameters, max_norm, kind)
 
 
 STRATEGY = SingleProcess

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     import torch
 
 
+SIGN = 1 << 63
+
+
 @final
 class Xla(Device):
     """The device that torch_xla gives this process; operations are collected and run at each step's end."""
@@ -53,13 +56,15 @@ class Xla(Device):
         import torch
         import torch_xla.core.xla_model
 
-        return torch.tensor([torch_xla.core.xla_model.get_rng_state()], device="cpu")
+        seed = torch_xla.core.xla_model.get_rng_state()
+        # it has 64 bits and no sign, and torch's whole numbers have one
+        return torch.tensor([(seed + SIGN) % (2 * SIGN) - SIGN], device="cpu")
 
     def set_rng_state(self, state: torch.Tensor) -> None:
         """Sets the seed of the XLA generator."""
         import torch_xla.core.xla_model
 
-        torch_xla.core.xla_model.set_rng_state(int(state.item()))
+        torch_xla.core.xla_model.set_rng_state(int(state.item()) % (2 * SIGN))
 
     def release_memory(self) -> None:
         """Does nothing: the runtime keeps no cache that it could give back."""

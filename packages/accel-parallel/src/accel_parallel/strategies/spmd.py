@@ -1,0 +1,119 @@
+"""One process drives all XLA devices; the compiler divides batches and parameters over them (SPMD)."""
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, ClassVar, final
+
+import torch
+from accel_amp import Precision, PrecisionPolicy
+from accel_state import CannotRun, Run
+from torch import nn
+
+from accel_parallel.one_process import OneProcess
+
+#: the axis of devices over which both samples and parameters are divided
+AXIS = "fsdp"
+
+
+def show_devices_as_one() -> None:
+    """Makes torch_xla show all devices of the machine as one.
+
+    Raises: CannotRun if the device was used before.
+    """
+    if find_spec("torch_xla") is None:
+        return  # `Spmd.check` says so
+    runtime = import_module("torch_xla.runtime")
+    if runtime.is_spmd():
+        return
+    if import_module("torch_xla")._XLAC._xla_get_spmd_config_is_locked():
+        raise CannotRun(
+            "strategy spmd",
+            [
+                "an XLA device was used already, and cannot be divided any more; make Accelerator(strategy='spmd')"
+                " first, or call torch_xla.runtime.use_spmd() at the top of the script"
+            ],
+        )
+    runtime.use_spmd()
+
+
+@final
+class Spmd(OneProcess):
+    """Divides each batch over the devices along dim 0, and each parameter along its longest dimension that can be.
+
+    The numbers are those of one device: a script sees whole tensors.
+    """
+
+    name: ClassVar[str] = "spmd"
+    begin = staticmethod(show_devices_as_one)
+
+    def __init__(self) -> None:
+        self._mesh: Any = None
+
+    def check(self, run: Run, precision: Precision) -> Sequence[str]:
+        """A reason without XLA, and beside other processes."""
+        problems = []
+        if run.placed_on.type != "xla":
+            problems.append(
+                f"it divides work over XLA devices, and this process is on {run.placed_on.type}; set PJRT_DEVICE, and"
+                " install torch_xla with the torch that it was built for"
+            )
+        if run.topology.world_size > 1:
+            problems.append(
+                f"one process drives all devices, and this job has {run.topology.world_size}; start one process"
+            )
+        return problems
+
+    def setup(self, model: nn.Module, run: Run, policy: PrecisionPolicy) -> nn.Module:
+        """The model itself, its parameters divided over the devices. Collective: no other rank exists."""
+        devices = self._devices()
+        for parameter in model.parameters():
+            _divide(parameter.data, self._mesh, longest_divisible(parameter.shape, devices))
+        model.register_forward_pre_hook(self._divide_inputs, with_kwargs=True)
+        return model
+
+    def _devices(self) -> int:
+        runtime = import_module("torch_xla.runtime")
+        if self._mesh is None:
+            count = runtime.global_runtime_device_count()
+            self._mesh = import_module("torch_xla.distributed.spmd").Mesh(list(range(count)), (count,), (AXIS,))
+        devices: int = runtime.global_runtime_device_count()
+        return devices
+
+    def _divide_inputs(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Divides the tensors of a call along dim 0, if each device gets as many samples."""
+        devices = self._devices()
+        for tensor in _tensors([*args, *kwargs.values()]):
+            whole = tensor.device.type == "xla" and tensor.dim() and not _is_divided(tensor)
+            if whole and tensor.shape[0] % devices == 0:
+                _divide(tensor, self._mesh, 0)
+
+
+def longest_divisible(shape: Sequence[int], parts: int) -> int | None:
+    """The dimension that is the longest of those that parts divide; None if they divide none."""
+    divisible = [dim for dim, length in enumerate(shape) if length >= parts and length % parts == 0]
+    return max(divisible, key=lambda dim: shape[dim], default=None)
+
+
+def _divide(tensor: torch.Tensor, mesh: Any, dim: int | None) -> None:
+    spec = tuple(AXIS if place == dim else None for place in range(tensor.dim()))
+    import_module("torch_xla.distributed.spmd").mark_sharding(tensor, mesh, spec)
+
+
+def _is_divided(tensor: torch.Tensor) -> bool:
+    return bool(import_module("torch_xla")._XLAC._get_xla_sharding_spec(tensor))
+
+
+def _tensors(values: Sequence[Any]) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, Mapping):
+            found += _tensors(list(value.values()))
+        elif isinstance(value, list | tuple):
+            found += _tensors(value)
+    return found
+
+
+STRATEGY = Spmd
