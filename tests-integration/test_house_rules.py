@@ -63,6 +63,7 @@ SEAMS = {
     "Environment",
     "Device",
     "Transport",
+    "OneProcess",
     "Strategy",
     "Precision",
     "ProcessControl",
