@@ -22,8 +22,17 @@ CASES = [
     Case("bert", frozen=True),
     Case("mixtral", weighted=True),
 ]
+#: of models with a plan of their own that divides layers
+DIVIDED = [
+    Case("llama", every=4, weighted=True, frozen=True),
+    Case("llama", recompute=True),
+    Case("llama", every=2, adapters=True),
+    Case("qwen3", every=2),
+    Case("qwen3", dtype="float32"),
+]
 #: of each kind of layout how many processes it takes
 LAYOUTS = {"ddp": 2, "fsdp2": 2, "hsdp": 4}
+DIVIDING = {"tp": 2, "fsdp2 and tp": 4}
 TOLERANCES = {"float64": 1e-9, "float32": 1e-5}
 
 
@@ -33,7 +42,7 @@ def on_one_process(case: Case) -> Trained:
 
 
 def check(world: MakePool, cases: list[Case], layout: str) -> None:
-    for by_rank in world(LAYOUTS[layout]).run(train_all, cases, layout, timeout_s=110):
+    for by_rank in world((LAYOUTS | DIVIDING)[layout]).run(train_all, cases, layout, timeout_s=110):
         for case, found in zip(cases, by_rank, strict=True):
             wanted = on_one_process(case._replace(backend="no", recompute=False))
             assert_same(found, wanted, TOLERANCES[case.dtype])
@@ -43,6 +52,12 @@ def check(world: MakePool, cases: list[Case], layout: str) -> None:
 def test_every_layout_trains_as_one_process(world: MakePool, layout: str) -> None:
     """T10: losses, norms and weights of twenty steps: windows, weights of losses, ties, frozen and adapted models."""
     check(world, CASES, layout)
+
+
+@pytest.mark.parametrize("layout", DIVIDING)
+def test_divided_layers_train_as_one_process(world: MakePool, layout: str) -> None:
+    """T10: by the models' own plans, also with adapters beside the divided weights."""
+    check(world, DIVIDED, layout)
 
 
 @pytest.mark.soak(only=True)

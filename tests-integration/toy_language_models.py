@@ -28,6 +28,8 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "ddp": {"strategy": "ddp"},
     "fsdp2": {"strategy": "fsdp2"},
     "hsdp": {"parallelism_config": ParallelismConfig(dp_replicate_size=2, dp_shard_size=2)},
+    "tp": {"parallelism_config": ParallelismConfig(tp_size=2)},
+    "fsdp2 and tp": {"parallelism_config": ParallelismConfig(dp_shard_size=2, tp_size=2)},
 }
 
 
@@ -71,9 +73,13 @@ def make_model(name: str, dropout: float = 0.0) -> Any:
     if name == "bert":
         drops = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
         return transformers.BertForMaskedLM(transformers.BertConfig(**drops, **small))
-    small |= {"num_key_value_heads": 1, "max_position_embeddings": 32}
+    small["max_position_embeddings"] = 32
     if name == "llama":
-        return transformers.LlamaForCausalLM(transformers.LlamaConfig(**small))
+        return transformers.LlamaForCausalLM(transformers.LlamaConfig(num_key_value_heads=2, **small))
+    if name == "qwen3":  # its norms inside of the heads see only heads of their rank; head and embedding are one
+        small |= {"num_key_value_heads": 2, "head_dim": 8, "tie_word_embeddings": True}
+        return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**small))
+    small["num_key_value_heads"] = 1
     small |= {"experts_implementation": "eager"}  # the others have no float64
     return transformers.MixtralForCausalLM(transformers.MixtralConfig(num_local_experts=4, **small))
 
@@ -128,7 +134,7 @@ def train_all(cases: Sequence[Case], layout: str) -> list[Trained]:
 def train(case: Case, layout: str) -> Trained:
     """The loop of a user; nothing in it knows the layout."""
     ways, by_handler = dict(LAYOUTS[layout]), case.recompute
-    if case.recompute and layout in ("fsdp2", "hsdp"):
+    if case.recompute and layout not in ("one process", "ddp"):
         ways["fsdp_plugin"], by_handler = FullyShardedDataParallelPlugin(activation_checkpointing=True), False
     accelerator = Accelerator(
         cpu=True,

@@ -78,14 +78,16 @@ def prepare_data_loader(
     rng_types = rng_types_of(rng_types or ())
     settings = settings_of(dataloader)
     end = _ending(ending, dataloader, even_batches)
-    _refuse_sharded_already(dataloader, where)
     stream = isinstance(dataloader.dataset, IterableDataset)
-    ranks = transport if transport is not None and transport.size > 1 else None
+    ranks = transport if transport is not None and transport.world.size > 1 else None
+    alone = where.of == 1 and (ranks is None or ranks.copies == 1)
+    if not alone:
+        _refuse_sharded_already(dataloader)
     together = ranks is not None and where.of == ranks.size
     if stream and already_sharded and where.of > 1:
         known = None  # ranks hold unlike streams, and should
     elif check_datasets and together and ranks is not None:
-        known = check_same_dataset(dataloader.dataset, ranks)
+        known = check_same_dataset(dataloader.dataset, ranks.world)
     else:
         known = fingerprint(dataloader.dataset)
     equal = even_batches and end is not Ending.UNEVEN
@@ -97,12 +99,13 @@ def prepare_data_loader(
         reading = reading_of(
             dataloader,
             where,
+            alone=alone,
             together=ranks is not None,
             dispatch_batches=dispatch_batches,
             equal=equal,
             already_sharded=already_sharded,
         )
-        if where.of > 1 and where.index == 0:
+        if not alone and (transport.world.rank if transport is not None else where.index) == 0:
             reading.log(dataloader.dataset)
         dispatch_batches = reading.way is Way.MAIN
     dispatching = ranks if dispatch_batches else None
@@ -251,9 +254,7 @@ def _warn_of_own_orders(sampler: Any, where: DataRank) -> None:
         )
 
 
-def _refuse_sharded_already(loader: DataLoader[Any], where: DataRank) -> None:
-    if where.of == 1:
-        return
+def _refuse_sharded_already(loader: DataLoader[Any]) -> None:
     inner = innermost_sampler(_sampler(loader))
     if isinstance(inner, DistributedSampler):
         raise ValueError(

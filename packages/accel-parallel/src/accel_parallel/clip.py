@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import torch
 import torch.distributed as dist
 from accel_amp import local_part
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor
 
 #: the groups of ranks among which the parts of a gradient are spread
 Groups = tuple[dist.ProcessGroup, ...]
@@ -67,5 +67,6 @@ def _groups(gradient: torch.Tensor) -> Groups:
     if not isinstance(gradient, DTensor):
         return ()
     mesh = gradient.device_mesh
-    axes = [axis for axis, placement in enumerate(gradient.placements) if isinstance(placement, Shard)]
+    # a part of a part, as of a layer that is divided and then sharded, is no `Shard` in newer versions of torch
+    axes = [axis for axis, placement in enumerate(gradient.placements) if not placement.is_replicate()]
     return tuple(mesh.get_group(axis) for axis in axes if mesh.size(axis) > 1)

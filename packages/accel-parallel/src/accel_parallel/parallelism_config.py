@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from accel_state.mesh import MeshSpec
+
+SIZES = ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "sp_size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +16,8 @@ class ParallelismConfig:
     """The sizes of the axes of parallelism; their product is the number of processes.
 
     `dp_replicate_size` whole copies are each sharded over `dp_shard_size` ranks, and each layer over `tp_size`.
+    `tp_plan` says which layers: patterns of names with the names of styles ("colwise", "rowwise"), or torch's own
+    styles; None is the plan of the model itself. With a plan and no sizes, those of the launcher count.
     """
 
     dp_replicate_size: int = 1
@@ -20,6 +25,7 @@ class ParallelismConfig:
     tp_size: int = 1
     cp_size: int = 1
     sp_size: int = 1
+    tp_plan: Mapping[str, Any] | None = field(default=None, hash=False)
 
     @classmethod
     def from_words(cls, words: Mapping[str, str]) -> ParallelismConfig:
@@ -28,7 +34,7 @@ class ParallelismConfig:
 
     def problems(self) -> list[str]:
         """What is wrong with the sizes, in words."""
-        sizes = {name: getattr(self, name) for name in self.__slots__}
+        sizes = {name: getattr(self, name) for name in SIZES}
         lines = [
             f"{name}={size!r}: expected a whole number of at least 1"
             for name, size in sizes.items()

@@ -11,6 +11,7 @@ from accel_state.mesh import MeshSpec
 from accel_state.process_group import GroupOptions
 from accel_state.topology import Topology
 from accel_state.transports import Transport
+from accel_state.transports.data_ranks import DataRanks
 
 if TYPE_CHECKING:
     import torch
@@ -45,6 +46,12 @@ class Run:
     def mesh(self) -> MeshSpec:
         """How the processes are arranged: each trains a whole copy on samples of its own, unless asked otherwise."""
         return self.asked_mesh or MeshSpec(replicate=self.topology.world_size)
+
+    @property
+    def data_transport(self) -> Transport:
+        """Exchange of samples and results: processes that hold parts of the same layers count as one rank."""
+        copies = self.mesh.tensor
+        return self.transport if copies == 1 else DataRanks(self.transport, copies)
 
     @property
     def distributed_type(self) -> DistributedType:

@@ -97,5 +97,9 @@ def _load(settings: Settings, run: Run) -> Strategy:
     if name in (SHARDED, "ddp") and run.topology.world_size == 1 and str(settings.strategy) != "ddp":
         name = "single"  # nothing to share
     # a strategy takes the options that are meant for it
-    options = {"ddp": settings.handlers.ddp.to_kwargs(), SHARDED: {"plugin": settings.fsdp}}
+    tensor_plan = settings.parallelism.tp_plan if settings.parallelism is not None else None
+    options = {
+        "ddp": settings.handlers.ddp.to_kwargs(),
+        SHARDED: {"plugin": settings.fsdp, "tensor_plan": tensor_plan},
+    }
     return STRATEGIES.load(name)(**options.get(name, {}))

@@ -11,7 +11,10 @@ from accel.build import Components
 
 
 class CollectiveOps(ProcessControl):
-    """Gathers, reduces and pads nested tensors over all processes of the run."""
+    """Gathers, reduces and pads nested tensors over all processes of the run.
+
+    Processes that hold parts of the same layers have the same samples, and count as one.
+    """
 
     components: Components
     _triggered = False
@@ -33,23 +36,23 @@ class CollectiveOps(ProcessControl):
 
     def gather(self, tensor: Any) -> Any:
         """Nested tensors of all processes, joined along dim 0. Collective."""
-        return gather(tensor, self.components.run.transport)
+        return gather(tensor, self.components.run.data_transport)
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
         """What `gather` returns, less the samples that were repeated to fill the loader's last batch. Collective."""
         active = self.components.accumulation.active
         return gather_for_metrics(
-            input_data, self.components.run.transport, active, use_gather_object=use_gather_object
+            input_data, self.components.run.data_transport, active, use_gather_object=use_gather_object
         )
 
     def reduce(self, tensor: Any, reduction: Reduction = "sum", scale: float = 1.0) -> Any:
         """Nested tensors of all processes, combined element by element. Collective."""
-        return reduce(tensor, self.components.run.transport, how=reduction, scale=scale)
+        return reduce(tensor, self.components.run.data_transport, how=reduction, scale=scale)
 
     def pad_across_processes(self, tensor: Any, dim: int = 0, pad_index: float = 0, pad_first: bool = False) -> Any:
         """Nested tensors as long along `dim` as the longest process's. Collective."""
         return pad_across_processes(
-            tensor, self.components.run.transport, dim=dim, pad_index=pad_index, pad_first=pad_first
+            tensor, self.components.run.data_transport, dim=dim, pad_index=pad_index, pad_first=pad_first
         )
 
     def set_trigger(self) -> None:

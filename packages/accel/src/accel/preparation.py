@@ -153,7 +153,7 @@ class Preparer:
             check_datasets=data.check_datasets,
             already_sharded=data.already_sharded,
             consumption_log=ConsumptionLog(Path(log), str(len(self.loaders))) if log is not None else None,
-            transport=run.transport,
+            transport=run.data_transport,
             hardware=run.device,
             accumulation=self.components.accumulation,
         )
@@ -222,7 +222,7 @@ class Preparer:
                 " prepare together with the scheduler, or before it"
             )
         run = self.components.run
-        advance = 1 if self.settings.scheduler_once_per_step else run.topology.world_size
+        advance = 1 if self.settings.scheduler_once_per_step else run.mesh.data_size
         ready = AcceleratedScheduler(
             inner,
             followed,
@@ -236,8 +236,8 @@ class Preparer:
 
     def _say_how_schedulers_step(self, advance: int) -> None:
         stays = self.settings.data.split_batches or not self.settings.step_scheduler_with_optimizer
-        topology = self.components.run.topology
-        if topology.world_size == 1 or topology.rank != 0 or stays or self._said_how_schedulers_step:
+        run = self.components.run
+        if run.mesh.data_size == 1 or run.topology.rank != 0 or stays or self._said_how_schedulers_step:
             return
         self._said_how_schedulers_step = True
         if advance == 1:

@@ -103,8 +103,8 @@ def resolve(
     if fsdp_plugin is None and from_environ.fsdp is not None and strategy in (AUTO, "fsdp2"):
         words = from_environ.fsdp
         fsdp_plugin = _tried(lambda: FullyShardedDataParallelPlugin.from_words(words), None, problems)
-    if parallelism_config is None and from_environ.parallelism is not None:
-        parallelism_config = ParallelismConfig.from_words(from_environ.parallelism)
+    if from_environ.parallelism is not None:
+        parallelism_config = _sizes_of_launcher(from_environ.parallelism, parallelism_config)
     for options in (fsdp_plugin, parallelism_config):
         problems += options.problems() if options is not None else []
     if problems:
@@ -127,6 +127,13 @@ def resolve(
         step_scheduler_with_optimizer=step_scheduler_with_optimizer,
         scheduler_once_per_step=scheduler_once_per_step,
     )
+
+
+def _sizes_of_launcher(words: Mapping[str, str], asked: ParallelismConfig | None) -> ParallelismConfig:
+    """The sizes that the script asks for; if it names none, those of the launcher with the plan of the script."""
+    if asked is not None and asked != ParallelismConfig(tp_plan=asked.tp_plan):
+        return asked
+    return replace(ParallelismConfig.from_words(words), tp_plan=asked.tp_plan if asked is not None else None)
 
 
 def _tried(make: Callable[[], T], otherwise: T, problems: list[str]) -> T:

@@ -57,6 +57,7 @@ def reading_of(
     loader: DataLoader[Any],
     where: DataRank,
     *,
+    alone: bool,
     together: bool,
     dispatch_batches: bool | None,
     equal: bool,
@@ -64,7 +65,8 @@ def reading_of(
 ) -> Reading:
     """How the stream of `loader` is read.
 
-    `equal` says whether all ranks get equally many batches, `together` whether they exchange what they know.
+    `equal` says whether all ranks get equally many batches, `together` whether they exchange what they know, and
+    `alone` that no other process is served these samples or others.
 
     Raises: ValueError for settings that contradict.
     """
@@ -85,7 +87,7 @@ def reading_of(
         if shards is not None:
             of = "" if own is None else f" of its {own}"
             return Reading(Way.SOURCE, f"in {shards} logical shards{of}, for {readers} readers", shards, shard)
-    way, why = _without_shards(loader, where, dispatch_batches, equal=equal, together=together)
+    way, why = _without_shards(loader, dispatch_batches, alone=alone, equal=equal, together=together)
     if shard is None:
         return Reading(way, why)
     why = f"its {own} shards cannot be divided equally among {readers} readers, and {why}"
@@ -95,11 +97,11 @@ def reading_of(
 
 
 def _without_shards(
-    loader: DataLoader[Any], where: DataRank, dispatch_batches: bool | None, *, equal: bool, together: bool
+    loader: DataLoader[Any], dispatch_batches: bool | None, *, alone: bool, equal: bool, together: bool
 ) -> tuple[Way, str]:
     owner = generator_owner(loader.dataset)
     reasons = {
-        "there is one process": where.of == 1,
+        "there is one process": alone,
         "dispatch_batches=False promises that it comes in one order on all ranks": dispatch_batches is False,
         "its generator, from which its order follows, is made equal on all ranks": owner and owner.generator,
         "its elements are batches, of which ranks take turns": loader.batch_size is None,

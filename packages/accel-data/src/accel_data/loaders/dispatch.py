@@ -15,6 +15,7 @@ from accel_state import Device, LoaderPass, PeerFailed, Transport
 
 from accel_data.loaders.dispatch_message import BatchNote, slices_of
 from accel_data.resume.epochs import Cursor
+from accel_data.resume.sampling_rng import capture_shared, put_shared
 from accel_data.sharding.rank_slices import DataRank, Ending, slices_in, with_last
 
 T = TypeVar("T")
@@ -40,7 +41,8 @@ class Dispatch:
         device: torch.device | str | None,
     ) -> None:
         self.together, self.ranks = together, transport.size
-        self._transport = transport
+        self.transport = transport
+        self._reads = transport.world.rank == 0
         self._ending = ending
         self._rng_types = [kind for kind in rng_types if kind != RNGType.GENERATOR]
         self._hardware = hardware
@@ -69,22 +71,21 @@ class Dispatch:
 
     def served(self, cursor: Cursor, batches: Iterator[Any], epoch: LoaderPass) -> Iterator[Any]:
         """The batches of this rank; `epoch` is true of each before it is yielded."""
-        scatter = Scatter("dispatch (from rank 0)", self._transport, device=self._device)
-        is_source = self._transport.rank == 0
-        rounds = self._sent(scatter, cursor, batches, epoch) if is_source else self._received(scatter, epoch)
+        scatter = Scatter("dispatch (from rank 0)", self.transport.world, device=self._device)
+        rounds = self._sent(scatter, cursor, batches, epoch) if self._reads else self._received(scatter, epoch)
         for batch in islice(rounds, 1):
             # rank 0 has drawn the order by now, and the others have not
-            synchronize_rng_states(self._rng_types, transport=self._transport, device=self._hardware)
+            synchronize_rng_states(self._rng_types, transport=self.transport, device=self._hardware)
             yield batch
         yield from rounds
 
     def _done_on_zero(self, act: Callable[[], Any], what: str, told: Callable[[Any], Any] = lambda done: None) -> Any:
         """What `act` returns on rank 0, and on the others what is `told` of it."""
-        if self._transport.rank > 0:
-            return _heard(what, *self._transport.broadcast_object((None, None), 0))
-        with _failures_told(lambda failure: self._transport.broadcast_object((failure, None), 0)):
+        if not self._reads:
+            return _heard(what, *self.transport.broadcast_object((None, None), 0))
+        with _failures_told(lambda failure: self.transport.broadcast_object((failure, None), 0)):
             done = act()
-        self._transport.broadcast_object((None, told(done)), 0)
+        self.transport.broadcast_object((None, told(done)), 0)
         return done
 
     def _received(self, scatter: Scatter, epoch: LoaderPass) -> Iterator[Any]:
@@ -92,20 +93,26 @@ class Dispatch:
         last = False
         while not last:
             part, note = scatter.receive()
-            tail, last, ended, failure = note or BatchNote()
+            tail, last, ended, failure, generators = note or BatchNote()
             _heard("read the next batch", failure)
             if ended:
                 return
             epoch.last, epoch.tail = last, tail
+            if self.transport.rank == 0 and generators is not None:
+                put_shared(generators, self._hardware)
             yield part
 
     def _sent(self, scatter: Scatter, cursor: Cursor, batches: Iterator[Any], epoch: LoaderPass) -> Iterator[Any]:
-        ahead, start, last, nothing = LoaderPass(None), None, False, [()] * self.ranks
+        copies = self.transport.copies
+        ahead, start, last, nothing = LoaderPass(None), None, False, [()] * self.ranks * copies
         with _failures_told(lambda failure: scatter.send(nothing, BatchNote(failure=failure))):
             for (taken, at), last in with_last(self._rounds(cursor.served(batches, ahead), ahead)):
                 start = start or [recursively_apply(torch.clone, batch) for batch in taken]  # a script may change it
                 parts, tail = slices_of(taken, start, self.ranks, self._ending)
-                scatter.send(parts, BatchNote(tail, last) if last or tail is not None else None)
+                note = BatchNote(tail, last) if last or tail is not None else None
+                if copies > 1:
+                    note = BatchNote(tail, last, generators=capture_shared(self._hardware))
+                scatter.send([part for part in parts for _ in range(copies)], note)
                 epoch.last, epoch.tail, epoch.at = last, tail, at
                 yield parts[0]
             if not last:

@@ -13,12 +13,16 @@ from accel_data.sharding.rank_slices import Ending
 
 
 class BatchNote(NamedTuple):
-    """What is said beside the parts of a batch of the whole job: what is real in it, and why no more may follow."""
+    """What is said beside the parts of a batch of the whole job: what is real in it, and why no more may follow.
+
+    `generators` are the random states of rank 0 after reading, for processes that are served the same part.
+    """
 
     tail: BatchPadding | None = None
     last: bool = False
     ended: bool = False  # this message has no parts
     failure: str | None = None
+    generators: dict[str, Any] | None = None
 
 
 def slices_of(

@@ -74,8 +74,9 @@ class DataLoaderShard(DataLoader[Batch]):
         self.rng_types = list(rng_types or ())
         self.accumulation = accumulation or AccumulationState()
         self.where = where or DataRank(0, 1)
-        log = consumption_log if self.where.index == 0 else None  # one line for the job, not one a rank
-        self._epochs = EpochTracker(self.accumulation, log, self.where.of)
+        self._ranks = transport if dispatch is None else dispatch.transport
+        self._speaks_for_job = self.where.index == 0 and (self._ranks is None or self._ranks.world.rank == 0)
+        self._epochs = EpochTracker(self.accumulation, consumption_log if self._speaks_for_job else None, self.where.of)
         self._dispatch = dispatch
         # batches that are read for one of each rank, and the ranks that divide them
         self._together, self._dividing = (dispatch.together, dispatch.ranks) if dispatch is not None else (1, 1)
@@ -110,7 +111,7 @@ class DataLoaderShard(DataLoader[Batch]):
                     yield batch
                 running.cursor.finish()
                 running.ended = True
-                if resumed and not epoch.last and self.where.index == 0:
+                if resumed and not epoch.last and self._speaks_for_job:
                     words = f"the rest of epoch {running.about.epoch}, which was resumed, has no batch"
                     warnings.warn(f"{words}; the next pass is epoch {running.about.epoch + 1}", stacklevel=2)
             finally:
@@ -235,6 +236,7 @@ class DataLoaderShard(DataLoader[Batch]):
         Collective: with a transport, every rank must call.
         """
         state = self._epochs.take_pending()
+        self._sampling_rng().follow_first_copy(self._ranks, self._hardware)
         if self._transport is not None:
             others = [kind for kind in self.rng_types if kind != RNGType.GENERATOR]
             synchronize_rng_states(others, transport=self._transport, device=self._hardware)

@@ -131,7 +131,7 @@ class IterableCursor:
         """
         begun = list(islice(batches, 1))
         self._reader.tells_first = False
-        digests = transport.all_gather_objects(begun[0].first if begun else None)
+        digests = transport.world.all_gather_objects(begun[0].first if begun else None)
         read = {rank: digest for rank, digest in enumerate(digests) if digest is not None}
         if len(set(read.values())) > 1:
             told = ", ".join(f"{digest} on rank {rank}" for rank, digest in list(read.items())[:8])

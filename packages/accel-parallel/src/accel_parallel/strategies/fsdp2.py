@@ -24,6 +24,8 @@ from accel_parallel.fsdp_options import FullyShardedDataParallelPlugin
 from accel_parallel.invariants import ModelFacts
 from accel_parallel.rank_zero_weights import average_over, send_weights
 from accel_parallel.sharded_forward import ShardedForward
+from accel_parallel.stages.tensor_parallel import compare_gradients, divide_layers
+from accel_parallel.stages.tensor_plan import Plan, styles_of
 from accel_parallel.strategy import Strategy
 from accel_parallel.wrap_policy import without_ties
 
@@ -42,8 +44,9 @@ class Fsdp2(Strategy):
     name: ClassVar[str] = "fsdp2"
     shards: ClassVar[bool] = True
 
-    def __init__(self, plugin: FullyShardedDataParallelPlugin | None = None) -> None:
+    def __init__(self, plugin: FullyShardedDataParallelPlugin | None = None, tensor_plan: Plan | None = None) -> None:
         self.plugin = plugin or FullyShardedDataParallelPlugin()
+        self.tensor_plan = tensor_plan
 
     def check(self, run: Run, precision: Precision) -> Sequence[str]:
         """A reason on devices that torch cannot shard over, and for half precision whose loss nobody scales."""
@@ -75,11 +78,15 @@ class Fsdp2(Strategy):
         data = (Axis.REPLICATE, Axis.SHARD) if run.mesh.replicate > 1 else (Axis.SHARD,)
         mesh = whole[tuple(map(str, data))]
         groups = [mesh.get_group(axis) for axis in range(mesh.ndim) if mesh.size(axis) > 1]
+        styles = styles_of(model, run.mesh.tensor, self.tensor_plan) if run.mesh.tensor > 1 else {}
         precision = self._precision(policy)
         masters = torch.float32 if precision.param_dtype is not None else None
         if masters is not None:
             _make_masters(model)
-        send_weights(model, groups, run.placed_on)
+        layers = whole[str(Axis.TENSOR)]
+        send_weights(model, [*groups, layers.get_group()] if styles else groups, run.placed_on)
+        if styles:
+            divide_layers(model, styles, layers, run.placed_on)
         whole_everywhere = self._whole(model)
         for parameter in whole_everywhere:
             parameter.data = parameter.data.to(run.placed_on)
@@ -95,6 +102,7 @@ class Fsdp2(Strategy):
         _refuse_mixed_dtypes(model, blocks, whole_everywhere)
         # on the CPU weights are where they would be sent to
         offloads = self.plugin.cpu_offload and run.placed_on.type != "cpu"
+        # also if a rank has nobody to share with: optimizers need all parameters to be of one kind
         for module in [*reversed(blocks), model]:
             fully_shard(
                 module,
@@ -105,6 +113,8 @@ class Fsdp2(Strategy):
                 ignored_params=whole_everywhere,
             )
         facts.check(model, masters)
+        if styles:
+            compare_gradients(model, layers, run.placed_on)
         methods = self.plugin.forward_methods
         if methods is None:
             methods = ["generate"] if callable(getattr(model, "generate", None)) else []

@@ -31,6 +31,17 @@ class Transport(ABC):
 
     rank: int
     size: int
+    #: how many processes have each rank; they are served the same samples
+    copies: int = 1
+
+    @property
+    def world(self) -> Transport:
+        """The transport in which each process has a rank of its own."""
+        return self
+
+    def of_first_copy(self, value: T) -> T:
+        """The `value` of the first process that has this rank. Collective: every process must call."""
+        return value
 
     @abstractmethod
     def exchange(self, what: str, payload: bytes = b"") -> list[bytes]:

@@ -14,14 +14,18 @@ def _transport() -> Transport:
     return PartialState().run.transport
 
 
+def _data_transport() -> Transport:
+    return PartialState().run.data_transport
+
+
 def gather(tensor: Any) -> Any:
     """Nested tensors of all processes, joined along dim 0. Collective."""
-    return accel_ops.gather(tensor, _transport())
+    return accel_ops.gather(tensor, _data_transport())
 
 
 def gather_object(object: Any) -> Any:
     """The lists of all processes, joined in rank order. Collective."""
-    return accel_ops.gather_object(object, _transport())
+    return accel_ops.gather_object(object, _data_transport())
 
 
 def broadcast(tensor: Any, from_process: int = 0) -> Any:
@@ -52,12 +56,12 @@ def copy_tensor_to_devices(tensor: torch.Tensor | None = None) -> torch.Tensor:
 
 def reduce(tensor: Any, reduction: Reduction = "mean", scale: float = 1.0) -> Any:
     """Nested tensors of all processes, combined element by element. Collective."""
-    return accel_ops.reduce(tensor, _transport(), how=reduction, scale=scale)
+    return accel_ops.reduce(tensor, _data_transport(), how=reduction, scale=scale)
 
 
 def pad_across_processes(tensor: Any, dim: int = 0, pad_index: float = 0, pad_first: bool = False) -> Any:
     """Nested tensors as long along `dim` as the longest process's. Collective."""
-    return accel_ops.pad_across_processes(tensor, _transport(), dim=dim, pad_index=pad_index, pad_first=pad_first)
+    return accel_ops.pad_across_processes(tensor, _data_transport(), dim=dim, pad_index=pad_index, pad_first=pad_first)
 
 
 def synchronize_rng_state(rng_type: str | None = None, generator: torch.Generator | None = None) -> None:
