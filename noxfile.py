@@ -20,6 +20,8 @@ TORCH = "torch==2.13.0"
 OLDEST = ("torch==2.9.0", "torchao==0.14.1")
 # torch_xla imports beside the torch that it was built for, and is not built for every one; this is its newest.
 XLA = ("torch==2.9.0", "torch_xla==2.9.0")
+# beside torch, whose headers it is built against; its kernels are built when they are used
+DEEPSPEED = "deepspeed==0.19.8"
 TESTING = (
     "pytest>=8",
     "pytest-timeout>=2.3",
@@ -35,6 +37,7 @@ TESTING = (
     "datasets>=5",
     "webdataset>=1",
 )
+DEEPSPEED_TESTS = ("accel/tests/test_deepspeed.py", "accel-parallel/tests/test_deepspeed_config.py")
 TYPING = ("mypy>=1.15", "types-PyYAML", "types-psutil", "types-tqdm", "nox")
 RUFF = "ruff==0.17.5"
 SHARED = ROOT / ".nox" / "dev"
@@ -184,6 +187,16 @@ def xla(session: nox.Session) -> None:
     install(session, *PACKAGES, extra=TESTING, torch=XLA)
     chosen = session.posargs or ["packages", "tests-integration"]
     session.run("pytest", "--device=xla", "-m", "device", *chosen, env={"PJRT_DEVICE": "CPU"})
+
+
+@nox.session
+def deepspeed(session: nox.Session) -> None:
+    """Runs the tests of the DeepSpeed strategy, on gloo and the CPU; arguments go to pytest."""
+    session.install(TORCH, "setuptools", "wheel")
+    session.install("--no-build-isolation", DEEPSPEED, env={"DS_BUILD_OPS": "0"})
+    install(session, *PACKAGES, extra=TESTING)
+    chosen = session.posargs or [f"packages/{path}" for path in DEEPSPEED_TESTS]
+    session.run("pytest", *chosen)
 
 
 @nox.session(venv_backend="none")

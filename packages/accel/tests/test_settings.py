@@ -1,10 +1,13 @@
 """Arguments over environment over defaults; all problems at once."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from accel import Accelerator, DeepSpeedPlugin, FullyShardedDataParallelPlugin
 from accel.configuration import DataLoaderConfiguration
 from accel.settings import Settings, resolve
+from accel_state import CannotRun
 
 SILENT: dict[str, Any] = {
     "cpu": False,
@@ -84,12 +87,39 @@ def test_nonsense_in_the_environment_is_refused() -> None:
         resolved({"ACCEL_USE_CPU": "maybe"})
     with pytest.raises(ValueError, match=r"ACCEL_GRADIENT_ACCUMULATION_STEPS='many'"):
         resolved({"ACCEL_GRADIENT_ACCUMULATION_STEPS": "many"})
+    with pytest.raises(ValueError, match=r"ACCEL_DEEPSPEED_ZERO_STAGE='4': expected 0, 1, 2 or 3"):
+        resolved({"ACCEL_DEEPSPEED_ZERO_STAGE": "4"})
 
 
-@pytest.mark.parametrize("name", ["fsdp", "deepspeed", "fairscale"])
+@pytest.mark.parametrize("name", ["fsdp", "zero", "fairscale"])
 def test_a_sharded_strategy_is_refused_in_words(name: str) -> None:
     """S14: what is not there says so, with what there is."""
     with pytest.raises(
-        ValueError, match=rf"strategy='{name}': expected one of auto, ddp, fsdp2, single, or a Strategy"
+        ValueError,
+        match=rf"strategy='{name}': expected one of auto, ddp, deepspeed, fsdp2, single, spmd, or a Strategy",
     ):
         resolved(strategy=name)
+
+
+def test_deepspeed_of_the_environment_is_asked_for(tmp_path: Path) -> None:
+    """DeepSpeed's own config decides what neither arguments nor the environment say."""
+    config = tmp_path / "ds.json"
+    config.write_text('{"bf16": {"enabled": true}, "gradient_accumulation_steps": 4}')
+    settings = resolved({"ACCEL_DEEPSPEED_CONFIG_FILE": str(config), "ACCEL_DEEPSPEED_ZERO_STAGE": "3"})
+    assert (settings.mixed_precision, settings.accumulation_steps) == ("bf16", 4)
+    assert settings.deepspeed is not None
+    assert settings.deepspeed.config()["zero_optimization"] == {"stage": 3}
+
+
+def test_deepspeed_and_another_way_contradict_each_other() -> None:
+    plugin, sharded = DeepSpeedPlugin(zero_stage=0), FullyShardedDataParallelPlugin()
+    with pytest.raises(ValueError, match="strategy='ddp' and DeepSpeed") as error:
+        resolved(deepspeed_plugin=plugin, strategy="ddp", fsdp_plugin=sharded, mixed_precision="fp16")
+    assert "fsdp_plugin and DeepSpeed" in str(error.value)
+    assert "ZeRO stage 0 with fp16" in str(error.value)
+
+
+def test_deepspeed_that_is_not_installed_is_said_with_the_way_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("accel_parallel.strategies.deepspeed.find_spec", lambda name: None)
+    with pytest.raises(CannotRun, match=r"pip install 'accel-parallel\[deepspeed\]'"):
+        Accelerator(cpu=True, deepspeed_plugin=DeepSpeedPlugin())

@@ -24,8 +24,8 @@ class StepMaker(Protocol):
     def step(self, optimizer: Optimizer, closure: Any = None) -> bool | torch.Tensor:
         """Steps the optimizer; False if gradients had overflowed and the step was skipped."""
 
-    def discard(self, optimizer: Optimizer) -> None:
-        """Forgets gradients that had no step; nothing if there are none."""
+    def discard(self, optimizer: Optimizer) -> bool:
+        """Forgets gradients that had no step; True if they are gone, and nobody else has to clear them."""
 
 
 class AcceleratedOptimizer(Optimizer):
@@ -214,9 +214,8 @@ class AcceleratedOptimizer(Optimizer):
 
     def _clear(self, set_to_none: bool = True) -> None:
         self._spent, self._given_up = False, False
-        self.optimizer.zero_grad(set_to_none=set_to_none)
-        if self.scaler is not None:
-            self.scaler.discard(self.optimizer)
+        if self.scaler is None or not self.scaler.discard(self.optimizer):
+            self.optimizer.zero_grad(set_to_none=set_to_none)
 
     def discard_gradients(self) -> None:
         """Clears the gradients, whatever window they belong to: what they were of is gone."""

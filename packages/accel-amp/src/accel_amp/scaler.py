@@ -67,11 +67,12 @@ class LossScaler:
                 for found_inf in overflow.values():
                     self._spread(found_inf)
 
-    def discard(self, optimizer: Optimizer) -> None:
-        """Forgets that the optimizer's gradients were unscaled: they are gone, and the step was not made."""
+    def discard(self, optimizer: Optimizer) -> bool:
+        """Forgets that the optimizer's gradients were unscaled, as there was no step; False, as it clears none."""
         if optimizer in self._unscaled:
             self._unscaled.discard(optimizer)
             self.grad_scaler._per_optimizer_states.pop(id(optimizer), None)
+        return False
 
     def step(self, optimizer: Optimizer, closure: Any = None) -> bool | torch.Tensor:
         """Steps the optimizer unless its gradients have an inf or nan; False when it was skipped.

@@ -1,6 +1,8 @@
 """How parameters and gradients are spread over processes."""
 
 from accel_parallel.comm_hooks import CommHook
+from accel_parallel.deepspeed.plugin import DeepSpeedPlugin
+from accel_parallel.deepspeed.stand_ins import DummyOptim, DummyScheduler
 from accel_parallel.engine import Engine
 from accel_parallel.fsdp_options import FullyShardedDataParallelPlugin
 from accel_parallel.invariants import BrokenInvariant, refuse_strangers
@@ -15,6 +17,9 @@ __all__ = [
     "STRATEGIES",
     "BrokenInvariant",
     "CommHook",
+    "DeepSpeedPlugin",
+    "DummyOptim",
+    "DummyScheduler",
     "Engine",
     "FullyShardedDataParallelPlugin",
     "ParallelismConfig",

@@ -48,5 +48,5 @@ class Engine(ABC):
         """Steps; False if gradients had overflowed and the step was skipped. Collective: every rank must call."""
 
     @abstractmethod
-    def discard(self, optimizer: Optimizer) -> None:
-        """Throws gradients away that had no step; nothing if there are none."""
+    def discard(self, optimizer: Optimizer) -> bool:
+        """Throws gradients away that had no step; True if nobody else has to clear them."""

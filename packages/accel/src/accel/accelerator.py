@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar, TypeVarTuple, cast, final, overload
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler
 from accel_checkpoint import save_object, save_weights
 from accel_data import Ending
-from accel_parallel import FullyShardedDataParallelPlugin, ParallelismConfig, Strategy
+from accel_parallel import DeepSpeedPlugin, FullyShardedDataParallelPlugin, ParallelismConfig, Strategy
 from accel_state import AcceleratorState
 from accel_state.environ import process_environ
 from torch import nn
@@ -61,6 +61,7 @@ class Accelerator(TrainingStep):
         *,
         fsdp_plugin: FullyShardedDataParallelPlugin | None = None,
         parallelism_config: ParallelismConfig | None = None,
+        deepspeed_plugin: DeepSpeedPlugin | None = None,
         fp16: bool = False,
         strategy: str | Strategy = AUTO,
         scheduler_once_per_step: bool = False,
@@ -82,6 +83,7 @@ class Accelerator(TrainingStep):
             strategy=strategy,
             fsdp_plugin=fsdp_plugin,
             parallelism_config=parallelism_config,
+            deepspeed_plugin=deepspeed_plugin,
             step_scheduler_with_optimizer=step_scheduler_with_optimizer,
             scheduler_once_per_step=scheduler_once_per_step,
         )

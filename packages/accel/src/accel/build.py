@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from accel_amp import PRECISIONS, LossScaler, Precision, PrecisionPolicy, UnpreparedGuard
@@ -11,7 +12,7 @@ from accel_parallel import STRATEGIES, Engine, Strategy
 from accel_state import AccumulationState, CannotRun, Run, RunRequest, Transport, acquire, current, is_initialized
 from accel_state.mesh import MeshSpec
 
-from accel.settings import AUTO, Settings
+from accel.settings import AUTO, ENGINE, Settings
 
 #: the strategy of sharded parameters
 SHARDED = "fsdp2"
@@ -93,13 +94,15 @@ def _load(settings: Settings, run: Run) -> Strategy:
     name = str(settings.strategy)
     sharded = run.mesh.shard > 1 or run.mesh.tensor > 1 or settings.fsdp is not None
     if name == AUTO:
-        name = SHARDED if sharded else "ddp"
+        name = ENGINE if settings.deepspeed is not None else SHARDED if sharded else "ddp"
     if name in (SHARDED, "ddp") and run.topology.world_size == 1 and str(settings.strategy) != "ddp":
         name = "single"  # nothing to share
     # a strategy takes the options that are meant for it
     tensor_plan = settings.parallelism.tp_plan if settings.parallelism is not None else None
-    options = {
+    windows = {"accumulation_steps": settings.accumulation_steps, "split_batches": settings.data.split_batches}
+    options: dict[str, dict[str, Any]] = {
         "ddp": settings.handlers.ddp.to_kwargs(),
         SHARDED: {"plugin": settings.fsdp, "tensor_plan": tensor_plan},
+        ENGINE: {"plugin": settings.deepspeed, **windows},
     }
     return STRATEGIES.load(name)(**options.get(name, {}))

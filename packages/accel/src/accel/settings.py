@@ -8,7 +8,9 @@ from typing import TypeVar
 
 from accel_amp import PRECISIONS
 from accel_ops.rng import RNGType, rng_types_of
-from accel_parallel import STRATEGIES, FullyShardedDataParallelPlugin, ParallelismConfig, Strategy
+from accel_parallel import STRATEGIES, DeepSpeedPlugin, FullyShardedDataParallelPlugin, ParallelismConfig, Strategy
+from accel_parallel.deepspeed.config import Asked
+from accel_state.environ import EnvironSettings
 from accel_state.environ import settings as environ_settings
 
 from accel.compilation import TorchDynamoPlugin, from_names
@@ -18,6 +20,7 @@ from accel.handlers import ActivationCheckpointingKwargs, Handlers, KwargsHandle
 T = TypeVar("T")
 
 AUTO = "auto"  # one process: single; several: ddp
+ENGINE = "deepspeed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class Settings:
     parallelism: ParallelismConfig | None
     #: the blocks whose activations are computed again, if somebody asked for it
     recomputation: FullyShardedDataParallelPlugin | None
+    deepspeed: DeepSpeedPlugin | None
     device_placement: bool
     step_scheduler_with_optimizer: bool
     scheduler_once_per_step: bool
@@ -60,6 +64,7 @@ def resolve(
     strategy: str | Strategy,
     fsdp_plugin: FullyShardedDataParallelPlugin | None = None,
     parallelism_config: ParallelismConfig | None = None,
+    deepspeed_plugin: DeepSpeedPlugin | None = None,
     step_scheduler_with_optimizer: bool,
     scheduler_once_per_step: bool,
 ) -> Settings:
@@ -105,6 +110,23 @@ def resolve(
         fsdp_plugin = _tried(lambda: FullyShardedDataParallelPlugin.from_words(words), None, problems)
     if from_environ.parallelism is not None:
         parallelism_config = _sizes_of_launcher(from_environ.parallelism, parallelism_config)
+    deepspeed_plugin = deepspeed_plugin or _deepspeed(strategy, from_environ)
+    if deepspeed_plugin is not None:
+        others = Asked(
+            precision=precision,
+            accumulation_steps=steps,
+            strategy=_other_strategy(strategy),
+            fsdp=fsdp_plugin is not None,
+            mesh=parallelism_config is not None
+            and not parallelism_config.problems()
+            and parallelism_config.total_size > 1,
+            scaler_options=bool(handlers.scaler.to_kwargs()),
+            ddp_options=bool(handlers.ddp.to_kwargs()),
+        )
+        contradictions = deepspeed_plugin.problems(others)
+        problems += contradictions
+        if not contradictions:
+            precision, steps = precision or deepspeed_plugin.precision, steps or deepspeed_plugin.accumulation_steps
     for options in (fsdp_plugin, parallelism_config):
         problems += options.problems() if options is not None else []
     if problems:
@@ -123,6 +145,7 @@ def resolve(
         fsdp=fsdp_plugin,
         parallelism=parallelism_config,
         recomputation=_recomputation(handlers.recomputation, fsdp_plugin),
+        deepspeed=deepspeed_plugin,
         device_placement=device_placement,
         step_scheduler_with_optimizer=step_scheduler_with_optimizer,
         scheduler_once_per_step=scheduler_once_per_step,
@@ -134,6 +157,20 @@ def _sizes_of_launcher(words: Mapping[str, str], asked: ParallelismConfig | None
     if asked is not None and asked != ParallelismConfig(tp_plan=asked.tp_plan):
         return asked
     return replace(ParallelismConfig.from_words(words), tp_plan=asked.tp_plan if asked is not None else None)
+
+
+def _deepspeed(strategy: str | Strategy, environ: EnvironSettings) -> DeepSpeedPlugin | None:
+    """The plugin that a name or the environment ask for."""
+    file, stage = environ.deepspeed_config_file, environ.deepspeed_zero_stage
+    if strategy != ENGINE and (strategy != AUTO or (file is None and stage is None)):
+        return None
+    return DeepSpeedPlugin(hf_ds_config=file, zero_stage=stage)
+
+
+def _other_strategy(strategy: str | Strategy) -> str | None:
+    """The name of a strategy that is neither DeepSpeed's nor left to choose."""
+    name = strategy.name if isinstance(strategy, Strategy) else strategy
+    return None if name in (AUTO, ENGINE) else name
 
 
 def _tried(make: Callable[[], T], otherwise: T, problems: list[str]) -> T:

@@ -1,0 +1,1 @@
+"""What the DeepSpeed strategy is made of: its options, its config, its engine."""

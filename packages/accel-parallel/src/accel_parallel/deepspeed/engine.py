@@ -1,0 +1,276 @@
+"""Backwards and steps by DeepSpeed's engine."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, final
+
+import torch
+from accel_amp import PrecisionPolicy
+from accel_state import Run
+from torch import nn
+from torch.nn.utils import clip_grad_norm_, get_total_norm
+from torch.optim import Optimizer
+
+from accel_parallel.deepspeed.config import HALF, Known, fill
+from accel_parallel.deepspeed.plugin import DeepSpeedPlugin
+from accel_parallel.deepspeed.prepared_together import PreparedTogether, hidden_size
+from accel_parallel.deepspeed.stand_ins import DummyScheduler, EngineSchedule
+from accel_parallel.engine import Engine
+
+logger = logging.getLogger("accel")
+
+_EVERY_BACKWARD = "DeepSpeed's engine reduces gradients in its own backward; "
+
+
+@final
+class DeepSpeedSteps(Engine):
+    """One model and its optimizer in an engine of DeepSpeed, whose windows are those of the Accelerator."""
+
+    refusals: ClassVar[Mapping[str, str]] = {
+        "no_sync": f"{_EVERY_BACKWARD}gather micro-batches with accumulate() and gradient_accumulation_steps",
+        "trigger_sync_in_backward": f"{_EVERY_BACKWARD}leave it out, with the no_sync that it belongs to",
+        "clip_grad_value_": f"{_EVERY_BACKWARD}they are not in the parameters; use clip_grad_norm_",
+    }
+
+    def __init__(self, plugin: DeepSpeedPlugin, *, accumulation_steps: int, split_batches: bool) -> None:
+        self.plugin = plugin
+        self._accumulation_steps = accumulation_steps
+        self._split_batches = split_batches
+        #: DeepSpeed's own engine, from the time when its model was prepared
+        self.core: Any = None
+        self._given: Optimizer | None = None
+        self._met = PreparedTogether.of(())
+        self._stage, self._clipping = 0, 0.0
+        # whether there are gradients that had no step, and whether ranks have shared all of them
+        self._gathered = self._shared = False
+        # by what all gradients of the window are still to be multiplied
+        self._factor = 1.0
+
+    def meet(self, objects: Sequence[Any]) -> None:
+        """Notes optimizers, schedules, and the batch sizes of loaders."""
+        self._met = PreparedTogether.of(objects)
+
+    def start(self, model: nn.Module, run: Run, policy: PrecisionPolicy) -> nn.Module:
+        """The model in DeepSpeed's engine.
+
+        Raises: ValueError that lists all that does not go together.
+        Collective: every rank must call.
+        """
+        import deepspeed
+
+        problems = self._met.problems(model)
+        if self.core is not None:
+            problems.append("it trains one model for each Accelerator; make another Accelerator for the second")
+        if problems:
+            raise ValueError(f"DeepSpeed cannot train this {type(model).__name__}: " + "\n  ".join(problems))
+        optimizer, made_by_config = self._met.optimizers[0], self._met.has_stand_in
+        config = fill(self.plugin.config(), self._known(model, run, policy))
+        problems = self._met.problems_of_sections(config)
+        if problems:
+            raise ValueError("DeepSpeed's config: " + "\n  ".join(problems))
+        if self.plugin.transformer_moe_cls_names is not None:
+            names = [name.strip() for name in self.plugin.transformer_moe_cls_names.split(",")]
+            deepspeed.utils.set_z3_leaf_modules(model, names)
+        schedule = self._met.schedule
+        self.core, _, _, _ = deepspeed.initialize(
+            model=model,
+            optimizer=None if made_by_config else optimizer,
+            model_parameters=optimizer.param_groups if made_by_config else None,
+            lr_scheduler=None if schedule is None else schedule.lr_scheduler_callable,
+            config=config,
+        )
+        self._given, self._stage = optimizer, self.core.zero_optimization_stage()
+        self._clipping = self.core.gradient_clipping()
+        container: nn.Module = self.core
+        return container
+
+    def optimizer(self, optimizer: Optimizer) -> Optimizer:
+        """The optimizer that DeepSpeed steps.
+
+        Raises: ValueError for an optimizer that was not prepared together with its model.
+        """
+        if self.core is None or optimizer is not self._given:
+            raise ValueError(
+                f"this {type(optimizer).__name__} was not prepared with its model: DeepSpeed needs both in one call,"
+                " model, optimizer = accelerator.prepare(model, optimizer)"
+            )
+        inner: Optimizer = self.core.basic_optimizer
+        return inner
+
+    def scheduler(self, scheduler: Any) -> Any:
+        """The engine's schedule in the place of a DummyScheduler; any other as it is.
+
+        Raises: ValueError if there is no schedule to stand for, or a second one.
+        """
+        schedule = None if self.core is None else self.core.lr_scheduler
+        if isinstance(scheduler, DummyScheduler):
+            if schedule is None:
+                raise ValueError(
+                    'DummyScheduler stands for a schedule of DeepSpeed, and there is none: add the section "scheduler"'
+                    " to its config, or give lr_scheduler_callable; prepare it together with the model"
+                )
+            return EngineSchedule(schedule, self.core.basic_optimizer)
+        if schedule is not None:
+            raise ValueError(
+                f'DeepSpeed\'s config has the section "scheduler", and a {type(scheduler).__name__} is prepared: two'
+                " schedules would change one rate; take the section out, or prepare a DummyScheduler"
+            )
+        return scheduler
+
+    def backward(self, loss: torch.Tensor, *, due: bool, **kwargs: Any) -> None:
+        """Adds the gradients of a loss by DeepSpeed's backward. Collective: every rank must call.
+
+        Raises: ValueError for a second loss at the end of a window, and for arguments that DeepSpeed does not take.
+        """
+        core = self._started("backward")
+        unknown = [name for name in kwargs if name != "retain_graph"]
+        if unknown:
+            raise ValueError(f"backward: DeepSpeed's backward does not take {', '.join(unknown)}")
+        if self._shared:
+            raise ValueError(
+                "backward: a second loss at the end of a window, of which DeepSpeed has reduced the gradients already;"
+                " add the losses and call backward once"
+            )
+        core.set_gradient_accumulation_boundary(due)
+        # what gathered before waits for its factor until the step: DeepSpeed keeps gradients in buffers of its own
+        loss = loss if self._factor == 1.0 else loss / self._factor
+        self._gathered = True
+        core.backward(loss, scale_wrt_gas=False, **kwargs)
+        self._shared = due
+
+    def rescale(self, factor: torch.Tensor | float) -> None:
+        """Multiplies the gradients of the window, those that come later included, when the step is made."""
+        number = float(factor)
+        if number == 0.0:
+            self._drop()
+        elif self._gathered:
+            self._factor *= number
+
+    def register(self, optimizer: Optimizer) -> None:
+        """Does nothing: the engine has its optimizer."""
+
+    def step(self, optimizer: Optimizer, closure: Any = None) -> bool:
+        """Steps by DeepSpeed; False if gradients overflowed. Collective: every rank must call.
+
+        Raises: ValueError for a closure; RuntimeError if no loss at the end of the window went through `backward`.
+        """
+        core = self._started("optimizer.step")
+        if closure is not None:
+            raise ValueError("optimizer.step(closure): DeepSpeed's engine takes no closure; call backward before it")
+        if not self._shared:
+            raise RuntimeError(
+                "optimizer.step() is due, and no loss of this micro-batch went through accelerator.backward(loss);"
+                " DeepSpeed shares gradients there"
+            )
+        inner = core.optimizer
+        if self._factor != 1.0:
+            if self._stage == 0:
+                _multiply(core.module, self._factor)
+            else:  # gradients are divided by the scale
+                inner.override_loss_scale(inner.loss_scale / self._factor)
+        try:
+            core.step()
+        finally:
+            self._gathered = self._shared = False
+            self._factor = 1.0
+            if self._stage > 0:
+                inner.custom_loss_scaler, inner.clip_grad = False, self._clipping
+        return bool(core.was_step_applied())
+
+    def discard(self, optimizer: Optimizer) -> bool:
+        """Throws gradients away that had no step; DeepSpeed itself has cleared those that had."""
+        if self._gathered:
+            self._drop()
+        return True
+
+    def clip(self, parameters: Iterable[torch.Tensor], max_norm: float, kind: float) -> torch.Tensor:
+        """The norm of all gradients, which the step will clip to `max_norm`. Collective: every rank must call.
+
+        Raises: ValueError for a part of the parameters, another norm than 2, or another maximum than the config has.
+        """
+        core = self._started("clip_grad_norm_")
+        missing = {id(parameter) for parameter in core.module.parameters() if parameter.requires_grad}
+        missing -= set(map(id, parameters))
+        problems = [
+            line
+            for wrong, line in (
+                (bool(missing), f"{len(missing)} trainable parameters are left out, and DeepSpeed clips all or none"),
+                (kind != 2.0, f"norm_type={kind}: DeepSpeed has the norm 2 only"),
+                (
+                    self._clipping not in (0.0, max_norm),
+                    f"max_norm={max_norm} contradicts gradient_clipping={self._clipping} of DeepSpeed's config; write"
+                    ' "auto" there',
+                ),
+                (not self._shared, "there are no gradients; call it after backward() and before the step"),
+            )
+            if wrong
+        ]
+        if problems:
+            raise ValueError("clip_grad_norm_: " + "\n  ".join(problems))
+        if self._stage == 0:
+            _multiply(core.module, self._factor)
+            self._factor = 1.0
+            return clip_grad_norm_(core.module.parameters(), max_norm)
+        core.optimizer.clip_grad = max_norm
+        # its norm is -1 for gradients that are not finite
+        norm = _scaled_norm(core.optimizer, self._stage) * (self._factor / core.optimizer.loss_scale)
+        return torch.where(norm < 0, torch.full_like(norm, math.inf), norm)
+
+    def _known(self, model: nn.Module, run: Run, policy: PrecisionPolicy) -> Known:
+        ranks, micro = run.topology.world_size, self._met.batch_size(smallest=self.plugin.is_train_batch_min)
+        if micro is not None and self._split_batches:
+            micro = max(micro // ranks, 1)
+        return Known(
+            world_size=ranks,
+            accumulation_steps=self._accumulation_steps,
+            precision=next((name for name, dtype in HALF.items() if dtype == policy.compute), None),
+            micro_batch=micro,
+            hidden_size=hidden_size(model),
+            optimizer=self._met.optimizer_values,
+            scheduler=self._met.schedule_values,
+        )
+
+    def _started(self, call: str) -> Any:
+        if self.core is None:
+            raise RuntimeError(
+                f"{call}: no model was prepared; pass the model and its optimizer to accelerator.prepare"
+            )
+        return self.core
+
+    def _drop(self) -> None:
+        self._gathered = self._shared = False
+        self._factor = 1.0
+        if self._stage == 0:
+            self.core.zero_grad()
+            return
+        inner = self.core.optimizer
+        inner.zero_grad()
+        inner.averaged_gradients.clear()
+        if self._stage < 3:
+            # as DeepSpeed does after an overflow, and at the beginning of a step
+            inner.all_grad_tensors.clear()
+            inner.micro_step_id = -1
+
+
+def norm_of(gradients: Sequence[torch.Tensor], kind: float) -> torch.Tensor:
+    """Not a number if gradients are in DeepSpeed's buffers, as they are before the end of a window."""
+    return get_total_norm(gradients, kind) if gradients else torch.full((), math.nan, device="cpu")
+
+
+def _multiply(model: nn.Module, factor: float) -> None:
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad.mul_(factor)
+
+
+def _scaled_norm(optimizer: Any, stage: int) -> torch.Tensor:
+    """The norm of reduced gradients, which a loss scale has multiplied. Collective: every rank must call."""
+    if stage < 3:
+        norm: torch.Tensor = optimizer.scaled_global_norm()
+        return norm
+    norms: list[torch.Tensor] = optimizer._get_norm_groups()
+    whole: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return torch.where(torch.stack(norms).amin() < 0, torch.full_like(whole, -1.0), whole)

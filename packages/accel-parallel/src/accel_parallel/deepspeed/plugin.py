@@ -1,0 +1,138 @@
+"""What a script asks of DeepSpeed, by the names that scripts use for it."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accel_parallel.deepspeed.config import AUTO, Asked, contradictions, section
+
+#: the stage of ZeRO if neither the plugin nor its config says one
+USUAL_STAGE = 2
+DEVICES = ("none", "cpu", "nvme")
+
+
+@dataclass
+class DeepSpeedPlugin:
+    """How DeepSpeed spreads optimizer states (ZeRO 1), gradients (2) and parameters (3); 0 is plain data parallelism.
+
+    `hf_ds_config` is DeepSpeed's own config, a JSON file or a dict; its "auto" values are filled from what is prepared.
+    An option that is None says nothing: then the config decides, and then DeepSpeed's default (ZeRO 2).
+    """
+
+    hf_ds_config: str | Path | Mapping[str, Any] | None = None
+    gradient_accumulation_steps: int | str | None = None
+    gradient_clipping: float | str | None = None
+    zero_stage: int | None = None
+    is_train_batch_min: bool = True
+    offload_optimizer_device: str | None = None
+    offload_param_device: str | None = None
+    offload_optimizer_nvme_path: str | None = None
+    offload_param_nvme_path: str | None = None
+    zero3_init_flag: bool | None = None
+    zero3_save_16bit_model: bool | None = None
+    transformer_moe_cls_names: str | None = None
+    enable_msamp: bool = False
+    msamp_opt_level: str = "O1"
+
+    def problems(self, asked: Asked) -> list[str]:
+        """All that is wrong with the options, in words: by themselves, and beside what else was asked for."""
+        try:
+            given = self._given()
+        except ValueError as error:
+            return [str(error)]
+        devices = {
+            "offload_optimizer_device": self.offload_optimizer_device,
+            "offload_param_device": self.offload_param_device,
+        }
+        lines = [
+            f"{name}={device!r}: expected one of {', '.join(DEVICES)}"
+            for name, device in devices.items()
+            if device not in (None, *DEVICES)
+        ]
+        return lines + contradictions(self._said(), given, asked)
+
+    def config(self) -> dict[str, Any]:
+        """DeepSpeed's config with what the options say, its "auto" values not filled yet.
+
+        Raises: ValueError for a file that cannot be read.
+        """
+        config = copy.deepcopy(dict(self._given()))
+        for path, value in self._said().items():
+            *outer, name = path.split(".")
+            inner = config
+            for key in outer:
+                inner = inner.setdefault(key, {})
+            if inner.get(name, AUTO) == AUTO:
+                inner[name] = value
+        zero = config.setdefault("zero_optimization", {})
+        if zero.get("stage", AUTO) == AUTO:
+            zero["stage"] = USUAL_STAGE
+        for device, nvme_path in (
+            ("offload_optimizer", self.offload_optimizer_nvme_path),
+            ("offload_param", self.offload_param_nvme_path),
+        ):
+            if nvme_path is not None:
+                zero.setdefault(device, {}).setdefault("nvme_path", nvme_path)
+        return config
+
+    @property
+    def accumulation_steps(self) -> int | None:
+        """The micro-batches to a step that the options or the config say."""
+        steps: int | None = _unless_auto(self.config().get("gradient_accumulation_steps"))
+        return steps
+
+    @property
+    def precision(self) -> str | None:
+        """The precision that the config switches on."""
+        config = self.config()
+        return next((name for name in ("fp16", "bf16") if section(config, name).get("enabled") is True), None)
+
+    def _said(self) -> dict[str, Any]:
+        """What the options say, by its place in DeepSpeed's config."""
+        said = {
+            "zero_optimization.stage": self.zero_stage,
+            "gradient_accumulation_steps": _unless_auto(self.gradient_accumulation_steps),
+            "gradient_clipping": _unless_auto(self.gradient_clipping),
+            "zero_optimization.offload_optimizer.device": self.offload_optimizer_device,
+            "zero_optimization.offload_param.device": self.offload_param_device,
+            "zero_optimization.stage3_gather_16bit_weights_on_model_save": self.zero3_save_16bit_model,
+            "zero3_init_flag": self.zero3_init_flag or None,
+            "enable_msamp": self.enable_msamp or None,
+        }
+        return {path: value for path, value in said.items() if value is not None}
+
+    def _given(self) -> Mapping[str, Any]:
+        """The config as the script gave it.
+
+        Raises: ValueError for a file that is not there, or is no JSON object.
+        """
+        if self.hf_ds_config is None:
+            return {}
+        if isinstance(self.hf_ds_config, Mapping):
+            return self.hf_ds_config
+        try:
+            read = json.loads(Path(self.hf_ds_config).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"hf_ds_config={str(self.hf_ds_config)!r} cannot be read: {error}") from None
+        if not isinstance(read, dict):
+            raise ValueError(f"hf_ds_config={str(self.hf_ds_config)!r} holds a {type(read).__name__}, and no object")
+        return read
+
+
+def _unless_auto(value: Any) -> Any:
+    return None if value == AUTO else _number(value)
+
+
+def _number(value: Any) -> Any:
+    """A number that a launcher wrote as a word."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
