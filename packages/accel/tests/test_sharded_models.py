@@ -137,6 +137,28 @@ def test_a_model_keeps_its_class_its_keys_and_its_methods(world: MakePool) -> No
         assert all(found.values()), found
 
 
+def methods_in_bf16() -> tuple[torch.dtype, float, bool]:
+    torch.manual_seed(0)
+    model = Retriever()
+    with torch.autocast("cpu", torch.bfloat16):
+        wanted = model.encode(torch.ones(2, WIDTH)).detach().float()
+    plugin = FullyShardedDataParallelPlugin(forward_methods=["encode"])
+    accelerator = Accelerator(cpu=True, fsdp_plugin=plugin, mixed_precision="bf16")
+    accelerator.prepare(model)
+    outputs = model.encode(torch.ones(2, WIDTH))
+    accelerator.backward(outputs.float().sum())
+    gradient = cast("Tensor", model.encoder.weight.grad)
+    return outputs.dtype, (outputs.float() - wanted).abs().max().item(), gradient.dtype == torch.float32
+
+
+def test_a_method_computes_in_the_precision_of_the_run(world: MakePool) -> None:
+    """T31."""
+    for dtype, error, in_float32 in world(2).run(methods_in_bf16):
+        assert dtype == torch.bfloat16
+        assert error < 1e-2
+        assert in_float32
+
+
 # Several models, prepared again
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from accel import Accelerator, FullyShardedDataParallelPlugin, LocalSGD, ParallelismConfig
+from accel import Accelerator, FullyShardedDataParallelPlugin, GradScalerKwargs, LocalSGD, ParallelismConfig
 from accel_parallel import BrokenInvariant
 from accel_parallel.invariants import ModelFacts
 from accel_state import release
@@ -39,6 +39,13 @@ def an_optimizer_that_comes_later() -> None:
     accelerator.prepare(optimizer)
 
 
+def an_optimizer_that_is_prepared_by_itself() -> None:
+    accelerator, mine = sharded(), model()
+    optimizer = SGD(mine.parameters(), lr=0.1)
+    accelerator.prepare_model(mine)
+    accelerator.prepare_optimizer(optimizer)
+
+
 def sizes_for_more_processes() -> None:
     Accelerator(cpu=True, parallelism_config=ParallelismConfig(dp_shard_size=3))
 
@@ -55,6 +62,10 @@ def half_precision_that_nobody_scales() -> None:
     sharded(mixed_precision_policy=MixedPrecisionPolicy(param_dtype=torch.float16))
 
 
+def half_precision_without_its_scaler() -> None:
+    Accelerator(cpu=True, strategy="fsdp2", mixed_precision="fp16", kwargs_handlers=[GradScalerKwargs(enabled=False)])
+
+
 def blocks_that_are_not_there() -> None:
     sharded(transformer_cls_names_to_wrap=["LlamaLayer"]).prepare(model())
 
@@ -62,7 +73,7 @@ def blocks_that_are_not_there() -> None:
 def trained_in_two_dtypes() -> None:
     mine = model()
     mine[1].to(torch.bfloat16)
-    sharded().prepare(mine)
+    sharded(auto_wrap_policy="no_wrap").prepare(mine)
 
 
 def sharded_in_part() -> None:
@@ -90,6 +101,7 @@ def uneven_inputs() -> None:
 REFUSED: list[tuple[Callable[[], None], str]] = [
     (an_optimizer_of_another_model, "optimizer 0 (SGD): 4 of its 4 parameters, of shapes (4, 4), (4,), (2, 4), (2,)"),
     (an_optimizer_that_comes_later, "Pass the model and its optimizer to one prepare(model, optimizer)"),
+    (an_optimizer_that_is_prepared_by_itself, "4 of its 4 parameters, of shapes (4, 4), (4,), (2, 4), (2,)"),
     (sizes_for_more_processes, "is for 3 processes, and this job has 2"),
     (copies_that_do_not_divide, "dp_replicate 3 x dp_shard 2 x tp 1 is for 6 processes, and this job has 2"),
     (an_option_of_fsdp1, "sharding_strategy='HYBRID_SHARD' is an option of FSDP1: "),
@@ -97,6 +109,7 @@ REFUSED: list[tuple[Callable[[], None], str]] = [
         half_precision_that_nobody_scales,
         'the loss is not scaled: small gradients become zero; ask for mixed_precision="fp16"',
     ),
+    (half_precision_without_its_scaler, "GradScalerKwargs(enabled=False): in fp16 small gradients become zero"),
     (blocks_that_are_not_there, "Sequential has no module of the class LlamaLayer; it has Linear"),
     (trained_in_two_dtypes, "trained parameters of one block (Sequential) are of torch.bfloat16 and torch.float32"),
     (sharded_in_part, "1 modules of Sequential are sharded already (0); leave fully_shard to prepare"),

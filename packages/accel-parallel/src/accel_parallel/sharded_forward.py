@@ -8,6 +8,7 @@ from typing import Any, final
 
 import torch
 import torch.distributed as dist
+from accel_amp import PrecisionPolicy, autocast
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 
@@ -21,8 +22,10 @@ class ShardedForward:
     Weights that stay gathered would be those of a time before the next optimizer step.
     """
 
-    def __init__(self, model: nn.Module, groups: Sequence[dist.ProcessGroup], device: torch.device) -> None:
-        self._model, self._groups, self._device = model, groups, device
+    def __init__(
+        self, model: nn.Module, groups: Sequence[dist.ProcessGroup], device: torch.device, policy: PrecisionPolicy
+    ) -> None:
+        self._model, self._groups, self._device, self._policy = model, groups, device, policy
         self._depth = 0
         self._sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
         # buffers that are not saved, such as frequencies and masks, are constants
@@ -33,7 +36,7 @@ class ShardedForward:
         model.register_forward_hook(self._free)
 
     def register(self, names: Iterable[str]) -> None:
-        """Lets methods of these names call the model's modules, as its forward does.
+        """Lets methods of these names call the model's modules, as its forward does, in the precision of the policy.
 
         Raises: ValueError for a name that is no method.
         """
@@ -48,7 +51,8 @@ class ShardedForward:
         def call(*args: Any, **kwargs: Any) -> Any:
             self._depth += 1
             try:
-                return method(*args, **kwargs)
+                with autocast(self._policy, self._device.type):
+                    return method(*args, **kwargs)
             finally:
                 self._depth -= 1
                 self._free()

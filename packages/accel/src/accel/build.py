@@ -54,6 +54,11 @@ def build_components(settings: Settings) -> Components:
     missing = precision.missing(kind)
     accumulation = AccumulationState(settings.accumulation_steps, at_epoch_end=settings.accumulation.end)
     problems = [*strategy.check(run, precision), *([missing] if missing is not None else [])]
+    if policy.scale_loss and not settings.handlers.scaler.enabled:
+        problems.append(
+            "GradScalerKwargs(enabled=False): in fp16 small gradients become zero if nobody scales the loss; leave it"
+            ' out, or use mixed_precision="bf16"'
+        )
     if problems:
         raise CannotRun(f"strategy {strategy.name} with precision {precision.name} on {kind}", problems)
     spread = _spread_over(run.transport) if strategy.shards else None

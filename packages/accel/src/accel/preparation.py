@@ -63,8 +63,6 @@ class Preparer:
             if isinstance(given, nn.Module):
                 ready[index] = self.model(given, place=place, optimizers=raw_optimizers)
         refuse_stale(raw_optimizers, models, self.components.run.placed_on)
-        if self.components.strategy.shards:
-            refuse_strangers(raw_optimizers, self.models)
         for index, (given, place) in enumerate(zip(objects, places, strict=True)):
             if isinstance(given, Optimizer):
                 ready[index] = self.optimizer(given, place=place)
@@ -117,9 +115,14 @@ class Preparer:
         follow(model, names, optimizers)
 
     def optimizer(self, optimizer: Optimizer, *, place: bool | None = None) -> AcceleratedOptimizer:
-        """The optimizer, stepping when a step is due."""
+        """The optimizer, stepping when a step is due.
+
+        Raises: BrokenInvariant if ranks hold parts of parameters, and the optimizer has others than prepared models.
+        """
         if isinstance(optimizer, AcceleratedOptimizer) and self._is_ready(optimizer):
             return optimizer
+        if self.components.strategy.shards:
+            refuse_strangers([optimizer], self.models)
         engine = self.components.engine
         ready = AcceleratedOptimizer(
             optimizer if engine is None else engine.optimizer(optimizer),

@@ -118,7 +118,7 @@ class Fsdp2(Strategy):
         methods = self.plugin.forward_methods
         if methods is None:
             methods = ["generate"] if callable(getattr(model, "generate", None)) else []
-        ShardedForward(model, groups, run.placed_on).register(methods)
+        ShardedForward(model, groups, run.placed_on, policy).register(methods)
         return model
 
     def _precision(self, policy: PrecisionPolicy) -> MixedPrecisionPolicy:
