@@ -54,6 +54,19 @@ def copies_that_do_not_divide() -> None:
     Accelerator(cpu=True, parallelism_config=ParallelismConfig(dp_replicate_size=3, dp_shard_size=2))
 
 
+def a_plan_that_names_no_module() -> None:
+    config = ParallelismConfig(tp_size=2, tp_plan={"blocks.*": "colwise"})
+    Accelerator(cpu=True, parallelism_config=config).prepare(model())
+
+
+def a_plan_that_is_missing() -> None:
+    Accelerator(cpu=True, parallelism_config=ParallelismConfig(tp_size=2)).prepare(model())
+
+
+def a_strategy_that_keeps_models_whole() -> None:
+    Accelerator(cpu=True, strategy="ddp", parallelism_config=ParallelismConfig(tp_size=2))
+
+
 def an_option_of_fsdp1() -> None:
     sharded(sharding_strategy="HYBRID_SHARD")
 
@@ -104,6 +117,9 @@ REFUSED: list[tuple[Callable[[], None], str]] = [
     (an_optimizer_that_is_prepared_by_itself, "4 of its 4 parameters, of shapes (4, 4), (4,), (2, 4), (2,)"),
     (sizes_for_more_processes, "is for 3 processes, and this job has 2"),
     (copies_that_do_not_divide, "dp_replicate 3 x dp_shard 2 x tp 1 is for 6 processes, and this job has 2"),
+    (a_plan_that_names_no_module, "blocks.*: names no module; the first modules are 0, 1"),
+    (a_plan_that_is_missing, "tensor parallelism needs a plan, and Sequential has none of its own (tp_plan)"),
+    (a_strategy_that_keeps_models_whole, "it keeps models whole, and dp_shard_size=1, tp_size=2 divide them"),
     (an_option_of_fsdp1, "sharding_strategy='HYBRID_SHARD' is an option of FSDP1: "),
     (
         half_precision_that_nobody_scales,

@@ -101,6 +101,25 @@ def serve(make: Any, data: DataLoaderConfiguration, ways: dict[str, Any]) -> Ser
     return served
 
 
+def places() -> tuple[bool, list[int], Any]:
+    config = ParallelismConfig(dp_replicate_size=2, tp_size=2)
+    accelerator = Accelerator(cpu=True, parallelism_config=config)
+    mesh = accelerator.torch_device_mesh
+    assert mesh is not None
+    names = ["data_parallel_rank", "data_parallel_shard_rank", "tensor_parallel_rank"]
+    assert accelerator.parallelism_config == config
+    return accelerator.is_fsdp2, [getattr(accelerator, name) for name in names], mesh.mesh_dim_names
+
+
+def test_an_accelerator_tells_its_place_on_each_axis(world: MakePool) -> None:
+    names = ("dp_replicate", "dp_shard", "tp")
+    assert world(4).run(places) == [(True, [copy, 0, part], names) for copy in range(2) for part in range(2)]
+    accelerator = Accelerator(cpu=True)
+    assert (accelerator.is_fsdp2, accelerator.parallelism_config, accelerator.torch_device_mesh) == (False, None, None)
+    with pytest.raises(RuntimeError, match="has no ParallelismConfig"):
+        _ = accelerator.tensor_parallel_rank
+
+
 WAYS = [
     (shuffled_map, DataLoaderConfiguration()),
     (shuffled_map, DataLoaderConfiguration(split_batches=False, even_batches=False)),

@@ -59,6 +59,12 @@ def build_components(settings: Settings) -> Components:
             "GradScalerKwargs(enabled=False): in fp16 small gradients become zero if nobody scales the loss; leave it"
             ' out, or use mixed_precision="bf16"'
         )
+    mesh = asked if asked is not None else run.mesh
+    if not strategy.shards and (mesh.tensor > 1 or (asked is not None and mesh.shard > 1)):
+        problems.append(
+            f"it keeps models whole, and dp_shard_size={mesh.shard}, tp_size={mesh.tensor} divide them; leave out"
+            " strategy"
+        )
     if problems:
         raise CannotRun(f"strategy {strategy.name} with precision {precision.name} on {kind}", problems)
     spread = _spread_over(run.transport) if strategy.shards else None

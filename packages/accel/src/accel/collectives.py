@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from accel_ops import gather, gather_for_metrics, pad_across_processes, reduce
+from accel_parallel import ParallelismConfig
 from accel_state import AcceleratorState, ProcessControl, Reduction, Run
+from accel_state.mesh import Axis
+from torch.distributed.device_mesh import DeviceMesh
 
-from accel.build import Components
+from accel.build import SHARDED, Components
+from accel.settings import Settings
 
 
 class CollectiveOps(ProcessControl):
@@ -16,6 +20,7 @@ class CollectiveOps(ProcessControl):
     Processes that hold parts of the same layers have the same samples, and count as one.
     """
 
+    settings: Settings
     components: Components
     _triggered = False
 
@@ -33,6 +38,53 @@ class CollectiveOps(ProcessControl):
     def mixed_precision(self) -> str:
         """The name of the precision."""
         return self.components.precision.name
+
+    @property
+    def is_fsdp2(self) -> bool:
+        """Whether parameters are sharded by torch's fully_shard."""
+        return self.components.strategy.name == SHARDED
+
+    @property
+    def parallelism_config(self) -> ParallelismConfig | None:
+        """The sizes that the script or its launcher asks for; None if neither does."""
+        return self.settings.parallelism
+
+    @property
+    def torch_device_mesh(self) -> DeviceMesh | None:
+        """torch's mesh of the processes; None if nothing is sharded or divided."""
+        return self.run.device_mesh
+
+    @property
+    def data_parallel_rank(self) -> int:
+        """The place of this process among whole copies of the model, each of which may be sharded.
+
+        Raises: RuntimeError without a ParallelismConfig.
+        """
+        return self._place_on(Axis.REPLICATE)
+
+    @property
+    def data_parallel_shard_rank(self) -> int:
+        """The place of this process among those that share one copy.
+
+        Raises: RuntimeError without a ParallelismConfig.
+        """
+        return self._place_on(Axis.SHARD)
+
+    @property
+    def tensor_parallel_rank(self) -> int:
+        """The place of this process among those that divide each layer.
+
+        Raises: RuntimeError without a ParallelismConfig.
+        """
+        return self._place_on(Axis.TENSOR)
+
+    def _place_on(self, axis: Axis) -> int:
+        if self.settings.parallelism is None:
+            raise RuntimeError(
+                f"the rank on {axis} was asked for, and this Accelerator has no ParallelismConfig; pass"
+                " parallelism_config=ParallelismConfig(...), or use process_index"
+            )
+        return self.run.mesh.coordinate(self.process_index)[axis]
 
     def gather(self, tensor: Any) -> Any:
         """Nested tensors of all processes, joined along dim 0. Collective."""
