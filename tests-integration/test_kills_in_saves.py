@@ -39,12 +39,13 @@ def whole(folder: Path) -> list[str]:
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kill_in_a_save_leaves_the_state_before_or_the_new_one(
-    kind: str, world: MakePool, tmp_path: Path, cases: Cases
+    kind: str, strategy: str, world: MakePool, tmp_path: Path, cases: Cases
 ) -> None:
     """T3, T28, fault tests 2 and 6: any of two ranks, at any moment, written at once and behind in turn."""
-    plan = Plan(str(tmp_path), KINDS[kind])
+    plan = Plan(str(tmp_path), KINDS[kind], strategy=strategy)
     acknowledged = []
     for number in cases(4, 100):
         chance = random.Random(f"{kind} {number}")
@@ -76,13 +77,14 @@ def test_a_single_process_that_is_killed_in_a_save_loses_nothing(world: MakePool
     assert len(left) == 1
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 @pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize("kind", ["the newest", "one folder"])
 def test_a_full_disk_is_an_error_on_all_ranks_and_what_was_there_stays(
-    kind: str, behind: bool, world: MakePool, tmp_path: Path
+    kind: str, behind: bool, strategy: str, world: MakePool, tmp_path: Path
 ) -> None:
     """Fault tests 5 and 18: by RLIMIT_FSIZE; what fails behind is raised by the next call."""
-    plan = Plan(str(tmp_path), KINDS[kind], behind=behind, full_at=2)
+    plan = Plan(str(tmp_path), KINDS[kind], behind=behind, full_at=2, strategy=strategy)
     with pytest.raises(RankFailure) as failure:
         world(2).run(saving.save, plan)
     assert {rank: type(error) for rank, error in failure.value.errors.items()} == {

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from accel import Accelerator
 from accel.utils import ProjectConfiguration
+from accel_amp import local_part
 from accel_checkpoint import CheckpointError
 from torch import Tensor, nn
 
@@ -35,6 +36,7 @@ class Plan:
     #: the save at which the disk is full: files are no larger than ROOM from then on
     full_at: int | None = None
     behind: bool = True
+    strategy: str = "auto"
 
 
 class Number:
@@ -70,7 +72,7 @@ def say(path: Path, number: int) -> None:
 
 def tensors_of(model: nn.Module, optimizer: Any) -> list[Tensor]:
     moments = [entry[name] for entry in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
-    return [*model.parameters(), *moments]
+    return [local_part(tensor.detach()) for tensor in (*model.parameters(), *moments)]
 
 
 def fill(model: nn.Module, optimizer: Any, number: int) -> None:
@@ -87,7 +89,7 @@ def save(plan: Plan) -> tuple[int, list[str]]:
     folder = Path(plan.folder)
     named = plan.limit > 0
     project = ProjectConfiguration(folder, automatic_checkpoint_naming=named, total_limit=plan.limit or None)
-    accelerator = Accelerator(cpu=True, project_config=project)
+    accelerator = Accelerator(cpu=True, project_config=project, strategy=plan.strategy)
     model: Any = nn.Sequential(*(nn.Linear(plan.width, plan.width) for _ in range(3)))
     optimizer: Any = torch.optim.AdamW(model.parameters())
     model, optimizer = accelerator.prepare(model, optimizer)

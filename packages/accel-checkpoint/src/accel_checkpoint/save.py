@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import chain
 from operator import methodcaller
 from pathlib import Path
 from typing import BinaryIO
@@ -18,7 +19,7 @@ from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.save_object import write_pickle
 from accel_checkpoint.shard_plan import plan_shards
 from accel_checkpoint.sizes import size_in_bytes
-from accel_checkpoint.tensor_file import ALIASES, serialize
+from accel_checkpoint.tensor_file import ALIASES, Rows, serialize
 
 SAFETENSORS = ("model", ".safetensors")
 PICKLED = ("pytorch_model", ".bin")
@@ -31,32 +32,34 @@ def save_weights(
     *,
     max_shard_size: int | str = "10GB",
     safe_serialization: bool = True,
+    rows: Rows | None = None,
+    writes: bool = True,
 ) -> Path:
     """Saves weights and returns the path that opens them: the file, or the index of its shards.
 
     Files get their names when all files are whole, and the index gets its name last. Then files of an earlier save in
     the same format are removed; files of the other format stay. Tensors that share all memory are stored once. If a
-    save fails while it renames files, the folder has the earlier weights, or none that can be opened.
+    save fails while it renames files, the folder has the earlier weights, or none that can be opened. `rows` gathers
+    tensors that are divided over processes: then all processes call this, of which one `writes`.
 
     Raises: CheckpointError if `directory` is a file, or if a value is no tensor or does not fit the format; ValueError
     if the size is not valid; OSError that tells what to do if the disk refuses.
     """
     folder = Path(directory)
-    if folder.exists() and not folder.is_dir():
-        raise CheckpointError(f"{folder} is a file: give save_model a folder")
     wrong = [name for name, value in state.items() if not isinstance(value, torch.Tensor)]
     if wrong:
         raise CheckpointError(f"only tensors are weights, found others under: {', '.join(wrong)}")
     stem, suffix = SAFETENSORS if safe_serialization else PICKLED
     plan = plan_shards(state, stem=stem, suffix=suffix, max_bytes=size_in_bytes(max_shard_size))
-    folder.mkdir(parents=True, exist_ok=True)
     weight_map: dict[str, str] = {}
+    contents: list[Iterator[memoryview]] = []
     writers: dict[Path, Callable[[BinaryIO], None]] = {}
     for file, tensors in plan.files.items():
         aliases = plan.aliases_in(file)
         if safe_serialization:
             metadata = {ALIASES: json.dumps(aliases)} if aliases else {}
-            writers[folder / file] = methodcaller("writelines", serialize(tensors, metadata))
+            contents.append(serialize(tensors, metadata, rows))
+            writers[folder / file] = methodcaller("writelines", contents[-1])
         else:
             tensors = tensors | {alias: tensors[name] for alias, name in aliases.items()}
             writers[folder / file] = partial(_write_pickled, tensors)
@@ -67,11 +70,25 @@ def save_weights(
         index = {"metadata": {"total_size": plan.total_bytes}, "weight_map": weight_map}
         text = json.dumps(index, indent=2, sort_keys=True) + "\n"
         writers[folder / opens] = methodcaller("write", text.encode())
-    # An index of the same shards would open a mixture if only some of them could be replaced.
-    replaced = len(plan.files) > 1 and any((folder / file).exists() for file in plan.files)
-    atomic_write(writers, remove_first=[folder / opens] if replaced else [])
-    _remove_stale(folder, stem, suffix, {path.name for path in writers})
+    try:
+        if writes:
+            _write_all(folder, opens, writers, list(plan.files))
+            _remove_stale(folder, stem, suffix, {path.name for path in writers})
+    finally:
+        # what was not written has to be gathered all the same: the other processes give their parts of it
+        for _ in chain.from_iterable(contents) if rows is not None else ():
+            pass
     return folder / opens
+
+
+def _write_all(folder: Path, opens: str, writers: Mapping[Path, Callable[[BinaryIO], None]], shards: list[str]) -> None:
+    """Writes the files, the index `opens` last. Raises: CheckpointError if the folder is a file."""
+    if folder.exists() and not folder.is_dir():
+        raise CheckpointError(f"{folder} is a file: give save_model a folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    # An index of the same shards would open a mixture if only some of them could be replaced.
+    replaced = len(shards) > 1 and any((folder / file).exists() for file in shards)
+    atomic_write(writers, remove_first=[folder / opens] if replaced else [])
 
 
 def _write_pickled(tensors: Mapping[str, torch.Tensor], file: BinaryIO) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.huge_pages import advise_huge_pages
-from accel_checkpoint.pieces import held_part
+from accel_checkpoint.pieces import held_part, is_distributed
 from accel_checkpoint.pinned_memory import staged, staged_pieces
 
 #: the key in the metadata for names that share the tensor of another name
@@ -65,12 +65,18 @@ def _unsupported(name: str, tensor: torch.Tensor) -> str | None:
     return None
 
 
-def serialize(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> Iterator[memoryview]:
+#: the numbers of a tensor that is divided over processes, some rows after the other
+Rows = Callable[[torch.Tensor], Iterator[torch.Tensor]]
+
+
+def serialize(
+    tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None, rows: Rows | None = None
+) -> Iterator[memoryview]:
     """The content of a safetensors file, piece by piece.
 
     Contiguous tensors on the CPU are not copied. Those on GPUs pass through pinned memory of one piece, so a piece is
     valid until the next is asked for. Others are copied to the CPU one at a time. Spaces fill the header, so that the
-    numbers begin at a multiple of 8 bytes.
+    numbers begin at a multiple of 8 bytes. `rows` gathers tensors that are divided over processes.
 
     Raises: CheckpointError that names each tensor that the format cannot hold.
     """
@@ -92,9 +98,16 @@ def serialize(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] |
     text += b" " * (-len(text) % 8)
     yield memoryview(len(text).to_bytes(8, "little") + text)
     filled = [tensors[name] for name in order if tensors[name].numel()]
-    for through_pinned, group in itertools.groupby(zip(staged(filled), filled, strict=True), lambda pair: pair[0]):
-        members = [tensor for _, tensor in group]
-        if through_pinned:
+    kinds = [rows if is_distributed(tensor) else None for tensor in filled]
+    by_pinned = [kind is None and pinned for kind, pinned in zip(kinds, staged(filled), strict=True)]
+    groups = itertools.groupby(zip(by_pinned, kinds, filled, strict=True), lambda member: member[:2])
+    for (through_pinned, gather), group in groups:
+        members = [tensor for _, _, tensor in group]
+        if gather is not None:
+            for tensor in members:
+                for part in gather(tensor):
+                    yield view_bytes(part)
+        elif through_pinned:
             yield from map(view_bytes, staged_pieces(members, PIECE))
         else:
             for tensor in members:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar, TypeVarTuple, cast, final, overload
 
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler
-from accel_checkpoint import save_object, save_weights
+from accel_checkpoint import save_object
 from accel_data import Ending
 from accel_parallel import DeepSpeedPlugin, FullyShardedDataParallelPlugin, ParallelismConfig, Strategy
 from accel_state import AcceleratorState
@@ -22,6 +22,7 @@ from torch.utils.hooks import RemovableHandle
 from accel.build import build_components
 from accel.checkpoint.checkpointer import Checkpointer
 from accel.checkpoint.registry import CheckpointRegistry, LoadHook, SaveHook, add_hook
+from accel.checkpoint.whole_weights import save_whole
 from accel.compilation import TorchDynamoPlugin
 from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin, ProjectConfiguration
 from accel.handlers import KwargsHandler
@@ -147,11 +148,12 @@ class Accelerator(TrainingStep):
         max_shard_size: int | str = "10GB",
         safe_serialization: bool = True,
     ) -> Path | None:
-        """Writes the weights on the main process: the path to open them by; None on the others."""
-        if not self.is_main_process:
-            return None
-        state = self.get_state_dict(model)
-        return save_weights(state, save_directory, max_shard_size=max_shard_size, safe_serialization=safe_serialization)
+        """Writes the weights on the main process: the path to open them by; None on the others.
+
+        Collective: every process must call, if the model is sharded; the main process gathers it piece by piece.
+        """
+        state = self.unwrap_model(model, keep_torch_compile=False).state_dict()
+        return save_whole(state, save_directory, self, max_shard_size, safe_serialization=safe_serialization)
 
     def save(self, obj: Any, f: str | Path, safe_serialization: bool = False) -> None:
         """Writes an object on the main process: by torch.save, or a mapping of tensors as safetensors."""

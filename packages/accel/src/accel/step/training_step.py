@@ -14,6 +14,7 @@ from accel_state import AccumulationState
 from torch import nn
 from torch.utils.data import DataLoader
 
+from accel.checkpoint.whole_weights import whole_state
 from accel.collectives import CollectiveOps
 from accel.handlers import AutocastKwargs, ProfileKwargs
 from accel.preparation import Preparer
@@ -195,8 +196,12 @@ class TrainingStep(CollectiveOps):
         return self._preparer.unwrap(model, keep_autocast=keep_fp32_wrapper, keep_compile=keep_torch_compile)
 
     def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, torch.Tensor]:
-        """The weights of the model, under the names that the model itself gives them."""
-        return (self.unwrap_model(model, keep_torch_compile=False) if unwrap else model).state_dict()
+        """The weights of the model, under its own names; of a sharded model whole on the main process, {} elsewhere.
+
+        Collective: every process must call, if the model is sharded.
+        """
+        inner = self.unwrap_model(model, keep_torch_compile=False) if unwrap else model
+        return whole_state(inner.state_dict(), self.run)
 
     def skip_first_batches(self, dataloader: DataLoader[A], num_batches: int = 0) -> DataLoader[A]:
         """A loader whose passes lack this process's first `num_batches` batches."""
