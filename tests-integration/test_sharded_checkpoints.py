@@ -1,15 +1,20 @@
 """T10, T17: what is saved under any layout is loaded under any other, every number the same."""
 
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from accel import Accelerator
+from accel import Accelerator, ParallelismConfig
+from accel.checkpoint.parts import own_part
 from accel_checkpoint import read_manifest
+from accel_checkpoint.pieces import Box, box_of, held_part, whole_box
 from accel_testing import MakePool
 from sharded_models import LAYOUTS, prepared, state
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 
 def saved(ways: dict[str, Any], folder: str, asynchronous: bool = False) -> dict[str, Any]:
@@ -87,3 +92,32 @@ def save_even(ways: dict[str, Any], folder: str) -> None:
     accelerator.backward(model(torch.ones(1, 128)).sum())
     optimizer.step()
     accelerator.save_state(folder)
+
+
+def part_of_tensors(sizes: tuple[int, int]) -> tuple[list[tuple[Box, Tensor]], dict[str, tuple[Box, Tensor]]]:
+    """The block that this rank has of a matrix divided by tensor parallelism, then by fully_shard."""
+    accelerator = Accelerator(cpu=True, parallelism_config=ParallelismConfig(dp_shard_size=sizes[0], tp_size=sizes[1]))
+    mesh = accelerator.run.device_mesh
+    model = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 5))
+    plan = {"0": ColwiseParallel(), "1": RowwiseParallel()}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.arange(parameter.numel()).view_as(parameter))
+    parallelize_module(model, mesh["tp"], plan)
+    fully_shard(model, mesh=mesh["dp_shard"])
+    blocks = {name: (box_of(tensor), held_part(tensor)) for name, tensor in model.state_dict().items()}
+    written = own_part(model.state_dict(), accelerator.run.mesh, accelerator.process_index)[0]
+    return [blocks[name] for name in written], blocks
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (1, 2)])
+def test_blocks_of_two_axes_are_where_they_were_in_the_whole(world: MakePool, sizes: tuple[int, int]) -> None:
+    """fully_shard divides rows that tensor parallelism has divided before: the order is not that of the axes."""
+    ranks = world(sizes[0] * sizes[1]).run(part_of_tensors, sizes)
+    shapes = {"0.weight": (7, 5), "0.bias": (7,), "1.weight": (5, 7), "1.bias": (5,)}
+    for _, blocks in ranks:
+        for name, shape in shapes.items():
+            whole_tensor = torch.arange(float(prod(shape))).view(shape)
+            box, held = blocks[name]
+            assert torch.equal(box.of(whole_tensor, whole_box(shape)), held), name
+    assert sum(box.numel for written, _ in ranks for box, _ in written) == sum(map(prod, shapes.values()))

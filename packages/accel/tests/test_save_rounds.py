@@ -29,9 +29,11 @@ def counted(transport: Any) -> tuple[list[str], list[str]]:
     return exchanges, waits
 
 
-def rounds(folder: str, asynchronous: bool, each_machine: bool, hooks: bool) -> tuple[list[str], list[str]]:
+def rounds(
+    folder: str, asynchronous: bool, each_machine: bool, hooks: bool, strategy: str = "auto"
+) -> tuple[list[str], list[str]]:
     project = ProjectConfiguration(folder, automatic_checkpoint_naming=True, save_on_each_node=each_machine)
-    accelerator = Accelerator(cpu=True, project_config=project)
+    accelerator = Accelerator(cpu=True, project_config=project, strategy=strategy)
     model, data = nn.Linear(2, 2), TensorDataset(torch.ones(3, 2))
     accelerator.prepare(model, AdamW(model.parameters()), DataLoader(data))
     if hooks:
@@ -51,6 +53,15 @@ def test_a_save_takes_two_rounds(world: MakePool, tmp_path: Path, asynchronous: 
     for exchanges, waits in world(2).run(rounds, str(tmp_path), asynchronous, False, False):
         assert exchanges == ["save_state: begin", ended]
         assert [what.partition(" ")[0] for what in waits] == ([] if asynchronous else ["main_process_first"])
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_save_that_all_ranks_write_takes_two_rounds(world: MakePool, tmp_path: Path, asynchronous: bool) -> None:
+    """They tell the main process by notes in the store when they have written theirs."""
+    ended = "save_state: copied" if asynchronous else "save_state: written"
+    for exchanges, waits in world(2).run(rounds, str(tmp_path), asynchronous, False, False, "fsdp2"):
+        assert exchanges == ["save_state: begin", ended]
+        assert waits == []
 
 
 def test_hooks_take_two_rounds_more_and_a_checkpoint_of_each_machine_one(world: MakePool, tmp_path: Path) -> None:

@@ -57,6 +57,14 @@ def held_part(tensor: torch.Tensor) -> torch.Tensor:
     return plain._local_tensor if is_distributed(plain) else plain  # type: ignore[attr-defined] # a DTensor has it
 
 
+def like(tensor: torch.Tensor, layout: torch.Tensor, into: torch.Tensor | None = None) -> torch.Tensor:
+    """The numbers of `tensor` in a tensor that is divided as `layout` is: a new tensor, or `into`."""
+    target = torch.empty_like(layout.detach(), dtype=tensor.dtype) if into is None else into
+    own = box_of(target).of(tensor, whole_box(tuple(tensor.shape))) if not is_distributed(tensor) else held_part(tensor)
+    held_part(target).copy_(own)
+    return target
+
+
 def divided_axes(tensor: Any) -> list[tuple[int, Any]]:
     """The axes of the mesh that divide the tensor, with their placements, in the order in which they divide it.
 

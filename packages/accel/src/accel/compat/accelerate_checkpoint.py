@@ -1,18 +1,26 @@
-"""Checkpoints that Hugging Face Accelerate wrote, read without running code from them."""
+"""Checkpoints that Hugging Face Accelerate wrote, read without running code from them.
+
+Those of sharded models are a file of whole tensors (FULL_STATE_DICT) or a folder of torch.distributed.checkpoint
+(SHARDED_STATE_DICT); optimizers go by the names of parameters in them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, final
 
 import torch
 from accel_checkpoint import CheckpointError, weight_files
 from accel_checkpoint.load import read_plain, read_shapes, read_tensors
+from accel_checkpoint.pieces import is_distributed, like
 from torch import nn
+from torch.optim import Optimizer
 
+from accel.checkpoint.optimizer_state import NamedOptimizerState, names_of
 from accel.checkpoint.registry import CheckpointRegistry
 from accel.checkpoint.stateful_item import key
+from accel.compat.distributed_checkpoint import METADATA, DistributedCheckpoint, StatePath
 
 #: what each of its processes writes, and nobody else
 MARK = "random_states_0.pkl"
@@ -29,16 +37,23 @@ class AccelerateCheckpoint:
 
     def __init__(self, folder: Path, registry: CheckpointRegistry) -> None:
         self.folder, self.problems = folder, list[str]()
+        self._names = names_of(registry.models())
         preparer, scaler, objects = registry.preparer, registry.components.scaler, list(registry.objects.values())
         self._models = [(model, self._weights(place, model)) for place, model in enumerate(registry.models().values())]
-        # what takes a state, and the state
-        self._states: list[tuple[Any, Any]] = [
-            *((one.optimizer, self._optimizer(place, one.optimizer)) for place, one in enumerate(preparer.optimizers)),
-            *((owner, self._read(f"{key('scheduler', place)}.bin")) for place, owner in enumerate(preparer.schedulers)),
-            *((owner, self._read(f"custom_checkpoint_{place}.pkl")) for place, owner in enumerate(objects)),
+        # what loads a state, and the state
+        self._states: list[tuple[Callable[[Any], object], Any]] = [
+            *(self._optimizer(place, prepared.optimizer) for place, prepared in enumerate(preparer.optimizers)),
+            *(
+                (owner.load_state_dict, self._read(f"{key('scheduler', place)}.bin"))
+                for place, owner in enumerate(preparer.schedulers)
+            ),
+            *(
+                (owner.load_state_dict, self._read(f"custom_checkpoint_{place}.pkl"))
+                for place, owner in enumerate(objects)
+            ),
         ]
         if scaler is not None:
-            self._states.append((scaler, self._read("scaler.pt")))
+            self._states.append((scaler.load_state_dict, self._read("scaler.pt")))
         saved = len(list(folder.glob("custom_checkpoint_*.pkl")))
         if saved != len(objects):
             self.problems.append(f"{saved} registered objects were saved, and {len(objects)} are registered here")
@@ -48,11 +63,10 @@ class AccelerateCheckpoint:
         for model, path in self._models:
             state = model.state_dict(keep_vars=True)
             with torch.no_grad():
-                for file in weight_files(path) if path is not None else ():
-                    for name, tensor in read_tensors(file):
-                        state[_bare(name, state)].copy_(tensor)
-        for owner, saved in self._states:
-            owner.load_state_dict(saved)
+                for name, tensor in _weights_at(path, state) if path is not None else ():
+                    like(tensor, state[name], into=state[name])
+        for load_state, saved in self._states:
+            load_state(saved)
 
     @property
     def left(self) -> str:
@@ -64,43 +78,57 @@ class AccelerateCheckpoint:
         )
 
     def _weights(self, place: int, model: nn.Module) -> Path | None:
-        for stem, suffix in (("model", ".safetensors"), ("pytorch_model", ".bin")):
-            for ending in ("", ".index.json"):
-                path = self.folder / f"{key(stem, place)}{suffix}{ending}"
-                if path.is_file():
-                    self._compare(path, model)
-                    return path
+        names = [
+            f"{key(stem, place)}{suffix}{ending}"
+            for stem, suffix in (("model", ".safetensors"), ("pytorch_model", ".bin"))
+            for ending in ("", ".index.json")
+        ]
+        for name in (*names, f"{key('pytorch_model_fsdp', place)}.bin", f"pytorch_model_fsdp_{place}"):
+            path = self.folder / name
+            if path.is_file() or (path / METADATA).is_file():
+                self._compare(path, model)
+                return path
         self.problems.append(f"there are no weights of model {place}: {key('model', place)}.safetensors")
         return None
 
     def _compare(self, path: Path, model: nn.Module) -> None:
         state = model.state_dict(keep_vars=True)
-        saved: dict[str, tuple[int, ...]] = {}
         try:
-            for file in weight_files(path):
-                saved |= {_bare(name, state): shape for name, shape in read_shapes(file).items()}
+            shapes = _shapes_at(path)
         except CheckpointError as error:
             self.problems.append(str(error))
             return
+        saved = {_bare(name, state): shape for name, shape in shapes.items()}
         tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
         wrong = [name for name, shape in saved.items() if name not in tensors or tuple(tensors[name].shape) != shape]
-        given = {tensors[name].data_ptr() for name in saved if name in tensors}  # tied weights are there once
-        wrong += [name for name, value in tensors.items() if name not in saved and value.data_ptr() not in given]
+        given = {_memory(tensors[name]) for name in saved if name in tensors}  # tied weights are there once
+        wrong += [name for name, value in tensors.items() if name not in saved and _memory(value) not in given]
         if wrong:
             self.problems.append(f"{path.name} does not fit the model: {', '.join(wrong[:5])}")
 
-    def _optimizer(self, place: int, optimizer: torch.optim.Optimizer) -> Any:
-        state = self._read(f"{key('optimizer', place)}.bin")
+    def _optimizer(self, place: int, optimizer: Optimizer) -> tuple[Callable[[Any], object], Any]:
+        """What loads the state of an optimizer, and the state, divided as its parameters are; None if there is none."""
+        name = f"{key('optimizer', place)}.bin"
+        by_name = NamedOptimizerState(optimizer, self._names)
+        layouts = by_name.layouts("")
+        if (self.folder / f"optimizer_{place}" / METADATA).is_file():
+            state = self._distributed_optimizer(place, layouts)
+        else:
+            state = self._read(name)
         if state is None:
-            return None
+            return by_name.load, None
         if not {"state", "param_groups"} <= set(state):
-            self.problems.append(f"{key('optimizer', place)}.bin holds no state of an optimizer")
-            return None
+            self.problems.append(f"{name} holds no state of an optimizer")
+            return by_name.load, None
+        if any(isinstance(given, str) for group in state["param_groups"] for given in group["params"]):
+            state = self._renamed(place, state, layouts)
+            self.problems += [f"optimizer {place}: {problem}" for problem in by_name.problems(state)]
+            return by_name.load, state
         saved = [len(group["params"]) for group in state["param_groups"]]
         here = [len(group["params"]) for group in optimizer.param_groups]
         if saved != here:
             self.problems.append(f"optimizer {place} had groups of {saved} parameters, and has {here}")
-            return None
+            return by_name.load, None
         numbers = [number for group in state["param_groups"] for number in group["params"]]
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         wrong = [
@@ -111,7 +139,40 @@ class AccelerateCheckpoint:
         ]
         if wrong:
             self.problems.append(f"optimizer {place}: another shape than the parameter: {', '.join(wrong[:5])}")
-        return state
+        of_number = dict(zip(numbers, parameters, strict=True))
+        entries = {number: _divided(entry, of_number.get(number)) for number, entry in state["state"].items()}
+        return optimizer.load_state_dict, {**state, "state": entries}
+
+    def _distributed_optimizer(self, place: int, layouts: Mapping[str, torch.Tensor]) -> Any:
+        """The state of an optimizer that is a folder of torch.distributed.checkpoint."""
+
+        def layout(path: StatePath) -> torch.Tensor | None:
+            return layouts.get(self._full_name(place, str(path[2]))) if len(path) > 3 and path[1] == "state" else None
+
+        try:
+            state = DistributedCheckpoint(self.folder / f"optimizer_{place}").state(layout).get("optimizer", {})
+        except CheckpointError as error:
+            self.problems.append(str(error))
+            return None
+        return {**state, "param_groups": [group for _, group in sorted(state.get("param_groups", {}).items())]}
+
+    def _renamed(self, place: int, state: dict[str, Any], layouts: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        """The state of an optimizer with the names that parameters have here."""
+        entries = {self._full_name(place, name): entry for name, entry in state["state"].items()}
+        return {
+            **state,
+            "state": {name: _divided(entry, layouts.get(name)) for name, entry in entries.items()},
+            "param_groups": [
+                {**group, "params": [self._full_name(place, name) for name in group["params"]]}
+                for group in state["param_groups"]
+            ],
+        }
+
+    def _full_name(self, place: int, name: str) -> str:
+        """The name of a parameter of the model that has the optimizer's number, or else of the first."""
+        known = set(self._names.values())
+        names = [f"{model}.{given}" for model in (key("model", place), "model") for given in (name, _bare(name, ()))]
+        return next((given for given in names if given in known), names[0])
 
     def _read(self, name: str) -> Any:
         path = self.folder / name
@@ -134,3 +195,38 @@ def _bare(name: str, known: Collection[str]) -> str:
     if name in known:
         return name
     return ".".join(part for part in name.removeprefix("module.").split(".") if part != "_orig_mod")
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """Where a tensor is; parts may be empty, and have no address then."""
+    return id(tensor) if is_distributed(tensor) else tensor.data_ptr()
+
+
+def _shapes_at(path: Path) -> dict[str, tuple[int, ...]]:
+    if path.is_dir():
+        shapes = DistributedCheckpoint(path).shapes
+        return {".".join(map(str, place[1:])): shape for place, shape in shapes.items() if place[0] == "model"}
+    return {name: shape for file in weight_files(path) for name, shape in read_shapes(file).items()}
+
+
+def _weights_at(path: Path, state: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The name in the state, and the tensor, of each weight."""
+    if path.is_dir():
+        weights = DistributedCheckpoint(path)
+        for place in weights.shapes:
+            if place[0] == "model":
+                name = _bare(".".join(map(str, place[1:])), state)
+                yield name, weights.read(place, state[name])
+        return
+    for file in weight_files(path):
+        yield from ((_bare(name, state), tensor) for name, tensor in read_tensors(file))
+
+
+def _divided(entry: Any, parameter: torch.Tensor | None) -> Any:
+    """An entry of an optimizer's state, its tensors divided as the parameter is."""
+    if parameter is None or not is_distributed(parameter) or not isinstance(entry, dict):
+        return entry
+    return {
+        name: like(value, parameter) if isinstance(value, torch.Tensor) and value.shape == parameter.shape else value
+        for name, value in entry.items()
+    }

@@ -1,0 +1,125 @@
+"""Folders that torch.distributed.checkpoint wrote, read without running code from them."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from accel_checkpoint import CheckpointError
+from accel_checkpoint.manifest import is_inside, open_regular, read_regular
+from accel_checkpoint.pieces import Box, box_of, held_part, is_distributed, whole_box
+
+#: where a value is in the nested state
+StatePath = tuple[str | int, ...]
+#: the file that says where each tensor is
+METADATA = ".metadata"
+LONGEST = 1 << 28
+
+
+class _Record:
+    """The fields of any object in the metadata."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
+
+    def __setstate__(self, state: Any) -> None:
+        if isinstance(state, dict):
+            self.__dict__.update(state)
+
+
+class _Records(pickle.Unpickler):
+    """Reads the metadata as records; calls no function that it names."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """A record for the classes of the format; shapes as tuples. Raises: UnpicklingError for all else."""
+        if (module, name) == ("torch", "Size"):
+            return tuple
+        known = ("torch", "torch.serialization", "pathlib", "pathlib._local", "torch.distributed.checkpoint")
+        if module in known or module.startswith("torch.distributed.checkpoint."):
+            return _Record
+        raise pickle.UnpicklingError(f"it names {module}.{name}")
+
+
+@final
+class DistributedCheckpoint:
+    """The values of a folder, by their paths in the state that was saved.
+
+    Raises: CheckpointError if the folder is damaged, or of a format that is not known here.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        #: the shape of each tensor
+        self.shapes: dict[StatePath, tuple[int, ...]] = {}
+        self._places: dict[StatePath, list[tuple[Box | None, Any]]] = {}
+        try:
+            metadata = _Records(io.BytesIO(read_regular(folder / METADATA, LONGEST))).load()
+            storage: dict[str, list[tuple[tuple[int, ...], Any]]] = {}
+            for index, info in metadata.storage_data.items():
+                storage.setdefault(index.fqn, []).append((tuple(getattr(index, "offset", None) or ()), info))
+            for name, entry in metadata.state_dict_metadata.items():
+                path = tuple(metadata.planner_data[name])
+                if not hasattr(entry, "chunks"):
+                    self._places[path] = [(None, info) for _, info in storage[name]]
+                    continue
+                self.shapes[path] = tuple(entry.size)
+                sizes = {tuple(chunk.offsets): tuple(chunk.sizes) for chunk in entry.chunks}
+                self._places[path] = [(Box(offset, sizes[offset]), info) for offset, info in storage[name]]
+        except CheckpointError:
+            raise
+        except Exception as error:  # a pickle that is damaged may raise anything
+            raise CheckpointError(f"{folder / METADATA} cannot be read as plain metadata: {error}") from error
+
+    def read(self, path: StatePath, layout: torch.Tensor | None = None) -> Any:
+        """The value at a path; of a tensor that is divided as `layout` is, only the parts that this process holds."""
+        if path not in self.shapes:
+            return self._load(self._places[path][0][1])
+        shape = self.shapes[path]
+        like = layout is not None and is_distributed(layout) and tuple(layout.shape) == shape
+        target: torch.Tensor | None = None
+        wanted = box_of(layout) if like and layout is not None else whole_box(shape)
+        filled = 0
+        for box, info in self._places[path]:
+            common = box.overlap(wanted) if box is not None else None
+            if box is None or (common is None and target is not None):
+                continue
+            stored = self._load(info)
+            if target is None:
+                target = _empty(layout if like else None, shape, stored.dtype)
+            if common is not None:
+                common.of(held_part(target), wanted).copy_(common.of(stored, box))
+                filled += common.numel
+        if target is None or filled != wanted.numel:
+            raise CheckpointError(f"{self.folder} has {filled:,} of {wanted.numel:,} numbers of {path}")
+        return target
+
+    def state(self, layout: Callable[[StatePath], torch.Tensor | None]) -> dict[Any, Any]:
+        """All values, nested as they were saved; a list is a mapping of numbers."""
+        nested: dict[Any, Any] = {}
+        for path in self._places:
+            inner = nested
+            for key in path[:-1]:
+                inner = inner.setdefault(key, {})
+            inner[path[-1]] = self.read(path, layout(path))
+        return nested
+
+    def _load(self, info: Any) -> Any:
+        if not is_inside(info.relative_path) or getattr(info, "transform_descriptors", None):
+            raise CheckpointError(f"{self.folder}: {info.relative_path!r} is outside of it, or compressed")
+        with open_regular(self.folder / info.relative_path) as file:
+            file.seek(info.offset)
+            content = io.BytesIO(file.read(info.length))
+        try:
+            return torch.load(content, map_location="cpu", weights_only=True)
+        except Exception as error:
+            raise CheckpointError(f"{self.folder / info.relative_path} cannot be read as plain: {error}") from error
+
+
+def _empty(layout: torch.Tensor | None, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    if layout is None:
+        return torch.empty(shape, dtype=dtype, device="cpu")
+    return torch.empty_like(layout.detach(), dtype=dtype, requires_grad=False)
