@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed.checkpoint as torch_checkpoint
 from accel_checkpoint import CheckpointError
 from accel_testing import MakePool
 from sharded_models import LAYOUTS, prepared, state
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
+from torch.distributed.checkpoint.state_dict_saver import save as save_distributed
 
 
 def save_as_accelerate(folder: str, full: bool) -> dict[str, Any]:
@@ -31,12 +32,8 @@ def save_as_accelerate(folder: str, full: bool) -> dict[str, Any]:
         torch.save({"random_state": 1}, place / "random_states_0.pkl")
     accelerator.wait_for_everyone()
     if not full:
-        torch_checkpoint.save(
-            {"model": weights}, storage_writer=torch_checkpoint.FileSystemWriter(place / "pytorch_model_fsdp_0")
-        )
-        torch_checkpoint.save(
-            {"optimizer": slots}, storage_writer=torch_checkpoint.FileSystemWriter(place / "optimizer_0")
-        )
+        save_distributed({"model": weights}, storage_writer=FileSystemWriter(place / "pytorch_model_fsdp_0"))
+        save_distributed({"optimizer": slots}, storage_writer=FileSystemWriter(place / "optimizer_0"))
     elif accelerator.is_main_process:
         torch.save(weights, place / "pytorch_model_fsdp.bin")
         torch.save(slots, place / "optimizer.bin")

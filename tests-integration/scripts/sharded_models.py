@@ -9,12 +9,16 @@ from accel import Accelerator, ParallelismConfig
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+PLAN = {"blocks.0": "colwise", "blocks.1": "rowwise"}
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "one process": (1, {}),
     "ddp": (2, {"strategy": "ddp"}),
     "fsdp2": (2, {"strategy": "fsdp2"}),
     "hsdp": (4, {"parallelism_config": ParallelismConfig(dp_replicate_size=2, dp_shard_size=2)}),
     "fsdp2 of four": (4, {"strategy": "fsdp2"}),
+    "tp": (2, {"parallelism_config": ParallelismConfig(tp_size=2, tp_plan=PLAN)}),
+    "fsdp2 and tp": (4, {"parallelism_config": ParallelismConfig(dp_shard_size=2, tp_size=2, tp_plan=PLAN)}),
+    "ddp and tp": (4, {"parallelism_config": ParallelismConfig(dp_replicate_size=2, tp_size=2, tp_plan=PLAN)}),
 }
 
 
@@ -35,7 +39,8 @@ class Odd(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         hidden = self.embedding(tokens)
         for block in self.blocks:
-            hidden = torch.tanh(block(hidden)) * self.scale
+            hidden = torch.tanh(block(hidden))
+        hidden = hidden * self.scale
         outputs: Tensor = self.head(hidden).sum() + self.last(self.frozen(hidden)).sum()
         return outputs
 

@@ -7,7 +7,7 @@ import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import nn
@@ -182,14 +182,15 @@ def read_tensors(file: Path) -> Iterator[tuple[str, torch.Tensor]]:
         yield name, reader[stored]
 
 
-def read_plain(file: Path) -> Any:
-    """Reads tensors, numbers, text and their containers from a file that torch.save wrote.
+def read_plain(file: Path, content: BinaryIO | None = None) -> Any:
+    """Reads tensors, numbers, text and their containers from a file, or `content` of it, that torch.save wrote.
 
     Raises: CheckpointError if the file cannot be read without running code from it.
     """
     try:
         # torch maps only its own zip format into memory; before 1.6 torch wrote another format.
-        return torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
+        mapped = content is None and zipfile.is_zipfile(file)
+        return torch.load(content or file, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:
         raise CheckpointError(f"{file} cannot be read as plain weights: {error}") from error
 

@@ -10,6 +10,7 @@ from typing import Any, final
 
 import torch
 from accel_checkpoint import CheckpointError
+from accel_checkpoint.load import read_plain
 from accel_checkpoint.manifest import is_inside, open_regular, read_regular
 from accel_checkpoint.pieces import Box, box_of, held_part, is_distributed, whole_box
 
@@ -112,11 +113,7 @@ class DistributedCheckpoint:
             raise CheckpointError(f"{self.folder}: {info.relative_path!r} is outside of it, or compressed")
         with open_regular(self.folder / info.relative_path) as file:
             file.seek(info.offset)
-            content = io.BytesIO(file.read(info.length))
-        try:
-            return torch.load(content, map_location="cpu", weights_only=True)
-        except Exception as error:
-            raise CheckpointError(f"{self.folder / info.relative_path} cannot be read as plain: {error}") from error
+            return read_plain(self.folder / info.relative_path, io.BytesIO(file.read(info.length)))
 
 
 def _empty(layout: torch.Tensor | None, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
