@@ -79,10 +79,10 @@ def shared(session: nox.Session) -> None:
     note, python = SHARED / "installed.txt", str(SHARED / "bin" / "python")
     if note.exists() and note.read_text() == state:
         return
-    session.run(sys.executable, "-m", "venv", str(SHARED), external=True)
+    session.run_install(sys.executable, "-m", "venv", str(SHARED), external=True)
     pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-    session.run(*pip, TORCH, external=True)
-    session.run(*pip, *wanted, external=True)
+    session.run_install(*pip, TORCH, external=True)
+    session.run_install(*pip, *wanted, external=True)
     note.write_text(state)
 
 
