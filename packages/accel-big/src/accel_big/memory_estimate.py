@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from accel_checkpoint import CheckpointError, weight_files
+from accel_checkpoint.safetensors_header import read_header
 from accel_state.errors import CannotRun
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -16,7 +18,6 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from accel_big.estimate_options import DTYPES, STATES
 from accel_big.model_source import COMMAND
-from accel_big.safetensors_header import stored_tensors
 
 #: the fewest bits of parameters that are trained
 TRAINED_BITS = 16
@@ -155,12 +156,13 @@ def measure_weights(path: Path, notes: tuple[str, ...] = ()) -> ModelSize:
         if pickles:
             reason = "only .safetensors files are looked at; others may be pickles, which can run code and are not"
             raise CannotRun(COMMAND, [f"{', '.join(pickles)}: {reason} opened here; save the model as safetensors"])
-        stored = {name: tensor for file in files for name, tensor in stored_tensors(file).items()}
+        stored = {name: tensor for file in files for name, tensor in read_header(file).tensors.items()}
     except CheckpointError as error:
         raise CannotRun(COMMAND, [str(error)]) from None
     stems: dict[str, list[TensorSize]] = {}
     for name, tensor in stored.items():
-        size = TensorSize(tensor.count, tensor.size, tensor.floating, tensor.floating)
+        floating = tensor.dtype.startswith(("F", "BF"))
+        size = TensorSize(math.prod(tensor.shape), tensor.size, floating, floating)
         stems.setdefault(name.rpartition(".")[0] or name, []).append(size)
     layers = tuple(Layer(stem, "", tuple(sizes)) for stem, sizes in stems.items())
     made_by = f"{path}, {'1 file' if len(files) == 1 else f'{len(files)} files'} of weights"

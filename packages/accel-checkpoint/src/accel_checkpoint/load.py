@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import torch
 from torch import nn
 
 from accel_checkpoint.errors import CheckpointError
-from accel_checkpoint.materialise import materialise, move, on_meta
+from accel_checkpoint.materialise import divided_tensors, materialise, move, on_meta
+from accel_checkpoint.pieces import is_distributed
 from accel_checkpoint.save import INDEX, PICKLED, SAFETENSORS, shards_in
 from accel_checkpoint.tensor_file import TensorFile
+from accel_checkpoint.unsaved_buffers import recompute_unsaved_buffers
+from accel_checkpoint.verdict import agree
+from accel_checkpoint.weight_file import WeightFile, fill_from_whole
+
+T = TypeVar("T")
 
 
 def weight_files(checkpoint: str | Path) -> list[Path]:
@@ -64,17 +70,43 @@ def load_checkpoint_in_model(
 ) -> None:
     """Loads weights into `model`, one file at a time. Nothing changes before all files are checked.
 
-    `device_map={"": device}` moves the model to a device first; a model on the meta device gets its memory there.
-    `dtype` converts floating-point weights. Names that are only in the files or only in the model are a warning, and
-    an error with `strict`. If the model is on the meta device, missing weights are always an error. If a folder has
-    both formats, safetensors is read, with a warning.
+    `device_map={"": device}` moves the model to a device first; a model on the meta device gets its memory there, and a
+    sharded one on the device of its mesh. Optimizers keep its parameters. Of a sharded model each process reads its own
+    part. `dtype` converts floating-point weights. Names that are only in the files or only in the model are a
+    warning, and an error with `strict`. If the model is on the meta device, missing weights are always an error. If a
+    folder has both formats, safetensors is read, with a warning.
 
     Raises: CheckpointError if shapes differ, if a file cannot be read, if the model is on the meta device and there is
-    no device map, or if names differ with `strict`; ValueError if the device map has several devices or the meta
-    device, or if the dtype is not floating-point.
+    no device map, or if names differ with `strict`, on every process that holds a part; ValueError if the device map
+    has several devices or the meta device, or if the dtype is not floating-point, or given for a sharded model.
+    Collective: if the model is sharded, every process that holds a part must call.
     """
     device = None if device_map is None else _one_device(device_map)
     as_dtype = _floating(dtype)
+    divided = divided_tensors(model)
+    if divided and as_dtype is not None:
+        raise ValueError(f"dtype={dtype!r} for a sharded model: convert the model before it is sharded, by model.to()")
+    place = torch.device(divided[0].device_mesh.device_type) if divided else device
+    files, problem = _tried(lambda: _checked_files(model, checkpoint, place, sharded=bool(divided), strict=strict))
+    agree(problem, divided)
+    if as_dtype is not None:
+        model.to(as_dtype)
+    if place is not None:
+        materialise(model, place, device)
+    if device is not None and not divided:
+        move(model, device)
+    wanted = model.state_dict(keep_vars=True)
+    _, problem = _tried(lambda: fill(files or (), wanted))
+    agree(problem, divided)
+
+
+def _checked_files(
+    model: nn.Module, checkpoint: str | Path, device: torch.device | None, *, sharded: bool, strict: bool
+) -> list[Path]:
+    """The files of weights that fit the model.
+
+    Raises: CheckpointError if they do not, or if the model has no device.
+    """
     empty = on_meta(model)
     if empty and device is None:
         raise CheckpointError(
@@ -83,19 +115,25 @@ def load_checkpoint_in_model(
         )
     files = weight_files(checkpoint)
     _warn_of_two_formats(Path(checkpoint))
-    wanted = model.state_dict(keep_vars=True)
-    _check(files, wanted, empty, strict=strict)
-    if as_dtype is not None:
-        model.to(as_dtype)
-    if device is not None:
-        materialise(model, device)
-        move(model, device)
-    wanted = model.state_dict(keep_vars=True)
-    with torch.no_grad():
-        for file in files:
-            for name, tensor in read_tensors(file):
-                if name in wanted:
-                    wanted[name].copy_(tensor)
+    whole = [file.name for file in files if file.suffix != ".safetensors" and not zipfile.is_zipfile(file)]
+    if sharded and whole:
+        warnings.warn(
+            f"{', '.join(whole)}: every process reads all of it, as torch before 1.6 wrote it; save it as safetensors,"
+            " of which each reads its part",
+            stacklevel=5,
+        )
+    if empty and device is not None:
+        recompute_unsaved_buffers(model, device)
+    _check(files, model.state_dict(keep_vars=True), on_meta(model), strict=strict)
+    return files
+
+
+def _tried(work: Callable[[], T]) -> tuple[T | None, str | None]:
+    """What the work returns, or why weights could not be loaded."""
+    try:
+        return work(), None
+    except (CheckpointError, OSError) as error:
+        return None, str(error)
 
 
 def _floating(dtype: torch.dtype | str | None) -> torch.dtype | None:
@@ -120,7 +158,7 @@ def _warn_of_two_formats(checkpoint: Path) -> None:
         warnings.warn(
             f"{checkpoint} holds weights in two formats: {read.name} is read, {others[0].name} is not;"
             " remove one of them, or give the path of a file",
-            stacklevel=3,
+            stacklevel=6,
         )
 
 
@@ -155,12 +193,12 @@ def _check(
     if problems:
         raise CheckpointError(f"the weights in {files[0].parent} do not fit the model:\n  " + "\n  ".join(problems))
     if names:
-        warnings.warn(f"weights in {files[0].parent}: {'; '.join(names)}", stacklevel=3)
+        warnings.warn(f"weights in {files[0].parent}: {'; '.join(names)}", stacklevel=6)
 
 
 def _memory(tensor: torch.Tensor) -> tuple[str, int]:
-    # All tensors on meta and on XLA have the address 0; tied ones are one object.
-    address = 0 if tensor.is_meta else tensor.data_ptr()
+    # All tensors on meta and on XLA have the address 0, and parts of different tensors may; tied ones are one object.
+    address = 0 if tensor.is_meta or is_distributed(tensor) else tensor.data_ptr()
     return ("address", address) if address else ("object", id(tensor))
 
 
@@ -168,8 +206,17 @@ def read_shapes(file: Path) -> dict[str, tuple[int, ...]]:
     """The shape of each tensor in a weights file, by its name."""
     if file.suffix != ".safetensors":
         return {name: tuple(tensor.shape) for name, tensor in _read_pickled(file).items()}
-    reader = TensorFile(file)
-    return {name: reader.shape_and_dtype(stored)[0] for name, stored in reader.stored_names().items()}
+    return WeightFile(file).shapes()
+
+
+def fill(files: Iterable[Path], tensors: Mapping[str, torch.Tensor]) -> None:
+    """Reads what this process holds of the tensors from weights files, one file after the other."""
+    with torch.no_grad():
+        for file in files:
+            if file.suffix == ".safetensors":
+                WeightFile(file).fill(tensors)
+            else:
+                fill_from_whole(tensors, _read_pickled(file))
 
 
 def read_tensors(file: Path) -> Iterator[tuple[str, torch.Tensor]]:

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
+
+from accel_checkpoint.pieces import is_distributed
 
 
 def on_meta(model: nn.Module) -> dict[str, torch.Tensor]:
     """All parameters and buffers on the meta device, by name. Buffers that are never saved are included."""
-    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    return {name: tensor for name, tensor in named if tensor.is_meta}
+    return {name: tensor for name, tensor in _named_tensors(model).items() if tensor.is_meta}
 
 
-def materialise(model: nn.Module, device: torch.device) -> None:
+def divided_tensors(model: nn.Module) -> list[Any]:
+    """The parameters and buffers of which processes hold parts or copies (DTensors)."""
+    return [tensor for tensor in _named_tensors(model).values() if is_distributed(tensor)]
+
+
+def materialise(model: nn.Module, device: torch.device, device_of_parts: torch.device | None = None) -> None:
     """Gives the tensors on the meta device uninitialised memory on `device`. Other tensors stay as they are.
 
-    Tied weights stay tied; `nn.Module.to_empty` would separate them.
+    Each stays the object that it is, so optimizers still hold it, and tied weights stay tied: `nn.Module.to_empty`
+    would make new ones. Parts of divided parameters get memory on `device_of_parts`, if that is given.
     """
-    by_id: dict[int, torch.Tensor] = {}
-    for module in model.modules():
-        own = module.named_parameters(recurse=False, remove_duplicate=False)
-        for name, tensor in [*own, *module.named_buffers(recurse=False, remove_duplicate=False)]:
-            if tensor.is_meta:
-                if id(tensor) not in by_id:
-                    by_id[id(tensor)] = _empty(tensor, device)
-                setattr(module, name, by_id[id(tensor)])
+    for tensor in on_meta(model).values():
+        # ties: the second name finds the tensor on its device
+        if tensor.is_meta and not is_distributed(tensor):
+            _materialise_in_place(tensor, device)
+    if any(tensor.is_meta for tensor in divided_tensors(model)):
+        place = device_of_parts or device
+        # a sharded module takes up its new parts by _apply, and torch keeps the objects
+        module: Any = model
+        module._apply(lambda tensor: torch.empty_like(tensor, device=place) if tensor.is_meta else tensor)
 
 
 def move(model: nn.Module, device: torch.device) -> None:
@@ -40,8 +50,20 @@ def move(model: nn.Module, device: torch.device) -> None:
             setattr(model.get_submodule(owner), leaf, shared)
 
 
-def _empty(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    empty = torch.empty_like(tensor, device=device)
+def _named_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    named: list[tuple[str, torch.Tensor]] = [
+        *model.named_parameters(remove_duplicate=False),
+        *model.named_buffers(remove_duplicate=False),
+    ]
+    return dict(named)
+
+
+def _materialise_in_place(tensor: torch.Tensor, device: torch.device) -> None:
+    empty: Any = torch.empty_like(tensor, device=device, requires_grad=False)
     if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(empty, requires_grad=tensor.requires_grad)
-    return empty
+        empty = nn.Parameter(empty, requires_grad=tensor.requires_grad)
+    torch.utils.swap_tensors(tensor, empty)  # type: ignore[no-untyped-call] # of torch
+    hooked: Any = tensor
+    if hooked._post_accumulate_grad_hooks is not None:
+        # swap_tensors keeps the list of hooks, and leaves the engine with that of the other tensor
+        hooked._post_accumulate_grad_hooks = hooked._post_accumulate_grad_hooks

@@ -17,9 +17,7 @@ from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.huge_pages import advise_huge_pages
 from accel_checkpoint.pieces import held_part, is_distributed
 from accel_checkpoint.pinned_memory import staged, staged_pieces
-
-#: the key in the metadata for names that share the tensor of another name
-ALIASES = "accel.aliases"
+from accel_checkpoint.safetensors_header import resolve_aliases
 
 #: bytes of a piece, which are written and hashed at a time
 PIECE = 1 << 24
@@ -150,13 +148,7 @@ class TensorFile:
 
         Raises: CheckpointError if the aliases in the metadata are not valid.
         """
-        try:
-            stored = {name: name for name in self.names}
-            aliases = json.loads(self.metadata.get(ALIASES, "{}"))
-            return stored | {alias: stored[name] for alias, name in aliases.items()}
-        except (ValueError, AttributeError, TypeError, LookupError, RecursionError) as error:
-            words = f"its metadata {ALIASES!r} is no mapping of names to names in it: {error}"
-            raise CheckpointError(f"{self.path} is damaged: {words}") from error
+        return resolve_aliases(self.path, self.names, self.metadata)
 
     def allocate(self) -> dict[str, torch.Tensor]:
         """An empty tensor for each tensor of the file, in the order of the file."""

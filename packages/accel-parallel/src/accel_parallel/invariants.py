@@ -122,7 +122,8 @@ def refuse_strangers(optimizers: Sequence[Optimizer], models: Iterable[nn.Module
 
 
 def _looks(tensor: torch.Tensor, *, trained: bool) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}{', trained' if trained else ''}"
+    place = ", on the meta device" if tensor.is_meta else ""
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}{', trained' if trained else ''}{place}"
 
 
 def _trainable(model: nn.Module) -> int:

@@ -109,7 +109,9 @@ class Preparer:
         return self._remember(self.models, ready)
 
     def _move(self, model: nn.Module, names: NamedParameters, optimizers: Sequence[Optimizer]) -> None:
-        """Moves the model; if that makes new parameters, ties and optimizers follow."""
+        """Moves the model; if that makes new parameters, ties and optimizers follow. Loading fills a model on meta."""
+        if any(parameter.is_meta for parameter in model.parameters()):
+            return
         model.to(self.components.run.placed_on)
         tie_again(model, names)
         follow(model, names, optimizers)

@@ -89,7 +89,8 @@ class Fsdp2(Strategy):
             divide_layers(model, styles, layers, run.placed_on)
         whole_everywhere = self._whole(model)
         for parameter in whole_everywhere:
-            parameter.data = parameter.data.to(run.placed_on)
+            if not parameter.is_meta:
+                parameter.data = parameter.data.to(run.placed_on)
             if parameter.requires_grad:
                 average_over(parameter, groups)
         blocks = without_ties(model, self.plugin.blocks(model))

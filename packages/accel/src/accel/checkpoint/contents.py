@@ -23,8 +23,9 @@ from accel_checkpoint import (
     serialize,
     size_in_bytes,
 )
+from accel_checkpoint.safetensors_header import ALIASES
 from accel_checkpoint.save import INDEX
-from accel_checkpoint.tensor_file import ALIASES, find_unsupported
+from accel_checkpoint.tensor_file import find_unsupported
 from accel_state.mesh import MeshSpec
 from torch import nn
 
