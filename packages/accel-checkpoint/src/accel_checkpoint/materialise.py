@@ -26,15 +26,17 @@ def materialise(model: nn.Module, device: torch.device, device_of_parts: torch.d
     Each stays the object that it is, so optimizers still hold it, and tied weights stay tied: `nn.Module.to_empty`
     would make new ones. Parts of divided parameters get memory on `device_of_parts`, if that is given.
     """
-    for tensor in on_meta(model).values():
-        # ties: the second name finds the tensor on its device
-        if tensor.is_meta and not is_distributed(tensor):
-            _materialise_in_place(tensor, device)
-    if any(tensor.is_meta for tensor in divided_tensors(model)):
+    empty = {id(tensor): tensor for tensor in on_meta(model).values()}
+    for tensor in empty.values():
+        if not is_distributed(tensor):
+            torch.utils.swap_tensors(tensor, _empty(tensor, device))  # type: ignore[no-untyped-call] # of torch
+    if any(tensor.is_meta for tensor in empty.values()):
         place = device_of_parts or device
-        # a sharded module takes up its new parts by _apply, and torch keeps the objects
         module: Any = model
+        # a sharded module takes up its new parts by _apply, and torch keeps the objects
         module._apply(lambda tensor: torch.empty_like(tensor, device=place) if tensor.is_meta else tensor)
+    for tensor in empty.values():
+        _take_up_hooks(tensor)
 
 
 def move(model: nn.Module, device: torch.device) -> None:
@@ -58,12 +60,14 @@ def _named_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     return dict(named)
 
 
-def _materialise_in_place(tensor: torch.Tensor, device: torch.device) -> None:
-    empty: Any = torch.empty_like(tensor, device=device, requires_grad=False)
+def _empty(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    empty = torch.empty_like(tensor, device=device, requires_grad=False)
     if isinstance(tensor, nn.Parameter):
-        empty = nn.Parameter(empty, requires_grad=tensor.requires_grad)
-    torch.utils.swap_tensors(tensor, empty)  # type: ignore[no-untyped-call] # of torch
-    hooked: Any = tensor
-    if hooked._post_accumulate_grad_hooks is not None:
-        # swap_tensors keeps the list of hooks, and leaves the engine with that of the other tensor
-        hooked._post_accumulate_grad_hooks = hooked._post_accumulate_grad_hooks
+        return nn.Parameter(empty, requires_grad=tensor.requires_grad)
+    return empty
+
+
+def _take_up_hooks(parameter: Any) -> None:
+    """swap_tensors keeps the list of hooks, and leaves the engine without them."""
+    if parameter._post_accumulate_grad_hooks is not None:
+        parameter._post_accumulate_grad_hooks = parameter._post_accumulate_grad_hooks

@@ -57,7 +57,9 @@ def read_header(path: Path) -> SafetensorsHeader:
         raise CheckpointError(f"{path} is damaged or no safetensors file: it has no header ({error})") from error
     end = max((tensor.begin + tensor.size for tensor in tensors.values()), default=8 + length)
     if end != total:
-        raise CheckpointError(f"{path} is damaged or no safetensors file: its header tells of {end} bytes, it has {total}")
+        raise CheckpointError(
+            f"{path} is damaged or no safetensors file: its header tells of {end} bytes, it has {total}"
+        )
     return SafetensorsHeader(tensors, metadata)
 
 

@@ -3,6 +3,7 @@
 from accel_parallel.comm_hooks import CommHook
 from accel_parallel.deepspeed.plugin import DeepSpeedPlugin
 from accel_parallel.deepspeed.stand_ins import DummyOptim, DummyScheduler
+from accel_parallel.empty_weights import init_empty_weights
 from accel_parallel.engine import Engine
 from accel_parallel.fsdp_options import FullyShardedDataParallelPlugin
 from accel_parallel.invariants import BrokenInvariant, refuse_strangers
@@ -26,6 +27,7 @@ __all__ = [
     "StaleParameters",
     "Strategy",
     "follow",
+    "init_empty_weights",
     "like_blocks",
     "outermost",
     "rebind",

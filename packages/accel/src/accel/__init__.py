@@ -10,7 +10,12 @@ if TYPE_CHECKING:
     from accel_checkpoint import CheckpointError, load_checkpoint_in_model
     from accel_data import skip_first_batches
     from accel_launch import debug_launcher, notebook_launcher
-    from accel_parallel import DeepSpeedPlugin, FullyShardedDataParallelPlugin, ParallelismConfig
+    from accel_parallel import (
+        DeepSpeedPlugin,
+        FullyShardedDataParallelPlugin,
+        ParallelismConfig,
+        init_empty_weights,
+    )
     from accel_state import AcceleratorState, DistributedType, PartialState
 
     from accel.accelerator import Accelerator
@@ -50,7 +55,7 @@ _NAMES_OF = {
     "accel_checkpoint": ("CheckpointError", "load_checkpoint_in_model"),
     "accel_data": ("skip_first_batches",),
     "accel_launch": ("debug_launcher", "notebook_launcher"),
-    "accel_parallel": ("DeepSpeedPlugin", "FullyShardedDataParallelPlugin", "ParallelismConfig"),
+    "accel_parallel": ("DeepSpeedPlugin", "FullyShardedDataParallelPlugin", "ParallelismConfig", "init_empty_weights"),
     "accel_state": ("AcceleratorState", "DistributedType", "PartialState"),
 }
 _FOUND_IN = {name: module for module, names in _NAMES_OF.items() for name in names}
@@ -78,6 +83,7 @@ __all__ = [
     "__version__",
     "debug_launcher",
     "find_executable_batch_size",
+    "init_empty_weights",
     "load_checkpoint_in_model",
     "notebook_launcher",
     "skip_first_batches",

@@ -50,8 +50,16 @@ class Ddp(Strategy):
 
         A model without trainable parameters has no gradients to exchange: it is returned as it is, but made equal too.
 
+        Raises: ValueError for a model on the meta device.
         Collective: every rank must call.
         """
+        empty = [name for name, parameter in model.named_parameters() if parameter.is_meta]
+        if empty:
+            raise ValueError(
+                f"{type(model).__name__} has {len(empty)} parameters on the meta device ({', '.join(empty[:3])}), and"
+                " each process is to hold all of it: load its weights before prepare, with"
+                " load_checkpoint_in_model(model, folder, {'': accelerator.device}), or shard it"
+            )
         if not any(parameter.requires_grad for parameter in model.parameters()):
             for tensor in chain(model.parameters(), model.buffers()):
                 tensor.data.copy_(run.transport.broadcast(tensor.data, 0))

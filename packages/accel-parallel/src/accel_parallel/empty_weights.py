@@ -1,0 +1,39 @@
+"""Builds models without memory for their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.nn.modules import module
+from torch.nn.parameter import is_lazy
+
+
+@contextmanager
+def init_empty_weights(include_buffers: bool = False) -> Iterator[None]:
+    """In this block modules get their parameters on the meta device, which has shapes and dtypes and no numbers.
+
+    Buffers get their numbers, which files of weights may lack, unless `include_buffers` puts them there too.
+    `load_checkpoint_in_model` fills such a model.
+    """
+    if include_buffers:
+        with torch.device("meta"):
+            yield
+        return
+    # torch says of the hook that it returns nothing, and takes what it returns
+    handle = module.register_module_parameter_registration_hook(_emptied)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _emptied(owner: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
+    """The parameter without its numbers; None for what stays as it is, so a tied one stays one."""
+    if parameter is None or parameter.is_meta or is_lazy(parameter):
+        return None
+    empty = nn.Parameter(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
+    empty.__dict__.update(parameter.__dict__)
+    return empty
