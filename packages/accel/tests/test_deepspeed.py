@@ -10,7 +10,7 @@ import pytest
 import torch
 from accel import Accelerator, DeepSpeedPlugin, GradScalerKwargs
 from accel.configuration import GradientAccumulationPlugin
-from accel.utils import DummyOptim, DummyScheduler
+from accel.utils import DummyOptim, DummyScheduler, load_checkpoint_in_model
 from accel_testing import MakePool
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -246,3 +246,76 @@ def test_what_deepspeed_cannot_do_is_refused_in_words(world: MakePool) -> None:
             "stranger": "was not prepared with its model",
         }
         assert [name for name, text in words.items() if text not in told[name]] == []
+
+
+def steps(ways: dict[str, Any], precision: str, folder: str, load: bool) -> tuple[list[float], dict[str, Tensor]]:
+    """Two steps and a save, or a load; then two more."""
+    accelerator = Accelerator(cpu=True, mixed_precision=precision, **ways)
+    torch.manual_seed(int(load))
+    model = Words()
+    groups: list[dict[str, Any]] = [{"params": list(model.blocks.parameters())}, {"params": [model.embedding.weight]}]
+    optimizer = torch.optim.AdamW(groups, lr=0.05)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3, gamma=0.5)
+    tokens = torch.arange(48).view(16, 3) * 7 % 11
+    loader = DataLoader(TensorDataset(tokens), batch_size=4 // accelerator.num_processes)
+    model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
+    losses = []
+    if load:
+        accelerator.load_state(folder)
+    for step, (inputs,) in enumerate(loader, start=2 if load else 0):
+        loss = nn.functional.cross_entropy(model(inputs).flatten(0, 1), (inputs * 3 % 11).flatten())
+        accelerator.backward(loss)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        losses.append(accelerator.reduce(loss.detach(), "mean").item())
+        if step == 1:
+            accelerator.save_state(folder)
+    return losses[-2:], accelerator.get_state_dict(model)
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+def test_a_run_goes_on_bit_for_bit_from_its_checkpoint(world: MakePool, tmp_path: Path, precision: str) -> None:
+    pool = world(2)
+    for stage in (1, 2, 3) if precision == "bf16" else (0, 1, 2, 3):
+        # so small that single weights of the model are divided
+        zero = {"stage": stage, "stage3_param_persistence_threshold": 10}
+        ways = {"deepspeed_plugin": DeepSpeedPlugin({"zero_optimization": zero})}
+        folder = str(tmp_path / str(stage))
+        wanted, weights = pool.run(steps, ways, precision, folder, False)[0]
+        for found, found_weights in pool.run(steps, ways, precision, folder, True):
+            assert found == wanted
+            assert all(torch.equal(value, weights[name]) for name, value in found_weights.items())
+            assert {value.dtype for value in found_weights.values()} == {torch.float32}
+
+
+def test_checkpoints_go_from_one_stage_to_another_and_to_ddp(world: MakePool, tmp_path: Path) -> None:
+    pool, stages = world(2), [DeepSpeedPlugin(zero_stage=stage) for stage in (3, 1)]
+    ways: list[dict[str, Any]] = [{"strategy": "ddp"}, *({"deepspeed_plugin": plugin} for plugin in stages)]
+    for place, saving in enumerate(ways):
+        folder = str(tmp_path / str(place))
+        wanted, weights = pool.run(steps, saving, "no", folder, False)[0]
+        for loading in ways:
+            found, found_weights = pool.run(steps, loading, "no", folder, True)[0]
+            torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(found_weights, weights, rtol=1e-5, atol=1e-6)
+
+
+def whole_weights(folder: str) -> tuple[dict[str, Tensor], str]:
+    config = {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 10}}
+    accelerator = Accelerator(cpu=True, mixed_precision="bf16", deepspeed_plugin=DeepSpeedPlugin(config))
+    torch.manual_seed(0)
+    model = accelerator.prepare(given := Words(), torch.optim.AdamW(given.parameters()))[0]
+    assert given.blocks[0].weight.numel() == 0  # each rank holds a part
+    path = accelerator.save_model(model, folder)
+    return accelerator.get_state_dict(model), str(path)
+
+
+def test_weights_that_are_divided_are_saved_whole_in_float32(world: MakePool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Words()
+    wanted = {name: value.bfloat16().float() for name, value in model.state_dict().items()}
+    (state, path), _ = world(2).run(whole_weights, str(tmp_path))
+    torch.testing.assert_close(state, wanted, rtol=0, atol=0)
+    load_checkpoint_in_model(model, path)
+    torch.testing.assert_close(dict(model.state_dict()), wanted, rtol=0, atol=0)

@@ -28,6 +28,13 @@ class Engine(ABC):
         """The optimizer whose groups and state this optimizer has from now on."""
 
     @abstractmethod
+    def state_of(self, optimizer: Optimizer) -> Any:
+        """What has the state of an optimizer whole, as torch's optimizers have it; the optimizer, if it does.
+
+        Collective: every rank must call its `state_dict` and `load_state_dict`.
+        """
+
+    @abstractmethod
     def scheduler(self, scheduler: Any) -> Any:
         """The schedule that follows the optimizer of this scheduler from now on."""
 

@@ -18,6 +18,7 @@ from accel_parallel.deepspeed.config import HALF, Known, fill
 from accel_parallel.deepspeed.plugin import DeepSpeedPlugin
 from accel_parallel.deepspeed.prepared_together import PreparedTogether, hidden_size
 from accel_parallel.deepspeed.stand_ins import DummyScheduler, EngineSchedule
+from accel_parallel.deepspeed.whole_state import WholeOptimizer, show_whole_weights
 from accel_parallel.engine import Engine
 
 logger = logging.getLogger("accel")
@@ -44,6 +45,7 @@ class DeepSpeedSteps(Engine):
         self._given: Optimizer | None = None
         self._met = PreparedTogether.of(())
         self._stage, self._clipping = 0, 0.0
+        self._whole_optimizer: WholeOptimizer | None = None
         # whether there are gradients that had no step, and whether ranks have shared all of them
         self._gathered = self._shared = False
         # by what all gradients of the window are still to be multiplied
@@ -75,6 +77,8 @@ class DeepSpeedSteps(Engine):
             names = [name.strip() for name in self.plugin.transformer_moe_cls_names.split(",")]
             deepspeed.utils.set_z3_leaf_modules(model, names)
         schedule = self._met.schedule
+        groups = [list(group["params"]) for group in optimizer.param_groups if group["params"]]
+        dtypes = {name: parameter.dtype for name, parameter in model.named_parameters(remove_duplicate=False)}
         self.core, _, _, _ = deepspeed.initialize(
             model=model,
             optimizer=None if made_by_config else optimizer,
@@ -84,6 +88,9 @@ class DeepSpeedSteps(Engine):
         )
         self._given, self._stage = optimizer, self.core.zero_optimization_stage()
         self._clipping = self.core.gradient_clipping()
+        if self._stage > 0:
+            self._whole_optimizer = WholeOptimizer(self.core, groups)
+            show_whole_weights(self.core, dtypes)
         container: nn.Module = self.core
         return container
 
@@ -99,6 +106,10 @@ class DeepSpeedSteps(Engine):
             )
         inner: Optimizer = self.core.basic_optimizer
         return inner
+
+    def state_of(self, optimizer: Optimizer) -> Any:
+        """The state by the parameters of the model; in stage 0 the optimizer has it."""
+        return self._whole_optimizer or optimizer
 
     def scheduler(self, scheduler: Any) -> Any:
         """The engine's schedule in the place of a DummyScheduler; any other as it is.

@@ -65,7 +65,7 @@ class CheckpointRegistry:
         names = names_of(self.models())
         groups = [group for optimizer in self.preparer.optimizers for group in optimizer.param_groups]
         lost = sum(id(parameter) not in names for group in groups for parameter in group["params"])
-        if lost and not self.objects:
+        if lost and not self.objects and self.components.engine is None:
             lines.append(
                 f"save_state: {lost} parameters of prepared optimizers are in no prepared model, and are not saved;"
                 " register what holds them: register_for_checkpointing(module)"

@@ -176,7 +176,7 @@ class StateSaver:
             add = partial(contents.add_model, name, models[name], state, shard)
             contents.problems += problems_of(add, f"{name}: ")
         for item in self._registry.items():
-            if self._writes or by_all or item.kind == "DataLoader":
+            if self._writes or by_all or item.collective:
                 contents.add(item)
         if by_all and self._project.save_on_each_node:
             contents.problems.append(

@@ -36,6 +36,8 @@ class StatefulItem:
     users_own: bool = False
     #: the divided tensors of the thing, by the path of what is saved of each; loaded tensors are divided as they are
     layouts: Callable[[], Mapping[str, torch.Tensor]] = dict
+    #: whether its state is spread over processes, so that every process must call `state` and `load`
+    collective: bool = False
 
 
 #: where the tensors of everything go that is neither a model nor an optimizer
@@ -52,16 +54,18 @@ def items(
 ) -> list[StatefulItem]:
     """Everything that has a state besides models, in the order in which it is loaded: what may refuse comes first."""
     listed = [
-        _of(key("loader", place), loader, _loader_problems, kind="DataLoader")
+        _of(key("loader", place), loader, _loader_problems, kind="DataLoader", collective=True)
         for place, loader in enumerate(preparer.loaders)
     ]
     listed += [_of(f"object:{name}", owner, lambda owner, state: [], users_own=True) for name, owner in objects.items()]
     for place, prepared in enumerate(preparer.optimizers):
-        name, optimizer = key("optimizer", place), NamedOptimizerState(prepared.optimizer, names)
+        owner = prepared.optimizer if components.engine is None else components.engine.state_of(prepared.optimizer)
+        name, optimizer = key("optimizer", place), NamedOptimizerState(owner, names)
         file, kind = f"{name}.safetensors", type(prepared.optimizer).__name__
+        spread = components.engine is not None
         layouts = partial(optimizer.layouts, f"{name}.state.")
         listed.append(
-            StatefulItem(name, file, kind, optimizer.state, optimizer.problems, optimizer.load, False, layouts)
+            StatefulItem(name, file, kind, optimizer.state, optimizer.problems, optimizer.load, False, layouts, spread)
         )
     for place, scheduler in enumerate(preparer.schedulers):
         listed.append(_of(key("scheduler", place), scheduler, _lacking, kind=type(scheduler.scheduler).__name__))
@@ -79,11 +83,13 @@ def _of(
     *,
     kind: str | None = None,
     users_own: bool = False,
+    collective: bool = False,
 ) -> StatefulItem:
     kind = kind or type(owner).__name__
     layouts = partial(_layouts, name, owner) if users_own else dict
     load = owner.load_state_dict
-    return StatefulItem(name, REST, kind, owner.state_dict, partial(problems, owner), load, users_own, layouts)
+    about = partial(problems, owner)
+    return StatefulItem(name, REST, kind, owner.state_dict, about, load, users_own, layouts, collective)
 
 
 def _layouts(name: str, owner: Any) -> dict[str, torch.Tensor]:

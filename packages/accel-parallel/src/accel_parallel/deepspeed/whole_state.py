@@ -1,0 +1,225 @@
+"""The state of a model and its optimizer in DeepSpeed's engine, whole and by the model's own names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, final
+
+import torch
+from torch import nn
+
+#: what a loss scale of DeepSpeed's goes on from
+_SCALE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
+_COUNTS = ("global_steps", "global_samples", "micro_steps", "skipped_steps")
+Dtypes = Mapping[str, torch.dtype]
+
+
+def show_whole_weights(core: Any, dtypes: Dtypes) -> None:
+    """Lets the state dict of the engine's model have whole weights, in the dtypes in which they were prepared.
+
+    Weights that are trained are the float32 masters. Then `state_dict` and `load_state_dict` are calls of every rank.
+    """
+    model: nn.Module = core.module
+
+    def gather(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+        known: dict[int, torch.Tensor] = {}
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            if id(parameter) not in known:
+                known[id(parameter)] = _whole(parameter).to("cpu", dtypes[name])
+            state[prefix + name] = known[id(parameter)]
+
+    def spread(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+        loaded: set[int] = set()
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            value = state.get(prefix + name)
+            if value is None:
+                continue
+            if id(parameter) not in loaded:
+                loaded.add(id(parameter))
+                _set_whole(parameter, value)
+        _refresh(core.optimizer)
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            if prefix + name in state:  # torch copies what is there already
+                state[prefix + name] = parameter.data
+
+    model.register_state_dict_post_hook(gather)  # type: ignore[no-untyped-call] # of torch
+    model.register_load_state_dict_pre_hook(spread)  # type: ignore[no-untyped-call] # of torch
+
+
+@final
+class WholeOptimizer:
+    """The optimizer that an engine steps, as an optimizer of the model's own parameters in the groups that it had.
+
+    Collective: every rank must call `state_dict` and `load_state_dict`.
+    """
+
+    def __init__(self, core: Any, groups: Iterable[Iterable[nn.Parameter]]) -> None:
+        self._core = core
+        self._groups = [list(group) for group in groups]
+        #: no entry is to be seen after a load
+        self.state: dict[torch.Tensor, Any] = {}
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The options of DeepSpeed's groups, with the parameters of the model."""
+        options = self._core.basic_optimizer.param_groups
+        return [{**of, "params": group} for of, group in zip(options, self._groups, strict=True)]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as torch's optimizers give it, and the loss scale and counters of the engine."""
+        number, entries, groups = 0, dict[int, Any](), list[dict[str, Any]]()
+        shared = self._shared_entries()
+        if shared is not None:
+            self._link()
+        for group in self.param_groups:
+            numbers = []
+            for parameter in group["params"]:
+                if parameter.requires_grad and shared is not None:
+                    entries[number] = {key: _whole(parameter, key).cpu() for key in self._divided_keys()}
+                    # a tensor for each: optimizers count in it
+                    entries[number] |= {key: _copied(value) for key, value in shared.items()}
+                numbers.append(number)
+                number += 1
+            groups.append({**group, "params": numbers})
+        return {"state": entries, "param_groups": groups, "engine": self._engine_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a state of `state_dict`, or of the optimizer without DeepSpeed."""
+        entries, basic = state["state"], self._core.basic_optimizer
+        for options, loaded in zip(basic.param_groups, state["param_groups"], strict=True):
+            options.update({name: value for name, value in loaded.items() if name != "params"})
+        self._begin(next(iter(entries.values()), None))
+        number = 0
+        for group in self._groups:
+            for parameter in group:
+                for key in self._divided_keys() if number in entries and parameter.requires_grad else ():
+                    _set_whole(parameter, entries[number][key], key)
+                number += 1
+        engine = state.get("engine", {})
+        for name in _COUNTS:
+            setattr(self._core, name, engine.get(name, getattr(self._core, name)))
+        scaler = self._core.optimizer.loss_scaler
+        for name in (known for known in _SCALE if known in engine):
+            setattr(scaler, name, engine[name])
+
+    def _engine_state(self) -> dict[str, Any]:
+        scaler = vars(self._core.optimizer.loss_scaler)
+        counts = {name: getattr(self._core, name) for name in _COUNTS}
+        return counts | {name: scaler[name] for name in _SCALE if name in scaler}
+
+    def _parts(self) -> list[torch.Tensor]:
+        """The flat parts of float32 weights that this rank steps."""
+        inner = self._core.optimizer
+        parts: list[torch.Tensor] = (
+            inner.fp32_partitioned_groups_flat if _divides_weights(inner) else inner.single_partition_of_fp32_groups
+        )
+        return parts
+
+    def _entry(self) -> tuple[torch.Tensor, dict[str, Any]] | None:
+        state = self._core.basic_optimizer.state
+        return next(((part, state[part]) for part in self._parts() if state.get(part)), None)
+
+    def _divided_keys(self) -> list[str]:
+        found = self._entry()
+        if found is None:
+            return []
+        part, entry = found
+        return [key for key, value in entry.items() if isinstance(value, torch.Tensor) and value.shape == part.shape]
+
+    def _shared_entries(self) -> dict[str, Any] | None:
+        """What is the same for all parameters, such as the number of steps; None before the first step."""
+        found = self._entry()
+        return None if found is None else {key: found[1][key] for key in found[1].keys() - set(self._divided_keys())}
+
+    def _begin(self, entry: Mapping[str, Any] | None) -> None:
+        """Makes the state of each part anew, as `entry` has it for a parameter; none if there is no entry."""
+        basic = self._core.basic_optimizer
+        for part in self._parts():
+            basic.state.pop(part, None)
+            if entry is not None:
+                basic.state[part] = {
+                    # a number is shared by all parameters, and all else has the shape of its parameter
+                    key: torch.zeros_like(part) if isinstance(value, torch.Tensor) and value.dim() else _copied(value)
+                    for key, value in entry.items()
+                }
+        if entry is not None:
+            self._link()
+
+    def _link(self) -> None:
+        """Lets each parameter know its part of the state: DeepSpeed itself does so before all groups have stepped."""
+        inner = self._core.optimizer
+        if not _divides_weights(inner):
+            inner._hp_optimizer_states_linked = False
+            inner._lazy_init_hp_params_optimizer_state()
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _divides_weights(inner: Any) -> bool:
+    """Whether an optimizer of DeepSpeed's is that of ZeRO 3."""
+    return hasattr(inner, "fp32_partitioned_groups_flat")
+
+
+def _whole(parameter: nn.Parameter, key: str | None = None) -> torch.Tensor:
+    """The master of a parameter, or its state of this name; a frozen parameter itself. Collective."""
+    from deepspeed import zero
+    from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+
+    if _has_master(parameter):
+        if key is None:
+            value: torch.Tensor = safe_get_full_fp32_param(parameter)
+        else:
+            value = safe_get_full_optimizer_state(parameter, key)
+        return value.detach()
+    with zero.GatheredParameters([parameter]):
+        return parameter.detach().clone()
+
+
+def _has_master(parameter: nn.Parameter) -> bool:
+    """Whether DeepSpeed steps a float32 copy of the parameter."""
+    return parameter.requires_grad and (hasattr(parameter, "_hp_mapping") or hasattr(parameter, "_z3_optimizer"))
+
+
+def _set_whole(parameter: nn.Parameter, value: torch.Tensor, key: str | None = None) -> None:
+    """Puts whole numbers into the parts that ranks hold. Collective."""
+    from deepspeed import comm, zero
+    from deepspeed.utils import (
+        safe_set_full_fp32_param,
+        safe_set_full_optimizer_state,
+        safe_set_local_fp32_param,
+        safe_set_local_optimizer_state,
+    )
+
+    if not _has_master(parameter):
+        with zero.GatheredParameters([parameter], modifier_rank=0):
+            parameter.data.copy_(value)
+        return
+    held: Any = parameter
+    if not hasattr(held, "ds_tensor"):
+        if key is None:
+            safe_set_full_fp32_param(parameter, value)
+        else:
+            safe_set_full_optimizer_state(parameter, value, key)
+        return
+    size, rank = held.ds_tensor.numel(), comm.get_rank(held.ds_process_group)
+    own = torch.zeros(size, dtype=value.dtype, device=value.device)
+    given = value.reshape(-1)[size * rank : size * (rank + 1)]
+    own[: given.numel()].copy_(given)
+    if key is None:
+        safe_set_local_fp32_param(parameter, own)
+    else:
+        safe_set_local_optimizer_state(parameter, own, key)
+
+
+def _refresh(inner: Any) -> None:
+    """Makes the weights that forwards use of the masters. Collective: every rank must call."""
+    if not _divides_weights(inner):
+        inner.update_lp_params()
+        return
+    inner._partition_all_parameters()
+    for place in range(len(inner.fp32_partitioned_groups_flat)):
+        inner._reassign_or_swap_out_partitioned_parameters(place)
+    if inner.persistent_parameters:
+        inner.persistent_parameters[0].all_gather(inner.persistent_parameters)
