@@ -1,6 +1,7 @@
 """A model that fits on no process: built on the meta device, sharded, and filled part by part from files."""
 
 import resource
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,13 @@ from typing import Any
 import accel
 import pytest
 import torch
-from accel import Accelerator, CheckpointError, ParallelismConfig, load_checkpoint_in_model
+from accel import (
+    Accelerator,
+    CheckpointError,
+    FullyShardedDataParallelPlugin,
+    ParallelismConfig,
+    load_checkpoint_in_model,
+)
 from accel_checkpoint import save_weights
 from accel_testing import MakePool
 from torch import Tensor, nn
@@ -174,6 +181,51 @@ def test_weights_that_do_not_fit_are_refused_by_all_ranks_and_nothing_changes(wo
             assert unchanged
     for told, _ in pool.run(refused, [whole_one, whole_one], torch.float16):
         assert told.startswith("dtype=torch.float16 for a sharded model: convert the model before it is sharded")
+
+
+def from_rank_zero(mesh: ParallelismConfig | None, precision: str) -> list[Any]:
+    """Only rank 0 builds a model with weights: the weights of all after prepare, their dtypes, and a step's loss."""
+    plugin = FullyShardedDataParallelPlugin(cpu_ram_efficient_loading=True)
+    accelerator = Accelerator(cpu=True, fsdp_plugin=plugin, parallelism_config=mesh, mixed_precision=precision)
+    torch.manual_seed(5)
+    with nullcontext() if accelerator.is_main_process else torch.device("meta"):
+        model = Decoder()
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    loaded = {name: whole(value) for name, value in model.state_dict().items()}
+    tokens = torch.arange(6).view(2, 3)
+    accelerator.backward(model(tokens).square().mean())
+    optimizer.step()
+    return [loaded, model.get_buffer("places"), model(tokens).detach()]
+
+
+@pytest.mark.parametrize(("size", "mesh"), [(2, None), (4, ParallelismConfig(dp_replicate_size=2, dp_shard_size=2))])
+def test_weights_that_only_rank_zero_has_reach_the_parts_of_all(
+    world: MakePool, size: int, mesh: ParallelismConfig | None
+) -> None:
+    torch.manual_seed(5)
+    model, tokens = Decoder(), torch.arange(6).view(2, 3)
+    wanted = [{name: whole(value) for name, value in model.state_dict().items()}, model.get_buffer("places")]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(tokens).square().mean().backward()
+    optimizer.step()
+    for found in world(size).run(from_rank_zero, mesh, "no"):
+        torch.testing.assert_close(found[:2], wanted, rtol=0, atol=0)
+        torch.testing.assert_close(found[2], model(tokens).detach(), rtol=1e-9, atol=1e-9)
+
+
+def half_empty_on_rank_zero() -> str:
+    plugin = FullyShardedDataParallelPlugin(cpu_ram_efficient_loading=True)
+    accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[accelerator.process_index].to("meta")
+    with pytest.raises(ValueError, match="rank 0") as error:
+        accelerator.prepare(model)
+    return str(error.value)
+
+
+def test_weights_of_which_rank_zero_has_only_some_are_refused(world: MakePool) -> None:
+    for told in world(2).run(half_empty_on_rank_zero):
+        assert "rank 0 has 2 of 4 parameters on the meta device: it has to have numbers for all" in told
 
 
 def loaded_under_a_limit(folder: Path, allowed_bytes: int) -> float:

@@ -22,6 +22,7 @@ from torch.distributed.fsdp import (
 from accel_parallel.clip import clip_sharded_norm, sharded_norm
 from accel_parallel.fsdp_options import FullyShardedDataParallelPlugin
 from accel_parallel.invariants import ModelFacts
+from accel_parallel.rank_zero_source import RankZeroSource
 from accel_parallel.rank_zero_weights import average_over, send_weights
 from accel_parallel.sharded_forward import ShardedForward
 from accel_parallel.stages.tensor_parallel import compare_gradients, divide_layers
@@ -72,6 +73,7 @@ class Fsdp2(Strategy):
         if isinstance(model, FSDPModule):
             return model
         _refuse_sharded_parts(model)
+        source = self._source(model, run)
         facts = ModelFacts.of(model)
         facts.agree(run.transport, f"prepare ({self.name})")
         whole = _mesh_of(run)
@@ -113,6 +115,8 @@ class Fsdp2(Strategy):
                 offload_policy=CPUOffloadPolicy() if offloads else OffloadPolicy(),
                 ignored_params=whole_everywhere,
             )
+        if source is not None:
+            source.fill(model, groups, run.placed_on, torch.device("cpu") if offloads else run.placed_on)
         facts.check(model, masters)
         if styles:
             compare_gradients(model, layers, run.placed_on)
@@ -121,6 +125,13 @@ class Fsdp2(Strategy):
             methods = ["generate"] if callable(getattr(model, "generate", None)) else []
         ShardedForward(model, groups, run.placed_on, policy).register(methods)
         return model
+
+    def _source(self, model: nn.Module, run: Run) -> RankZeroSource | None:
+        """The weights, if only rank 0 has them, and the plugin allows that."""
+        if not self.plugin.cpu_ram_efficient_loading or run.mesh.tensor > 1:
+            return None
+        source = RankZeroSource(model, self._whole(model), run)
+        return source if source.is_needed else None
 
     def _precision(self, policy: PrecisionPolicy) -> MixedPrecisionPolicy:
         return self.plugin.mixed_precision_policy or MixedPrecisionPolicy(

@@ -1,0 +1,75 @@
+"""Weights that only the first rank has: each parameter is sent when it has been sharded, and the rest stays empty."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, final
+
+import torch
+import torch.distributed as dist
+from accel_amp import local_part
+from accel_state import Run
+from torch import nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from accel_parallel.rank_zero_weights import send_tensors
+
+
+@final
+class RankZeroSource:
+    """The parameters of rank 0, if others have none: its model leaves them to this object, and is as empty as theirs.
+
+    Parameters in `whole` and buffers get memory on every rank, for the numbers of rank 0.
+
+    Raises: ValueError on every rank if rank 0 has numbers for some of the parameters and not for others.
+    Collective: every rank must call.
+    """
+
+    def __init__(self, model: nn.Module, whole: Collection[nn.Parameter], run: Run) -> None:
+        parts = {name: parameter for name, parameter in model.named_parameters() if parameter not in whole}
+        empty = run.transport.all_gather_objects(sum(parameter.is_meta for parameter in parts.values()))
+        if 0 < empty[0] < len(parts):
+            raise ValueError(
+                f"cpu_ram_efficient_loading: rank 0 has {empty[0]} of {len(parts)} parameters on the meta device: it"
+                " has to have numbers for all of them, or for none"
+            )
+        #: whether rank 0 has numbers that another rank lacks
+        self.is_needed = not empty[0] and any(empty)
+        self._numbers: dict[str, torch.Tensor] = {}
+        if not self.is_needed:
+            return
+        for name, parameter in parts.items():
+            if run.topology.rank == 0:
+                self._numbers[name] = parameter.data
+            _replace(parameter, parameter.detach().to("meta"))
+        for tensor in [*whole, *model.buffers()]:
+            if tensor.is_meta:
+                _replace(tensor, torch.empty_like(tensor, device=run.placed_on, requires_grad=False))
+
+    def fill(
+        self, model: nn.Module, groups: Sequence[dist.ProcessGroup], device: torch.device, place: torch.device
+    ) -> None:
+        """Gives each rank its part of each parameter in memory at `place`; one whole parameter travels at a time.
+
+        Collective: every rank must call.
+        """
+        module: Any = model
+        module._apply(lambda tensor: torch.empty_like(tensor, device=place) if tensor.is_meta else tensor)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if not isinstance(parameter, DTensor):
+                    continue
+                whole = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
+                if name in self._numbers:
+                    whole.copy_(self._numbers.pop(name))
+                send_tensors([whole], groups, device)
+                # every rank has the whole: nothing more is sent
+                part = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
+                local_part(parameter).copy_(local_part(part))
+
+
+def _replace(tensor: torch.Tensor, numbers: torch.Tensor) -> None:
+    """Gives a tensor other memory, on another device; it stays the object that optimizers and ties hold."""
+    if isinstance(tensor, nn.Parameter):
+        numbers = nn.Parameter(numbers, requires_grad=tensor.requires_grad)
+    torch.utils.swap_tensors(tensor, numbers)  # type: ignore[no-untyped-call] # of torch
