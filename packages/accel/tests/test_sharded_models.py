@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from accel import Accelerator, FullyShardedDataParallelPlugin
+from accel import Accelerator, AutocastKwargs, FullyShardedDataParallelPlugin
 from accel_state import release
 from accel_testing import MakePool
 from torch import Tensor, nn
@@ -37,15 +37,15 @@ def share(accelerator: Accelerator, batch: Tensor) -> Tensor:
 # Evaluation in the middle of training
 
 
-def evaluated_between(strategy: str) -> tuple[list[Tensor], bool]:
-    """A forward without gradients between a backward and its step must leave no weight of before the step behind."""
+def evaluated_between(strategy: str, with_gradients: bool) -> tuple[list[Tensor], bool]:
+    """A forward without backward, between a backward and its step, must leave no weight of before the step behind."""
     accelerator = Accelerator(cpu=True, strategy=strategy)
     model = layers()
     model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.5))
     seen, sharded = [], []
     for step in range(3):
         accelerator.backward(model(share(accelerator, rows(step))).square().mean())
-        with torch.no_grad():
+        with torch.set_grad_enabled(with_gradients):
             model(rows(0))
         sharded.append(all(isinstance(parameter, DTensor) for parameter in model.parameters()))
         optimizer.step()
@@ -55,11 +55,12 @@ def evaluated_between(strategy: str) -> tuple[list[Tensor], bool]:
     return seen, all(sharded)
 
 
-def test_an_evaluation_before_the_step_leaves_no_old_weights_behind(world: MakePool) -> None:
-    """T10."""
-    wanted, _ = evaluated_between("auto")
-    for seen, sharded in world(2).run(evaluated_between, "fsdp2"):
-        assert sharded
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_an_evaluation_before_the_step_leaves_no_old_weights_behind(world: MakePool, with_gradients: bool) -> None:
+    """T10: a batch whose loss is left out is such an evaluation, with gradients."""
+    wanted, _ = evaluated_between("auto", with_gradients)
+    for seen, sharded in world(2).run(evaluated_between, "fsdp2", with_gradients):
+        assert sharded is not with_gradients, "without gradients all parameters are parts again"
         torch.testing.assert_close(seen, wanted)
 
 
@@ -157,6 +158,21 @@ def test_a_method_computes_in_the_precision_of_the_run(world: MakePool) -> None:
         assert dtype == torch.bfloat16
         assert error < 1e-2
         assert in_float32
+
+
+def outputs_in_bf16() -> list[torch.dtype]:
+    dtypes = []
+    for keep in (False, True):
+        kept = AutocastKwargs(keep_outputs=keep)
+        accelerator = Accelerator(cpu=True, strategy="fsdp2", mixed_precision="bf16", kwargs_handlers=[kept])
+        dtypes.append(accelerator.prepare(Retriever())(torch.ones(2, WIDTH)).dtype)
+        release()
+    return dtypes
+
+
+def test_outputs_have_the_dtype_that_was_asked_for(world: MakePool) -> None:
+    """T38."""
+    assert world(2).run(outputs_in_bf16) == [[torch.float32, torch.bfloat16]] * 2
 
 
 # Several models, prepared again

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Any, final
@@ -11,15 +12,17 @@ import torch.distributed as dist
 from accel_amp import PrecisionPolicy, autocast
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from accel_parallel.rank_zero_weights import send_tensors
 
 
 @final
 class ShardedForward:
-    """Buffers are those of the first rank in each forward; without gradients no weight stays gathered after it.
+    """Buffers are those of the first rank in each forward; no weight stays gathered after a forward without gradients.
 
-    Weights that stay gathered would be those of a time before the next optimizer step.
+    No weight stays gathered over an optimizer step either, after a forward that had no backward: it would be out of
+    date.
     """
 
     def __init__(
@@ -33,7 +36,14 @@ class ShardedForward:
         self._shared = [name for name, _ in model.named_buffers() if name in kept]
         if self._shared:
             model.register_forward_pre_hook(self._share_buffers)
-        model.register_forward_hook(self._free)
+        model.register_forward_hook(self._free_after_evaluation)
+        this = weakref.ref(self)
+
+        def free(*_: Any) -> None:
+            if (alive := this()) is not None:
+                alive._free()
+
+        weakref.finalize(self, register_optimizer_step_pre_hook(free).remove)
 
     def register(self, names: Iterable[str]) -> None:
         """Lets methods of these names call the model's modules, as its forward does, in the precision of the policy.
@@ -55,14 +65,17 @@ class ShardedForward:
                     return method(*args, **kwargs)
             finally:
                 self._depth -= 1
-                self._free()
+                self._free_after_evaluation()
 
         return call
 
-    def _free(self, *_: Any) -> None:
+    def _free_after_evaluation(self, *_: Any) -> None:
         if self._depth == 0 and not torch.is_grad_enabled():
-            for module in self._sharded:
-                module.reshard()
+            self._free()
+
+    def _free(self) -> None:
+        for module in self._sharded:
+            module.reshard()
 
     def _share_buffers(self, *_: Any) -> None:
         alike: dict[torch.dtype, list[torch.Tensor]] = {}

@@ -55,7 +55,7 @@ def recompute(model: nn.Module, blocks: Sequence[nn.Module]) -> None:
     if any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):
         raise ValueError(
             f"activation checkpointing was asked for, and {type(model).__name__} does it already, since"
-            " gradient_checkpointing_enable(): each block would run three times; leave out one of the two"
+            " gradient_checkpointing_enable(); leave out one of the two"
         )
     for block in blocks:
         if not isinstance(block.forward, RecomputedForward):
