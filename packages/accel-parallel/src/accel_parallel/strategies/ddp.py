@@ -53,7 +53,7 @@ class Ddp(Strategy):
         Raises: ValueError for a model on the meta device.
         Collective: every rank must call.
         """
-        empty = [name for name, parameter in model.named_parameters() if parameter.is_meta]
+        empty = [name for name, held in model.named_parameters() if held.is_meta and run.placed_on.type != "meta"]
         if empty:
             raise ValueError(
                 f"{type(model).__name__} has {len(empty)} parameters on the meta device ({', '.join(empty[:3])}), and"
