@@ -63,6 +63,12 @@ def test_divided_layers_train_as_one_process(world: MakePool, layout: str) -> No
 
 
 @pytest.mark.soak(only=True)
+@pytest.mark.parametrize("layout", DIVIDING)
+def test_divided_layers_compiled_block_by_block_train_as_one_process(world: MakePool, layout: str) -> None:
+    check(world, [Case("llama", backend="aot_eager", steps=3), Case("qwen3", backend="aot_eager", steps=3)], layout)
+
+
+@pytest.mark.soak(only=True)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("model", ["gpt2", "llama", "bert", "mixtral"])
 def test_every_model_trains_with_everything_in_every_layout(world: MakePool, model: str, layout: str) -> None:

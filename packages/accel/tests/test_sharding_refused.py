@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from accel import Accelerator, FullyShardedDataParallelPlugin, GradScalerKwargs, LocalSGD, ParallelismConfig
+from accel import (
+    Accelerator,
+    ActivationCheckpointingKwargs,
+    FullyShardedDataParallelPlugin,
+    GradScalerKwargs,
+    LocalSGD,
+    ParallelismConfig,
+)
 from accel_parallel import BrokenInvariant
 from accel_parallel.invariants import ModelFacts
 from accel_state import release
@@ -61,6 +68,15 @@ def a_plan_that_names_no_module() -> None:
 
 def a_plan_that_is_missing() -> None:
     Accelerator(cpu=True, parallelism_config=ParallelismConfig(tp_size=2)).prepare(model())
+
+
+def divided_layers_compiled_and_recomputed() -> None:
+    Accelerator(
+        cpu=True,
+        dynamo_backend="aot_eager",
+        parallelism_config=ParallelismConfig(tp_size=2),
+        kwargs_handlers=[ActivationCheckpointingKwargs()],
+    )
 
 
 def a_strategy_that_keeps_models_whole() -> None:
@@ -119,6 +135,7 @@ REFUSED: list[tuple[Callable[[], None], str]] = [
     (copies_that_do_not_divide, "dp_replicate 3 x dp_shard 2 x tp 1 is for 6 processes, and this job has 2"),
     (a_plan_that_names_no_module, "blocks.*: names no module; the first modules are 0, 1"),
     (a_plan_that_is_missing, "tensor parallelism needs a plan, and Sequential has none of its own (tp_plan)"),
+    (divided_layers_compiled_and_recomputed, "torch.compile cannot recompute layers that are divided (tp_size)"),
     (a_strategy_that_keeps_models_whole, "it keeps models whole, and dp_shard_size=1, tp_size=2 divide them"),
     (an_option_of_fsdp1, "sharding_strategy='HYBRID_SHARD' is an option of FSDP1: "),
     (

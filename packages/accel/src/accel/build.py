@@ -65,6 +65,11 @@ def build_components(settings: Settings) -> Components:
             f"it keeps models whole, and dp_shard_size={mesh.shard}, tp_size={mesh.tensor} divide them; leave out"
             " strategy"
         )
+    if run.mesh.tensor > 1 and settings.recomputation is not None and settings.compilation.backend != "no":
+        problems.append(
+            "torch.compile cannot recompute layers that are divided (tp_size): leave out activation checkpointing, or"
+            " torch.compile"
+        )
     if problems:
         raise CannotRun(f"strategy {strategy.name} with precision {precision.name} on {kind}", problems)
     spread = _spread_over(run.transport) if strategy.shards else None
