@@ -62,10 +62,10 @@ def test_divided_layers_train_as_one_process(world: MakePool, layout: str) -> No
     check(world, DIVIDED, layout)
 
 
-@pytest.mark.soak(only=True)
-@pytest.mark.parametrize("layout", DIVIDING)
+@pytest.mark.parametrize("layout", ["tp", *in_soak("fsdp2 and tp")])
 def test_divided_layers_compiled_block_by_block_train_as_one_process(world: MakePool, layout: str) -> None:
-    check(world, [Case("llama", backend="aot_eager", steps=3), Case("qwen3", backend="aot_eager", steps=3)], layout)
+    """T10: compiled code that is given the result of an exchange which has not ended loses its gradient."""
+    check(world, [Case("llama", backend="aot_eager", steps=2)], layout)
 
 
 @pytest.mark.soak(only=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from accel_amp import local_part
 from accel_state.mesh import Axis
 from torch import nn
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
@@ -34,11 +36,34 @@ def divide_layers(
     _share_generators(mesh, device)
     names = list(model.named_parameters(remove_duplicate=False))
     for path, style in styles.items():
-        parallelize_module(model.get_submodule(path), mesh, style, src_data_rank=None)
+        module = model.get_submodule(path)
+        parallelize_module(module, mesh, style, src_data_rank=None)
+        module.register_forward_hook(_make_plain)
     tie_again(model, names)
     for path, parameter in names:
         # older versions of torch make divided weights trainable
         model.get_parameter(path).requires_grad_(parameter.requires_grad)
+
+
+class _Plain(torch.autograd.Function):
+    """The output of a divided layer as an ordinary tensor, with the same gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, output: torch.Tensor) -> Any:
+        """The tensor that an exchange fills. The host of a GPU does not wait for it, and later kernels do."""
+        pending: Any = output
+        return pending.trigger_wait() if isinstance(output, AsyncCollectiveTensor) else output.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        """The gradient itself."""
+        return gradient
+
+
+def _make_plain(module: nn.Module, inputs: Any, output: Any) -> Any:
+    """An ordinary tensor: compiled code gives zeros as the gradient of a pending one; fully_shard warns of views."""
+    is_plain = torch.compiler.is_compiling() or not isinstance(output, torch.Tensor) or isinstance(output, DTensor)
+    return output if is_plain else _Plain.apply(output)  # type: ignore[no-untyped-call] # of torch
 
 
 def compare_gradients(model: nn.Module, mesh: DeviceMesh, device: torch.device) -> None:
