@@ -70,7 +70,6 @@ REFUSED = [
     ("--dynamo_backend inductor", "accel launch cannot do that yet"),
     ("--debug", "accel launch cannot do that yet"),
     ("--tpu", "accel launch cannot use TPUs yet"),
-    ("--use_deepspeed", "accel cannot use DeepSpeed yet"),
     ("--mpirun_hostfile hosts", "start the script with mpirun itself"),
     ("--ipex", "accel launch does not set up Intel's extension or XPUs; use the extension in the script"),
     ("--rdzv-id 100", "machines of one job find each other by the address and the port alone"),
@@ -151,11 +150,10 @@ def test_a_flag_and_the_key_of_a_config_file_are_refused_in_the_same_words(
 @pytest.mark.parametrize(
     ("flag", "words"),
     [
-        ("--deepspeed_config_file", "DeepSpeed"),
+        ("--deepspeed_hostfile", "DeepSpeed"),
         ("--megatron_lm_tp_degree", "Megatron-LM"),
         ("--fp8_backend", "fp8"),
         ("--dynamo_mode", "torch.compile in the script"),
-        ("--gradient_clipping", "clip_grad_norm_"),
     ],
 )
 def test_details_of_what_is_not_there_yet_are_refused_with_its_name(flag: str, words: str) -> None:

@@ -260,6 +260,8 @@ def values_of(option: LaunchOption) -> st.SearchStrategy[Value]:
         return st.dictionaries(st.sampled_from(["tp_size", "dp_shard_size"]), st.integers(2, 99).map(str), min_size=1)
     if option.name == "fsdp_config":
         return st.dictionaries(st.sampled_from(["auto_wrap_policy", "min_num_params"]), NAME, min_size=1)
+    if option.name == "deepspeed_config":
+        return st.dictionaries(st.sampled_from(["deepspeed_config_file", "offload_param_device"]), NAME, min_size=1)
     if isinstance(option.type, SchedulerName):
         return st.sampled_from(BROUGHT)
     if isinstance(option.type, click.Choice):
@@ -322,6 +324,7 @@ def test_t15_show_has_one_line_for_each_option_of_the_file(accel: Run) -> None:
     assert said == {
         "use_cpu": False,
         "use_fsdp": False,
+        "use_deepspeed": False,
         "enable_cpu_affinity": False,
         "rdzv_backend": "static",
         "join_timeout": 300,

@@ -44,6 +44,11 @@ def three_values(option: LaunchOption) -> tuple[Value, Value, Value]:
             {"auto_wrap_policy": "no_wrap", "offload_params": "true"},
             {"transformer_layer_cls_to_wrap": "One,Two"},
         ),
+        "deepspeed_config": (
+            {"zero_stage": "1"},
+            {"deepspeed_config_file": "ds.json", "offload_param_device": "cpu"},
+            {"gradient_clipping": "0.5"},
+        ),
         "parallelism_config": ({"tp_size": "2"}, {"dp_shard_size": "2", "tp_size": "3"}, {"dp_replicate_size": "4"}),
     }
     if option.name in named:

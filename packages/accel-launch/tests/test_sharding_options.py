@@ -8,7 +8,7 @@ from accel_launch.cli.launch_command import ResolvedOptions, resolve_options
 from accel_launch.config.sharding_config import NAMES, PREFIX, normalised
 from accel_launch.job.job import read_job
 from accel_launch.job.plan import plan_one
-from accel_parallel import FullyShardedDataParallelPlugin, ParallelismConfig
+from accel_parallel import DeepSpeedPlugin, FullyShardedDataParallelPlugin, ParallelismConfig
 from accel_state.environ import settings
 from accel_state.errors import CannotRun
 
@@ -46,9 +46,30 @@ def test_processes_are_told_by_variables_that_a_script_reads_back() -> None:
     assert ParallelismConfig.from_words(told.parallelism) == ParallelismConfig(tp_size=2, dp_shard_size=4)
 
 
+def test_deepspeed_is_asked_for_by_flags_or_a_file_of_accelerate(tmp_path: Path) -> None:
+    """S114: --use_deepspeed --deepspeed_config_file, and what `accelerate config` writes."""
+    file = tmp_path / "c.yaml"
+    file.write_text(
+        "distributed_type: DEEPSPEED\n"
+        "deepspeed_config: {deepspeed_multinode_launcher: standard, offload_param_device: none, zero_stage: 3}\n"
+    )
+    by_flags = read("--use_deepspeed", "--zero_stage", "3", "--deepspeed_config_file", "Ds.json")
+    for line, plugin in (
+        (by_flags, DeepSpeedPlugin(hf_ds_config="Ds.json", zero_stage=3)),
+        (
+            read("--config_file", str(file), "--zero3_save_16bit_model", "True"),
+            DeepSpeedPlugin(zero_stage=3, zero3_save_16bit_model=True),
+        ),
+    ):
+        assert line.problems == ()
+        told = settings(plan_one(line.settings, ["s.py"], {}).environ)
+        assert told.deepspeed is not None
+        assert DeepSpeedPlugin.from_words(told.deepspeed) == plugin
+
+
 def test_nothing_asked_is_nothing_told() -> None:
     told = settings(plan_one(read().settings, ["s.py"], {}).environ)
-    assert (told.fsdp, told.parallelism) == (None, None)
+    assert (told.fsdp, told.deepspeed, told.parallelism) == (None, None, None)
     line = read("--parallelism_config_tp_size", "1")
     assert (line.problems, line.settings.parallelism_config) == ((), None)
 
@@ -65,6 +86,8 @@ def test_every_entry_that_is_passed_on_is_one_that_the_plugin_reads() -> None:
     words = {name: "4" if name == "min_num_params" else "true" for name in NAMES["fsdp_config"]}
     entries, _ = normalised("fsdp_config", {**words, "sharding_strategy": "FULL_SHARD"})
     FullyShardedDataParallelPlugin.from_words(entries)
+    engine, _ = normalised("deepspeed_config", dict.fromkeys(NAMES["deepspeed_config"], "1"))
+    DeepSpeedPlugin.from_words(engine)
     sizes, _ = normalised("parallelism_config", dict.fromkeys(NAMES["parallelism_config"], "2"))
     ParallelismConfig.from_words(sizes)
 
@@ -79,6 +102,9 @@ def test_a_launch_that_cannot_share_the_work_so_is_refused_before_it_starts(tmp_
     script = tmp_path / "s.py"
     script.write_text("")
     flags = ["-n", "3", "--cpu", "--fsdp_min_num_params", "2", "--parallelism_config_dp_shard_size", "2"]
+    both = resolve_options(["--use_fsdp", "--use_deepspeed", "--cpu", str(script)], {"ACCEL_HOME": "/nowhere"})
+    with pytest.raises(CannotRun, match="--use_fsdp and --use_deepspeed contradict each other"):
+        read_job(both)
     options = resolve_options([*flags, "--parallelism_config_tp_size", "2", str(script)], {"ACCEL_HOME": "/nowhere"})
     with pytest.raises(CannotRun) as caught:
         read_job(options)

@@ -87,8 +87,8 @@ def test_nonsense_in_the_environment_is_refused() -> None:
         resolved({"ACCEL_USE_CPU": "maybe"})
     with pytest.raises(ValueError, match=r"ACCEL_GRADIENT_ACCUMULATION_STEPS='many'"):
         resolved({"ACCEL_GRADIENT_ACCUMULATION_STEPS": "many"})
-    with pytest.raises(ValueError, match=r"ACCEL_DEEPSPEED_ZERO_STAGE='4': expected 0, 1, 2 or 3"):
-        resolved({"ACCEL_DEEPSPEED_ZERO_STAGE": "4"})
+    with pytest.raises(ValueError, match="deepspeed_config: unknown names zero_stages"):
+        resolved({"ACCEL_USE_DEEPSPEED": "1", "ACCEL_DEEPSPEED_CONFIG": "zero_stages=2"})
 
 
 @pytest.mark.parametrize("name", ["fsdp", "zero", "fairscale"])
@@ -105,7 +105,8 @@ def test_deepspeed_of_the_environment_is_asked_for(tmp_path: Path) -> None:
     """DeepSpeed's own config decides what neither arguments nor the environment say."""
     config = tmp_path / "ds.json"
     config.write_text('{"bf16": {"enabled": true}, "gradient_accumulation_steps": 4}')
-    settings = resolved({"ACCEL_DEEPSPEED_CONFIG_FILE": str(config), "ACCEL_DEEPSPEED_ZERO_STAGE": "3"})
+    words = f"deepspeed_config_file={config},zero_stage=3"
+    settings = resolved({"ACCEL_USE_DEEPSPEED": "1", "ACCEL_DEEPSPEED_CONFIG": words})
     assert (settings.mixed_precision, settings.accumulation_steps) == ("bf16", 4)
     assert settings.deepspeed is not None
     assert settings.deepspeed.config()["zero_optimization"] == {"stage": 3}

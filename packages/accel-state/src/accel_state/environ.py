@@ -21,9 +21,9 @@ USE_FSDP = "ACCEL_USE_FSDP"
 FSDP_CONFIG = "ACCEL_FSDP_CONFIG"
 #: the sizes of the axes of parallelism, as name=value,...
 PARALLELISM_CONFIG = "ACCEL_PARALLELISM_CONFIG"
-#: a config file of DeepSpeed's, and the stage of ZeRO; each of them asks for DeepSpeed
-DEEPSPEED_CONFIG_FILE = "ACCEL_DEEPSPEED_CONFIG_FILE"
-DEEPSPEED_ZERO_STAGE = "ACCEL_DEEPSPEED_ZERO_STAGE"
+#: whether DeepSpeed's engine trains, and how, as name=value,...
+USE_DEEPSPEED = "ACCEL_USE_DEEPSPEED"
+DEEPSPEED_CONFIG = "ACCEL_DEEPSPEED_CONFIG"
 #: a folder in which each process notes its exchanges, for the launcher to read
 FLIGHT_RECORDER = "ACCEL_FLIGHT_RECORDER"
 #: the folder of the job that a process is of, after those of the jobs around it
@@ -130,8 +130,7 @@ class EnvironSettings:
     accumulation_steps: int | None = None
     fsdp: Mapping[str, str] | None = None
     parallelism: Mapping[str, str] | None = None
-    deepspeed_config_file: str | None = None
-    deepspeed_zero_stage: int | None = None
+    deepspeed: Mapping[str, str] | None = None
 
 
 def settings(environ: Mapping[str, str]) -> EnvironSettings:
@@ -142,17 +141,13 @@ def settings(environ: Mapping[str, str]) -> EnvironSettings:
     steps = environ.get(ACCUMULATION_STEPS)
     if steps is not None and (not steps.isdecimal() or int(steps) < 1):
         raise ValueError(f"{ACCUMULATION_STEPS}={steps!r}: expected a whole number of at least 1")
-    stage = environ.get(DEEPSPEED_ZERO_STAGE) or None
-    if stage is not None and stage not in ("0", "1", "2", "3"):
-        raise ValueError(f"{DEEPSPEED_ZERO_STAGE}={stage!r}: expected 0, 1, 2 or 3")
     return EnvironSettings(
         cpu=flag(environ, USE_CPU),
         mixed_precision=environ.get(MIXED_PRECISION) or None,
         accumulation_steps=int(steps) if steps is not None else None,
         fsdp=_pairs_of(environ, FSDP_CONFIG) or {} if flag(environ, USE_FSDP) else None,
         parallelism=_pairs_of(environ, PARALLELISM_CONFIG),
-        deepspeed_config_file=environ.get(DEEPSPEED_CONFIG_FILE) or None,
-        deepspeed_zero_stage=int(stage) if stage is not None else None,
+        deepspeed=_pairs_of(environ, DEEPSPEED_CONFIG) or {} if flag(environ, USE_DEEPSPEED) else None,
     )
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from accel_amp import PRECISIONS
 from accel_ops.rng import RNGType, rng_types_of
 from accel_parallel import STRATEGIES, DeepSpeedPlugin, FullyShardedDataParallelPlugin, ParallelismConfig, Strategy
 from accel_parallel.deepspeed.config import Asked
-from accel_state.environ import EnvironSettings
 from accel_state.environ import settings as environ_settings
 
 from accel.compilation import TorchDynamoPlugin, from_names
@@ -110,7 +110,10 @@ def resolve(
         fsdp_plugin = _tried(lambda: FullyShardedDataParallelPlugin.from_words(words), None, problems)
     if from_environ.parallelism is not None:
         parallelism_config = _sizes_of_launcher(from_environ.parallelism, parallelism_config)
-    deepspeed_plugin = deepspeed_plugin or _deepspeed(strategy, from_environ)
+    if deepspeed_plugin is None and strategy in (AUTO, ENGINE):
+        deepspeed_words = from_environ.deepspeed if strategy == AUTO else from_environ.deepspeed or {}
+        if deepspeed_words is not None:
+            deepspeed_plugin = _tried(partial(DeepSpeedPlugin.from_words, deepspeed_words), None, problems)
     if deepspeed_plugin is not None:
         others = Asked(
             precision=precision,
@@ -157,14 +160,6 @@ def _sizes_of_launcher(words: Mapping[str, str], asked: ParallelismConfig | None
     if asked is not None and asked != ParallelismConfig(tp_plan=asked.tp_plan):
         return asked
     return replace(ParallelismConfig.from_words(words), tp_plan=asked.tp_plan if asked is not None else None)
-
-
-def _deepspeed(strategy: str | Strategy, environ: EnvironSettings) -> DeepSpeedPlugin | None:
-    """The plugin that a name or the environment ask for."""
-    file, stage = environ.deepspeed_config_file, environ.deepspeed_zero_stage
-    if strategy != ENGINE and (strategy != AUTO or (file is None and stage is None)):
-        return None
-    return DeepSpeedPlugin(hf_ds_config=file, zero_stage=stage)
 
 
 def _other_strategy(strategy: str | Strategy) -> str | None:

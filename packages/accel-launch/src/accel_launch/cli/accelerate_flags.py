@@ -15,7 +15,7 @@ from accel_launch.cli.suggest import suggest
 from accel_launch.config.accelerate_config import NOT_YET, WITH_MPIRUN, WITHOUT_IPEX, asks_nothing
 
 _TPU = "accel launch cannot use TPUs yet"
-_DEEPSPEED = "accel cannot use DeepSpeed yet"
+_BY_LAUNCHER = "accel launch starts all processes by itself, without DeepSpeed's launchers"
 _MEGATRON = "accel cannot use Megatron-LM yet"
 _ALL_MACHINES = "--num_processes, which counts the processes of all machines together"
 
@@ -28,7 +28,6 @@ _IGNORED = (
 _UNSUPPORTED = {
     NOT_YET: "--debug --downcast_bf16 --dynamo_backend=",
     _TPU: "--env= --tpu --tpu_cluster --tpu_use_sudo --vm=",
-    _DEEPSPEED: "--use_deepspeed",
     _MEGATRON: "--use_megatron_lm",
     WITH_MPIRUN: "--mpirun_hostfile= --mpirun_ccl=",
     WITHOUT_IPEX: "--ipex --use_xpu",
@@ -59,8 +58,7 @@ _RENAMED = {
 }
 #: what the names of flags begin with that are details of something else
 _DETAILS = {
-    ("deepspeed_", "zero3_", "zero_stage", "offload_"): _DEEPSPEED,
-    ("gradient_clipping",): f"{_DEEPSPEED}; Accelerator.clip_grad_norm_ clips in the script",
+    ("deepspeed_",): _BY_LAUNCHER,
     ("dynamo_",): "accel launch cannot compile models yet; call torch.compile in the script",
     ("fp8_",): "accel has no settings for fp8 yet",
     ("megatron_lm_",): _MEGATRON,

@@ -78,6 +78,14 @@ class LaunchSettings:
         "How models are sharded, such as reshard_after_forward=false,min_num_params=1000; --fsdp_NAME VALUE gives one.",
         callback=with_parts,
     )
+    use_deepspeed: bool = _setting(
+        SWITCH, "Train by DeepSpeed's engine, which has to be installed, unless the script says otherwise."
+    )
+    deepspeed_config: Mapping[str, str] | None = _setting(
+        PAIRS,
+        "What DeepSpeed does, such as zero_stage=3,deepspeed_config_file=ds.json; --zero_stage 3 gives one.",
+        callback=with_parts,
+    )
     parallelism_config: Mapping[str, str] | None = _setting(
         PAIRS,
         "How processes share the work: dp_replicate_size, dp_shard_size, tp_size, whose product is their number;"

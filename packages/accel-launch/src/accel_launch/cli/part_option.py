@@ -29,7 +29,9 @@ class PartOption(click.Option):
         return None, args
 
 
-PART_OPTIONS = tuple(PartOption(whole, part) for whole, parts in NAMES.items() for part in parts)
+#: an option by itself
+_OWN = "gradient_accumulation_steps"
+PART_OPTIONS = tuple(PartOption(whole, part) for whole, parts in NAMES.items() for part in parts if part != _OWN)
 
 
 def with_parts(ctx: click.Context, option: click.Parameter, values: Any) -> Mapping[str, str] | None:

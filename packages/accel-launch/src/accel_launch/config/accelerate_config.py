@@ -31,7 +31,7 @@ _PARTS = {
 }
 ACCELERATE_KEYS = frozenset(
     {
-        *("command_file", "commands", "debug", "deepspeed_config", "downcast_bf16", "dynamo_backend", "fp8_config"),
+        *("command_file", "commands", "debug", "downcast_bf16", "dynamo_backend", "fp8_config"),
         *("megatron_lm_config", "tpu_env", "tpu_name", "tpu_use_cluster", "tpu_use_sudo", "tpu_vm"),
         *("tpu_zone", "use_mps_device"),
         *_PARTS,

@@ -210,9 +210,11 @@ def _distributed_type(content: Mapping[object, object], values: dict[str, str]) 
         values["cpu"] = "true"
     elif kind == "FSDP":
         values["use_fsdp"] = "true"
+    elif kind == "DEEPSPEED":
+        values["use_deepspeed"] = "true"
     elif kind not in ("MULTI_GPU", "None"):
         return [
-            f"{DISTRIBUTED_TYPE}: {kind!r} is not supported: expected NO, MULTI_CPU, MULTI_GPU or FSDP;"
+            f"{DISTRIBUTED_TYPE}: {kind!r} is not supported: expected NO, MULTI_CPU, MULTI_GPU, FSDP or DEEPSPEED;"
             " accel launch cannot do more yet"
         ]
     return []

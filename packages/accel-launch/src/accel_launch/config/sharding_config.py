@@ -1,4 +1,4 @@
-"""The names of `fsdp_config` and `parallelism_config`, in files and flags, and what FSDP1 files said in other words.
+"""The names of `fsdp_config`, `deepspeed_config` and `parallelism_config`, in files and flags, and FSDP1's other words.
 
 Source: shared/reference/accelerate-api.md, sections 1.12 and 1.13.
 """
@@ -17,14 +17,20 @@ NAMES = {
         *("offload_params", "activation_checkpointing", "state_dict_type", "cpu_ram_efficient_loading"),
         *("sharding_strategy", "backward_prefetch", "forward_prefetch", "use_orig_params", "sync_module_states"),
     ),
+    "deepspeed_config": (
+        *("deepspeed_config_file", "zero_stage", "gradient_clipping", "gradient_accumulation_steps"),
+        *("offload_optimizer_device", "offload_param_device", "offload_optimizer_nvme_path", "offload_param_nvme_path"),
+        *("zero3_init_flag", "zero3_save_16bit_model", "deepspeed_moe_layer_cls_names", "deepspeed_multinode_launcher"),
+    ),
     "parallelism_config": (
         *("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "sp_size", "cp_backend", "cp_comm_strategy"),
         *("sp_backend", "sp_seq_length", "sp_seq_length_is_variable", "sp_attn_implementation"),
     ),
 }
-PREFIX = {"fsdp_config": "fsdp_", "parallelism_config": "parallelism_config_"}
-#: what fully_shard does by itself, whatever an FSDP1 file says
+PREFIX = {"fsdp_config": "fsdp_", "deepspeed_config": "", "parallelism_config": "parallelism_config_"}
+#: what fully_shard and accel launch do by themselves, whatever a file says
 _BY_ITSELF = ("version", "backward_prefetch", "forward_prefetch", "use_orig_params", "sync_module_states")
+_BY_LAUNCHER = ("deepspeed_multinode_launcher",)
 #: how FSDP1's strategies, by name or number, say whether blocks are freed after their forward
 _RESHARD = {"FULL_SHARD": "true", "1": "true", "SHARD_GRAD_OP": "false", "2": "false"}
 _HYBRID = ("HYBRID_SHARD", "4", "HYBRID_SHARD_ZERO2", "5")
@@ -53,16 +59,23 @@ def normalised(option: str, given: Mapping[str, str]) -> tuple[dict[str, str], l
         problems.append(f"sharding_strategy={strategy}: say dp_replicate_size and dp_shard_size instead")
     elif strategy:
         problems.append(f"sharding_strategy={strategy}: expected FULL_SHARD or SHARD_GRAD_OP; else leave FSDP out")
-    return {name: value for name, value in entries.items() if name not in _BY_ITSELF}, problems
+    return {name: value for name, value in entries.items() if name not in (*_BY_ITSELF, *_BY_LAUNCHER)}, problems
 
 
 def sharding_problems(
-    use_fsdp: bool, fsdp: Mapping[str, str] | None, sizes: Mapping[str, str] | None, count: int
+    asked: Mapping[str, bool],
+    given: Mapping[str, Mapping[str, str] | None],
+    sizes: Mapping[str, str] | None,
+    count: int,
 ) -> list[str]:
-    """Why so many processes cannot share the work as asked."""
-    problems = []
-    if fsdp and not use_fsdp:
-        problems.append("fsdp_config says how models are sharded, and nothing asks for it: add --use_fsdp")
+    """Why so many processes cannot share the work as asked; `asked` and `given` are by fsdp and deepspeed."""
+    problems = [
+        f"{way}_config says how models are sharded, and nothing asks for it: add --use_{way}"
+        for way in asked
+        if given[way] and not asked[way]
+    ]
+    if all(asked.values()):
+        problems.append("--use_fsdp and --use_deepspeed contradict each other: choose one of them")
     wanted = math.prod(map(int, (sizes or {}).values()))
     if sizes and wanted != count:
         product = " x ".join(f"{name} {size}" for name, size in sizes.items())

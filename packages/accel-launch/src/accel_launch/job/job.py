@@ -100,7 +100,9 @@ def read_job(options: ResolvedOptions) -> Job:
         count = count_processes(settings, environ, host, machines=node.count if node is not None else 1)
         if place_told(environ) is None:
             total = count * (node.count if node is not None else 1)
-            problems += sharding_problems(settings.use_fsdp, settings.fsdp_config, settings.parallelism_config, total)
+            asked = {"fsdp": settings.use_fsdp, "deepspeed": settings.use_deepspeed}
+            given = {"fsdp": settings.fsdp_config, "deepspeed": settings.deepspeed_config}
+            problems += sharding_problems(asked, given, settings.parallelism_config, total)
     except CannotRun as error:
         problems += error.reasons
     if problems:

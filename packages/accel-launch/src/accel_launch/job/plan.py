@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from accel_state.environ import (
     ACCUMULATION_STEPS,
     ATTEMPT,
+    DEEPSPEED_CONFIG,
     FLIGHT_RECORDER,
     FSDP_CONFIG,
     JOBS,
@@ -14,6 +15,7 @@ from accel_state.environ import (
     STORE_FD,
     STORE_PORT,
     USE_CPU,
+    USE_DEEPSPEED,
     USE_FSDP,
     worker_environ,
 )
@@ -136,6 +138,8 @@ def plan_one(settings: LaunchSettings, command: Sequence[str], environ: Mapping[
         ACCUMULATION_STEPS: settings.gradient_accumulation_steps,
         USE_FSDP: int(settings.use_fsdp) if settings.said("use_fsdp") else None,
         FSDP_CONFIG: as_text(settings.fsdp_config) if settings.fsdp_config else None,
+        USE_DEEPSPEED: int(settings.use_deepspeed) if settings.said("use_deepspeed") else None,
+        DEEPSPEED_CONFIG: as_text(settings.deepspeed_config) if settings.deepspeed_config else None,
         PARALLELISM_CONFIG: as_text(settings.parallelism_config) if settings.parallelism_config else None,
         "CUDA_VISIBLE_DEVICES": None if settings.cpu or settings.gpu_ids == "all" else settings.gpu_ids,
         "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS") if from_file else None,

@@ -23,7 +23,10 @@ READING_S = 1.0
 #: what a machine may leave out: another one says it for all
 COUNT = "num_processes"
 #: settings that a script reads, and that have to be the same for all its processes
-SHARED = (COUNT, "mixed_precision", "gradient_accumulation_steps", "use_fsdp", "fsdp_config", "parallelism_config")
+SHARED = (
+    *(COUNT, "mixed_precision", "gradient_accumulation_steps", "use_fsdp", "fsdp_config", "use_deepspeed"),
+    *("deepspeed_config", "parallelism_config"),
+)
 
 
 @final

@@ -14,6 +14,16 @@ from accel_parallel.deepspeed.config import AUTO, Asked, contradictions, section
 #: the stage of ZeRO if neither the plugin nor its config says one
 USUAL_STAGE = 2
 DEVICES = ("none", "cpu", "nvme")
+_TEXTS = {
+    "deepspeed_config_file": "hf_ds_config",
+    "deepspeed_moe_layer_cls_names": "transformer_moe_cls_names",
+    "offload_optimizer_nvme_path": "offload_optimizer_nvme_path",
+    "offload_param_nvme_path": "offload_param_nvme_path",
+}
+_OTHERS = ("zero_stage", "gradient_clipping", "gradient_accumulation_steps", "offload_optimizer_device")
+_MORE = ("offload_param_device", "zero3_init_flag", "zero3_save_16bit_model")
+#: the fields by the names of config files
+_FIELD_OF = _TEXTS | {name: name for name in (*_OTHERS, *_MORE)}
 
 
 @dataclass
@@ -38,6 +48,21 @@ class DeepSpeedPlugin:
     transformer_moe_cls_names: str | None = None
     enable_msamp: bool = False
     msamp_opt_level: str = "O1"
+
+    @classmethod
+    def from_words(cls, words: Mapping[str, str]) -> DeepSpeedPlugin:
+        """The plugin for the entries of `deepspeed_config` in a config file.
+
+        Raises: ValueError that lists names that are not known.
+        """
+        unknown = [name for name in words if name not in _FIELD_OF]
+        if unknown:
+            known = ", ".join(_FIELD_OF)
+            raise ValueError(f"deepspeed_config: unknown names {', '.join(unknown)}; expected some of {known}")
+        options: dict[str, Any] = {_FIELD_OF[name]: _number(value.lower()) for name, value in words.items()}
+        # a path is a word, whatever it looks like
+        options |= {_FIELD_OF[name]: value for name, value in words.items() if name in _TEXTS}
+        return cls(**options)
 
     def problems(self, asked: Asked) -> list[str]:
         """All that is wrong with the options, in words: by themselves, and beside what else was asked for."""
