@@ -8,14 +8,14 @@ from itertools import islice
 from typing import Any, TypeVar, final
 
 import torch
-from accel_ops import recursively_apply
+from accel_ops import process_rng, recursively_apply
 from accel_ops.rng import RNGType, synchronize_rng_states
 from accel_ops.scatter import Scatter
 from accel_state import Device, LoaderPass, PeerFailed, Transport
+from accel_state.devices.cpu import Cpu
 
 from accel_data.loaders.dispatch_message import BatchNote, slices_of
 from accel_data.resume.epochs import Cursor
-from accel_data.resume.sampling_rng import capture_shared, put_shared
 from accel_data.sharding.rank_slices import DataRank, Ending, slices_in, with_last
 
 T = TypeVar("T")
@@ -99,7 +99,7 @@ class Dispatch:
                 return
             epoch.last, epoch.tail = last, tail
             if self.transport.rank == 0 and generators is not None:
-                put_shared(generators, self._hardware)
+                process_rng.restore(generators, self._hardware or Cpu())
             yield part
 
     def _sent(self, scatter: Scatter, cursor: Cursor, batches: Iterator[Any], epoch: LoaderPass) -> Iterator[Any]:
@@ -111,7 +111,7 @@ class Dispatch:
                 parts, tail = slices_of(taken, start, self.ranks, self._ending)
                 note = BatchNote(tail, last) if last or tail is not None else None
                 if copies > 1:
-                    note = BatchNote(tail, last, generators=capture_shared(self._hardware))
+                    note = BatchNote(tail, last, generators=process_rng.captured(self._hardware or Cpu()))
                 scatter.send([part for part in parts for _ in range(copies)], note)
                 epoch.last, epoch.tail, epoch.at = last, tail, at
                 yield parts[0]

@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 
 import torch
 from accel_ops.rng import RNGType, synchronize_rng_states
+from accel_ops.xla_graphs import step_marker_of
 from accel_state import AccumulationState, Device, LoaderPass, Transport
 from torch.utils.data import DataLoader
 
@@ -20,7 +21,6 @@ from accel_data.iterable.reader import Reader, cut_alike
 from accel_data.iterable.source import is_stateful, state_of
 from accel_data.loaders.device_prefetch import on_device
 from accel_data.loaders.dispatch import Dispatch
-from accel_data.loaders.xla_graphs import step_marker_of
 from accel_data.resume.consumption_log import ConsumptionLog
 from accel_data.resume.cursors import IterableCursor, MapCursor, UnreadCursor
 from accel_data.resume.epochs import Cursor, EpochRun, EpochTracker

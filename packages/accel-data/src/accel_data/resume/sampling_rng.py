@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from typing import Any, final
 
 import torch
+from accel_ops import process_rng
 from accel_state import Device, Transport
+from accel_state.devices.cpu import Cpu
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 from torch.utils.data import sampler as torch_samplers
 
@@ -45,13 +47,15 @@ class SamplingRng:
             self._generators["loader"] = loader.generator.get_state, loader.generator.set_state
         if own is not None and own is not loader.generator:
             self._generators["sampler"] = own.get_state, own.set_state
-        shared = _shared_generators(None)
-        self._generators["default"] = shared.pop("default")
+        self._generators["default"] = torch.default_generator.get_state, torch.default_generator.set_state
         foreign = [
             owner for owner in samplers_under(*roots) if isinstance(owner, Sampler) and not _is_known(type(owner))
         ]
         if foreign or any(isinstance(root, IterableDataset) for root in roots):
-            self._generators |= shared
+            self._generators["python"] = (lambda: _listed(random.getstate())), _set_python_state
+            if (numpy := sys.modules.get("numpy")) is not None:
+                numbers: Any = numpy.random
+                self._generators["numpy"] = (lambda: _listed(numbers.get_state())), numbers.set_state
 
     def follow_first_copy(self, transport: Transport | None, hardware: Device | None) -> None:
         """Puts these and the generators of the process where the first process that is served the same data has them.
@@ -60,9 +64,10 @@ class SamplingRng:
         """
         if transport is None or transport.copies == 1:
             return
-        states = transport.of_first_copy((self.capture(), capture_shared(hardware)))
-        self.put(states[0])
-        put_shared(states[1], hardware)
+        device = hardware or Cpu()
+        own, of_process = transport.of_first_copy((self.capture(), process_rng.captured(device)))
+        process_rng.restore(of_process, device)
+        self.put(own)
 
     def capture(self) -> dict[str, Any]:
         """Where the generators stand: tensors, and what JSON can hold."""
@@ -86,31 +91,6 @@ class SamplingRng:
             yield
         finally:
             self.put(before)
-
-
-def capture_shared(hardware: Device | None) -> dict[str, Any]:
-    """Where all generators of the process stand, that of its device among them."""
-    return {name: state() for name, (state, _) in _shared_generators(hardware).items()}
-
-
-def put_shared(states: dict[str, Any], hardware: Device | None) -> None:
-    """Lets generators of the process stand there."""
-    for name, (_, set_state) in _shared_generators(hardware).items():
-        if name in states:
-            set_state(states[name])
-
-
-def _shared_generators(hardware: Device | None) -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
-    generators: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
-        "default": (torch.default_generator.get_state, torch.default_generator.set_state),
-        "python": (lambda: _listed(random.getstate()), _set_python_state),
-    }
-    if (numpy := sys.modules.get("numpy")) is not None:
-        numbers: Any = numpy.random
-        generators["numpy"] = (lambda: _listed(numbers.get_state())), numbers.set_state
-    if hardware is not None and hardware.kind != "cpu":
-        generators["device"] = hardware.rng_state, hardware.set_rng_state
-    return generators
 
 
 def _set_python_state(state: list[Any]) -> None:

@@ -12,10 +12,10 @@ import torch
 from accel_checkpoint import CheckpointError, Manifest, decode, read_manifest, recover, verify
 from accel_checkpoint.manifest import MANIFEST
 from accel_checkpoint.retention import list_checkpoints
+from accel_ops import process_rng
 from accel_state import ProcessControl
 from torch import nn
 
-from accel.checkpoint import rng_state
 from accel.checkpoint.apply import cannot_refuse, put, put_weights
 from accel.checkpoint.loaded_checkpoint import LoadedCheckpoint, item_problems
 from accel.checkpoint.parts import has_parts
@@ -170,7 +170,7 @@ class StateLoader:
         same_world = len(ranks) == self._processes.num_processes
         try:
             rng = decode(ranks[rank if same_world else 0])["generators"]
-            problems += [f"rank {rank}: {line}" for line in rng_state.problems(rng, self._processes.run.device)]
+            problems += [f"rank {rank}: {line}" for line in process_rng.problems(rng, self._processes.run.device)]
         except (CheckpointError, LookupError, TypeError) as error:
             problems.append(f"the generators of rank {rank} are missing or damaged: {type(error).__name__}: {error}")
         about = f"the checkpoint {folder} does not fit, and nothing was changed:"
@@ -182,16 +182,16 @@ class StateLoader:
 
     def _restore_rng(self, rng: dict[str, Any], saved_by: int) -> None:
         processes, device = self._processes, self._processes.run.device
-        if rng_state.lacks_device(rng, device):
+        if process_rng.lacks_device(rng, device):
             self._votes.warn_once(
                 f"the checkpoint was not taken on {device.kind}: random numbers of that device begin anew, from the"
                 " others'"
             )
         # rank 0 draws the order of samples, as it did
         if saved_by == processes.num_processes or processes.is_main_process:
-            rng_state.restore(rng, device)
+            process_rng.restore(rng, device)
         else:
-            rng_state.derive(rng, processes.process_index)
+            process_rng.derive(rng, processes.process_index)
         if saved_by != processes.num_processes:
             self._votes.warn_once(
                 f"the checkpoint was taken by {saved_by} processes, and {processes.num_processes} go on: the first"

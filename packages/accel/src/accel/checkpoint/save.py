@@ -13,10 +13,10 @@ from typing import Any, final
 from accel_checkpoint import AsyncWriter, CheckpointError, Snapshot, encode, read_manifest, size_in_bytes
 from accel_checkpoint.hidden_folder import new_tag
 from accel_checkpoint.retention import retain
+from accel_ops import process_rng
 from accel_state import ProcessControl
 from torch import nn
 
-from accel.checkpoint import rng_state
 from accel.checkpoint.contents import CheckpointContents, about_this_run
 from accel.checkpoint.destination import AUTOMATIC, SaveRequest, destination
 from accel.checkpoint.parts import has_parts
@@ -74,7 +74,7 @@ class StateSaver:
         job = self._hooked(vote, models, weights) if self._registry.save_hooks else None
         contents = self._contents(models, weights, max_shard_size, by_all=by_all)
         vote["problems"] += contents.problems
-        rng = json.dumps(encode({"generators": rng_state.captured(self._processes.run.device)})).encode()
+        rng = json.dumps(encode({"generators": process_rng.captured(self._processes.run.device)})).encode()
         told = self._votes.exchange("save_state: begin", vote | {"rng_bytes": len(rng)})
         target = self._settled(told, job)
         writers = sorted({vote["request"]["writer"] for vote in told})

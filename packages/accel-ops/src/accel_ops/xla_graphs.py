@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from accel_ops.tree import leaves
 from accel_state import AccumulationState, Device
+
+from accel_ops.tree import leaves
 
 
 class XlaStepMarker:

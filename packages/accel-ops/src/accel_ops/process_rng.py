@@ -53,7 +53,7 @@ def lacks_device(states: dict[str, Any], device: Device) -> bool:
 
 
 def restore(states: dict[str, Any], device: Device) -> None:
-    """Puts the generators where `captured` lines them; that of a device that had none begins at a seed made of them."""
+    """Puts the generators where `captured` has them; that of a device that had none begins at a seed made of them."""
     if lacks_device(states, device):
         derive(states, 0)
     random.setstate(states["python"])
