@@ -36,6 +36,11 @@ def test_a_model_may_be_such_a_list_itself() -> None:
     assert like_blocks(nn.Sequential(Block(), nn.Tanh())) == []
 
 
+def test_containers_in_a_list_are_no_blocks() -> None:
+    pairs = [nn.ModuleDict({"rise": Block(), "layers": nn.ModuleList([Block(), Block()])}) for _ in range(2)]
+    assert like_blocks(nn.ModuleList(pairs)) == [*pairs[0]["layers"], *pairs[1]["layers"]]
+
+
 def test_a_model_that_says_what_is_not_to_be_split_is_believed() -> None:
     assert {type(block) for block in transformer_blocks(Told())} == {nn.Linear}
     assert len(transformer_blocks(Told())) == 7

@@ -43,10 +43,12 @@ def large_blocks(model: nn.Module, min_parameters: int) -> list[nn.Module]:
 def like_blocks(model: nn.Module) -> list[nn.Module]:
     """The modules of each list that has several of one class, lists inside of such modules left out.
 
-    The model itself may be such a list, an `nn.Sequential` say.
+    The model itself may be such a list, an `nn.Sequential` say. Containers are no blocks: nobody calls them.
     """
     if isinstance(model, nn.ModuleList | nn.Sequential) and len(set(map(type, model))) == 1 < len(model):
-        return list(model)
+        members = list(model)
+        if _is_called(members[0]):
+            return members
     return [block for child in model.children() for block in like_blocks(child)]
 
 
