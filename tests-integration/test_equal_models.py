@@ -52,7 +52,7 @@ def check(world: MakePool, cases: list[Case], layout: str) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_trains_as_one_process(world: MakePool, layout: str) -> None:
-    """T10: losses, norms and weights of twenty steps: windows, weights of losses, ties, frozen and adapted models."""
+    """S128, T10: losses, norms, weights of twenty steps; windows, weighted losses, ties, frozen and adapted models."""
     check(world, CASES, layout)
 
 

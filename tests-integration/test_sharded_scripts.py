@@ -39,7 +39,7 @@ def launched(folder: Path, *options: str, script: tuple[str, ...] = ()) -> tuple
 @pytest.mark.skipif(not (find_spec("transformers") and find_spec("peft")), reason="a library is not installed")
 @pytest.mark.parametrize("adapters", [False, True])
 def test_a_script_is_sharded_by_a_config_file_alone(tmp_path: Path, adapters: bool) -> None:
-    """T10: two processes write what one writes; adapters alone are saved, and peft loads them."""
+    """S128, T10: two processes write what one writes; adapters alone are saved, and peft loads them."""
     config = tmp_path / "fsdp.yaml"
     config.write_text(CONFIG)
     script = ("--lora",) if adapters else ()

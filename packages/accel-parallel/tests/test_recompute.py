@@ -56,7 +56,7 @@ def differentiated(model: nn.Module, **ways: Any) -> tuple[int, list[Tensor]]:
 
 
 def test_less_is_kept_and_no_number_changes() -> None:
-    """Random numbers are those of the first run."""
+    """S129: random numbers are those of the first run."""
     plain, model = Model(), Model()
     recompute(model, like_blocks(model))
     kept, found = differentiated(model)

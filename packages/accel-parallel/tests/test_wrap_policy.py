@@ -37,8 +37,9 @@ def test_a_model_may_be_such_a_list_itself() -> None:
 
 
 def test_containers_in_a_list_are_no_blocks() -> None:
-    pairs = [nn.ModuleDict({"rise": Block(), "layers": nn.ModuleList([Block(), Block()])}) for _ in range(2)]
-    assert like_blocks(nn.ModuleList(pairs)) == [*pairs[0]["layers"], *pairs[1]["layers"]]
+    lists = [nn.ModuleList([Block(), Block()]) for _ in range(2)]
+    pairs = [nn.ModuleDict({"rise": Block(), "layers": layers}) for layers in lists]
+    assert like_blocks(nn.ModuleList(pairs)) == [*lists[0], *lists[1]]
 
 
 def test_a_model_that_says_what_is_not_to_be_split_is_believed() -> None:

@@ -161,7 +161,7 @@ def all_refusals() -> int:
 
 
 def test_wrong_setups_are_refused_in_words(world: MakePool) -> None:
-    """T10."""
+    """S130, T10."""
     assert world(2).run(all_refusals) == [len(REFUSED)] * 2
 
 
