@@ -50,8 +50,9 @@ class ModelFacts:
         if transport.agree(f"{what}: compare models", digest) is not None:
             return
         wanted = transport.broadcast_object(lines, 0)
-        mine = [f"has {line}" for line in lines if line not in set(wanted)]
-        mine += [f"lacks {line}" for line in wanted if line not in set(lines)]
+        here, there = set(lines), set(wanted)
+        mine = [f"has {line}" for line in lines if line not in there]
+        mine += [f"lacks {line}" for line in wanted if line not in here]
         told = transport.all_gather_objects(mine)
         details = [
             f"rank {rank} {difference}" for rank, differences in enumerate(told) for difference in differences[:SHOWN]
