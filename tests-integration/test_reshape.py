@@ -22,14 +22,15 @@ def check_same(found: list[Step], whole: list[Step]) -> None:
     assert [one.loss for one in found] == pytest.approx([one.loss for one in whole], rel=1e-5)
 
 
-def test_two_processes_then_one_then_four_train_as_one_does(world: MakePool, tmp_path: Path) -> None:
-    """A3: the batch of the job is the same, in the middle of epochs; each sample once an epoch."""
+@pytest.mark.parametrize("strategy", ["auto", "fsdp2"])
+def test_two_processes_then_one_then_four_train_as_one_does(strategy: str, world: MakePool, tmp_path: Path) -> None:
+    """A3, A4: the batch of the job is the same, in the middle of epochs; each sample once an epoch."""
     (whole,) = world(1, join=False).run(reshaped.train, None, None, 24)
     found: list[Step] = []
     before = None
     for size, steps in ((2, 5), (1, 6), (4, 7), (2, 6)):
         folder = str(tmp_path / str(len(found)))
-        ranks = world(size).run(reshaped.train, before, folder, steps)
+        ranks = world(size).run(reshaped.train, before, folder, steps, strategy)
         assert all(one == ranks[0] for one in ranks)
         found += ranks[0]
         before = folder

@@ -1,5 +1,6 @@
 """T10, T17: what is saved under any layout is loaded under any other, every number the same."""
 
+import re
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from accel import Accelerator, ParallelismConfig
 from accel.checkpoint.parts import own_part
 from accel_checkpoint import read_manifest
+from accel_checkpoint.inspect import compare, list_lines
 from accel_checkpoint.pieces import Box, box_of, held_part, whole_box
 from accel_testing import MakePool, in_soak
 from sharded_models import LAYOUTS, prepared, state
@@ -17,9 +19,15 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 
-def saved(ways: dict[str, Any], folder: str, asynchronous: bool = False) -> dict[str, Any]:
+def loaded_and_saved(ways: dict[str, Any], source: str, folder: str) -> None:
+    accelerator, _, _ = prepared(ways)
+    accelerator.load_state(source)
+    accelerator.save_state(folder)
+
+
+def saved(ways: dict[str, Any], folder: str, asynchronous: bool = False, steps: int = 2) -> dict[str, Any]:
     accelerator, model, optimizer = prepared(ways)
-    for _ in range(2):
+    for _ in range(steps):
         accelerator.backward(model(torch.arange(7)))
         optimizer.step()
         optimizer.zero_grad()
@@ -123,3 +131,19 @@ def test_blocks_of_two_axes_are_where_they_were_in_the_whole(world: MakePool, si
             box, held = blocks[name]
             assert torch.equal(box.of(whole_tensor, whole_box(shape)), held), name
     assert sum(box.numel for written, _ in ranks for box, _ in written) == sum(map(prod, shapes.values()))
+
+
+def test_the_command_shows_the_layout_and_compares_tensors_of_any_layouts(world: MakePool, tmp_path: Path) -> None:
+    """`accel checkpoint ls` and `diff`."""
+    world(1).run(saved, {}, str(tmp_path / "whole"))
+    world(2).run(loaded_and_saved, {"strategy": "fsdp2"}, str(tmp_path / "whole"), str(tmp_path / "sharded"))
+    lines = "\n".join(list_lines(tmp_path / "sharded"))
+    assert "layout dp_shard 2" in lines
+    assert "in 2 parts of" in lines
+    assert [line.rpartition("  ")[2] for line in list_lines(tmp_path)][1:] == ["dp_shard 2", "one process"]
+    differences = list(compare(tmp_path / "whole", tmp_path / "sharded"))
+    assert "about.mesh.dp_shard: only in the second" in differences
+    assert [line for line in differences if ".safetensors" in line] == []
+    world(2).run(saved, {"strategy": "fsdp2"}, str(tmp_path / "other"), False, 3)
+    differences = list(compare(tmp_path / "sharded", tmp_path / "other"))
+    assert any(re.match(r"model.safetensors: .* numbers differ", line) for line in differences)

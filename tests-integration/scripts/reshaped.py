@@ -48,8 +48,12 @@ class Step:
     loss: float
 
 
-def begun(accumulation: int = 1, together: int = TOGETHER) -> tuple[Accelerator, Any, Any, Any, Any]:
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulation, scheduler_once_per_step=True)
+def begun(
+    accumulation: int = 1, together: int = TOGETHER, strategy: str = "auto"
+) -> tuple[Accelerator, Any, Any, Any, Any]:
+    accelerator = Accelerator(
+        cpu=True, gradient_accumulation_steps=accumulation, scheduler_once_per_step=True, strategy=strategy
+    )
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -59,9 +63,9 @@ def begun(accumulation: int = 1, together: int = TOGETHER) -> tuple[Accelerator,
     return accelerator, *accelerator.prepare(model, optimizer, schedule, loader)
 
 
-def train(loaded: str | None, saved: str | None, steps: int) -> list[Step]:
+def train(loaded: str | None, saved: str | None, steps: int, strategy: str = "auto") -> list[Step]:
     """That many steps, from one checkpoint to another."""
-    accelerator, model, optimizer, schedule, loader = begun()
+    accelerator, model, optimizer, schedule, loader = begun(strategy=strategy)
     if loaded is not None:
         accelerator.load_state(loaded)
     found: list[Step] = []

@@ -81,7 +81,7 @@ def test_ls_lists_the_checkpoints_of_a_folder_by_number(inner: str, within: Call
     done = within("checkpoint", "ls", str(project / inner))
     assert (done.returncode, done.stderr) == (0, "")
     head, *listed = rows(done.stdout)
-    assert head == ["written", "steps", "processes", "size"]
+    assert head == ["written", "steps", "processes", "size", "layout"]
     assert [row[0] for row in listed] == ["checkpoint_2", "checkpoint_9", "checkpoint_10"]
     assert listed[0][1:4] == ["2026-01-01T00:00:00+00:00", "200", "2"]
 

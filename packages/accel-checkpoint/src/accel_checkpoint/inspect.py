@@ -12,6 +12,7 @@ import torch
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.manifest import MANIFEST, Manifest, read_manifest
 from accel_checkpoint.retention import list_checkpoints
+from accel_checkpoint.stored_tensors import StoredTensors
 from accel_checkpoint.tensor_file import TensorFile
 from accel_checkpoint.verify import is_whole, require_whole, verify
 
@@ -67,7 +68,7 @@ def list_lines(path: Path) -> Iterator[str]:
     if folders == [path]:
         yield from _contents(path, read_manifest(path))
         return
-    yield f"{'':<24} {'written':<26} {'steps':>9} {'processes':>9} {'size':>11}"
+    yield f"{'':<24} {'written':<26} {'steps':>9} {'processes':>9} {'size':>11}  layout"
     for folder in folders:
         try:
             about, size = read_manifest(folder).about, read_manifest(folder).size
@@ -76,21 +77,36 @@ def list_lines(path: Path) -> Iterator[str]:
             continue
         note = "" if is_whole(folder) else "  not whole: accel checkpoint verify says what is missing"
         written, steps, world = (str(about.get(name, "?")) for name in ("written", "steps", "world"))
-        yield f"{folder.name:<24} {written:<26} {steps:>9} {world:>9} {_size(size):>11}{note}"
+        yield f"{folder.name:<24} {written:<26} {steps:>9} {world:>9} {_size(size):>11}  {_layout(about)}{note}"
 
 
 def _contents(folder: Path, manifest: Manifest) -> Iterator[str]:
-    yield f"{folder}: {', '.join(f'{name} {value}' for name, value in manifest.about.items())}"
+    about = {name: value for name, value in manifest.about.items() if name != "mesh"}
+    yield f"{folder}: {', '.join(f'{name} {value}' for name, value in about.items())}, layout {_layout(manifest.about)}"
     yield "files:"
     for name, file in sorted(manifest.files.items()):
         yield f"  {name:<40} {_size(file.size):>11}"
     yield f"  {'in all':<40} {_size(manifest.size):>11}"
+    if manifest.parts:
+        yield "files in parts:"
+    for name, parts in manifest.parts.items():
+        sizes = [manifest.files[part].size for part in parts]
+        span = f"{_size(min(sizes))} to {_size(max(sizes))}"
+        yield f"  {name:<40} {_size(sum(sizes)):>11} in {len(parts)} parts of {span}"
     yield "state:"
     for name, entry in manifest.items.items():
         files = entry.get("files", [entry.get("file")])
         names = ", ".join(map(str, files)) if isinstance(files, list) else files
         yield f"  {name:<24} {entry.get('kind')!s:<24} {names}"
     yield f"random numbers of {len(manifest.ranks)} process(es)"
+
+
+def _layout(about: dict[str, Any]) -> str:
+    """The axes over which the processes were spread, with their sizes."""
+    mesh = about.get("mesh")
+    if not isinstance(mesh, dict):  # of a version that did not say
+        return "?"
+    return " x ".join(f"{axis} {size}" for axis, size in mesh.items()) or "one process"
 
 
 def print_verification(folder: Path) -> list[str]:
@@ -130,12 +146,16 @@ def compare(first: Path, second: Path) -> Iterator[str]:
     require_whole(second, new)
     yield from _differences("", {"about": old.about, **old.items}, {"about": new.about, **new.items})
     yield from _differences("ranks", old.ranks, new.ranks)
-    changed = [name for name in sorted({*old.files, *new.files}) if old.files.get(name) != new.files.get(name)]
-    for name in changed:
-        if name not in old.files or name not in new.files:
-            yield f"{name}: {_only_in(name in old.files)}"
+    old_names, new_names = _logical(old), _logical(new)
+    for name in sorted({*old_names, *new_names}):
+        if name not in old_names or name not in new_names:
+            yield f"{name}: {_only_in(name in old_names)}"
+        elif [old.files[part] for part in old_names[name]] == [new.files[part] for part in new_names[name]]:
+            continue
         elif name.endswith(SUFFIX):
-            lines = list(_tensor_differences(TensorFile(first / name), TensorFile(second / name)))
+            stored = StoredTensors([TensorFile(first / part) for part in old_names[name]])
+            other = StoredTensors([TensorFile(second / part) for part in new_names[name]])
+            lines = list(_tensor_differences(stored, other))
             yield from (f"{name}: {line}" for line in lines[:LIMIT])
             if len(lines) > LIMIT:
                 yield f"{name}: and {len(lines) - LIMIT} tensors more"
@@ -143,18 +163,26 @@ def compare(first: Path, second: Path) -> Iterator[str]:
             yield f"{name}: another content"
 
 
+def _logical(manifest: Manifest) -> dict[str, list[str]]:
+    """The files, with the parts that make them up: a file that is whole is its own part."""
+    parts = {part for names in manifest.parts.values() for part in names}
+    return {**{name: [name] for name in manifest.files if name not in parts}, **manifest.parts}
+
+
 def _only_in(first: bool) -> str:
     return f"only in the {'first' if first else 'second'}"
 
 
-def _tensor_differences(first: TensorFile, second: TensorFile) -> Iterator[str]:
+def _tensor_differences(first: StoredTensors, second: StoredTensors) -> Iterator[str]:
     for name in sorted({*first.names, *second.names}):
         if name not in first.names or name not in second.names:
             yield f"{name}: {_only_in(name in first.names)}"
         elif first.shape_and_dtype(name) != second.shape_and_dtype(name):
             yield f"{name}: {_words(*first.shape_and_dtype(name))} and {_words(*second.shape_and_dtype(name))}"
-        elif not _as_bytes(first[name]).equal(_as_bytes(second[name])):
-            yield f"{name}: {_distance(first[name], second[name])}"
+        else:
+            old, new = first.read_like(name), second.read_like(name)
+            if not _as_bytes(old).equal(_as_bytes(new)):
+                yield f"{name}: {_distance(old, new)}"
 
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -73,7 +73,7 @@ class StoredTensors:
         parallel_copy(self.copies(name, tensor))
         return tensor
 
-    def read_like(self, name: str, layout: torch.Tensor | None) -> torch.Tensor:
+    def read_like(self, name: str, layout: torch.Tensor | None = None) -> torch.Tensor:
         """The tensor, divided as `layout` is if that is divided and of its shape; only the own part is read.
 
         A whole tensor may be a view of the file: the caller copies it.
