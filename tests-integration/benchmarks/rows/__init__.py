@@ -12,6 +12,7 @@ from benchmarks.rows import (
     launch,
     memory,
     seek,
+    sharded_checkpoint,
     share,
     steady,
     step,
@@ -30,6 +31,7 @@ ROWS: tuple[Row, ...] = (
     *exchange_apart.ROWS,
     *exchange_cost.ROWS,
     *checkpoint.ROWS,
+    *sharded_checkpoint.ROWS,
     *launch.ROWS,
 )
 

@@ -139,12 +139,8 @@ class StateLoader:
             if inside and not (folder / MANIFEST).exists():
                 raise CheckpointError(f"{folder} is no checkpoint, but has some in it: give one, {inside[-1][1]}")
             manifest = read_manifest(folder)
-            names = sorted(manifest.files, key=lambda name: -manifest.files[name].size if manifest else 0)
-            local = self._processes.run.topology
-            states = {item["file"] for item in manifest.items.values() if isinstance(item.get("file"), str)}
-            if any(has_parts(model.state_dict()) for model in self._registry.models().values()):
-                states &= {REST}  # of the others each rank reads its part
-            result = verify(folder, manifest, names[local.local_rank :: local.local_world_size], keep=states)
+            names, keep = self._share(manifest)
+            result = verify(folder, manifest, names, keep=keep)
             problems, read = result.problems, result.tensors
             digest = hashlib.sha256(manifest.as_bytes()).hexdigest()
         except (CheckpointError, OSError) as error:
@@ -158,6 +154,27 @@ class StateLoader:
                 f"  processes find different checkpoints at {folder}: their machines share no disk, and one lost some"
             ]
         return lines, None if lines or manifest is None else LoadedCheckpoint(folder, manifest, read)
+
+    def _share(self, manifest: Manifest) -> tuple[list[str], set[str]]:
+        """The files that this rank reads to verify them, and those of which it keeps the tensors for its objects.
+
+        The ranks of a machine read each file once. A sharded model goes on with its parts: a rank reads its own.
+        """
+        here, size = self._processes.run.topology, self._processes.num_processes
+        ranks = range(here.rank - here.local_rank, here.rank - here.local_rank + here.local_world_size)
+        shards = any(has_parts(model.state_dict()) for model in self._registry.models().values())
+        reader = {
+            part: rank
+            for parts in manifest.parts.values()
+            for rank, part in enumerate(parts)
+            if shards and len(parts) == size and rank in ranks
+        }
+        others = sorted(manifest.files.keys() - reader.keys(), key=lambda name: (-manifest.files[name].size, name))
+        own = {part for part, rank in reader.items() if rank == here.rank}
+        states = {item["file"] for item in manifest.items.values() if isinstance(item.get("file"), str)}
+        parts_of_states = {part for state in states for part in manifest.parts.get(state, [])}
+        keep = (states & {REST} if shards else states) | (own & parts_of_states)
+        return [*own, *others[here.local_rank :: here.local_world_size]], keep
 
     def _apply(self, checkpoint: LoadedCheckpoint) -> None:
         """Collective: every process must call."""
