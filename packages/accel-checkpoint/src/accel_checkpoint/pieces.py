@@ -65,15 +65,6 @@ def like(tensor: torch.Tensor, layout: torch.Tensor, into: torch.Tensor | None =
     return target
 
 
-def divided_like(part: torch.Tensor, layout: Any) -> torch.Tensor:
-    """A tensor that is divided as `layout` is, in the memory of the `part` that this process holds."""
-    from torch.distributed.tensor import DTensor
-
-    return DTensor.from_local(
-        part, layout.device_mesh, layout.placements, run_check=False, shape=layout.shape, stride=layout.stride()
-    )
-
-
 def divided_axes(tensor: Any) -> list[tuple[int, Any]]:
     """The axes of the mesh that divide the tensor, with their placements, in the order in which they divide it.
 

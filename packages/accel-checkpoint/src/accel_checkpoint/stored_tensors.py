@@ -10,7 +10,7 @@ import torch
 
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.parallel_copy import parallel_copy
-from accel_checkpoint.pieces import Box, box_of, divided_like, held_part, is_distributed, whole_box
+from accel_checkpoint.pieces import Box, box_of, held_part, is_distributed, whole_box
 from accel_checkpoint.tensor_file import TensorFile
 
 #: the key in the metadata of a file for the tensors of which it has pieces: for each the whole shape and the offset
@@ -76,13 +76,10 @@ class StoredTensors:
     def read_like(self, name: str, layout: torch.Tensor | None = None) -> torch.Tensor:
         """The tensor, divided as `layout` is if that is divided and of its shape; only the own part is read.
 
-        A whole tensor may be a view of the file: the caller copies it. A part may be what was read before.
+        A whole tensor may be a view of the file: the caller copies it.
         """
         shape, dtype = self.shape_and_dtype(name)
         if layout is not None and is_distributed(layout) and tuple(layout.shape) == shape:
-            own = self._pieces[name].get(box_of(layout))
-            if own is not None and own.file.read is not None and layout.is_cpu:
-                return divided_like(own.file[own.name], layout)
             divided = torch.empty_like(layout.detach(), dtype=dtype, requires_grad=False)
             for part, stored in self.copies(name, divided):
                 part.copy_(stored)

@@ -125,11 +125,10 @@ def view_bytes(tensor: torch.Tensor) -> memoryview:
 
 
 class TensorFile:
-    """A safetensors file, whose tensors are read one by one; or are in memory, if all have been `read`."""
+    """A safetensors file, whose tensors are read one by one."""
 
-    def __init__(self, path: Path, read: Mapping[str, torch.Tensor] | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.read = read
         try:
             self._reader = cast(Any, safe_open(path, framework="pt", device="cpu"))  # its methods have no types
         except (SafetensorError, OSError) as error:
@@ -138,8 +137,6 @@ class TensorFile:
         self.metadata: dict[str, str] = self._reader.metadata() or {}
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        if self.read is not None:
-            return self.read[name]
         try:
             tensor: torch.Tensor = self._reader.get_tensor(name)
         except SafetensorError as error:

@@ -158,7 +158,7 @@ class StateLoader:
     def _share(self, manifest: Manifest) -> tuple[list[str], set[str]]:
         """The files that this rank reads to verify them, and those of which it keeps the tensors for its objects.
 
-        The ranks of a machine read each file once. A sharded model goes on with its parts: a rank reads its own.
+        The ranks of a machine read each file once. Of a sharded model a rank verifies its own part, which it will need.
         """
         here, size = self._processes.run.topology, self._processes.num_processes
         ranks = range(here.rank - here.local_rank, here.rank - here.local_rank + here.local_world_size)
@@ -172,8 +172,7 @@ class StateLoader:
         others = sorted(manifest.files.keys() - reader.keys(), key=lambda name: (-manifest.files[name].size, name))
         own = {part for part, rank in reader.items() if rank == here.rank}
         states = {item["file"] for item in manifest.items.values() if isinstance(item.get("file"), str)}
-        parts_of_states = {part for state in states for part in manifest.parts.get(state, [])}
-        keep = (states & {REST} if shards else states) | (own & parts_of_states)
+        keep = states & {REST} if shards else states
         return [*own, *others[here.local_rank :: here.local_world_size]], keep
 
     def _apply(self, checkpoint: LoadedCheckpoint) -> None:

@@ -113,7 +113,7 @@ class LoadedCheckpoint:
             missing = [file for file in files if file not in self.manifest.files]
             if missing:
                 raise CheckpointError(f"the manifest of {self.folder} needs {missing[0]}, and does not name it")
-            self._open[place] = StoredTensors([TensorFile(self.folder / file, self._read.get(file)) for file in files])
+            self._open[place] = StoredTensors([TensorFile(self.folder / file) for file in files])
         return self._open[place]
 
 
