@@ -8,7 +8,7 @@ import pytest
 import torch
 from accel import Accelerator, DataLoaderConfiguration, ParallelismConfig
 from accel.utils import gather_object
-from accel_testing import MakePool, assert_same_numbers
+from accel_testing import MakePool, RankFailure, assert_same_numbers
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset
 
@@ -118,6 +118,16 @@ def test_an_accelerator_tells_its_place_on_each_axis(world: MakePool) -> None:
     assert (accelerator.is_fsdp2, accelerator.parallelism_config, accelerator.torch_device_mesh) == (False, None, None)
     with pytest.raises(RuntimeError, match="has no ParallelismConfig"):
         _ = accelerator.tensor_parallel_rank
+
+
+def share_unlike_data() -> None:
+    accelerator = Accelerator(cpu=True, parallelism_config=ParallelismConfig(tp_size=2))
+    accelerator.prepare(DataLoader(TensorDataset(ITEMS + accelerator.process_index), 3))
+
+
+def test_ranks_of_one_group_with_unlike_data_are_refused(world: MakePool) -> None:
+    with pytest.raises(RankFailure, match="all ranks share one dataset, and hold different ones"):
+        world(2).run(share_unlike_data)
 
 
 WAYS = [
