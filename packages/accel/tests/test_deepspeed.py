@@ -109,8 +109,9 @@ def test_all_stages_of_zero_train_as_ddp(world: MakePool, loop: Loop) -> None:
     """S114: losses, norms and weights, at windows that end early too."""
     pool = world(2)
     wanted = pool.run(train, {"strategy": "ddp"}, loop)[0]
-    for stage in range(4):
-        for found in pool.run(train, {"deepspeed_plugin": DeepSpeedPlugin(zero_stage=stage)}, loop):
+    offloaded = DeepSpeedPlugin(zero_stage=2, offload_optimizer_device="cpu")
+    for plugin in (*(DeepSpeedPlugin(zero_stage=stage) for stage in range(4)), offloaded):
+        for found in pool.run(train, {"deepspeed_plugin": plugin}, loop):
             assert_same(found, wanted, 1e-6)
 
 

@@ -33,7 +33,7 @@ class WindowScaler:
         self._transport = transport
         self._parameters = parameters
         self._scaled = scaled
-        # what multiplies gradients that are not in the parameters' `grad`
+        # what multiplies gradients that are not in the parameters' `grad`, and drops them with the window
         self._rescale_elsewhere = rescale
         #: weight and loss of the newest window that had weights, over all ranks
         self._newest: torch.Tensor | None = None
@@ -48,7 +48,7 @@ class WindowScaler:
         self._settled = False
         #: weight and loss of this window, so far and here
         self._sums: list[torch.Tensor] = []
-        if dropped:
+        if dropped and self._rescale_elsewhere is None:
             for parameter in self._parameters():
                 parameter.grad = None
 
