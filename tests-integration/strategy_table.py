@@ -1,0 +1,284 @@
+"""The table of docs/sharding.md: what each strategy does, and the test that holds it; run it to write the page anew."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "sharding.md"
+PLACE = re.compile(r"(?<=<!-- strategies -->\n).*?(?=<!-- end of strategies -->)", re.DOTALL)
+FOLDERS = {
+    "accel": "packages/accel/tests",
+    "parallel": "packages/accel-parallel/tests",
+    "together": "tests-integration",
+}
+STRATEGIES = ("single", "ddp", "fsdp2", "HSDP", "tp", "fsdp2 + tp", "deepspeed", "spmd")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What a strategy does with a feature; `words` are those of a refusal, which its test expects.
+
+    `test` is a folder of FOLDERS, a file without "test_" and ".py", and a test without "test_".
+    """
+
+    says: str
+    test: str
+    words: str = ""
+
+    @property
+    def path(self) -> str:
+        """The file of the test, from the root."""
+        folder, file, _ = self.test.split("/")
+        return f"{FOLDERS[folder]}/test_{file}.py"
+
+    @property
+    def function(self) -> str:
+        """The name of the test."""
+        return "test_" + self.test.split("/")[2]
+
+    @property
+    def text(self) -> str:
+        """The cell in Markdown, with a link to the file of its test."""
+        return f"[{self.says}](../{self.path})"
+
+    def problems(self) -> list[str]:
+        """Why the cell is not true of the tests, in words."""
+        decorators = _tests(ROOT / self.path).get(self.function)
+        if decorators is None:
+            return [f"{self.path} has no {self.function}"]
+        lines = []
+        soaks, only_soaks = "in_soak(" in decorators, "soak(only=True)" in decorators
+        if (self.says == "yes" and only_soaks) or (self.says == "in soaks" and not (soaks or only_soaks)):
+            lines.append(f"{self.function}: the table says {self.says!r}, its marks are {decorators or 'none'}")
+        if self.words not in (ROOT / self.path).read_text():
+            lines.append(f"{self.path} expects no {self.words!r}")
+        return lines
+
+
+@cache
+def _tests(path: Path) -> dict[str, str]:
+    """Each test of a file, and its decorators as text."""
+    found = {}
+    for node in ast.walk(ast.parse(path.read_text()) if path.exists() else ast.Module([], [])):
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            found[node.name] = " ".join(map(ast.unparse, node.decorator_list))
+    return found
+
+
+def yes(test: str) -> Cell:
+    """The feature works."""
+    return Cell("yes", test)
+
+
+def soaked(test: str) -> Cell:
+    """The feature works; only a soak tests it."""
+    return Cell("in soaks", test)
+
+
+def refused(test: str, words: str) -> Cell:
+    """The feature is refused with these words."""
+    return Cell("refused", test, words)
+
+
+def fails(test: str, words: str) -> Cell:
+    """The feature fails inside of torch, with these words; a test waits for the torch in which it works."""
+    return Cell("fails in torch", test, words)
+
+
+#: the feature has no meaning with this strategy
+EMPTY = "-"
+UNTESTED = "not tested"
+
+_OF_MODELS = "together/equal_models/every_layout_trains_as_one_process"
+_OF_PLANS = "together/equal_models/divided_layers_train_as_one_process"
+_FSDP2 = "accel/fsdp2/two_ranks_that_share_all_weights_train_as_one"
+_HSDP = "accel/fsdp2/copies_that_are_sharded_themselves_train_as_one"
+_TP = "accel/tensor_parallel/two_ranks_that_divide_each_layer_train_as_one"
+_BOTH = "accel/tensor_parallel/four_ranks_that_share_divided_layers_train_as_one"
+_ZERO = "accel/deepspeed/all_stages_of_zero_train_as_ddp"
+_ZERO_REFUSES = "accel/deepspeed/what_deepspeed_cannot_do_is_refused_in_words"
+_DEVICES = "accel/spmd/four_devices_train_as_one"
+_HALF = "together/layout_features/half_precision_trains_as_ddp_does"
+_ANY = "together/sharded_checkpoints/any_layout_loads_what_any_other_saved"
+_SHARDED_REFUSES = "together/layout_features/what_needs_whole_weights_on_each_rank_is_refused"
+_NO_SYNC = "together/layout_features/no_sync_changes_no_gradient"
+_VALUES = "together/layout_features/values_are_clipped_in_each_part"
+_COMPILED = "together/equal_models/a_compiled_model_trains_sharded_as_one_process"
+_COPIES_COMPILED = "together/layout_features/a_compiled_model_trains_in_sharded_copies_as_on_one_process"
+_PLANS_COMPILED = "together/equal_models/divided_layers_compiled_block_by_block_train_as_one_process"
+_META = "accel/models_on_meta/a_model_on_meta_is_filled_by_parts_and_trains_as_one_process"
+_META_REFUSED = "accel/models_on_meta/a_model_on_meta_that_each_process_would_hold_whole_is_refused"
+_FILES = "together/whole_weights/the_files_of_a_sharded_model_are_those_of_one_process"
+
+Row = Mapping[str, Cell | str]
+
+
+def row(single: Cell | str, ddp: Cell | str, *others: Cell | str) -> Row:
+    """Cells in the order of STRATEGIES; those that are left out at the end are not tested."""
+    cells = [single, ddp, *others]
+    return dict(zip(STRATEGIES, [*cells, *[UNTESTED] * (len(STRATEGIES) - len(cells))], strict=True))
+
+
+def trains(single: str, ddp: str = "", *, spmd: Cell | str = UNTESTED) -> Row:
+    """A feature of training that the large tests of each sharded strategy hold."""
+    return row(*map(yes, (single, ddp or single, _FSDP2, _HSDP, _TP, _BOTH, _ZERO)), spmd)
+
+
+def models(single: Cell | str, deepspeed: Cell | str = UNTESTED) -> Row:
+    """A feature that the tests with models of Transformers hold."""
+    return row(single, *map(yes, (_OF_MODELS, _OF_MODELS, _OF_MODELS, _OF_PLANS, _OF_PLANS)), deepspeed)
+
+
+def needs_whole_weights(single: Cell | str, ddp: str, words: str, deepspeed: Cell | str) -> Row:
+    """A feature that is refused if a rank holds parts of weights."""
+    return row(single, yes(ddp), *[refused(_SHARDED_REFUSES, words)] * 4, deepspeed, EMPTY)
+
+
+FEATURES: dict[str, Row] = {
+    "models of Transformers": models(yes(_OF_MODELS)),
+    "accumulation": trains("accel/step/accumulated_steps_equal_those_of_the_large_batch", spmd=yes(_DEVICES)),
+    "`clip_grad_norm_`": trains("accel/step/clipping_by_norm_is_that_of_torch", spmd=yes(_DEVICES)),
+    "`clip_grad_value_`": row(*[yes(_VALUES)] * 6, refused(_ZERO_REFUSES, "use clip_grad_norm_")),
+    "weighted losses": trains("accel/weights/weighted_gradients_are_those_of_the_large_batch"),
+    "bf16": row(
+        yes("accel/equal_steps/steps_in_half_precision_equal_those_of_one_process"),
+        yes("accel/equal_steps/steps_in_half_precision_equal_those_of_one_process"),
+        yes("together/equal_models/bf16_trains_with_master_weights_as_ddp_does"),
+        yes(_HALF),
+        yes("accel/tensor_parallel/half_precision_trains_as_one_process_does"),
+        yes(_HALF),
+        yes("accel/deepspeed/half_precision_trains_as_ddp_does"),
+    ),
+    "fp16": row(
+        yes("accel/equal_steps/steps_in_half_precision_equal_those_of_one_process"),
+        yes("accel/equal_steps/steps_in_half_precision_equal_those_of_one_process"),
+        yes("accel/fsdp2/half_precision_trains_as_ddp_does"),
+        yes(_HALF),
+        yes(_HALF),
+        yes("accel/tensor_parallel/half_precision_trains_as_one_process_does"),
+        yes("accel/deepspeed/half_precision_trains_as_ddp_does"),
+    ),
+    "an fp16 overflow on one rank skips the step of all": row(
+        EMPTY,
+        yes("accel/overflow/exactly_the_steps_that_overflowed_are_skipped"),
+        yes("accel/fsdp2/an_overflow_in_the_part_of_one_rank_skips_the_step_of_all"),
+        UNTESTED,
+        yes("accel/tensor_parallel/an_overflow_in_one_part_of_a_layer_skips_the_step_of_all"),
+        UNTESTED,
+        yes("accel/deepspeed/a_step_that_overflows_on_one_rank_is_skipped_by_all_and_seen"),
+        EMPTY,
+    ),
+    "tied weights": trains(
+        "accel/any_device/training_with_tied_weights_equals_plain_pytorch", _OF_MODELS, spmd=yes(_DEVICES)
+    ),
+    "frozen weights": trains(_OF_MODELS),
+    "adapters (peft)": models(yes(_OF_MODELS)),
+    "activation checkpointing": models(yes("parallel/recompute/less_is_kept_and_no_number_changes")),
+    "torch.compile, block by block": row(
+        yes("accel/compilation/a_compiled_model_is_the_same_model"),
+        yes("accel/compilation/a_compiled_model_is_the_same_model"),
+        yes(_COMPILED),
+        soaked(_COPIES_COMPILED),
+        yes(_PLANS_COMPILED),
+        soaked(_PLANS_COMPILED),
+    ),
+    "torch.compile, the whole model": row(
+        yes("accel/compilation/a_compiled_model_is_the_same_model"),
+        yes("accel/compilation/a_compiled_model_is_the_same_model"),
+        soaked(_COMPILED),
+        soaked(_COPIES_COMPILED),
+        *[fails("together/layout_features/dynamo_cannot_compile_divided_layers_whole", "Mixing fake modes")] * 2,
+    ),
+    "torch.compile and activation checkpointing": row(
+        UNTESTED,
+        UNTESTED,
+        yes(_COMPILED),
+        UNTESTED,
+        *[refused("accel/sharding_refused/wrong_setups_are_refused_in_words", "torch.compile cannot recompute layers")]
+        * 2,
+    ),
+    "two models, two optimizers": row(
+        yes("accel/prepare/several_models_optimizers_and_loaders_in_one_call"),
+        yes("accel/prepare/several_models_optimizers_and_loaders_in_one_call"),
+        yes("accel/sharded_models/two_models_and_a_state_from_before_train_as_on_one_process"),
+        *[UNTESTED] * 3,
+        refused(_ZERO_REFUSES, "it trains one model for each Accelerator"),
+    ),
+    "`gather_for_metrics`": row(
+        yes("accel/processes/evaluation_gives_back_the_dataset"),
+        yes("accel/processes/evaluation_gives_back_the_dataset"),
+        *[UNTESTED] * 2,
+        yes("accel/tensor_parallel_data/two_ranks_in_one_group_are_served_as_one_process"),
+        yes("accel/tensor_parallel_data/four_ranks_in_two_groups_are_served_as_two_ranks"),
+    ),
+    "`save_state`, `load_state`": row(
+        *[yes(_ANY)] * 4,
+        soaked(_ANY),
+        yes(_ANY),
+        yes("accel/deepspeed/a_run_goes_on_bit_for_bit_from_its_checkpoint"),
+        yes(_DEVICES),
+    ),
+    "a checkpoint of another strategy": row(
+        *[yes(_ANY)] * 6, yes("accel/deepspeed/checkpoints_go_from_one_stage_to_another_and_to_ddp")
+    ),
+    "`save_state(asynchronous=True)`": row(
+        yes("accel/save_state/what_is_written_behind_is_what_was_there_at_the_call"),
+        yes("accel/save_rounds/a_save_takes_two_rounds"),
+        *[yes("together/sharded_checkpoints/a_sharded_save_behind_has_the_numbers_of_its_moment")] * 2,
+    ),
+    "`save_model`, `get_state_dict`": row(
+        yes("accel/any_device/saved_weights_come_back"),
+        *[yes(_FILES)] * 3,
+        UNTESTED,
+        yes(_FILES),
+        yes("accel/deepspeed/weights_that_are_divided_are_saved_whole_in_float32"),
+    ),
+    "weights of a model on meta": row(
+        yes(_META),
+        refused(
+            "accel/models_on_meta/a_model_on_meta_that_each_process_would_hold_whole_is_refused", "on the meta device"
+        ),
+        yes(_META),
+        UNTESTED,
+        UNTESTED,
+        yes(_META),
+    ),
+    "`no_sync`": row(EMPTY, *[yes(_NO_SYNC)] * 5, refused(_ZERO_REFUSES, "no_sync: DeepSpeed's engine"), EMPTY),
+    "`join_uneven_inputs`": needs_whole_weights(
+        EMPTY,
+        "accel/uneven/seven_batches_beside_six_train_to_the_end",
+        "each forward gathers weights from all ranks",
+        refused(_ZERO_REFUSES, "join_uneven_inputs with DeepSpeed"),
+    ),
+    "`LocalSGD`": needs_whole_weights(
+        yes("accel/profile_and_local_steps/local_steps_may_be_switched_off"),
+        "accel/profile_and_local_steps/local_steps_meet_when_they_are_due",
+        "each rank holds a part of each parameter, and cannot train alone",
+        UNTESTED,
+    ),
+}
+
+
+def table() -> str:
+    """One row for each feature."""
+    rows = [f"| | {' | '.join(STRATEGIES)} |", "| --- |" + " --- |" * len(STRATEGIES)]
+    for feature, cells in FEATURES.items():
+        texts = [cell.text if isinstance(cell, Cell) else cell for cell in cells.values()]
+        rows.append(f"| {feature} | {' | '.join(texts)} |")
+    return "\n".join(rows) + "\n"
+
+
+def problems() -> list[str]:
+    """Cells that the tests do not hold, in words."""
+    cells = [cell for cells in FEATURES.values() for cell in cells.values() if isinstance(cell, Cell)]
+    return list(dict.fromkeys(line for cell in cells for line in cell.problems()))
+
+
+if __name__ == "__main__":
+    PAGE.write_text(PLACE.sub(lambda match: table(), PAGE.read_text()))
