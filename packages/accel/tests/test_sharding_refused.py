@@ -79,6 +79,12 @@ def divided_layers_compiled_and_recomputed() -> None:
     )
 
 
+def numbers_that_only_rank_0_has() -> None:
+    config = ParallelismConfig(tp_size=2, tp_plan={"0": "colwise"})
+    accelerator = Accelerator(cpu=True, parallelism_config=config)
+    accelerator.prepare(model().to("meta" if accelerator.process_index else "cpu"))
+
+
 def a_strategy_that_keeps_models_whole() -> None:
     Accelerator(cpu=True, strategy="ddp", parallelism_config=ParallelismConfig(tp_size=2))
 
@@ -136,6 +142,7 @@ REFUSED: list[tuple[Callable[[], None], str]] = [
     (a_plan_that_names_no_module, "blocks.*: names no module; the first modules are 0, 1"),
     (a_plan_that_is_missing, "tensor parallelism needs a plan, and Sequential has none of its own (tp_plan)"),
     (divided_layers_compiled_and_recomputed, "torch.compile cannot recompute layers that are divided (tp_size)"),
+    (numbers_that_only_rank_0_has, "rank 1 has 0.weight: float32 (4, 4), trained, on the meta device"),
     (a_strategy_that_keeps_models_whole, "it keeps models whole, and dp_shard_size=1, tp_size=2 divide them"),
     (an_option_of_fsdp1, "sharding_strategy='HYBRID_SHARD' is an option of FSDP1: "),
     (
