@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from accel import Accelerator, ParallelismConfig
+from accel import Accelerator, ParallelismConfig, ProjectConfiguration
+from accel.checkpoint.contents import CheckpointContents
 from accel.checkpoint.parts import own_part
-from accel_checkpoint import read_manifest
+from accel.checkpoint.save_job import SaveJob
+from accel_checkpoint import CheckpointError, read_manifest
+from accel_checkpoint.hidden_folder import new_tag
 from accel_checkpoint.inspect import compare, list_lines
 from accel_checkpoint.pieces import Box, box_of, held_part, whole_box
 from accel_testing import MakePool, in_soak
@@ -147,3 +150,28 @@ def test_the_command_shows_the_layout_and_compares_tensors_of_any_layouts(world:
     world(2).run(saved, {"strategy": "fsdp2"}, str(tmp_path / "other"), False, 3)
     differences = list(compare(tmp_path / "sharded", tmp_path / "other"))
     assert any(re.match(r"model.safetensors: .* numbers differ", line) for line in differences)
+
+
+def test_a_part_that_the_main_process_does_not_find_is_an_error_that_says_why(tmp_path: Path) -> None:
+    """Machines that share no disk."""
+    job = SaveJob(tmp_path / "saved", new_tag(), True, CheckpointContents(), {}, [])
+    job.begin()
+    with pytest.raises(CheckpointError, match=r"rank 1 has written model.rank00001.safetensors, .* all machines share"):
+        job.join([{}, {"model.rank00001.safetensors": (8, "0")}], limit_s=0.0)
+    job.abandon()
+    assert list(tmp_path.iterdir()) == []
+
+
+def save_on_each_node(folder: str) -> str:
+    project = ProjectConfiguration(folder, save_on_each_node=True)
+    accelerator = Accelerator(cpu=True, strategy="fsdp2", project_config=project)
+    accelerator.prepare(even())
+    with pytest.raises(CheckpointError) as error:
+        accelerator.save_state(folder)
+    return str(error.value)
+
+
+def test_a_sharded_model_is_not_saved_on_each_machine(world: MakePool, tmp_path: Path) -> None:
+    for error in world(2).run(save_on_each_node, str(tmp_path / "saved")):
+        assert "no machine has all of it" in error
+    assert list(tmp_path.iterdir()) == []
