@@ -57,8 +57,8 @@ OPTIONAL = {
 }
 READS_ENVIRONMENT = {"accel-launch", "accel-testing"}
 THE_CELL = {"acquire", "current", "release"}
-# accel-big ends the run that a user's module starts when it is imported.
-READS_THE_CELL = {"accel", "accel-big", "accel-state"}
+# accel-big ends the run that a user's module starts when it is imported, accel-verify those of checks.
+READS_THE_CELL = {"accel", "accel-big", "accel-state", "accel-verify"}
 SEAMS = {
     "Environment",
     "Device",

@@ -84,10 +84,11 @@ def test_another_package_adds_a_command(silent_environ: Mapping[str, str], tmp_p
     info = tmp_path / "other-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[accel.commands]\nhello = other:COMMAND\n")
+    (info / "entry_points.txt").write_text("[accel.commands]\nhello = other:COMMAND\nbye = other:BYE\n")
     (tmp_path / "other.py").write_text(
         "import click\n@click.command(short_help='greet')\n@click.argument('name')\n"
         "def COMMAND(name):\n    print('hello', name)\n    return 3\n"
+        "@click.command(help='Parts. Then goes.')\ndef BYE():\n    return 0\n"
     )
     environ = {**silent_environ, "PYTHONPATH": f"{tmp_path}:{silent_environ['PYTHONPATH']}"}
 
@@ -98,6 +99,7 @@ def test_another_package_adds_a_command(silent_environ: Mapping[str, str], tmp_p
     done = accel("hello", "you")
     assert (done.returncode, done.stdout, done.stderr) == (3, "hello you\n", "")
     assert "  hello            greet\n" in accel("--help").stdout
+    assert "  bye              Parts.\n" in accel("--help").stdout
     assert "did you mean 'hello'?" in accel("helo").stderr
 
 

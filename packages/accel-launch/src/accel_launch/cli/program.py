@@ -17,12 +17,13 @@ COMMANDS = {
     "test": "check that processes on this machine find each other",
     "verify": "run a script as configured and as plain PyTorch, and name the first thing that differs",
     "checkpoint": "list, verify and compare checkpoints",
+    "conformance": "check a kind of hardware, for its makers",
     "estimate-memory": "say how much memory a model takes, to load and to train",
     "completion": "print what has a shell complete commands and options",
     "env": "print versions, devices and settings, for a bug report",
 }
 #: those of them that other packages of this project bring, and the extra of package accel that installs each
-EXTRAS = {"verify": "verify", "estimate-memory": "big"}
+EXTRAS = {"verify": "verify", "conformance": "verify", "estimate-memory": "big"}
 #: by it a shell asks for completions, and the name that the completion scripts know
 COMPLETE, PROGRAM = "_ACCEL_COMPLETE", "accel"
 REFUSED = 2
@@ -65,7 +66,7 @@ class Program(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes a line of help for each command, without importing our commands."""
-        others = {name: point.load().short_help for name, point in _plugins().items() if name not in COMMANDS}
+        others = {name: point.load().get_short_help_str() for name, point in _plugins().items() if name not in COMMANDS}
         with formatter.section("Commands"):
             formatter.write_dl([*COMMANDS.items(), *others.items()])
 

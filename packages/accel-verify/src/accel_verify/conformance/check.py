@@ -1,0 +1,117 @@
+"""A check of a device, and what checks compare with: plain PyTorch on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from accel import Accelerator
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+BATCH, WIDTH, CLASSES, STEPS = 12, 6, 3, 4
+#: of float32, relative and absolute; devices may round products to fewer bits
+TOLERANCE = 5e-3
+HALF_TOLERANCE = 5e-2
+
+
+class NotOffered(Exception):
+    """The device does not have what the check is about, and says so."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A property that a device has if `run` returns; precisions are those in which it is checked."""
+
+    name: str
+    run: Callable[[Accelerator], None]
+    precisions: Sequence[str] = ("no",)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Training:
+    """The losses and norms of steps, and the weights after them."""
+
+    losses: list[float]
+    norms: list[float]
+    weights: dict[str, Tensor]
+
+
+def make_model() -> nn.Sequential:
+    """The same weights at each call."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, CLASSES))
+
+
+def batches(count: int = STEPS) -> Iterator[tuple[Tensor, Tensor]]:
+    """The same inputs and classes at each call, on the CPU."""
+    generator = torch.Generator(device="cpu").manual_seed(1)
+    for _ in range(count):
+        inputs = torch.randn(BATCH, WIDTH, generator=generator, device="cpu")
+        yield inputs, torch.randint(CLASSES, (BATCH,), generator=generator, device="cpu")
+
+
+def train_plainly(max_norm: float | None = None) -> Training:
+    """Trains by hand on the CPU."""
+    model, losses, norms = make_model(), [], []
+    optimizer = AdamW(model.parameters(), lr=0.01)
+    for inputs, classes in batches():
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(inputs), classes)
+        loss.backward()  # type: ignore[no-untyped-call] # of torch
+        if max_norm is not None:
+            norms.append(nn.utils.clip_grad_norm_(model.parameters(), max_norm).item())
+        optimizer.step()
+        losses.append(loss.item())
+    return Training(losses, norms, to_cpu(model.state_dict()))
+
+
+def train(accelerator: Accelerator, *, every: int = 1, max_norm: float | None = None) -> Training:
+    """Trains on the device; each batch is divided over the processes, and over `every` micro-batches."""
+    model, optimizer = make_model(), None
+    model, optimizer = accelerator.prepare(model, AdamW(model.parameters(), lr=0.01))
+    losses, norms = [], []
+    for inputs, classes in batches():
+        parts = accelerator.num_processes * every
+        total = 0.0
+        for number in range(every):
+            part = accelerator.process_index * every + number
+            own = inputs.chunk(parts)[part].to(accelerator.device), classes.chunk(parts)[part].to(accelerator.device)
+            with accelerator.accumulate(model):
+                loss = nn.functional.cross_entropy(model(own[0]).float(), own[1])
+                accelerator.backward(loss)
+                if max_norm is not None and accelerator.sync_gradients:
+                    norms.append(float(accelerator.clip_grad_norm_(model.parameters(), max_norm)))
+                optimizer.step()
+                optimizer.zero_grad()
+            total += accelerator.reduce(loss.detach(), "mean").item() / every
+        losses.append(total)
+    return Training(losses, norms, to_cpu(accelerator.get_state_dict(model)))
+
+
+def to_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies on the CPU."""
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+
+
+def compare(what: str, found: object, wanted: object, tolerance: float = 0.0) -> None:
+    """Returns if numbers are equal, or within the tolerance.
+
+    Raises: AssertionError with what differs by how much.
+    """
+    torch.testing.assert_close(
+        found, wanted, rtol=tolerance, atol=tolerance, equal_nan=True, msg=lambda text: f"{what}: {text}"
+    )
+
+
+def require(what: str, holds: bool) -> None:
+    """Returns if something holds.
+
+    Raises: AssertionError with what does not.
+    """
+    if not holds:
+        raise AssertionError(what)

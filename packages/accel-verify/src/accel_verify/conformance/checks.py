@@ -1,0 +1,221 @@
+"""The checks, in the order in which they run: what later ones need comes first."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import torch
+from accel import Accelerator, FullyShardedDataParallelPlugin, load_checkpoint_in_model
+from accel.utils import set_seed
+from accel_state.errors import CannotRun
+from torch import Tensor, nn
+from torch.optim import SGD, AdamW
+from torch.utils.data import DataLoader, TensorDataset
+
+from accel_verify.conformance.check import (
+    BATCH,
+    HALF_TOLERANCE,
+    TOLERANCE,
+    WIDTH,
+    Check,
+    NotOffered,
+    batches,
+    compare,
+    make_model,
+    require,
+    to_cpu,
+    train,
+    train_plainly,
+)
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8, torch.bool)
+
+
+def numbers_come_back(accelerator: Accelerator) -> None:
+    """Tensors are equal after the way to the device and back, in each dtype, also if they are not contiguous."""
+    for dtype in DTYPES:
+        tensor = torch.arange(24, device="cpu").view(4, 6).to(dtype)
+        there = tensor.to(accelerator.device)
+        require(
+            f"{dtype} is on {there.device}, and was sent to {accelerator.device}", there.device == accelerator.device
+        )
+        compare(f"{dtype} after the way to the device and back", there.to("cpu"), tensor)
+        compare(f"columns of {dtype}", there[:, 1::2].to("cpu"), tensor[:, 1::2])
+
+
+def memory_is_released(accelerator: Accelerator) -> None:
+    """Memory that nothing uses can be given back at any time."""
+    accelerator.components.run.device.release_memory()
+    accelerator.free_memory()
+
+
+def generator_goes_back(accelerator: Accelerator) -> None:
+    """The device draws the same numbers from the same state of its generator."""
+    device = accelerator.components.run.device
+    state = device.rng_state()
+    require(f"the state of the generator is on {state.device}, and belongs on the CPU", state.device.type == "cpu")
+    first = torch.rand(8, device=accelerator.device).to("cpu")
+    device.set_rng_state(state)
+    compare("random numbers of the same state", torch.rand(8, device=accelerator.device).to("cpu"), first)
+
+
+def seed_repeats(accelerator: Accelerator) -> None:
+    """The device draws the same numbers after the same seed."""
+    drawn = []
+    for _ in range(2):
+        set_seed(7)
+        drawn.append(torch.rand(8, device=accelerator.device).to("cpu"))
+    compare("random numbers of the same seed", drawn[1], drawn[0])
+
+
+def loader_serves_the_device(accelerator: Accelerator) -> None:
+    """A prepared loader serves all samples, in order, on the device."""
+    rows = torch.arange(4 * BATCH * 2, dtype=torch.float32, device="cpu").view(-1, 2)
+    loader = accelerator.prepare(DataLoader(TensorDataset(rows), batch_size=4))
+    served = []
+    for (batch,) in loader:
+        require(f"a batch is on {batch.device}", batch.device == accelerator.device)
+        served.append(accelerator.gather_for_metrics(batch).to("cpu"))
+    compare("the samples of an epoch, in order", torch.cat(served), rows)
+
+
+def training_is_that_of_the_cpu(accelerator: Accelerator) -> None:
+    """Losses and weights are those of plain PyTorch on the CPU."""
+    found, wanted = train(accelerator), train_plainly()
+    compare("losses", found.losses, wanted.losses, TOLERANCE)
+    compare("weights", found.weights, wanted.weights, TOLERANCE)
+
+
+def accumulation_is_one_batch(accelerator: Accelerator) -> None:
+    """Two micro-batches train as one batch does."""
+    accelerator.gradient_accumulation_steps = 2
+    try:
+        found = train(accelerator, every=2)
+    finally:
+        accelerator.gradient_accumulation_steps = 1
+    compare("weights after windows of 2", found.weights, train_plainly().weights, TOLERANCE)
+
+
+def norms_are_those_of_the_cpu(accelerator: Accelerator) -> None:
+    """Norms of gradients, and weights after clipping, are those of the CPU."""
+    found, wanted = train(accelerator, max_norm=0.1), train_plainly(max_norm=0.1)
+    compare("norms", found.norms, wanted.norms, TOLERANCE)
+    compare("weights", found.weights, wanted.weights, TOLERANCE)
+
+
+def half_precision_keeps_masters(accelerator: Accelerator) -> None:
+    """Layers compute in half precision, and weights are float32."""
+    found, wanted = train(accelerator), train_plainly()
+    compare("losses", found.losses, wanted.losses, HALF_TOLERANCE)
+    wide = all(tensor.dtype is torch.float32 for tensor in found.weights.values())
+    require("weights are float32", wide)
+    model = accelerator.prepare(make_model())
+    seen: list[torch.dtype] = []
+    accelerator.unwrap_model(model)[0].register_forward_hook(lambda _, __, output: seen.append(output.dtype))
+    model(next(batches())[0].to(accelerator.device))
+    half = {"bf16": torch.bfloat16, "fp16": torch.float16}[accelerator.mixed_precision]
+    require(f"a linear layer computes in {seen[0]}, and {half} was asked for", seen == [half])
+
+
+def overflow_skips_the_step(accelerator: Accelerator) -> None:
+    """An infinite loss changes no weight."""
+    model = nn.Linear(2, 2)
+    before = to_cpu(model.state_dict())
+    model, optimizer = accelerator.prepare(model, SGD(model.parameters(), lr=1.0))
+    loss = model(torch.ones(1, 2, device=accelerator.device)).float().sum() * float("inf")
+    accelerator.backward(loss)
+    optimizer.step()
+    require("the step was not skipped", accelerator.optimizer_step_was_skipped)
+    compare("weights after a skipped step", to_cpu(accelerator.get_state_dict(model)), before)
+
+
+def ranks_exchange(accelerator: Accelerator) -> None:
+    """Gathered, summed and padded tensors are right, and stay on the device."""
+    rank, size, device = accelerator.process_index, accelerator.num_processes, accelerator.device
+    own = torch.full((2, 3), float(rank), device=device)
+    everything = torch.arange(float(size), device="cpu").repeat_interleave(2)[:, None].expand(-1, 3)
+    compare("gather", accelerator.gather(own).to("cpu"), everything)
+    compare("sum", accelerator.reduce(own, "sum").to("cpu"), torch.full((2, 3), size * (size - 1) / 2, device="cpu"))
+    uneven = torch.ones(rank + 1, device=device)
+    padded = accelerator.pad_across_processes(uneven).to("cpu")
+    compare("pad_across_processes", padded, torch.arange(size, device="cpu").le(rank).float())
+    require("gather leaves the device", accelerator.gather(own).device == device)
+
+
+def sharded_training_is_that_of_the_cpu(accelerator: Accelerator) -> None:
+    """Losses of sharded training are those of plain PyTorch on the CPU.
+
+    Raises: NotOffered if there is one process, or the device cannot shard.
+    """
+    if accelerator.num_processes == 1:
+        raise NotOffered("one process has nobody to share with; use -n 2")
+    try:
+        sharded = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin())
+    except CannotRun as error:
+        raise NotOffered(str(error)) from None
+    found = train(sharded)
+    compare("losses", found.losses, train_plainly().losses, TOLERANCE)
+
+
+def checkpoint_goes_on(accelerator: Accelerator) -> None:
+    """Training from a checkpoint gives the weights and random numbers that training without it gave."""
+    folder = _folder(accelerator) / "checkpoint"
+    model = make_model()
+    model, optimizer = accelerator.prepare(model, AdamW(model.parameters(), lr=0.01))
+
+    def steps() -> tuple[dict[str, Tensor], Tensor]:
+        for inputs, classes in batches(2):
+            loss = nn.functional.cross_entropy(
+                model(inputs.to(accelerator.device)).float(), classes.to(accelerator.device)
+            )
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+        drawn = torch.rand(4, device=accelerator.device).to("cpu")
+        return to_cpu(accelerator.get_state_dict(model)), drawn
+
+    steps()
+    accelerator.save_state(folder)
+    wanted = steps()
+    accelerator.load_state(folder)
+    compare("weights and random numbers after loading, bit for bit", steps(), wanted)
+
+
+def weights_are_filled(accelerator: Accelerator) -> None:
+    """A model on the meta device gets its weights from files."""
+    folder = _folder(accelerator) / "weights"
+    model = accelerator.prepare(make_model())
+    wanted = to_cpu(accelerator.get_state_dict(model))
+    accelerator.save_model(model, folder)
+    accelerator.wait_for_everyone()
+    with torch.device("meta"):
+        fresh = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 3))
+    load_checkpoint_in_model(fresh, folder, {"": accelerator.device}, strict=True)
+    places = {parameter.device for parameter in fresh.parameters()}
+    require(f"weights are on {places}", places == {accelerator.device})
+    compare("weights of a model that was on the meta device", to_cpu(fresh.state_dict()), wanted)
+
+
+def _folder(accelerator: Accelerator) -> Path:
+    """A folder of the main process, for all."""
+    name = tempfile.mkdtemp(prefix="accel-conformance-") if accelerator.is_main_process else ""
+    return Path(accelerator.run.transport.broadcast_object(name, 0))
+
+
+CHECKS = (
+    Check("tensors of each dtype come back as they were", numbers_come_back),
+    Check("memory is released", memory_is_released),
+    Check("the generator goes back to a state", generator_goes_back),
+    Check("a seed repeats random numbers", seed_repeats),
+    Check("ranks exchange tensors", ranks_exchange),
+    Check("loaders serve batches on the device", loader_serves_the_device),
+    Check("training has the numbers of the CPU", training_is_that_of_the_cpu),
+    Check("accumulated micro-batches are one batch", accumulation_is_one_batch),
+    Check("gradients are clipped to the norm of the CPU", norms_are_those_of_the_cpu),
+    Check("half precision keeps float32 masters", half_precision_keeps_masters, ("bf16", "fp16")),
+    Check("an overflow skips the step", overflow_skips_the_step, ("fp16",)),
+    Check("a checkpoint goes on bit for bit", checkpoint_goes_on),
+    Check("a model on the meta device is filled", weights_are_filled),
+    Check("sharded training has the numbers of the CPU", sharded_training_is_that_of_the_cpu),
+)

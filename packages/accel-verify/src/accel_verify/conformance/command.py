@@ -1,0 +1,77 @@
+"""`accel conformance`: runs the checks of a kind of device, and prints which hold."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+CHOSEN = "accel takes the device"
+ENDED = "all checks run to their end"
+PRECISIONS = ("no", "bf16", "fp16")
+RUNNER = "accel_verify.conformance.runner"
+HELP = """Checks that a kind of device has what accel needs, against plain PyTorch on the CPU: tensors, generators,
+loaders, training, accumulation, clipping, half precision, exchanges, checkpoints. For makers of hardware, whose package
+has an entry point in the group accel.devices."""
+EPILOG = """\b
+examples:
+  accel conformance --device cpu
+  accel conformance --device npu -n 2 --json
+
+exit codes: 0 if no check failed; 1 if any did, or could not run."""
+
+
+@click.command("conformance", help=HELP, epilog=EPILOG)
+@click.option("--device", "kind", required=True, metavar="KIND", help="Torch's name for the device, such as cpu.")
+@click.option(
+    "-n",
+    "--num_processes",
+    "size",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="How many processes run the checks.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: a list of checks with precision and outcome.")
+def COMMAND(kind: str, size: int, as_json: bool) -> int:
+    """Prints the table of checks, and returns the exit code."""
+    with tempfile.TemporaryDirectory(prefix="accel-conformance-") as folder:
+        rows = _run(Path(folder), kind, size)
+    if as_json:
+        print(json.dumps({"device": kind, "processes": size, "checks": rows}, indent=2), flush=True)
+    else:
+        _print_table(rows, kind)
+    return int(any(row["outcome"] == "failed" for row in rows))
+
+
+def _run(folder: Path, kind: str, size: int) -> list[dict[str, str]]:
+    """The outcome of each check, over all processes: the worst counts."""
+    command = [sys.executable, "-m", "accel", "launch", "-n", str(size), *(["--cpu"] if kind == "cpu" else [])]
+    command += ["-m", RUNNER, str(folder), kind]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    told: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        for row in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+            told.setdefault((row["precision"], row["check"]), []).append(row)
+    rows = [next((row for row in found if row["outcome"] != "passed"), found[0]) for found in told.values()]
+    if ended.returncode and not any(row["outcome"] == "failed" for row in rows):
+        last = rows[-1]["check"] if rows else "the start"
+        words = f"exit code {ended.returncode} after {last}\n{ended.stdout[-2000:]}"
+        rows.append({"check": ENDED, "precision": "", "outcome": "failed", "words": words})
+    return rows
+
+
+def _print_table(rows: list[dict[str, str]], kind: str) -> None:
+    width = max(len(row["check"]) for row in rows)
+    for row in rows:
+        print(f"{row['outcome']:<11}  {row['precision']:<4}  {row['check']:<{width}}")
+        if row["words"]:
+            print("             " + row["words"].replace("\n", "\n             "))
+    counts = {
+        outcome: sum(row["outcome"] == outcome for row in rows) for outcome in ("passed", "not offered", "failed")
+    }
+    print(f"accel conformance --device {kind}: " + ", ".join(f"{count} {outcome}" for outcome, count in counts.items()))

@@ -1,0 +1,134 @@
+"""A device that only tests have passes the checks for makers of hardware, with no change in accel."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accel import Accelerator
+from accel_state.devices.cpu import Cpu
+from accel_testing.recording_backend import missing
+from accel_verify.conformance import checks
+from accel_verify.conformance.check import NotOffered
+from torch import nn
+
+STUB = """
+from typing import final
+
+import torch
+from accel_state import Device
+
+
+def load():
+    from accel_testing.recording_backend import register
+    from accel_testing.recording_device import DeviceTensor, RecordingDevice
+
+    global RUNNING
+    RUNNING = RecordingDevice(register()).installed()
+    RUNNING.__enter__()
+    torch.nn.Buffer = DeviceTensor  # its tensors are of a class of their own, which a real device has no need for
+
+
+@final
+class Stub(Device):
+    kind = "recording"
+
+    @property
+    def group_backend(self):
+        return "gloo"
+
+    def place(self, local_rank):
+        return torch.device("recording", 0)
+
+    def hardware_id(self, placed_on):
+        return None
+
+    def rng_state(self):
+        return torch.get_rng_state()
+
+    def set_rng_state(self, state):
+        torch.set_rng_state(state)
+
+    def release_memory(self):
+        pass
+"""
+ENTRY_POINTS = """[torch.backends]
+recording = stub_hardware:load
+
+[accel.devices]
+recording = stub_hardware:Stub
+"""
+
+
+def conformance(*words: str) -> tuple[int, dict[str, Any]]:
+    command = [sys.executable, "-m", "accel", "conformance", *words, "--json"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    return ended.returncode, json.loads(ended.stdout)
+
+
+@pytest.mark.skipif(missing() is not None, reason=str(missing()))
+def test_a_device_that_another_distribution_brings_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T37: entry points alone; the stub is on the path of the command and of what it starts."""
+    (tmp_path / "stub_hardware.py").write_text(STUB)
+    information = tmp_path / "stub_hardware-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: stub-hardware\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text(ENTRY_POINTS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    code, told = conformance("--device", "recording")
+    assert [row for row in told["checks"] if row["outcome"] == "failed"] == []
+    assert code == 0
+    passed = {row["check"] for row in told["checks"] if row["outcome"] == "passed"}
+    assert {check.name for check in checks.CHECKS} - passed == {"sharded training has the numbers of the CPU"}
+
+
+def test_two_processes_on_the_cpu_pass_all_checks() -> None:
+    code, told = conformance("--device", "cpu", "-n", "2")
+    assert {row["outcome"] for row in told["checks"]} == {"passed"}, told
+    assert code == 0
+    assert {check.name for check in checks.CHECKS} < {row["check"] for row in told["checks"]}
+
+
+def test_a_device_that_is_not_there_fails() -> None:
+    code, told = conformance("--device", "npu")
+    assert code == 1
+    assert [row["outcome"] for row in told["checks"]] == ["failed"]
+    assert "accel found the device" in told["checks"][0]["words"]
+
+
+def forget(*_: Any) -> None:
+    """What a device does that has not implemented a method."""
+
+
+def half_of(accelerator: Accelerator, tensor: torch.Tensor, how: str) -> torch.Tensor:
+    return tensor / 2
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "wrong", "check"),
+    [
+        (Cpu, "set_rng_state", forget, checks.generator_goes_back),
+        (Accelerator, "load_state", forget, checks.checkpoint_goes_on),
+        (Accelerator, "reduce", half_of, checks.training_is_that_of_the_cpu),
+        (nn.utils, "clip_grad_norm_", lambda *_, **__: torch.zeros(()), checks.norms_are_those_of_the_cpu),
+        (Accelerator, "backward", forget, checks.accumulation_is_one_batch),
+    ],
+)
+def test_what_a_device_does_wrong_is_found(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, method: str, wrong: Any, check: Callable[[Accelerator], None]
+) -> None:
+    accelerator = Accelerator(cpu=True)
+    check(accelerator)
+    accelerator.free_memory()
+    monkeypatch.setattr(owner, method, wrong)
+    with pytest.raises(AssertionError):
+        check(accelerator)
+
+
+def test_one_process_is_told_that_it_shares_nothing() -> None:
+    with pytest.raises(NotOffered, match="use -n 2"):
+        checks.sharded_training_is_that_of_the_cpu(Accelerator(cpu=True))
