@@ -101,3 +101,42 @@ def test_a_part_that_cannot_be_pickled_ends_the_pass_on_every_rank(world: MakePo
     zero, one = world(2).run(unsendable)
     assert zero[0] == one[0] == 1
     assert one[1] == PeerFailed.__name__
+
+
+class Named(IterableDataset[Any]):
+    """Samples with a text, as pipelines of webdataset give them."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(20):
+            yield {"id": number, "__key__": f"n{number}"}
+
+
+def divided(collate: Any) -> list[Any]:
+    loader: Any = prepare_data_loader(
+        DataLoader(Named(), 8, collate_fn=collate), transport=TorchDist(), split_batches=True, dispatch_batches=True
+    )
+    return [(batch["id"].tolist(), batch["__key__"]) for batch in loader]
+
+
+def test_texts_of_a_batch_are_divided_with_its_numbers(world: MakePool) -> None:
+    """Each rank trains on its part; whole batches for all would double the gradients of sums."""
+    for rank, batches in enumerate(world(2).run(divided, None)):
+        assert [ids for ids, _ in batches[:2]] == [list(range(first, first + 4)) for first in (4 * rank, 8 + 4 * rank)]
+        assert all(list(keys) == [f"n{number}" for number in ids] for ids, keys in batches)
+        assert batches[2][0] == [16 + 2 * rank, 17 + 2 * rank]
+
+
+def with_a_word_for_all(samples: list[Any]) -> dict[str, Any]:
+    return {"id": torch.tensor([sample["id"] for sample in samples]), "__key__": "one word for all samples"}
+
+
+def refused() -> str:
+    with pytest.raises((ValueError, PeerFailed)) as error:
+        divided(with_a_word_for_all)
+    return str(error.value)
+
+
+def test_a_batch_that_cannot_be_divided_is_refused_on_all_ranks(world: MakePool) -> None:
+    zero, one = world(2).run(refused)
+    assert zero.startswith("split_batches=True divides each batch among 2 processes, and this dict has parts without")
+    assert one.endswith(zero)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from accel_ops.tree import leaves
+from accel_ops.tree import honor_type, is_namedtuple, leaves, recursively_apply, same_mapping
 
 
 def find_batch_size(data: Any) -> int:
@@ -33,10 +33,14 @@ def ignorant_find_batch_size(data: Any) -> int | None:
 
 
 def samples_in(batch: Any) -> int:
-    """The length of the first tensor with dims, else that of a list or tuple, else one."""
+    """The length of the first tensor with dims, else of the first list of texts, else of a list or tuple, else one."""
     length = _first_length(batch)
     if length is not None:
         return length
+    if isinstance(batch, Mapping):
+        columns = list[Any]()
+        recursively_apply(columns.append, batch, test_type=_is_column)
+        return len(columns[0]) if columns else 1
     return len(batch) if isinstance(batch, list | tuple) else 1
 
 
@@ -56,7 +60,44 @@ def _first_length(data: Any) -> int | None:
 
 
 def can_be_cut(batch: Any) -> bool:
-    """Whether every leaf is a tensor with an entry for each sample."""
+    """Whether every leaf has an entry for each sample: tensors, and lists of what are no containers, such as texts."""
     count = samples_in(batch)
-    entries = [leaf for _, leaf in leaves(batch)]
-    return bool(entries) and all(torch.is_tensor(leaf) and leaf.ndim and len(leaf) == count for leaf in entries)
+    parts: list[Any] = []
+    recursively_apply(parts.append, batch, test_type=lambda part: not _is_container(part))
+    return bool(parts) and all(_has_entries(part, count) for part in parts)
+
+
+def cut(batch: Any, part: slice) -> Any:
+    """These samples of a batch that can be cut."""
+    count = samples_in(batch)
+    return recursively_apply(lambda entries: entries[part], batch, test_type=lambda found: _has_entries(found, count))
+
+
+def joined(batches: Sequence[Any]) -> Any:
+    """The samples of batches that can be cut, as one batch."""
+    if len(batches) == 1:
+        return batches[0]
+    first = batches[0]
+    if isinstance(first, torch.Tensor):
+        return torch.cat(list(batches))
+    if isinstance(first, Mapping):
+        return same_mapping(first, {key: joined([batch[key] for batch in batches]) for key in first})
+    if _is_column(first):
+        return honor_type(first, [entry for batch in batches for entry in batch])
+    return honor_type(first, [joined([batch[place] for batch in batches]) for place in range(len(first))])
+
+
+def _is_column(value: Any) -> bool:
+    """Whether a value is a list or tuple of entries, and not of parts that are containers themselves."""
+    plain = isinstance(value, list | tuple) and not is_namedtuple(value)
+    return plain and not any(isinstance(entry, torch.Tensor | list | tuple | Mapping) for entry in value)
+
+
+def _has_entries(value: Any, count: int) -> bool:
+    return (
+        len(value) == count if _is_column(value) else torch.is_tensor(value) and value.ndim > 0 and len(value) == count
+    )
+
+
+def _is_container(value: Any) -> bool:
+    return isinstance(value, list | tuple | Mapping) and not _is_column(value)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from accel_ops import recursively_apply, slice_tensors
-from accel_ops.batch_size import can_be_cut, samples_in
+from accel_ops import recursively_apply
+from accel_ops.batch_size import can_be_cut, cut, samples_in
 from accel_state import BatchPadding, Transport
 
 from accel_data.iterable.read_batch import ReadBatch
@@ -80,8 +80,8 @@ def in_step(
 
 def _again(start: Any, rows: int | None, ending: Ending) -> Any:
     """What a rank that has run out is served; None if it has nothing."""
-    cut = ending is Ending.EXACT and rows is not None and start is not None and can_be_cut(start)
-    return recursively_apply(torch.clone, slice_tensors(start, slice(0, 1)) if cut else start)
+    short = ending is Ending.EXACT and rows is not None and start is not None and can_be_cut(start)
+    return recursively_apply(torch.clone, cut(start, slice(0, 1)) if short else start)
 
 
 def _real(read: ReadBatch | None, rows: int | None) -> int:

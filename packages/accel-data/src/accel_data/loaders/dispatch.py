@@ -108,7 +108,7 @@ class Dispatch:
         with _failures_told(lambda failure: scatter.send(nothing, BatchNote(failure=failure))):
             for (taken, at), last in with_last(self._rounds(cursor.served(batches, ahead), ahead)):
                 start = start or [recursively_apply(torch.clone, batch) for batch in taken]  # a script may change it
-                parts, tail = slices_of(taken, start, self.ranks, self._ending)
+                parts, tail = slices_of(taken, start, self.ranks, self._ending, split=self.together == 1)
                 note = BatchNote(tail, last) if last or tail is not None else None
                 if copies > 1:
                     note = BatchNote(tail, last, generators=process_rng.captured(self._hardware or Cpu()))

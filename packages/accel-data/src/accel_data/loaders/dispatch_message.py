@@ -5,8 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from accel_ops import concatenate, slice_tensors
-from accel_ops.batch_size import can_be_cut, samples_in
+from accel_ops.batch_size import can_be_cut, cut, joined, samples_in
 from accel_state import BatchPadding
 
 from accel_data.sharding.rank_slices import Ending
@@ -26,20 +25,27 @@ class BatchNote(NamedTuple):
 
 
 def slices_of(
-    batches: list[Any], start: list[Any], world: int, ending: Ending
+    batches: list[Any], start: list[Any], world: int, ending: Ending, *, split: bool = False
 ) -> tuple[list[Any], BatchPadding | None]:
     """A part of the round for each rank, and what is real in them.
 
     Whole batches of one size are handed on as they are; others are joined and divided evenly. Batches that do not fit
     together are handed on whole, and a rank for which none is left is served the first one again.
+
+    Raises: ValueError for a batch that is to be divided (`split`) and cannot be.
     """
     sizes = [samples_in(batch) for batch in batches]
     if len(batches) == world and len(set(sizes)) == 1:
         return batches, BatchPadding(tuple(sizes), tuple(sizes)) if sizes[0] < samples_in(start[0]) else None
+    if split and not all(map(can_be_cut, batches)):
+        raise ValueError(
+            f"split_batches=True divides each batch among {world} processes, and this {type(batches[0]).__name__} has"
+            " parts without an entry for each sample; let the collate_fn give tensors and lists with an entry for each,"
+            " or use split_batches=False"
+        )
     if all(map(can_be_cut, batches + start)):
         try:
-            whole, first = (concatenate(many) if len(many) > 1 else many[0] for many in (batches, start))
-            return _divided(whole, first, world, ending)
+            return _divided(joined(batches), joined(start), world, ending)
         except RuntimeError:
             pass  # of different shapes: handed on whole, as what cannot be cut
     parts = batches + [batches[0]] * (world - len(batches))
@@ -53,14 +59,12 @@ def _divided(whole: Any, first: Any, world: int, ending: Ending) -> tuple[list[A
         bounds = [rank * real // world for rank in range(world + 1)]
         counts = tuple(end - begin for begin, end in pairwise(bounds))
         # a rank that gets none is served one that does not count
-        parts = [
-            slice_tensors(whole, slice(begin, end) if begin < end else slice(0, 1)) for begin, end in pairwise(bounds)
-        ]
+        parts = [cut(whole, slice(begin, end) if begin < end else slice(0, 1)) for begin, end in pairwise(bounds)]
         return parts, BatchPadding(counts, tuple(max(count, 1) for count in counts))
     # also if it comes out even: what was repeated for a full batch has more entries
     tail = BatchPadding((rows,) * world, (rows,) * world) if rows < samples_in(first) // world else None
     if real < rows * world:
         tail = BatchPadding(tuple(min(max(real - rank * rows, 0), rows) for rank in range(world)), (rows,) * world)
         while (have := samples_in(whole)) < rows * world:
-            whole = concatenate([whole, slice_tensors(first, slice(0, rows * world - have))])
-    return [slice_tensors(whole, slice(rank * rows, (rank + 1) * rows)) for rank in range(world)], tail
+            whole = joined([whole, cut(first, slice(0, rows * world - have))])
+    return [cut(whole, slice(rank * rows, (rank + 1) * rows)) for rank in range(world)], tail
