@@ -320,3 +320,26 @@ def test_weights_that_are_divided_are_saved_whole_in_float32(world: MakePool, tm
     torch.testing.assert_close(state, wanted, rtol=0, atol=0)
     load_checkpoint_in_model(model, path)
     torch.testing.assert_close(dict(model.state_dict()), wanted, rtol=0, atol=0)
+
+
+def without_one_step(ways: dict[str, Any]) -> dict[str, Tensor]:
+    """The second window of three has its gradients cleared in place of its step."""
+    accelerator = Accelerator(cpu=True, **ways)
+    torch.manual_seed(0)
+    model = nn.Linear(4, 4)
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for step in range(3):
+        with accelerator.accumulate(model):
+            accelerator.backward(model(torch.full((2, 4), float(step + accelerator.process_index))).square().sum())
+            if step != 1:
+                optimizer.step()
+            optimizer.zero_grad()
+    return accelerator.get_state_dict(model)
+
+
+def test_gradients_that_are_cleared_in_place_of_a_step_are_gone(world: MakePool) -> None:
+    pool = world(2)
+    wanted = pool.run(without_one_step, {"strategy": "ddp"})[0]
+    for stage in range(4):
+        for found in pool.run(without_one_step, {"deepspeed_plugin": DeepSpeedPlugin(zero_stage=stage)}):
+            torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
