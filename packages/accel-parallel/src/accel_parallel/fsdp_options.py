@@ -49,6 +49,8 @@ class FullyShardedDataParallelPlugin:
     cpu_offload: bool = False
     activation_checkpointing: bool = False
     ignored_modules: Sequence[nn.Module] | str | None = None
+    #: whether ranks may use different parameters in a step, such as experts; those that none uses have zeros then
+    find_unused_parameters: bool = False
     mixed_precision_policy: MixedPrecisionPolicy | None = None
     forward_methods: Sequence[str] | None = None
     state_dict_type: str = "SHARDED_STATE_DICT"

@@ -38,6 +38,10 @@ class OneProcess(Strategy):
         return nullcontext()
 
     @final
+    def settle_gradients(self) -> None:
+        """Does nothing: gradients are complete. Collective: no rank waits for others."""
+
+    @final
     def total_norm(self, gradients: Sequence[torch.Tensor], kind: float = 2.0) -> torch.Tensor:
         """The norm, by torch's own function. Collective: no rank waits for others."""
         return get_total_norm(gradients, kind)

@@ -1,4 +1,4 @@
-"""What ranks of a sharded model share whole: the weights at the start, and the gradients of single numbers."""
+"""Gives all ranks of a sharded model the weights of the first."""
 
 from __future__ import annotations
 
@@ -34,19 +34,3 @@ def send_tensors(tensors: Iterable[torch.Tensor], groups: Sequence[dist.ProcessG
                 dist.broadcast(there, group=group, group_src=0)
             if there is not held:
                 held.copy_(there)
-
-
-def average_over(parameter: nn.Parameter, groups: Sequence[dist.ProcessGroup]) -> None:
-    """Makes the gradient of a parameter the mean over the ranks of the groups, whenever it has grown.
-
-    The part of an earlier backward is the same on all ranks already, so its mean is itself.
-    """
-
-    def average(grown: torch.Tensor) -> None:
-        if grown.grad is None:
-            return
-        for group in groups:
-            dist.all_reduce(grown.grad, group=group)
-            grown.grad.div_(dist.get_world_size(group))
-
-    parameter.register_post_accumulate_grad_hook(average)  # type: ignore[no-untyped-call] # of torch

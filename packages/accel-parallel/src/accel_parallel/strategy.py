@@ -57,6 +57,13 @@ class Strategy(ABC):
         """
 
     @abstractmethod
+    def settle_gradients(self) -> None:
+        """Completes gradients of which this rank has its own share only, after the last backward of a window.
+
+        Collective: every rank must call.
+        """
+
+    @abstractmethod
     def total_norm(self, gradients: Sequence[torch.Tensor], kind: float = 2.0) -> torch.Tensor:
         """The norm of all gradients that this rank holds, or holds parts of. Collective: every rank must call."""
 

@@ -122,6 +122,9 @@ class Ddp(Strategy):
         finally:
             model.require_backward_grad_sync, model.require_forward_param_sync = before
 
+    def settle_gradients(self) -> None:
+        """Does nothing: gradients are complete. Collective: no rank waits for others."""
+
     def total_norm(self, gradients: Sequence[torch.Tensor], kind: float = 2.0) -> torch.Tensor:
         """The norm, by torch's own function. Collective: no rank waits for others."""
         return get_total_norm(gradients, kind)

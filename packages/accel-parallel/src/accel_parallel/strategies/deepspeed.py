@@ -101,6 +101,9 @@ class DeepSpeed(Strategy):
         """Does nothing: the engine reduces gradients in its backward."""
         return _NOTHING
 
+    def settle_gradients(self) -> None:
+        """Does nothing: gradients are complete. Collective: no rank waits for others."""
+
     def total_norm(self, gradients: Sequence[torch.Tensor], kind: float = 2.0) -> torch.Tensor:
         """The norm of gradients in parameters; not a number if the engine has them. Collective: no rank waits."""
         return norm_of(gradients, kind)

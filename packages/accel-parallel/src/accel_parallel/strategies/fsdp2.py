@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import ClassVar, final
+from typing import ClassVar, cast, final
 
 import torch
 from accel_amp import Precision, PrecisionPolicy
@@ -23,11 +23,13 @@ from accel_parallel.clip import clip_sharded_norm, sharded_norm
 from accel_parallel.fsdp_options import FullyShardedDataParallelPlugin
 from accel_parallel.invariants import ModelFacts
 from accel_parallel.rank_zero_source import RankZeroSource
-from accel_parallel.rank_zero_weights import average_over, send_weights
+from accel_parallel.rank_zero_weights import send_weights
 from accel_parallel.sharded_forward import ShardedForward
 from accel_parallel.stages.tensor_parallel import compare_gradients, divide_layers
 from accel_parallel.stages.tensor_plan import Plan, styles_of
 from accel_parallel.strategy import Strategy
+from accel_parallel.used_parameters import UsedParameters
+from accel_parallel.whole_gradients import WholeGradients
 from accel_parallel.wrap_policy import without_ties
 
 logger = logging.getLogger("accel")
@@ -48,12 +50,18 @@ class Fsdp2(Strategy):
     def __init__(self, plugin: FullyShardedDataParallelPlugin | None = None, tensor_plan: Plan | None = None) -> None:
         self.plugin = plugin or FullyShardedDataParallelPlugin()
         self.tensor_plan = tensor_plan
+        self._whole_gradients: list[WholeGradients] = []
+        self._used: list[UsedParameters] = []
 
     def check(self, run: Run, precision: Precision) -> Sequence[str]:
         """A reason on devices that torch cannot shard over, and for half precision whose loss nobody scales."""
         problems = self.plugin.problems()
         if run.placed_on.type in ("xla", "mps"):
             problems.append(f"torch's fully_shard does not run on {run.placed_on.type}")
+        if self.plugin.find_unused_parameters and not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
+            problems.append(
+                f"find_unused_parameters=True: torch {torch.__version__} cannot do that; take 2.13 or newer"
+            )
         own = self.plugin.mixed_precision_policy
         if not problems and own is not None and own.param_dtype is torch.float16 and not precision.policy.scale_loss:
             problems.append(
@@ -93,8 +101,6 @@ class Fsdp2(Strategy):
         for parameter in whole_everywhere:
             if not parameter.is_meta:
                 parameter.data = parameter.data.to(run.placed_on)
-            if parameter.requires_grad:
-                average_over(parameter, groups)
         blocks = without_ties(model, self.plugin.blocks(model))
         if not blocks and run.topology.rank == 0 and self.plugin.auto_wrap_policy != "no_wrap":
             logger.warning(
@@ -115,6 +121,16 @@ class Fsdp2(Strategy):
                 offload_policy=CPUOffloadPolicy() if offloads else OffloadPolicy(),
                 ignored_params=whole_everywhere,
             )
+        if self.plugin.find_unused_parameters:
+            cast("FSDPModule", model).set_reduce_scatter_unused_params(True)
+        else:
+            divided = {
+                name: parameter for name, parameter in model.named_parameters() if parameter not in whole_everywhere
+            }
+            self._used.append(UsedParameters(divided, run.transport))
+        kept_whole = [parameter for parameter in model.parameters() if parameter in whole_everywhere]
+        if kept_whole:
+            self._whole_gradients.append(WholeGradients(kept_whole, groups))
         if source is not None:
             source.fill(model, groups, run.placed_on, torch.device("cpu") if offloads else run.placed_on)
         facts.check(model, masters)
@@ -170,12 +186,19 @@ class Fsdp2(Strategy):
         """Does nothing: every backward reduces."""
         return _NOTHING
 
+    def settle_gradients(self) -> None:
+        """Averages the gradients of parameters that every rank holds whole. Collective: every rank must call."""
+        for gradients in self._whole_gradients:
+            gradients.average()
+
     def total_norm(self, gradients: Sequence[torch.Tensor], kind: float = 2.0) -> torch.Tensor:
         """The norm, each part counted once. Collective: every rank must call."""
+        self.settle_gradients()
         return sharded_norm(gradients, kind)
 
     def clip_norm(self, parameters: Iterable[torch.Tensor], max_norm: float, *, kind: float = 2.0) -> torch.Tensor:
         """The norm of all gradients, each part counted once. Collective: every rank must call."""
+        self.settle_gradients()
         return clip_sharded_norm(parameters, max_norm, kind=kind)
 
 

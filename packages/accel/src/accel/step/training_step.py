@@ -249,6 +249,7 @@ class TrainingStep(CollectiveOps):
         _refuse_without_gradients(chosen, "clip_grad_value_")
         if self.components.scaler is not None:
             self._unscale(chosen, self.components.scaler)
+        self.components.strategy.settle_gradients()
         nn.utils.clip_grad_value_(chosen, clip_value)
 
     def _refuse_beside_engine(self, call: str) -> None:

@@ -1,0 +1,60 @@
+"""Ranks of a sharded model have to use the same parameters in a step."""
+
+from __future__ import annotations
+
+import hashlib
+import weakref
+from collections.abc import Mapping
+from typing import Any, final
+
+from accel_state import AccelError, Transport
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+
+class UnlikeParameters(AccelError, RuntimeError):
+    """Ranks have used different parameters of a sharded model, whose gradients torch has mixed up."""
+
+
+@final
+class UsedParameters:
+    """Refuses a step if ranks have gradients of different parameters: torch adds up what comes at the same place.
+
+    Ranks exchange something only if some parameters have no gradient. If they lack on one rank and not on another, the
+    gradients of a block have unlike sizes, and torch fails in the backward.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], transport: Transport) -> None:
+        self._parameters, self._transport = dict(parameters), transport
+        this = weakref.ref(self)
+
+        def compare(optimizer: Optimizer, *_: Any) -> None:
+            if (alive := this()) is not None:
+                alive.compare(optimizer)
+
+        weakref.finalize(self, register_optimizer_step_pre_hook(compare).remove)
+
+    def compare(self, optimizer: Optimizer) -> None:
+        """Compares what ranks lack of the parameters of an optimizer.
+
+        Raises: UnlikeParameters on all ranks.
+        Collective: every rank must call.
+        """
+        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        mine = {name: parameter for name, parameter in self._parameters.items() if id(parameter) in held}
+        lacking = [name for name, parameter in mine.items() if parameter.requires_grad and parameter.grad is None]
+        if not lacking or len(lacking) == len(mine):
+            return
+        digest = hashlib.sha256(repr(lacking).encode()).digest()[:8]
+        what = "parameters that a step has used"
+        if self._transport.agree(what, digest) is not None:
+            return
+        ranks = [
+            f"rank {rank} lacks gradients of {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
+            for rank, names in enumerate(self._transport.all_gather_objects(lacking, what))
+        ]
+        raise UnlikeParameters(
+            "ranks of a sharded model have used different parameters, such as experts, and torch has mixed up their"
+            f" gradients: {'; '.join(ranks[:4])}. Say FullyShardedDataParallelPlugin(find_unused_parameters=True)"
+        )

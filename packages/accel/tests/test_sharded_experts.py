@@ -1,0 +1,83 @@
+"""Ranks of a sharded model that use different parameters: refused, or right."""
+
+from typing import Any, cast
+
+import pytest
+import torch
+from accel import Accelerator, FullyShardedDataParallelPlugin
+from accel_parallel.used_parameters import UnlikeParameters
+from accel_testing import MakePool
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+
+class Routed(nn.Module):
+    """Each row is computed by one of two experts, times a number that only rows of the first have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList([nn.Linear(4, 4, dtype=torch.float64) for _ in range(2)])
+        self.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
+
+    def forward(self, rows: Tensor, expert: int) -> Tensor:
+        outputs: Tensor = self.experts[expert](rows)
+        return outputs * self.scale if expert == 0 else outputs
+
+
+ROWS = torch.linspace(-1, 1, 8, dtype=torch.float64).view(2, 4)
+
+
+def trained(find_unused_parameters: bool, unfreeze: bool) -> dict[str, Tensor]:
+    plugin = FullyShardedDataParallelPlugin(auto_wrap_policy="no_wrap", find_unused_parameters=find_unused_parameters)
+    accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)
+    torch.manual_seed(0)
+    model = Routed()
+    model.scale.requires_grad_(not unfreeze)
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    model.scale.requires_grad_(True)
+    for _ in range(3):
+        for expert in range(2) if accelerator.num_processes == 1 else [accelerator.process_index]:
+            loss = model(ROWS[expert : expert + 1], expert).square().sum() / (2 / accelerator.num_processes)
+            accelerator.backward(loss)
+        accelerator.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    state: dict[str, Any] = model.state_dict()
+    return {name: value.full_tensor() if isinstance(value, DTensor) else value for name, value in state.items()}
+
+
+@pytest.mark.parametrize("unfreeze", [False, True])
+def test_ranks_that_use_different_experts_train_as_one_process(world: MakePool, unfreeze: bool) -> None:
+    """The number is whole on both ranks, used by one of them, and trained from the start or unfrozen later."""
+    wanted = trained(False, unfreeze)
+    for found in world(2).run(trained, True, unfreeze):
+        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+
+
+def refused() -> str:
+    with pytest.raises(UnlikeParameters) as error:
+        trained(False, False)
+    return str(error.value)
+
+
+def test_different_experts_are_refused_on_all_ranks_unless_they_are_announced(world: MakePool) -> None:
+    """torch would add the gradient of the one to that of the other."""
+    for error in world(2).run(refused):
+        assert "rank 0 lacks gradients of experts.1.weight, experts.1.bias" in error
+        assert "rank 1 lacks gradients of experts.0.weight, experts.0.bias" in error
+        assert "find_unused_parameters=True" in error
+
+
+def unused_by_all() -> bool:
+    accelerator = Accelerator(cpu=True, strategy="fsdp2")
+    model = Routed()
+    model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
+    before = cast("DTensor", model.experts[1].weight).to_local().clone()
+    accelerator.backward(model(ROWS[:1], 0).sum())
+    optimizer.step()
+    return torch.equal(before, cast("DTensor", model.experts[1].weight).to_local())
+
+
+def test_parameters_that_no_rank_uses_stay(world: MakePool) -> None:
+    """As in one process: no gradient, and no decay of weights."""
+    assert world(2).run(unused_by_all) == [True, True]
