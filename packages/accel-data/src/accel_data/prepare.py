@@ -18,6 +18,7 @@ from accel_data.iterable.every_rank import IterableDatasetShard
 from accel_data.iterable.read_batch import ReadCollate
 from accel_data.iterable.reader import Reader
 from accel_data.iterable.reading import Reading, Way, reading_of
+from accel_data.iterable.webdataset import warn_of_own_seeds
 from accel_data.loaders.dispatcher import DataLoaderDispatcher
 from accel_data.loaders.loader import DataLoaderShard
 from accel_data.resume.consumption_log import ConsumptionLog
@@ -105,6 +106,8 @@ def prepare_data_loader(
             equal=equal,
             already_sharded=already_sharded,
         )
+        if where.index == 0:
+            warn_of_own_seeds(dataloader.dataset)
         if not alone and (transport.world.rank if transport is not None else where.index) == 0:
             reading.log(dataloader.dataset)
         dispatch_batches = reading.way is Way.MAIN

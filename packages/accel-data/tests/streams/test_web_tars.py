@@ -139,3 +139,13 @@ def told_when_resumed(folder: str) -> list[str]:
 def test_a_warning_names_the_class_of_the_user(world: MakePool, tars: str) -> None:
     (told,) = world(1).run(told_when_resumed, tars)
     assert [text.partition(" cannot be put at a place")[0] for text in told] == ["WebDataset"]
+
+
+def test_a_shuffle_without_a_seed_is_warned_of(tars: str) -> None:
+    """A job that is resumed would read other samples."""
+    pipeline = stream("plain", tars)
+    with pytest.warns(UserWarning, match=r"shuffles without a seed.*shuffle\(n, seed=0\)"):
+        prepare_data_loader(DataLoader(pipeline.shuffle(10), batch_size=4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        prepare_data_loader(DataLoader(stream("plain", tars).shuffle(10, seed=3), batch_size=4))

@@ -32,7 +32,8 @@ OTHER_SPLITS = (
     "If each rank was given its own part, or its own files, pass the whole dataset: each rank is given its part of it."
 )
 SHARDED = (
-    "Likely it is sharded already, and sharding it again would lose samples.\n"
+    "Likely it is sharded already, and sharding it again would lose samples; or each rank shuffles it in a way of its"
+    " own: then give the shuffle a seed, as by shuffle(seed=0).\n"
     "Pass the unsharded dataset: each rank is given its part of it. To leave a stream as it is, pass"
     " DataLoaderConfiguration(already_sharded=True), or the keyword already_sharded=True of prepare_data_loader."
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,19 @@ def url_shards(dataset: Any) -> tuple[int, Shard] | None:
         return None
     ours = type(stages[0]).__module__.startswith("webdataset")
     return (len(stages[0].urls), partial(_shard, dataset)) if ours else None
+
+
+def warn_of_own_seeds(dataset: Any) -> None:
+    """Warns of a pipeline that shuffles without a seed: a job that is resumed would read other samples."""
+    stages = getattr(dataset, "pipeline", None)
+    for stage in stages if isinstance(stages, list) else ():
+        if getattr(getattr(stage, "f", None), "__name__", "") == "_shuffle" and not {"seed", "rng"} & set(stage.kw):
+            warnings.warn(
+                "this webdataset pipeline shuffles without a seed, so a job that is resumed would lose samples and"
+                " repeat others: write shuffle(n, seed=0)",
+                stacklevel=4,
+            )
+            return
 
 
 def _shard(dataset: Any, num_shards: int, index: int) -> Any:

@@ -152,8 +152,9 @@ class LoaderState:
             raise ResumeError(f"the loader cannot continue: {'; '.join(wrong)}{hint}")
         broken = [f"{change}, so samples may be repeated or left out" for change in changed]
         if self.consumed and self.step != fresh.step:
+            unit = "batches" if self.unit == "batches" else "samples"
             broken.append(
-                f"an optimizer step took {self.step} {self.unit} of the job and takes {fresh.step} now: each is still"
+                f"an optimizer step took {self.step} {unit} of the job and takes {fresh.step} now: each is still"
                 " served once, but steps no longer see the same ones"
             )
         if broken:
