@@ -129,7 +129,7 @@ def test_steps_that_overflow_are_skipped_without_an_error_and_said_to_be() -> No
     """S67, S70, S71: finite, nan, nan, finite."""
     parameter = one(10.0)
     optimizer = fp16(parameter, scale=8.0)
-    assert optimizer.scaler is not None
+    assert isinstance(optimizer.scaler, LossScaler)
     seen = []
     for value in (1.0, float("nan"), float("nan"), 1.0):
         optimizer.zero_grad()
@@ -169,7 +169,7 @@ def test_gradients_that_were_unscaled_and_thrown_away_leave_the_next_step_right(
     """S73: a script may clip, look at the norm, and decide not to step."""
     parameter = nn.Parameter(torch.tensor([10.0]))
     optimizer = fp16(parameter, scale=8.0)
-    assert optimizer.scaler is not None
+    assert isinstance(optimizer.scaler, LossScaler)
     for thrown_away in (True, False):
         optimizer.zero_grad()
         optimizer.scaler.scale(parameter.sum()).backward()  # type: ignore[no-untyped-call] # of torch

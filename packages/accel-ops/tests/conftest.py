@@ -90,6 +90,9 @@ class Loopback(Transport):
     def ordered_section(self, first: int) -> AbstractContextManager[None]:
         raise NotImplementedError
 
+    def meet(self, name: str, ranks: Sequence[int], note: object) -> list[Any]:
+        raise NotImplementedError
+
     def agree_apart(self, name: str, ranks: Sequence[int], yes: bool) -> bool:
         raise NotImplementedError
 

@@ -254,7 +254,7 @@ def with_options(strategy: str, options: dict[str, Any]) -> tuple[list[Tensor], 
         ({"auto_wrap_policy": "no_wrap"}, []),
         ({"auto_wrap_policy": lambda model: list(model[1]), "reshard_after_forward": 1}, []),
     ],
-    ids=str,
+    ids=["ignored", "offload", "by size", "no wrap", "a function"],
 )
 def test_options_change_what_is_sharded_and_no_number(
     world: MakePool, options: dict[str, Any], left_whole: list[int]
