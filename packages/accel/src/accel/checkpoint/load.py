@@ -12,7 +12,6 @@ import torch
 from accel_checkpoint import CheckpointError, Manifest, decode, read_manifest, recover, verify
 from accel_checkpoint.manifest import MANIFEST
 from accel_checkpoint.retention import list_checkpoints
-from accel_ops import process_rng
 from accel_state import ProcessControl
 from torch import nn
 
@@ -20,6 +19,7 @@ from accel.checkpoint.apply import cannot_refuse, put, put_weights
 from accel.checkpoint.loaded_checkpoint import LoadedCheckpoint, item_problems
 from accel.checkpoint.parts import has_parts
 from accel.checkpoint.registry import CheckpointRegistry
+from accel.checkpoint.saved_generators import SavedGenerators
 from accel.checkpoint.stateful_item import REST, StatefulItem
 from accel.checkpoint.votes import RankVotes, by_rank, problems_of
 from accel.compat.accelerate_checkpoint import AccelerateCheckpoint, is_accelerates
@@ -181,43 +181,20 @@ class StateLoader:
         models, wanted = self._registry.models(), self._registry.items()
         # those that are not in it are the hooks' to load
         own = {name: model for name, model in models.items() if name in saved or not self._registry.load_hooks}
-        problems, rank = item_problems(checkpoint, wanted, own), self._processes.process_index
-        ranks, rng = checkpoint.manifest.ranks, dict[str, Any]()
-        same_world = len(ranks) == self._processes.num_processes
+        problems, generators = item_problems(checkpoint, wanted, own), None
+        rank = self._processes.process_index
         try:
-            rng = decode(ranks[rank if same_world else 0])["generators"]
-            problems += [f"rank {rank}: {line}" for line in process_rng.problems(rng, self._processes.run.device)]
-        except (CheckpointError, LookupError, TypeError) as error:
+            generators = SavedGenerators(checkpoint.manifest, self._processes.run)
+            problems += [f"rank {rank}: {line}" for line in generators.problems]
+        except (CheckpointError, LookupError, TypeError, ValueError) as error:
             problems.append(f"the generators of rank {rank} are missing or damaged: {type(error).__name__}: {error}")
         about = f"the checkpoint {folder} does not fit, and nothing was changed:"
         self._votes.require("load_state: fits", about, problems)
         left = self._hooked_models(folder, models, own)
         self._put(checkpoint, wanted, {name: model for name, model in own.items() if name in left})
-        self._restore_rng(rng, len(ranks))
+        if generators is not None:
+            generators.restore(self._votes)
         self._roll_back(checkpoint, wanted)
-
-    def _restore_rng(self, rng: dict[str, Any], saved_by: int) -> None:
-        processes, device = self._processes, self._processes.run.device
-        if process_rng.lacks_device(rng, device):
-            self._votes.warn_once(
-                f"the checkpoint was not taken on {device.kind}: random numbers of that device begin anew, from the"
-                " others'"
-            )
-        # rank 0 draws the order of samples, as it did
-        if saved_by == processes.num_processes or processes.is_main_process:
-            process_rng.restore(rng, device)
-        else:
-            process_rng.derive(rng, processes.process_index)
-        if saved_by != processes.num_processes:
-            self._votes.warn_once(
-                f"the checkpoint was taken by {saved_by} processes, and {processes.num_processes} go on: the first"
-                " one's random numbers go on, and those of the others begin anew, from them and the rank"
-            )
-        elif saved_by > 2:
-            self._votes.warn_once(
-                "from three processes on DistributedDataParallel adds gradients up in another order in its first step"
-                " after a start: training goes on with the same samples, and with sums that are rounded otherwise"
-            )
 
     def _roll_back(self, checkpoint: LoadedCheckpoint, wanted: list[StatefulItem]) -> None:
         """Where a loader goes on before the window that was cut off, its order is drawn as it was then.

@@ -77,6 +77,12 @@ def synchronize_rng_states(rng_types: Iterable[str], generator: torch.Generator 
 
 
 def set_seed(seed: int, device_specific: bool = False, deterministic: bool = False) -> None:
-    """Seeds Python, NumPy and torch; one seed a process when device-specific."""
-    rank = PartialState().process_index if device_specific else 0
+    """Seeds Python, NumPy and torch; if device-specific, one seed for each process that has samples of its own.
+
+    Processes that divide layers train on the same samples, and have to drop out alike.
+    """
+    rank = 0
+    if device_specific:
+        run = PartialState().run
+        rank = run.mesh.data_rank(run.topology.rank)
     accel_ops.set_seed(seed, device_specific, deterministic, rank=rank)

@@ -1,0 +1,67 @@
+"""The random numbers with which a rank goes on from a checkpoint."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from accel_checkpoint import Manifest, decode
+from accel_ops import process_rng
+from accel_state import Run
+from accel_state.mesh import Axis
+
+from accel.checkpoint.votes import RankVotes
+
+
+@final
+class SavedGenerators:
+    """The states of generators for a rank, by its place among ranks that train on samples of their own.
+
+    Ranks that divide layers get equal ones, whatever layout was saved: they have to drop out alike.
+
+    Raises: CheckpointError, LookupError, TypeError or ValueError if they are missing or damaged.
+    """
+
+    def __init__(self, manifest: Manifest, run: Run) -> None:
+        self._run, self._saved_by = run, len(manifest.ranks)
+        mesh = manifest.about.get("mesh", {})
+        copies = mesh.get(str(Axis.TENSOR), 1) if isinstance(mesh, dict) else 1
+        if type(copies) is not int or copies < 1 or self._saved_by % copies:
+            raise ValueError(f"{self._saved_by} processes cannot have divided layers by {copies}")
+        self._saved, self._here = self._saved_by // copies, run.mesh.data_size
+        self._place = run.mesh.data_rank(run.topology.rank)
+        own = self._place * copies if self._saved == self._here else 0
+        self._states: dict[str, Any] = decode(manifest.ranks[own])["generators"]
+
+    @property
+    def problems(self) -> list[str]:
+        """What of the generators of this process the states lack."""
+        return process_rng.problems(self._states, self._run.device)
+
+    def restore(self, votes: RankVotes) -> None:
+        """Puts the generators there, or where they follow from those of the first rank, and warns of what is new."""
+        device = self._run.device
+        if process_rng.lacks_device(self._states, device):
+            votes.warn_once(
+                f"the checkpoint was not taken on {device.kind}: random numbers of that device begin anew, from the"
+                " others'"
+            )
+        # rank 0 draws the order of samples, as it did
+        if self._saved == self._here or self._place == 0:
+            process_rng.restore(self._states, device)
+        else:
+            process_rng.derive(self._states, self._place)
+        if self._saved != self._here:
+            votes.warn_once(
+                f"the checkpoint was taken by {_processes(self._saved_by, self._saved)}, and"
+                f" {_processes(self._run.topology.world_size, self._here)} go on: the first one's random numbers go on,"
+                " and those of the others begin anew, from them and the rank"
+            )
+        elif self._saved_by == self._run.topology.world_size > 2:
+            votes.warn_once(
+                "from three processes on DistributedDataParallel adds gradients up in another order in its first step"
+                " after a start: training goes on with the same samples, and with sums that are rounded otherwise"
+            )
+
+
+def _processes(count: int, with_samples: int) -> str:
+    return f"{count} processes" + (f" ({with_samples} with samples of their own)" if count != with_samples else "")
