@@ -6,6 +6,7 @@ import pytest
 import torch
 from accel import Accelerator, ParallelismConfig
 from accel_amp import LossScaler, local_part
+from accel_parallel.stages.tensor_plan import TensorPlanError
 from accel_testing import MakePool, RankFailure, in_soak
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -200,6 +201,95 @@ def misplace(shards: int) -> None:
 def test_a_whole_parameter_that_meets_divided_activations_is_refused(world: MakePool, shards: int) -> None:
     with pytest.raises(RankFailure, match=r"scale is whole on all 2 ranks .* its gradients differ"):
         world(2 * shards).run(misplace, shards)
+
+
+class Centred(nn.Module):
+    """The gradient of its shift differs between ranks, and adds up to nothing on each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(4, 4)
+        self.shift = nn.Parameter(torch.zeros(4))
+        self.down = nn.Linear(4, 4)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.up(inputs)
+        centred = nn.functional.layer_norm(inputs + self.shift, (4,))[:, : hidden.shape[1]]
+        outputs: Tensor = self.down(hidden * centred)
+        return outputs
+
+
+def centre() -> None:
+    config = ParallelismConfig(tp_size=2, tp_plan={"up": "colwise", "down": "rowwise"})
+    accelerator = Accelerator(cpu=True, parallelism_config=config)
+    model = accelerator.prepare(Centred())
+    accelerator.backward(model(torch.rand(2, 4)).sum())
+
+
+def test_unlike_gradients_with_equal_sums_are_refused(world: MakePool) -> None:
+    with pytest.raises(RankFailure, match=r"shift is whole on all 2 ranks .* its gradients differ .* random numbers"):
+        world(2).run(centre)
+
+
+class MisplacedRow(Misplaced):
+    """One of two data ranks holds the whole scale, and the other nothing of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+
+def misplace_a_row() -> str:
+    plan = {"up": "colwise", "down": "rowwise"}
+    accelerator = Accelerator(cpu=True, parallelism_config=ParallelismConfig(dp_shard_size=2, tp_size=2, tp_plan=plan))
+    model = accelerator.prepare(MisplacedRow())
+    try:
+        accelerator.backward(model(torch.rand(2, 4)).sum())
+    except TensorPlanError as error:
+        return str(error)
+    return "no error"
+
+
+def test_a_part_that_differs_in_one_group_is_refused_in_all(world: MakePool) -> None:
+    """Also by ranks that hold nothing of the parameter, and would wait for the others."""
+    first, *others = world(4).run(misplace_a_row)
+    assert "scale is whole" in first
+    assert others == [first] * 3
+
+
+class Branching(nn.Module):
+    """Data rank 0 uses two of its numbers, data rank 1 one, and nobody the third."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(4, 4)
+        self.down = nn.Linear(4, 4)
+        self.scales = nn.ParameterList([nn.Parameter(torch.ones(())) for _ in range(3)])
+
+    def forward(self, inputs: Tensor, first: int) -> Tensor:
+        outputs: Tensor = self.down(torch.tanh(self.up(inputs)))
+        for number in range(first, 2):
+            outputs = outputs * self.scales[number]
+        return outputs
+
+
+def branch() -> list[float]:
+    plan = {"up": "colwise", "down": "rowwise"}
+    accelerator = Accelerator(cpu=True, parallelism_config=ParallelismConfig(dp_shard_size=2, tp_size=2, tp_plan=plan))
+    model = Branching()
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for _ in range(2):
+        accelerator.backward(model(torch.ones(2, 4), accelerator.run.mesh.data_rank(accelerator.process_index)).sum())
+        optimizer.step()
+        optimizer.zero_grad()
+    return [scale.item() for scale in model.scales]
+
+
+def test_gradients_of_numbers_that_some_data_ranks_use_are_compared(world: MakePool) -> None:
+    first, *others = world(4).run(branch)
+    assert others == [first] * 3
+    assert first[0] != 1.0 != first[1]
+    assert first[2] == 1.0
 
 
 def overflows() -> tuple[bool, float, list[float]]:

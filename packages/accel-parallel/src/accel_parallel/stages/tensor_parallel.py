@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from accel_amp import local_part
-from accel_state.mesh import Axis
 from torch import nn
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh
@@ -17,10 +14,6 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 
 from accel_parallel.rebind import tie_again
-from accel_parallel.stages.tensor_plan import TensorPlanError
-
-#: a difference of gradients, relative to their absolute sum, that is none of rounding
-UNLIKE = 1e-2
 
 
 def divide_layers(
@@ -64,41 +57,6 @@ def _make_plain(module: nn.Module, inputs: Any, output: Any) -> Any:
     """An ordinary tensor: compiled code gives zeros as the gradient of a pending one; fully_shard warns of views."""
     is_plain = torch.compiler.is_compiling() or not isinstance(output, torch.Tensor) or isinstance(output, DTensor)
     return output if is_plain else _Plain.apply(output)  # type: ignore[no-untyped-call] # of torch
-
-
-def compare_gradients(model: nn.Module, mesh: DeviceMesh, device: torch.device) -> None:
-    """Compares the first gradient of each parameter that ranks of the mesh hold whole, or of its part on each rank.
-
-    Gradients differ if a parameter that the plan leaves out meets divided activations: training would go wrong.
-    Such a backward raises TensorPlanError on all ranks.
-    """
-    for path, parameter in model.named_parameters():
-        axes = parameter.device_mesh.mesh_dim_names if isinstance(parameter, DTensor) else None
-        if parameter.requires_grad and str(Axis.TENSOR) not in (axes or ()):
-            _compare_first_gradient(path, parameter, mesh, device)
-
-
-def _compare_first_gradient(path: str, parameter: nn.Parameter, mesh: DeviceMesh, device: torch.device) -> None:
-    compared = False
-
-    def compare(grown: torch.Tensor) -> None:
-        nonlocal compared
-        if compared or grown.grad is None:
-            return
-        gradient = local_part(grown.grad).detach().to(device)
-        total, magnitude = gradient.sum(), gradient.abs().sum()
-        sizes = torch.stack([total, -total, magnitude])
-        dist.all_reduce(sizes, dist.ReduceOp.MAX, group=mesh.get_group())
-        largest, negated_least, largest_magnitude = sizes.tolist()
-        compared = math.isfinite(largest_magnitude)  # scaled gradients may have overflowed
-        if largest + negated_least > UNLIKE * largest_magnitude:
-            raise TensorPlanError(
-                f"{path} is whole on all {mesh.size()} ranks that divide layers, and its gradients differ there (sums"
-                f" {-negated_least:.6g} to {largest:.6g}): it meets divided activations. Put its module into tp_plan,"
-                ' as "sequence_parallel" or "replicated_with_grad_allreduce"'
-            )
-
-    parameter.register_post_accumulate_grad_hook(compare)  # type: ignore[no-untyped-call] # of torch
 
 
 def _share_generators(mesh: DeviceMesh, device: torch.device) -> None:

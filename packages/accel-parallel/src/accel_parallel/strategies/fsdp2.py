@@ -25,7 +25,8 @@ from accel_parallel.invariants import ModelFacts
 from accel_parallel.rank_zero_source import RankZeroSource
 from accel_parallel.rank_zero_weights import send_weights
 from accel_parallel.sharded_forward import ShardedForward
-from accel_parallel.stages.tensor_parallel import compare_gradients, divide_layers
+from accel_parallel.stages.gradient_comparison import GradientComparison
+from accel_parallel.stages.tensor_parallel import divide_layers
 from accel_parallel.stages.tensor_plan import Plan, styles_of
 from accel_parallel.strategy import Strategy
 from accel_parallel.used_parameters import UsedParameters
@@ -135,7 +136,7 @@ class Fsdp2(Strategy):
             source.fill(model, groups, run.placed_on, torch.device("cpu") if offloads else run.placed_on)
         facts.check(model, masters)
         if styles:
-            compare_gradients(model, layers, run.placed_on)
+            GradientComparison(model, layers, run.placed_on)
         methods = self.plugin.forward_methods
         if methods is None:
             methods = ["generate"] if callable(getattr(model, "generate", None)) else []
