@@ -30,6 +30,7 @@ def gradients_of_two_batches(ways: dict[str, Any], apart: bool) -> dict[str, Ten
                 accelerator.backward(model(tokens))
         else:
             accelerator.backward(model(tokens))
+    accelerator.clip_grad_value_(model.parameters(), 1e9)  # which completes gradients, and cuts none
     parameters = dict(accelerator.unwrap_model(model).named_parameters())
     return {name: whole(value.grad) for name, value in parameters.items() if value.grad is not None}
 

@@ -5,6 +5,7 @@ Each mistake is made in the run as configured only, by replacing attributes of a
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import accel.preparation
@@ -15,6 +16,7 @@ from accel.preparation import Preparer
 from accel.step.accumulation import GradientAccumulation
 from accel.step.training_step import TrainingStep
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, LossScaler, WindowScaler
+from accel_checkpoint import save_weights
 from accel_data import DataLoaderShard
 from accel_parallel.strategies.ddp import Ddp
 from accel_state import AccumulationState
@@ -359,7 +361,11 @@ def schedule_state_is_not_restored() -> Replacement:
 
 @mistake("the weights that were saved do not load")
 def buffers_are_not_saved() -> Replacement:
-    return Accelerator, {"get_state_dict": lambda self, model: dict(self.unwrap_model(model).named_parameters())}
+    def mutated(self: Accelerator, model: nn.Module, folder: str) -> Path | None:
+        parameters = dict(self.unwrap_model(model).named_parameters())
+        return save_weights(parameters, folder) if self.is_main_process else None
+
+    return Accelerator, {"save_model": mutated}
 
 
 @mistake("step 1: loss")
