@@ -1,4 +1,4 @@
-"""What a rank holds of each trained number, by layout: the arithmetic and the picture of docs/sharding.md."""
+"""What a rank holds of each trained number, by layout: the arithmetic and the picture of docs/guides/sharding.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of launch options in docs/launching.md, made from their declarations; run it to write the page anew."""
+"""The table of launch options in docs/guides/launching.md, made from their declarations; run it to write it anew."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ import click
 from accel_launch.cli.options import OPTIONS
 from accel_launch.cli.program import ACCEL
 
-PAGE = Path(__file__).parent.parent / "docs" / "launching.md"
+PAGE = Path(__file__).parent.parent / "docs" / "guides" / "launching.md"
 PLACE = re.compile(r"(?<=<!-- options -->\n).*?(?=<!-- end of options -->)", re.DOTALL)
 
 

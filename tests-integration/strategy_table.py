@@ -1,4 +1,4 @@
-"""The table of docs/sharding.md: what each strategy does, and the test that holds it; run it to write the page anew."""
+"""The table of docs/guides/sharding.md: what each strategy does, by which test; run it to write the page anew."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "sharding.md"
+PAGE = ROOT / "docs" / "guides" / "sharding.md"
 PLACE = re.compile(r"(?<=<!-- strategies -->\n).*?(?=<!-- end of strategies -->)", re.DOTALL)
 FOLDERS = {
     "accel": "packages/accel/tests",
@@ -45,7 +45,7 @@ class Cell:
     @property
     def text(self) -> str:
         """The cell in Markdown, with a link to the file of its test."""
-        return f"[{self.says}](../{self.path})"
+        return f"[{self.says}](../../{self.path})"
 
     def problems(self) -> list[str]:
         """Why the cell is not true of the tests, in words."""

@@ -33,17 +33,17 @@ def run_blocks_alone(path: Path) -> int:
 @pytest.mark.parametrize(
     ("page", "blocks"),
     [
-        ("guide.md", 6),
-        ("data.md", 2),
-        ("accumulation.md", 4),
-        ("precision.md", 4),
-        ("schedules.md", 2),
-        ("evaluation.md", 3),
-        ("saving.md", 3),
-        ("checkpoints.md", 1),
-        ("preemption.md", 1),
-        ("launching.md", 1),
-        ("gpus.md", 1),
+        ("tutorials/guide.md", 6),
+        ("explanation/data.md", 2),
+        ("guides/accumulation.md", 4),
+        ("guides/precision.md", 4),
+        ("guides/schedules.md", 2),
+        ("guides/evaluation.md", 3),
+        ("guides/saving.md", 3),
+        ("reference/checkpoints.md", 1),
+        ("guides/preemption.md", 1),
+        ("guides/launching.md", 1),
+        ("guides/gpus.md", 1),
     ],
 )
 def test_every_block_of_a_page_runs(
@@ -76,6 +76,6 @@ def test_every_block_of_a_readme_runs(
 
 def test_links_lead_somewhere() -> None:
     """S10: the documents that exist are linked and found."""
-    for path in [*READMES, *sorted((ROOT / "docs").glob("*.md"))]:
+    for path in [*READMES, *sorted((ROOT / "docs").rglob("*.md"))]:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text()):
             assert (path.parent / target).exists(), f"{path.relative_to(ROOT)} links to {target}"

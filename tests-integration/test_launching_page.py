@@ -1,4 +1,4 @@
-"""What docs/launching.md shows is what the commands print, and its table is that of the options."""
+"""What docs/guides/launching.md shows is what the commands print, and its table is that of the options."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What docs/sharding.md says of strategies is what tests hold, and its picture is that of the arithmetic."""
+"""What docs/guides/sharding.md says of strategies is what tests hold, and its picture is that of the arithmetic."""
 
 import re
 from math import prod

@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/data.md: what each process is served, by the loaders themselves.
+"""Draws the pictures of docs/explanation/data.md: what each process is served, by the loaders themselves.
 
 `python tests-integration/scripts/data_pictures.py` draws them anew and writes them into the page.
 """
@@ -13,7 +13,7 @@ import torch
 from accel_data import DataLoaderShard, prepare_data_loader
 from torch.utils.data import DataLoader, IterableDataset
 
-PAGE = Path(__file__).parents[2] / "docs" / "data.md"
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "data.md"
 PICTURE = re.compile(r"(<!-- picture: (\w+) -->\n```text\n).*?(```)", re.DOTALL)
 
 Steps = list[list[str]]

@@ -1,4 +1,4 @@
-"""Runs the scripts of docs/disagreement.md on two processes, and writes what they end with below them."""
+"""Runs the scripts of docs/explanation/disagreement.md on two processes, and writes what they end with below them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "disagreement.md"
+PAGE = ROOT / "docs" / "explanation" / "disagreement.md"
 CASE = re.compile(r"(<!-- report: \w+ -->\n```python\n)(.*?)(```\n\n```text\n)(.*?)(```\n)", re.DOTALL)
 #: an error of accel's, to the end of what one process says of it; or a report of the watchdog
 SAID = re.compile(r"^(?:\[rank0\]: )?(accel_\w+\.[\w.]+: .*|accel: (?!rank \d+ of).*)", re.MULTILINE)

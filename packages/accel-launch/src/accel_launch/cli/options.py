@@ -163,7 +163,7 @@ class LaunchSettings:
     )
     submit_options: Mapping[str, str] | None = _setting(
         PAIRS,
-        "Options of the scheduler, such as partition=gpu,time=02:00:00; see docs/launching.md.",
+        "Options of the scheduler, such as partition=gpu,time=02:00:00; see docs/guides/launching.md.",
         callback=_all_pairs,
     )
     submit_file: str | None = _setting(
