@@ -136,7 +136,7 @@ def refused_compilation() -> list[str]:
             Accelerator(cpu=True, **arguments)
         said.append(str(refusal.value))
     by_name = Accelerator(cpu=True, dynamo_backend="EAGER")
-    return [*said, by_name.settings.compilation.backend]
+    return [*said, str(by_name.settings.compilation.backend)]
 
 
 def test_backends_that_are_not_known_are_refused(world: MakePool) -> None:

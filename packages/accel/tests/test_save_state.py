@@ -206,11 +206,6 @@ def test_a_size_that_is_none_is_refused_before_anything_is_written(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_pickles_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="safe_serialization=False"):
-        Accelerator(cpu=True).save_state(tmp_path / "saved", safe_serialization=False)
-
-
 @pytest.fixture
 def slow_disk(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A disk that takes as long for each file as it is told."""

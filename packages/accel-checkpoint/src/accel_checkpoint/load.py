@@ -251,7 +251,9 @@ def _read_pickled(file: Path) -> dict[str, torch.Tensor]:
 
 def _files_of_index(index: Path) -> list[Path]:
     try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        read = json.loads(index.read_text(encoding="utf-8"))
+        # Accelerate reads an index that is the map itself, too
+        names = sorted(set((read["weight_map"] if "weight_map" in read or not read else read).values()))
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{index} is no index of weights: {error}") from error
     if not names:

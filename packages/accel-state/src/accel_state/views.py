@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import final
 
 from accel_state.process_control import ProcessControl
+from accel_state.process_group import GroupOptions
 from accel_state.run import Run, RunRequest
 from accel_state.run_context import acquire, current, is_initialized, release
 
 
 @final
 class PartialState(ProcessControl):
-    """The run of this process, started if no code has started it yet; every instance sees the same run."""
+    """The run of this process, started if no code has started it yet; every instance sees the same run.
 
-    def __init__(self, cpu: bool = False) -> None:
-        acquire(RunRequest(cpu=cpu))
+    `backend`, `init_method` and `timeout` say how the process group is opened, as in `InitProcessGroupKwargs`.
+    """
+
+    def __init__(
+        self,
+        cpu: bool = False,
+        *,
+        backend: str | None = None,
+        init_method: str | None = None,
+        timeout: timedelta | None = None,
+    ) -> None:
+        acquire(RunRequest(cpu=cpu, group=GroupOptions(backend, init_method, timeout)))
 
     def __repr__(self) -> str:
         return _shown(self)
@@ -58,6 +70,10 @@ class AcceleratorState(ProcessControl):
     def mixed_precision(self) -> str:
         """The name of the precision; "no" until an Accelerator has chosen a precision."""
         return self.run.precision or "no"
+
+    def destroy_process_group(self) -> None:
+        """Ends the run of this process, and closes the process group if the run opened it."""
+        release()
 
 
 def _shown(state: PartialState | AcceleratorState) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -63,6 +64,7 @@ class Accelerator(TrainingStep):
         fsdp_plugin: FullyShardedDataParallelPlugin | None = None,
         parallelism_config: ParallelismConfig | None = None,
         deepspeed_plugin: DeepSpeedPlugin | None = None,
+        megatron_lm_plugin: None = None,
         fp16: bool = False,
         strategy: str | Strategy = AUTO,
         scheduler_once_per_step: bool = False,
@@ -85,6 +87,7 @@ class Accelerator(TrainingStep):
             fsdp_plugin=fsdp_plugin,
             parallelism_config=parallelism_config,
             deepspeed_plugin=deepspeed_plugin,
+            megatron_lm_plugin=megatron_lm_plugin,
             step_scheduler_with_optimizer=step_scheduler_with_optimizer,
             scheduler_once_per_step=scheduler_once_per_step,
         )
@@ -217,7 +220,9 @@ class Accelerator(TrainingStep):
         Collective: every process must call.
         """
         if not safe_serialization:
-            raise ValueError("save_state(safe_serialization=False): a checkpoint holds no pickle; leave it out")
+            warnings.warn(
+                "save_state(safe_serialization=False): checkpoints are safetensors all the same", stacklevel=2
+            )
         return self._checkpointer.save(output_dir, asynchronous=asynchronous, max_shard_size=max_shard_size)
 
     def wait_for_checkpoint(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,19 +13,22 @@ from torch import nn
 
 @dataclass
 class TorchDynamoPlugin:
-    """How `prepare` compiles models; the backend "no" leaves them as they are.
+    """How `prepare` compiles models; the backend "no", or None, leaves them as they are.
 
     With `use_regional_compilation` each block of a list of like blocks, as transformers have, is compiled by itself:
     one compilation serves all of them.
     """
 
-    backend: str = "no"
+    backend: str | None = "no"
     mode: str | None = None
     fullgraph: bool = False
     dynamic: bool | None = None
     options: dict[str, Any] | None = None
     disable: bool = False
     use_regional_compilation: bool = False
+
+    def __post_init__(self) -> None:
+        self.backend = (self.backend or "no").lower()
 
     def problems(self) -> list[str]:
         """What is wrong with it, in words."""
@@ -74,16 +76,6 @@ def _calling(block: nn.Module) -> Callable[..., Any]:
     return call
 
 
-def uncompiled(model: nn.Module) -> nn.Module:
-    """The module that torch.compile was given; the model itself when it is not compiled."""
-    # Nothing is compiled while the module that compiles has not been imported, which takes seconds.
-    dynamo = sys.modules.get("torch._dynamo.eval_frame")
-    if dynamo is None or not isinstance(model, dynamo.OptimizedModule):
-        return model
-    original: nn.Module = model._orig_mod
-    return original
-
-
 def from_names(backend: str | None, plugin: TorchDynamoPlugin | None) -> TorchDynamoPlugin:
     """The plugin that two arguments ask for.
 
@@ -91,7 +83,7 @@ def from_names(backend: str | None, plugin: TorchDynamoPlugin | None) -> TorchDy
     """
     if backend is not None and plugin is not None:
         raise ValueError("dynamo_backend and dynamo_plugin: give one of them")
-    chosen = plugin or TorchDynamoPlugin(backend=(backend or "no").lower())
+    chosen = plugin or TorchDynamoPlugin(backend=backend)
     problems = chosen.problems()
     if problems:
         raise ValueError("; ".join(problems))

@@ -4,9 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DataLoaderConfiguration:
-    """How prepared loaders share data; see `accel_data.prepare_data_loader` for each field."""
+    """How prepared loaders share data; see `accel_data.prepare_data_loader` for each field.
+
+    Fields may be set until an Accelerator is made with it, which keeps a copy. `use_stateful_dataloader` changes
+    nothing: every prepared loader has `state_dict` and `load_state_dict`.
+    """
 
     split_batches: bool = False
     dispatch_batches: bool | None = None
@@ -14,6 +18,7 @@ class DataLoaderConfiguration:
     use_seedable_sampler: bool = False
     data_seed: int | None = None
     non_blocking: bool = False
+    use_stateful_dataloader: bool = False
     ending: str | None = None
     check_datasets: bool = True
     already_sharded: bool = False

@@ -5,5 +5,6 @@ from accel_data import DataLoaderDispatcher as DataLoaderDispatcher
 from accel_data import DataLoaderShard as DataLoaderShard
 from accel_data import IterableDatasetShard as IterableDatasetShard
 from accel_data import SeedableRandomSampler as SeedableRandomSampler
-from accel_data import prepare_data_loader as prepare_data_loader
 from accel_data import skip_first_batches as skip_first_batches
+
+from accel.compat.loaders import prepare_data_loader as prepare_data_loader

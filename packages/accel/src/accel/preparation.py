@@ -18,7 +18,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from accel.build import Components
-from accel.compilation import compiled, uncompiled
+from accel.compilation import compiled
+from accel.containers import inside, uncompiled
 from accel.settings import Settings
 
 Ready = TypeVar("Ready")
@@ -266,9 +267,7 @@ class Preparer:
 
     def unwrap(self, model: nn.Module, *, keep_autocast: bool = True, keep_compile: bool = True) -> nn.Module:
         """The model that was given to `prepare`; without what torch.compile made of it, unless that is kept."""
-        inner = self.components.strategy.unwrap(model)
-        if not keep_compile:
-            inner = self.components.strategy.unwrap(uncompiled(inner))
+        inner = inside(model, self.components.strategy.unwrap, keep_compile=keep_compile)
         return inner if keep_autocast else unwrap_forward(inner)
 
     def forget(self) -> None:

@@ -65,6 +65,7 @@ def resolve(
     fsdp_plugin: FullyShardedDataParallelPlugin | None = None,
     parallelism_config: ParallelismConfig | None = None,
     deepspeed_plugin: DeepSpeedPlugin | None = None,
+    megatron_lm_plugin: object = None,
     step_scheduler_with_optimizer: bool,
     scheduler_once_per_step: bool,
 ) -> Settings:
@@ -77,6 +78,11 @@ def resolve(
         problems.append(
             f"device_placement={device_placement!r}, the first argument: expected True or False; name the others, as in"
             ' Accelerator(mixed_precision="bf16")'
+        )
+    if megatron_lm_plugin is not None:
+        problems.append(
+            f"megatron_lm_plugin is a {type(megatron_lm_plugin).__name__}: there is no Megatron-LM here; leave it out,"
+            " and divide layers by parallelism_config=ParallelismConfig(tp_size=...)"
         )
     from_environ = environ_settings(environ)
     if fp16 and mixed_precision not in (None, "fp16"):
@@ -142,7 +148,7 @@ def resolve(
         accumulation=plugin,
         handlers=handlers,
         compilation=compilation,
-        data=replace(data, split_batches=True) if split_batches else data,
+        data=replace(data, split_batches=split_batches or data.split_batches),  # a copy: the user's may change
         rng_types=tuple(kinds),
         strategy=strategy,
         fsdp=fsdp_plugin,

@@ -1,0 +1,66 @@
+"""`prepare_data_loader` bound to the run of this process, under the arguments that scripts give it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import accel_data
+import torch
+from accel_ops import RNGType
+from accel_state import PartialState
+from torch.utils.data import DataLoader
+
+Batch = TypeVar("Batch")
+
+
+def prepare_data_loader(
+    dataloader: DataLoader[Batch],
+    device: torch.device | str | None = None,
+    num_processes: int | None = None,
+    process_index: int | None = None,
+    split_batches: bool = False,
+    put_on_device: bool = False,
+    rng_types: Iterable[str | RNGType] | None = None,
+    dispatch_batches: bool | None = None,
+    even_batches: bool = True,
+    slice_fn_for_dispatch: None = None,
+    use_seedable_sampler: bool = False,
+    data_seed: int | None = None,
+    non_blocking: bool = False,
+    use_stateful_dataloader: bool = False,
+    torch_device_mesh: Any = None,
+    **more: Any,
+) -> DataLoader[Batch]:
+    """The loader of a process; its place, its transport and its device are those of the run if they are left out.
+
+    With other numbers than the run's, each rank draws for itself. The rest is as in `accel_data.prepare_data_loader`;
+    `use_stateful_dataloader` changes nothing, and the mesh is that of the run.
+
+    Raises: ValueError for a `slice_fn_for_dispatch`, and as `accel_data.prepare_data_loader`.
+    Collective: every process must prepare and iterate alike.
+    """
+    if slice_fn_for_dispatch is not None:
+        raise ValueError("slice_fn_for_dispatch: batches are cut along dim 0; cut them otherwise in the collate_fn")
+    run = PartialState().run
+    place = run.data_transport
+    size = place.size if num_processes is None else num_processes
+    rank = place.rank % size if process_index is None and size > 0 else process_index
+    if (size, rank) == (place.size, place.rank):
+        more.setdefault("transport", place)
+    return accel_data.prepare_data_loader(
+        dataloader,
+        run.placed_on if device is None else device,
+        size,
+        rank,
+        split_batches,
+        put_on_device,
+        rng_types,
+        dispatch_batches,
+        even_batches,
+        use_seedable_sampler,
+        data_seed,
+        non_blocking,
+        hardware=run.device,
+        **more,
+    )
