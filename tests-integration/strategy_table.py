@@ -14,6 +14,7 @@ PAGE = ROOT / "docs" / "guides" / "sharding.md"
 PLACE = re.compile(r"(?<=<!-- strategies -->\n).*?(?=<!-- end of strategies -->)", re.DOTALL)
 FOLDERS = {
     "accel": "packages/accel/tests",
+    "deepspeed": "packages/accel-deepspeed/tests",
     "parallel": "packages/accel-parallel/tests",
     "together": "tests-integration",
 }
@@ -101,8 +102,8 @@ _FSDP2 = "accel/fsdp2/two_ranks_that_share_all_weights_train_as_one"
 _HSDP = "accel/fsdp2/copies_that_are_sharded_themselves_train_as_one"
 _TP = "accel/tensor_parallel/two_ranks_that_divide_each_layer_train_as_one"
 _BOTH = "accel/tensor_parallel/four_ranks_that_share_divided_layers_train_as_one"
-_ZERO = "accel/deepspeed/all_stages_of_zero_train_as_ddp"
-_ZERO_REFUSES = "accel/deepspeed/what_deepspeed_cannot_do_is_refused_in_words"
+_ZERO = "deepspeed/training/all_stages_of_zero_train_as_ddp"
+_ZERO_REFUSES = "deepspeed/training/what_deepspeed_cannot_do_is_refused_in_words"
 _DEVICES = "accel/spmd/four_devices_train_as_one"
 _HALF = "together/layout_features/half_precision_trains_as_ddp_does"
 _ANY = "together/sharded_checkpoints/any_layout_loads_what_any_other_saved"
@@ -153,7 +154,7 @@ FEATURES: dict[str, Row] = {
         yes(_HALF),
         yes("accel/tensor_parallel/half_precision_trains_as_one_process_does"),
         yes(_HALF),
-        yes("accel/deepspeed/half_precision_trains_as_ddp_does"),
+        yes("deepspeed/training/half_precision_trains_as_ddp_does"),
     ),
     "fp16": row(
         yes("accel/equal_steps/steps_in_half_precision_equal_those_of_one_process"),
@@ -162,7 +163,7 @@ FEATURES: dict[str, Row] = {
         yes(_HALF),
         yes(_HALF),
         yes("accel/tensor_parallel/half_precision_trains_as_one_process_does"),
-        yes("accel/deepspeed/half_precision_trains_as_ddp_does"),
+        yes("deepspeed/training/half_precision_trains_as_ddp_does"),
     ),
     "an fp16 overflow on one rank skips the step of all": row(
         EMPTY,
@@ -171,7 +172,7 @@ FEATURES: dict[str, Row] = {
         UNTESTED,
         yes("accel/tensor_parallel/an_overflow_in_one_part_of_a_layer_skips_the_step_of_all"),
         UNTESTED,
-        yes("accel/deepspeed/a_step_that_overflows_on_one_rank_is_skipped_by_all_and_seen"),
+        yes("deepspeed/training/a_step_that_overflows_on_one_rank_is_skipped_by_all_and_seen"),
         EMPTY,
     ),
     "tied weights": trains(
@@ -221,11 +222,11 @@ FEATURES: dict[str, Row] = {
         *[yes(_ANY)] * 4,
         soaked(_ANY),
         yes(_ANY),
-        yes("accel/deepspeed/a_run_goes_on_bit_for_bit_from_its_checkpoint"),
+        yes("deepspeed/training/a_run_goes_on_bit_for_bit_from_its_checkpoint"),
         yes(_DEVICES),
     ),
     "a checkpoint of another strategy": row(
-        *[yes(_ANY)] * 6, yes("accel/deepspeed/checkpoints_go_from_one_stage_to_another_and_to_ddp")
+        *[yes(_ANY)] * 6, yes("deepspeed/training/checkpoints_go_from_one_stage_to_another_and_to_ddp")
     ),
     "`save_state(asynchronous=True)`": row(
         yes("accel/save_state/what_is_written_behind_is_what_was_there_at_the_call"),
@@ -237,7 +238,7 @@ FEATURES: dict[str, Row] = {
         *[yes(_FILES)] * 3,
         UNTESTED,
         yes(_FILES),
-        yes("accel/deepspeed/weights_that_are_divided_are_saved_whole_in_float32"),
+        yes("deepspeed/training/weights_that_are_divided_are_saved_whole_in_float32"),
     ),
     "weights of a model on meta": row(
         yes(_META),

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from accel_parallel import STRATEGIES
 from repository import (
     ROOT,
     all_sources,
@@ -35,6 +36,7 @@ MAY_IMPORT = {
     "accel-submit": {"accel-state", "accel-launch"},
     "accel-data": {"accel-state", "accel-ops"},
     "accel-parallel": {"accel-state", "accel-amp"},
+    "accel-deepspeed": {"accel-state", "accel-amp", "accel-parallel"},
     "accel": {
         "accel-state",
         "accel-ops",
@@ -65,6 +67,8 @@ SEAMS = {
     "Transport",
     "OneProcess",
     "Strategy",
+    "Engine",
+    "EngineOptions",
     "Precision",
     "ProcessControl",
     "ProgramScheduler",
@@ -73,10 +77,22 @@ SEAMS = {
     "TrainingStep",
 }
 DRAWERS = {"util", "utils", "helper", "helpers", "common", "misc"}
+#: the packages of one strategy, and its name there
+PROJECT_OF_STRATEGY = {
+    import_name(package): name
+    for package, project in projects().items()
+    for name in project.get("entry-points", {}).get("accel.strategies", {})
+}
 CLOCKS = {"time.time", "time.monotonic", "time.perf_counter", "perf_counter", "monotonic"}
 #: what torch.set_default_device changes
 MAKES_TENSORS = {function.__name__ for function in _device_constructors()}
 MAY_UNPICKLE = {"torch.load": {"accel_checkpoint.load"}}
+#: beside the file of the strategy itself: what chooses, and groups of options that have such a name
+NAMES_A_STRATEGY = {
+    "accel.build": "chooses the strategy",
+    "accel.handlers": "the field of DistributedDataParallelKwargs",
+    "accel_launch.job.job": "the flags --use_deepspeed and --deepspeed_config",
+}
 
 
 @pytest.mark.parametrize("package", sorted(projects()))
@@ -195,6 +211,33 @@ def test_no_two_modules_define_a_public_class_of_one_name() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, []).append(where(path))
     assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}, "one word, one meaning"
+
+
+def test_a_strategy_is_named_by_itself_and_by_what_chooses_it() -> None:
+    """Other code asks the strategy, so that a strategy of another distribution is served alike."""
+    assert sum(len(names_of_strategies(tree_of(path))) for path in all_sources()) > 0
+    naming = {module_name(path) for path in all_sources() if names_of_strategies(tree_of(path)) - own_strategies(path)}
+    assert naming == NAMES_A_STRATEGY.keys()
+
+
+def test_a_name_of_a_strategy_is_found() -> None:
+    """Whether it is compared or a key; a word in a sentence is none."""
+    assert names_of_strategies(ast.parse("if name == 'ddp': pass\nways = {'fsdp2': 1}")) == {"ddp", "fsdp2"}
+    assert not names_of_strategies(ast.parse("raise ValueError('use ddp')"))
+
+
+def names_of_strategies(tree: ast.Module) -> set[str]:
+    """The constants of a module that are names of strategies."""
+    constants = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    return set(STRATEGIES.names()) & {value for value in constants if isinstance(value, str)}
+
+
+def own_strategies(path: Path) -> set[str]:
+    """The strategy whose file this is, or to whose package it belongs; none for other files."""
+    if path.parent.name == "strategies":
+        return {path.stem}
+    own = PROJECT_OF_STRATEGY.get(module_name(path).split(".")[0])
+    return {own} if own is not None else set()
 
 
 def test_a_file_is_named_after_its_job() -> None:

@@ -23,7 +23,7 @@ REASONS = {
     "accel_launch/job/visible_devices.py": "variables that hide GPUs",
     "accel_ops/xla_graphs.py": "only XLA compiles what loops do",
     "accel_ops/rng.py": "names of generators in scripts for Accelerate",
-    "accel_parallel/strategies/deepspeed.py": "DeepSpeed runs on some",
+    "accel_deepspeed/strategy.py": "DeepSpeed runs on some",
     "accel_parallel/strategies/fsdp2.py": "fully_shard does not run on these",
     "accel_state/distributed_type.py": "values of Accelerate's enumeration",
     "accel_state/process_group.py": "an option of NCCL",

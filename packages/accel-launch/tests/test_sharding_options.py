@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from accel_deepspeed import DeepSpeedPlugin
 from accel_launch.cli.launch_command import ResolvedOptions, resolve_options
 from accel_launch.config.sharding_config import NAMES, PREFIX, normalised
 from accel_launch.job.job import read_job
 from accel_launch.job.plan import plan_one
-from accel_parallel import DeepSpeedPlugin, FullyShardedDataParallelPlugin, ParallelismConfig
+from accel_parallel import FullyShardedDataParallelPlugin, ParallelismConfig
 from accel_state.environ import settings
 from accel_state.errors import CannotRun
 

@@ -1,10 +1,11 @@
 """Arguments over environment over defaults; all problems at once."""
 
-from pathlib import Path
+import runpy
 from typing import Any
 
 import pytest
-from accel import Accelerator, DeepSpeedPlugin, FullyShardedDataParallelPlugin
+import torch
+from accel.compat import deepspeed_names
 from accel.configuration import DataLoaderConfiguration
 from accel.settings import Settings, resolve
 from accel_state import CannotRun
@@ -87,8 +88,6 @@ def test_nonsense_in_the_environment_is_refused() -> None:
         resolved({"ACCEL_USE_CPU": "maybe"})
     with pytest.raises(ValueError, match=r"ACCEL_GRADIENT_ACCUMULATION_STEPS='many'"):
         resolved({"ACCEL_GRADIENT_ACCUMULATION_STEPS": "many"})
-    with pytest.raises(ValueError, match="deepspeed_config: unknown names zero_stages"):
-        resolved({"ACCEL_USE_DEEPSPEED": "1", "ACCEL_DEEPSPEED_CONFIG": "zero_stages=2"})
 
 
 @pytest.mark.parametrize("name", ["fsdp", "zero", "fairscale"])
@@ -96,31 +95,35 @@ def test_a_sharded_strategy_is_refused_in_words(name: str) -> None:
     """S14: what is not there says so, with what there is."""
     with pytest.raises(
         ValueError,
-        match=rf"strategy='{name}': expected one of auto, ddp, deepspeed, fsdp2, single, spmd, or a Strategy",
+        match=rf"strategy='{name}': expected one of auto, ddp, .*fsdp2, single, spmd, or a Strategy",
     ):
         resolved(strategy=name)
 
 
-def test_deepspeed_of_the_environment_is_asked_for(tmp_path: Path) -> None:
-    """DeepSpeed's own config decides what neither arguments nor the environment say."""
-    config = tmp_path / "ds.json"
-    config.write_text('{"bf16": {"enabled": true}, "gradient_accumulation_steps": 4}')
-    words = f"deepspeed_config_file={config},zero_stage=3"
-    settings = resolved({"ACCEL_USE_DEEPSPEED": "1", "ACCEL_DEEPSPEED_CONFIG": words})
-    assert (settings.mixed_precision, settings.accumulation_steps) == ("bf16", 4)
-    assert settings.deepspeed is not None
-    assert settings.deepspeed.config()["zero_optimization"] == {"stage": 3}
+def without_deepspeed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [])
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
 
-def test_deepspeed_and_another_way_contradict_each_other() -> None:
-    plugin, sharded = DeepSpeedPlugin(zero_stage=0), FullyShardedDataParallelPlugin()
-    with pytest.raises(ValueError, match="strategy='ddp' and DeepSpeed") as error:
-        resolved(deepspeed_plugin=plugin, strategy="ddp", fsdp_plugin=sharded, mixed_precision="fp16")
-    assert "fsdp_plugin and DeepSpeed" in str(error.value)
-    assert "ZeRO stage 0 with fp16" in str(error.value)
+@pytest.mark.parametrize(
+    ("environ", "asked"),
+    [({}, {"strategy": "deepspeed"}), ({"ACCEL_USE_DEEPSPEED": "1", "ACCEL_DEEPSPEED_CONFIG": "zero_stage=2"}, {})],
+)
+def test_the_absent_package_of_a_strategy_is_told_once_with_the_way_to_install_it(
+    environ: dict[str, str], asked: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S114: whether the script or the launcher asks for DeepSpeed."""
+    without_deepspeed(monkeypatch)
+    with pytest.raises(ValueError, match=r"strategy='deepspeed' comes with .*: pip install 'accel\[") as error:
+        resolved(environ, **asked)
+    assert str(error.value).count("pip install") == 1
 
 
-def test_deepspeed_that_is_not_installed_is_said_with_the_way_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("accel_parallel.strategies.deepspeed.find_spec", lambda name: None)
-    with pytest.raises(CannotRun, match=r"pip install 'accel-parallel\[deepspeed\]'"):
-        Accelerator(cpu=True, deepspeed_plugin=DeepSpeedPlugin())
+def test_a_script_may_import_what_it_does_not_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts import these at their top, and make them only if they train by DeepSpeed."""
+    without_deepspeed(monkeypatch)
+    names = runpy.run_path(str(deepspeed_names.__file__))
+    for name in ("DeepSpeedPlugin", "DummyOptim", "DummyScheduler"):
+        assert not isinstance(torch.nn.Linear(1, 1), names[name])
+        with pytest.raises(CannotRun, match=rf"{name}: .*pip install 'accel\[deepspeed\]'"):
+            names[name]([], lr=1.0)

@@ -1,10 +1,9 @@
 """How parameters and gradients are spread over processes."""
 
 from accel_parallel.comm_hooks import CommHook
-from accel_parallel.deepspeed.plugin import DeepSpeedPlugin
-from accel_parallel.deepspeed.stand_ins import DummyOptim, DummyScheduler
 from accel_parallel.empty_weights import init_empty_weights
 from accel_parallel.engine import Engine
+from accel_parallel.engine_options import Asked, EngineOptions
 from accel_parallel.fsdp_options import FullyShardedDataParallelPlugin
 from accel_parallel.invariants import BrokenInvariant, refuse_strangers
 from accel_parallel.parallelism_config import ParallelismConfig
@@ -16,12 +15,11 @@ from accel_parallel.wrap_policy import like_blocks, outermost
 
 __all__ = [
     "STRATEGIES",
+    "Asked",
     "BrokenInvariant",
     "CommHook",
-    "DeepSpeedPlugin",
-    "DummyOptim",
-    "DummyScheduler",
     "Engine",
+    "EngineOptions",
     "FullyShardedDataParallelPlugin",
     "ParallelismConfig",
     "StaleParameters",

@@ -13,6 +13,7 @@ from accel_state import AccumulationState, Run
 from torch import nn
 
 from accel_parallel.engine import Engine
+from accel_parallel.engine_options import EngineOptions
 
 
 class Strategy(ABC):
@@ -23,6 +24,8 @@ class Strategy(ABC):
     shards: ClassVar[bool] = False
     #: what has to be done before the process touches its device
     begin: ClassVar[Callable[[], None] | None] = None
+    #: the class of the options that the strategy's engine takes
+    engine_options: ClassVar[type[EngineOptions] | None] = None
     #: what takes backwards and steps in torch's place
     engine: Engine | None = None
 

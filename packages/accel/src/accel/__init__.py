@@ -10,15 +10,11 @@ if TYPE_CHECKING:
     from accel_checkpoint import CheckpointError, load_checkpoint_in_model
     from accel_data import skip_first_batches
     from accel_launch import debug_launcher, notebook_launcher
-    from accel_parallel import (
-        DeepSpeedPlugin,
-        FullyShardedDataParallelPlugin,
-        ParallelismConfig,
-        init_empty_weights,
-    )
+    from accel_parallel import FullyShardedDataParallelPlugin, ParallelismConfig, init_empty_weights
     from accel_state import AcceleratorState, DistributedType, PartialState
 
     from accel.accelerator import Accelerator
+    from accel.compat.deepspeed_names import DeepSpeedPlugin
     from accel.compat.operations import synchronize_rng_states
     from accel.compilation import TorchDynamoPlugin
     from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin, ProjectConfiguration
@@ -38,6 +34,7 @@ if TYPE_CHECKING:
 
 _NAMES_OF = {
     "accel.accelerator": ("Accelerator",),
+    "accel.compat.deepspeed_names": ("DeepSpeedPlugin",),
     "accel.compat.operations": ("synchronize_rng_states",),
     "accel.compilation": ("TorchDynamoPlugin",),
     "accel.configuration": ("DataLoaderConfiguration", "GradientAccumulationPlugin", "ProjectConfiguration"),
@@ -55,7 +52,7 @@ _NAMES_OF = {
     "accel_checkpoint": ("CheckpointError", "load_checkpoint_in_model"),
     "accel_data": ("skip_first_batches",),
     "accel_launch": ("debug_launcher", "notebook_launcher"),
-    "accel_parallel": ("DeepSpeedPlugin", "FullyShardedDataParallelPlugin", "ParallelismConfig", "init_empty_weights"),
+    "accel_parallel": ("FullyShardedDataParallelPlugin", "ParallelismConfig", "init_empty_weights"),
     "accel_state": ("AcceleratorState", "DistributedType", "PartialState"),
 }
 _FOUND_IN = {name: module for module, names in _NAMES_OF.items() for name in names}

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar, TypeVarTuple, cast, final, overload
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler
 from accel_checkpoint import save_object
 from accel_data import Ending
-from accel_parallel import DeepSpeedPlugin, FullyShardedDataParallelPlugin, ParallelismConfig, Strategy
+from accel_parallel import EngineOptions, FullyShardedDataParallelPlugin, ParallelismConfig, Strategy
 from accel_state import AcceleratorState
 from accel_state.environ import process_environ
 from torch import nn
@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
-from accel.build import build_components
+from accel.build import AUTO, build_components
 from accel.checkpoint.checkpointer import Checkpointer
 from accel.checkpoint.registry import CheckpointRegistry, LoadHook, SaveHook, add_hook
 from accel.checkpoint.whole_weights import save_whole
@@ -28,7 +28,7 @@ from accel.compilation import TorchDynamoPlugin
 from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin, ProjectConfiguration
 from accel.handlers import KwargsHandler
 from accel.preparation import Preparer
-from accel.settings import AUTO, resolve
+from accel.settings import resolve
 from accel.step.accumulation import GradientAccumulation
 from accel.step.training_step import TrainingStep
 
@@ -63,7 +63,7 @@ class Accelerator(TrainingStep):
         *,
         fsdp_plugin: FullyShardedDataParallelPlugin | None = None,
         parallelism_config: ParallelismConfig | None = None,
-        deepspeed_plugin: DeepSpeedPlugin | None = None,
+        deepspeed_plugin: EngineOptions | None = None,
         megatron_lm_plugin: None = None,
         fp16: bool = False,
         strategy: str | Strategy = AUTO,

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accel_amp import PRECISIONS, LossScaler, Precision, PrecisionPolicy, UnpreparedGuard
-from accel_parallel import STRATEGIES, Engine, Strategy
+from accel_parallel import STRATEGIES, Engine, EngineOptions, Strategy
 from accel_state import AccumulationState, CannotRun, Run, RunRequest, Transport, acquire, current, is_initialized
 from accel_state.mesh import MeshSpec
 
-from accel.settings import AUTO, ENGINE, Settings
+if TYPE_CHECKING:
+    from accel.settings import Settings
 
-#: the strategy of sharded parameters
+#: the strategy that is chosen: of one process, of whole or of sharded parameters, or that of an engine with options
+AUTO = "auto"
+_SINGLE, _WHOLE = "single", "ddp"
 SHARDED = "fsdp2"
+ENGINE = "deepspeed"
+#: how the strategies are installed that come with packages of their own
+INSTALLS = {ENGINE: "pip install 'accel[deepspeed]'"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,30 @@ def build_components(settings: Settings) -> Components:
     )
 
 
+def unknown_strategy(name: str) -> str | None:
+    """Why no strategy that is installed has the name, in words; None if a strategy has it."""
+    known = (AUTO, *STRATEGIES.names())
+    if name in known:
+        return None
+    if name in INSTALLS:
+        return f"strategy={name!r} comes with a package that is not installed: {INSTALLS[name]}"
+    return f"strategy={name!r}: expected one of {', '.join(known)}, or a Strategy"
+
+
+def engine_options(words: Mapping[str, str]) -> EngineOptions:
+    """The options for the strategy that brings an engine.
+
+    Raises: ValueError for names that are not known, and if the strategy is not installed.
+    """
+    missing = unknown_strategy(ENGINE)
+    if missing is not None:
+        raise ValueError(missing)
+    options = STRATEGIES.load(ENGINE).engine_options
+    if options is None:
+        raise ValueError(f"strategy={ENGINE!r}, as it is installed, takes no options, found {', '.join(words)}")
+    return options.from_words(words)
+
+
 def _spread_over(transport: Transport) -> Callable[[torch.Tensor], None]:
     """What makes a number of this rank the largest of all ranks."""
 
@@ -110,15 +140,15 @@ def _load(settings: Settings, run: Run) -> Strategy:
     name = str(settings.strategy)
     sharded = run.mesh.shard > 1 or run.mesh.tensor > 1 or settings.fsdp is not None
     if name == AUTO:
-        name = ENGINE if settings.deepspeed is not None else SHARDED if sharded else "ddp"
-    if name in (SHARDED, "ddp") and run.topology.world_size == 1 and str(settings.strategy) != "ddp":
-        name = "single"  # nothing to share
+        name = ENGINE if settings.engine is not None else SHARDED if sharded else _WHOLE
+    if name in (SHARDED, _WHOLE) and run.topology.world_size == 1 and str(settings.strategy) != _WHOLE:
+        name = _SINGLE  # nothing to share
     # a strategy takes the options that are meant for it
     tensor_plan = settings.parallelism.tp_plan if settings.parallelism is not None else None
     windows = {"accumulation_steps": settings.accumulation_steps, "split_batches": settings.data.split_batches}
     options: dict[str, dict[str, Any]] = {
-        "ddp": settings.handlers.ddp.to_kwargs(),
+        _WHOLE: settings.handlers.ddp.to_kwargs(),
         SHARDED: {"plugin": settings.fsdp, "tensor_plan": tensor_plan},
-        ENGINE: {"plugin": settings.deepspeed, **windows},
+        ENGINE: {"plugin": settings.engine, **windows},
     }
     return STRATEGIES.load(name)(**options.get(name, {}))

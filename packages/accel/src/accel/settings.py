@@ -9,18 +9,21 @@ from typing import TypeVar
 
 from accel_amp import PRECISIONS
 from accel_ops.rng import RNGType, rng_types_of
-from accel_parallel import STRATEGIES, DeepSpeedPlugin, FullyShardedDataParallelPlugin, ParallelismConfig, Strategy
-from accel_parallel.deepspeed.config import Asked
+from accel_parallel import (
+    Asked,
+    EngineOptions,
+    FullyShardedDataParallelPlugin,
+    ParallelismConfig,
+    Strategy,
+)
 from accel_state.environ import settings as environ_settings
 
+from accel.build import AUTO, ENGINE, SHARDED, engine_options, unknown_strategy
 from accel.compilation import TorchDynamoPlugin, from_names
 from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin
 from accel.handlers import ActivationCheckpointingKwargs, Handlers, KwargsHandler
 
 T = TypeVar("T")
-
-AUTO = "auto"  # one process: single; several: ddp
-ENGINE = "deepspeed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,8 @@ class Settings:
     parallelism: ParallelismConfig | None
     #: the blocks whose activations are computed again, if somebody asked for it
     recomputation: FullyShardedDataParallelPlugin | None
-    deepspeed: DeepSpeedPlugin | None
+    #: of the strategy that brings an engine
+    engine: EngineOptions | None
     device_placement: bool
     step_scheduler_with_optimizer: bool
     scheduler_once_per_step: bool
@@ -64,7 +68,7 @@ def resolve(
     strategy: str | Strategy,
     fsdp_plugin: FullyShardedDataParallelPlugin | None = None,
     parallelism_config: ParallelismConfig | None = None,
-    deepspeed_plugin: DeepSpeedPlugin | None = None,
+    deepspeed_plugin: EngineOptions | None = None,
     megatron_lm_plugin: object = None,
     step_scheduler_with_optimizer: bool,
     scheduler_once_per_step: bool,
@@ -106,12 +110,10 @@ def resolve(
             f"static_graph=True with gradient_accumulation_steps={steps}: torch needs gradients to travel in the first"
             " iteration; leave static_graph out"
         )
-    if isinstance(strategy, str) and strategy not in (AUTO, *STRATEGIES.names()):
-        known = ", ".join((AUTO, *STRATEGIES.names()))
-        problems.append(f"strategy={strategy!r}: expected one of {known}, or a Strategy")
-    if isinstance(strategy, str) and fsdp_plugin is not None and strategy not in (AUTO, "fsdp2"):
+    problems += filter(None, [unknown_strategy(strategy) if isinstance(strategy, str) else None])
+    if isinstance(strategy, str) and fsdp_plugin is not None and strategy not in (AUTO, SHARDED):
         problems.append(f"strategy={strategy!r} and fsdp_plugin contradict each other; give one of them")
-    if fsdp_plugin is None and from_environ.fsdp is not None and strategy in (AUTO, "fsdp2"):
+    if fsdp_plugin is None and from_environ.fsdp is not None and strategy in (AUTO, SHARDED):
         words = from_environ.fsdp
         fsdp_plugin = _tried(lambda: FullyShardedDataParallelPlugin.from_words(words), None, problems)
     if from_environ.parallelism is not None:
@@ -119,7 +121,7 @@ def resolve(
     if deepspeed_plugin is None and strategy in (AUTO, ENGINE):
         deepspeed_words = from_environ.deepspeed if strategy == AUTO else from_environ.deepspeed or {}
         if deepspeed_words is not None:
-            deepspeed_plugin = _tried(partial(DeepSpeedPlugin.from_words, deepspeed_words), None, problems)
+            deepspeed_plugin = _tried(partial(engine_options, deepspeed_words), None, problems)
     if deepspeed_plugin is not None:
         others = Asked(
             precision=precision,
@@ -139,7 +141,7 @@ def resolve(
     for options in (fsdp_plugin, parallelism_config):
         problems += options.problems() if options is not None else []
     if problems:
-        raise ValueError("Accelerator(...): " + "\n  ".join(problems))
+        raise ValueError("Accelerator(...): " + "\n  ".join(dict.fromkeys(problems)))
     data = dataloader_config or DataLoaderConfiguration()
     return Settings(
         cpu=cpu or from_environ.cpu,
@@ -154,7 +156,7 @@ def resolve(
         fsdp=fsdp_plugin,
         parallelism=parallelism_config,
         recomputation=_recomputation(handlers.recomputation, fsdp_plugin),
-        deepspeed=deepspeed_plugin,
+        engine=deepspeed_plugin,
         device_placement=device_placement,
         step_scheduler_with_optimizer=step_scheduler_with_optimizer,
         scheduler_once_per_step=scheduler_once_per_step,
@@ -169,7 +171,7 @@ def _sizes_of_launcher(words: Mapping[str, str], asked: ParallelismConfig | None
 
 
 def _other_strategy(strategy: str | Strategy) -> str | None:
-    """The name of a strategy that is neither DeepSpeed's nor left to choose."""
+    """The name of a strategy that is neither an engine's nor left to choose."""
     name = strategy.name if isinstance(strategy, Strategy) else strategy
     return None if name in (AUTO, ENGINE) else name
 

@@ -15,13 +15,13 @@ from accel_ops import pad_input_tensors as pad_input_tensors
 from accel_ops import recursively_apply as recursively_apply
 from accel_ops import send_to_device as send_to_device
 from accel_ops import slice_tensors as slice_tensors
-from accel_parallel import DeepSpeedPlugin as DeepSpeedPlugin
-from accel_parallel import DummyOptim as DummyOptim
-from accel_parallel import DummyScheduler as DummyScheduler
 from accel_parallel import FullyShardedDataParallelPlugin as FullyShardedDataParallelPlugin
 from accel_parallel import ParallelismConfig as ParallelismConfig
 from accel_state import DistributedType as DistributedType
 
+from accel.compat.deepspeed_names import DeepSpeedPlugin as DeepSpeedPlugin
+from accel.compat.deepspeed_names import DummyOptim as DummyOptim
+from accel.compat.deepspeed_names import DummyScheduler as DummyScheduler
 from accel.compat.operations import broadcast as broadcast
 from accel.compat.operations import broadcast_object_list as broadcast_object_list
 from accel.compat.operations import copy_tensor_to_devices as copy_tensor_to_devices

@@ -9,17 +9,17 @@ from typing import Any, ClassVar, final
 
 import torch
 from accel_amp import PrecisionPolicy
+from accel_parallel import Engine
 from accel_state import Run
 from torch import nn
 from torch.nn.utils import clip_grad_norm_, get_total_norm
 from torch.optim import Optimizer
 
-from accel_parallel.deepspeed.config import HALF, Known, fill
-from accel_parallel.deepspeed.plugin import DeepSpeedPlugin
-from accel_parallel.deepspeed.prepared_together import PreparedTogether, hidden_size
-from accel_parallel.deepspeed.stand_ins import DummyScheduler, EngineSchedule
-from accel_parallel.deepspeed.whole_state import WholeOptimizer, show_whole_weights
-from accel_parallel.engine import Engine
+from accel_deepspeed.config import HALF, Known, fill
+from accel_deepspeed.plugin import DeepSpeedPlugin
+from accel_deepspeed.prepared_together import PreparedTogether, hidden_size
+from accel_deepspeed.stand_ins import DummyScheduler, EngineSchedule
+from accel_deepspeed.whole_state import WholeOptimizer, show_whole_weights
 
 logger = logging.getLogger("accel")
 

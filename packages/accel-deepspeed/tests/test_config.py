@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from accel_parallel import DeepSpeedPlugin, DummyOptim, DummyScheduler
-from accel_parallel.deepspeed.config import Asked, Known, fill
+from accel_deepspeed import DeepSpeedPlugin, DummyOptim, DummyScheduler
+from accel_deepspeed.config import Known, fill
+from accel_parallel import Asked
 
 CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, Any], Asked, str]] = [
     ({"zero_stage": 1}, {"zero_optimization": {"stage": 3}}, Asked(), "stage is 1 by the plugin's option, and 3"),

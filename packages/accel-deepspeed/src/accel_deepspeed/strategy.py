@@ -10,14 +10,14 @@ from typing import ClassVar, final
 import torch
 import torch.distributed as dist
 from accel_amp import Precision, PrecisionPolicy
+from accel_parallel import EngineOptions, Strategy
 from accel_state import AccumulationState, Run
 from accel_state.environ import process_environ, set_default
 from torch import nn
 from torch._C._distributed_c10d import HashStore
 
-from accel_parallel.deepspeed.engine import DeepSpeedSteps, norm_of
-from accel_parallel.deepspeed.plugin import DeepSpeedPlugin
-from accel_parallel.strategy import Strategy
+from accel_deepspeed.engine import DeepSpeedSteps, norm_of
+from accel_deepspeed.plugin import DeepSpeedPlugin
 
 #: what DeepSpeed reads, and takes a guess if it is not there
 DEVICE, LOCAL_RANK = "DS_ACCELERATOR", "LOCAL_RANK"
@@ -32,6 +32,7 @@ class DeepSpeed(Strategy):
     """
 
     name: ClassVar[str] = "deepspeed"
+    engine_options: ClassVar[type[EngineOptions] | None] = DeepSpeedPlugin
 
     def __init__(
         self, plugin: DeepSpeedPlugin | None = None, *, accumulation_steps: int = 1, split_batches: bool = False
@@ -44,7 +45,7 @@ class DeepSpeed(Strategy):
     def check(self, run: Run, precision: Precision) -> Sequence[str]:
         """A reason if DeepSpeed is not installed, has imported for another device, or knows the device not."""
         if find_spec("deepspeed") is None:
-            return ["DeepSpeed is not installed: pip install 'accel-parallel[deepspeed]'"]
+            return ["DeepSpeed is not installed: pip install 'accel[deepspeed]'"]
         kind = run.placed_on.type
         if kind in ("xla", "mps"):
             return [f"DeepSpeed does not run on {kind}"]

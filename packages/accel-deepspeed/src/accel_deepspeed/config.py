@@ -7,23 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from accel_parallel import Asked
 
 AUTO = "auto"
 _SIZES = ("train_micro_batch_size_per_gpu", "train_batch_size")
 HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What a script asks for beside DeepSpeed's options; None and False are silence."""
-
-    precision: str | None = None
-    accumulation_steps: int | None = None
-    strategy: str | None = None
-    fsdp: bool = False
-    mesh: bool = False
-    scaler_options: bool = False
-    ddp_options: bool = False
 
 
 def contradictions(said: Mapping[str, Any], config: Mapping[str, Any], asked: Asked) -> list[str]:

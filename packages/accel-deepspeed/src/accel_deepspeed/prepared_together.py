@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from accel_parallel.deepspeed.stand_ins import DummyOptim, DummyScheduler
+from accel_deepspeed.stand_ins import DummyOptim, DummyScheduler
 
 
 @final

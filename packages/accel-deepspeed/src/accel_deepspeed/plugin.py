@@ -7,9 +7,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
-from accel_parallel.deepspeed.config import AUTO, Asked, contradictions, section
+from accel_parallel import Asked, EngineOptions
+
+from accel_deepspeed.config import AUTO, contradictions, section
 
 #: the stage of ZeRO if neither the plugin nor its config says one
 USUAL_STAGE = 2
@@ -26,8 +28,9 @@ _MORE = ("offload_param_device", "zero3_init_flag", "zero3_save_16bit_model")
 _FIELD_OF = _TEXTS | {name: name for name in (*_OTHERS, *_MORE)}
 
 
+@final
 @dataclass
-class DeepSpeedPlugin:
+class DeepSpeedPlugin(EngineOptions):
     """How DeepSpeed spreads optimizer states (ZeRO 1), gradients (2) and parameters (3); 0 is plain data parallelism.
 
     `hf_ds_config` is DeepSpeed's own config, a JSON file or a dict; its "auto" values are filled from what is prepared.

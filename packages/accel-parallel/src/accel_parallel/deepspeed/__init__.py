@@ -1,1 +1,0 @@
-"""What the DeepSpeed strategy is made of: its options, its config, its engine."""

@@ -1,0 +1,25 @@
+"""What scripts import for DeepSpeed; without package accel-deepspeed, classes that nobody can make."""
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from accel_state import CannotRun
+
+from accel.build import ENGINE, INSTALLS
+
+
+def _stand_in(name: str) -> type:
+    """A class of this name, whose making is refused: scripts import it at their top, whether they use it or not."""
+
+    def refuse(self: object, *args: Any, **kwargs: Any) -> NoReturn:
+        raise CannotRun(name, [f"it comes with package accel-deepspeed, which is not installed: {INSTALLS[ENGINE]}"])
+
+    return type(name, (), {"__init__": refuse})
+
+
+if TYPE_CHECKING or find_spec("accel_deepspeed") is not None:
+    from accel_deepspeed import DeepSpeedPlugin, DummyOptim, DummyScheduler
+else:
+    DeepSpeedPlugin, DummyOptim, DummyScheduler = map(_stand_in, ("DeepSpeedPlugin", "DummyOptim", "DummyScheduler"))
+
+__all__ = ["DeepSpeedPlugin", "DummyOptim", "DummyScheduler"]
