@@ -46,6 +46,7 @@ MAY_IMPORT = {
         "accel-parallel",
         "accel-launch",
     },
+    "accel-compat": {"accel-state", "accel"},
     "accel-verify": {"accel-state", "accel-checkpoint", "accel-launch", "accel"},
 }
 # Import names of third parties that differ from the names of their distributions.
@@ -57,7 +58,8 @@ OPTIONAL = {
     "cloudpickle": {"accel-launch", "accel-testing"},
     "numpy": {"accel-testing"},
 }
-READS_ENVIRONMENT = {"accel-launch", "accel-testing"}
+# accel-compat has the door open for processes that a program starts, and takes no time for imports.
+READS_ENVIRONMENT = {"accel-compat", "accel-launch", "accel-testing"}
 THE_CELL = {"acquire", "current", "release"}
 # accel-big ends the run that a user's module starts when it is imported, accel-verify those of checks.
 READS_THE_CELL = {"accel", "accel-big", "accel-state", "accel-verify"}
@@ -154,7 +156,15 @@ def test_torch_free_packages_leave_torch_alone() -> None:
         for path in sources(name)
         if path.name not in ("__main__.py", "sitecustomize.py")
     ]
-    modules += ["accel", "accel_testing", "accel_big.command", "accel_verify.command", "accel_verify.consumption_log"]
+    modules += [
+        "accel",
+        "accel_compat.startup",
+        "accel_compat.distribution",
+        "accel_testing",
+        "accel_big.command",
+        "accel_verify.command",
+        "accel_verify.consumption_log",
+    ]
     code = f"import sys, importlib\nfor m in {modules!r}:\n"
     code += "    importlib.import_module(m)\n    assert 'torch' not in sys.modules, m\n"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -323,6 +323,7 @@ def test_t15_show_has_one_line_for_each_option_of_the_file(accel: Run) -> None:
     said = {key: value for key, value in yaml.safe_load("\n".join(lines)).items() if value is not None}
     assert said == {
         "use_cpu": False,
+        "as_accelerate": False,
         "use_fsdp": False,
         "use_deepspeed": False,
         "enable_cpu_affinity": False,

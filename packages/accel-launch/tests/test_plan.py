@@ -218,3 +218,8 @@ def test_each_process_is_shown_its_own_slice_of_a_gpu() -> None:
 def test_gpu_ids_become_the_visible_devices() -> None:
     assert many(flags(gpu_ids="1,3"), {"CUDA_VISIBLE_DEVICES": "0"})[0].environ["CUDA_VISIBLE_DEVICES"] == "1,3"
     assert "CUDA_VISIBLE_DEVICES" not in many(flags(gpu_ids="all"), {})[0].environ
+
+
+def test_what_answers_accelerate_is_told_to_every_process() -> None:
+    assert {spec.environ["ACCEL_AS_ACCELERATE"] for spec in many(flags(as_accelerate=True), {})} == {"1"}
+    assert "ACCEL_AS_ACCELERATE" not in many(flags(), {})[0].environ

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 from accel_launch.cli.launch_command import resolve_options
+from accel_launch.job import job
 from accel_launch.job.script_check import script_problem
+from accel_state.errors import CannotRun
 
 
 def problem(folder: Path, script: str | None, *, module: bool = False, no_python: bool = False) -> str | None:
@@ -82,3 +84,10 @@ def test_a_program_must_be_there_and_be_executable(folder: Path) -> None:
 
 def test_a_script_cannot_be_a_module_and_a_program(folder: Path) -> None:
     assert "give one of the two" in (problem(folder, "sh", no_python=True, module=True) or "")
+
+
+def test_as_accelerate_without_its_package_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "find_spec", lambda name: None)
+    monkeypatch.chdir(folder)
+    with pytest.raises(CannotRun, match=r"--as_accelerate needs package accel-compat, .* pip install ./packages/accel"):
+        job.read_job(resolve_options(["--as_accelerate", "train.py"], {}))

@@ -24,6 +24,8 @@ PARALLELISM_CONFIG = "ACCEL_PARALLELISM_CONFIG"
 #: whether DeepSpeed's engine trains, and how, as name=value,...
 USE_DEEPSPEED = "ACCEL_USE_DEEPSPEED"
 DEEPSPEED_CONFIG = "ACCEL_DEEPSPEED_CONFIG"
+#: whether `import accelerate` is answered by accel, which package accel-compat does
+AS_ACCELERATE = "ACCEL_AS_ACCELERATE"
 #: a folder in which each process notes its exchanges, for the launcher to read
 FLIGHT_RECORDER = "ACCEL_FLIGHT_RECORDER"
 #: the folder of the job that a process is of, after those of the jobs around it

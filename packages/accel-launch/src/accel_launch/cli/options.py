@@ -169,6 +169,9 @@ class LaunchSettings:
     submit_file: str | None = _setting(
         FILE, "Where to write the job. Default: accel.sbatch, accel-sagemaker.json or accel-job.yaml.", key=None
     )
+    as_accelerate: bool = _setting(
+        SWITCH, "Answer `import accelerate` of the script and of its libraries by accel; needs package accel-compat."
+    )
     module: bool = _setting(SWITCH, "SCRIPT is the name of a module, as in python -m.", short="-m", key=None)
     no_python: bool = _setting(SWITCH, "SCRIPT is a program, not a Python file.", key=None)
     origins: Mapping[str, ParameterSource] = field(default_factory=dict)

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from accel_state.errors import CannotRun
@@ -92,6 +93,9 @@ def read_job(options: ResolvedOptions) -> Job:
     needs = "needs --submit SCHEDULER: without it the job would run here"
     problems = [*options.problems, *(f"--{name} {needs}" for name in queue_only)]
     problems += filter(None, [script_problem(options, Path.cwd())])
+    if settings.as_accelerate and find_spec("accel_compat") is None:
+        absent = f"package accel-compat, which is not installed for {sys.executable}"
+        problems.append(f"--as_accelerate needs {absent}: in a clone of accel, pip install ./packages/accel-compat")
     if settings.tee != "3" and settings.log_dir is None:
         problems.append(f"--tee {settings.tee} leaves out what is then nowhere: name a folder for it, --log_dir FOLDER")
     count, node = 1, None

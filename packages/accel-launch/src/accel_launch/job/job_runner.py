@@ -22,7 +22,7 @@ from accel_launch.supervise.process_tree import adopt_orphans, end_job
 from accel_launch.supervise.signals import SignalSource, has_terminal
 from accel_launch.supervise.supervisor import Supervisor
 
-#: what Python imports before a script: it has failures told
+#: what Python imports before a script: it has failures told, and answers `accelerate` by accel if that was asked for
 STARTUP = Path(__file__).parents[1] / "report" / "startup"
 
 
@@ -108,8 +108,13 @@ def supervised(
 
 
 def _specs(job: Job, environ: Mapping[str, str], meeting: RendezvousInfo | None) -> list[ProcessSpec]:
+    return job.processes(with_startup(environ), meeting)
+
+
+def with_startup(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which Python imports accel's startup file before a script."""
     path = os.pathsep.join([str(STARTUP), *filter(None, [environ.get("PYTHONPATH")])])
-    return job.processes({**environ, "PYTHONPATH": path}, meeting)
+    return {**environ, "PYTHONPATH": path}
 
 
 def _log_folder(job: Job, attempt: int) -> Path | None:

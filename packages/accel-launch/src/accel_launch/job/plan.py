@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from accel_state.environ import (
     ACCUMULATION_STEPS,
+    AS_ACCELERATE,
     ATTEMPT,
     DEEPSPEED_CONFIG,
     FLIGHT_RECORDER,
@@ -141,6 +142,7 @@ def plan_one(settings: LaunchSettings, command: Sequence[str], environ: Mapping[
         USE_DEEPSPEED: int(settings.use_deepspeed) if settings.said("use_deepspeed") else None,
         DEEPSPEED_CONFIG: as_text(settings.deepspeed_config) if settings.deepspeed_config else None,
         PARALLELISM_CONFIG: as_text(settings.parallelism_config) if settings.parallelism_config else None,
+        AS_ACCELERATE: int(settings.as_accelerate) if settings.said("as_accelerate") else None,
         "CUDA_VISIBLE_DEVICES": None if settings.cpu or settings.gpu_ids == "all" else settings.gpu_ids,
         "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS") if from_file else None,
     }

@@ -62,7 +62,9 @@ def run(options: ResolvedOptions) -> int:
         why = f"another launcher has started this process ({words_of(told, job.environ)}), and gives it its cores"
         say(f"accel: --enable_cpu_affinity has no effect: {why}")
     if job.alone:
-        become(*job.processes(job.environ, None))
+        from accel_launch.job.job_runner import with_startup
+
+        become(*job.processes(with_startup(job.environ) if settings.as_accelerate else job.environ, None))
     return run_to_end(job).code
 
 

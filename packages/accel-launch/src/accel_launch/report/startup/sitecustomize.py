@@ -1,4 +1,5 @@
-"""Python imports this before the script of a watched process, to have a failure told before the script imports accel.
+"""Python imports this before the script of a process: a failure is told before the script imports accel,
+and `accelerate` is answered by accel if that was asked for.
 
 The launcher puts this folder first in PYTHONPATH; here it is taken out again, for the script and its child processes.
 """
@@ -28,3 +29,5 @@ except ModuleNotFoundError:
     pass  # an interpreter without accel: nothing is told
 else:
     install(os.environ)
+if os.environ.get("ACCEL_AS_ACCELERATE"):
+    import_module("accel_compat.startup")

@@ -1,0 +1,29 @@
+"""The metadata that programs ask for before they use Accelerate."""
+
+from __future__ import annotations
+
+from importlib.metadata import Distribution
+from os import PathLike
+from pathlib import Path
+from typing import final
+
+from accel_compat.finder import PEER, VERSION
+
+_FILES = {
+    "METADATA": f"Metadata-Version: 2.1\nName: {PEER}\nVersion: {VERSION}\nSummary: answered by package accel-compat\n",
+    "top_level.txt": f"{PEER}\n",
+    "INSTALLER": "accel-compat\n",
+}
+
+
+@final
+class AliasDistribution(Distribution):
+    """A distribution `accelerate` of the release whose names accel answers; no file of it is installed."""
+
+    def read_text(self, filename: str) -> str | None:
+        """The text of a file of metadata; None for files that it does not have."""
+        return _FILES.get(filename)
+
+    def locate_file(self, path: str | PathLike[str]) -> Path:
+        """The place of a file beside this package."""
+        return Path(__file__).parent.parent / path

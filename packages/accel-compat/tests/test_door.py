@@ -1,0 +1,173 @@
+"""What a program sees that imports accelerate."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from silent_environ import silent
+
+Python = Callable[..., "subprocess.CompletedProcess[str]"]
+PTH = Path(__file__).parents[1] / "src" / "accel_compat.pth"
+OPEN = "import accel_compat; accel_compat.install()\n"
+#: reads the file for the start of Python as Python does for installed packages
+START = "import site; site.addsitedir('installed')\nimport accelerate; print(accelerate.__version__)"
+
+
+@pytest.fixture
+def peer(tmp_path: Path) -> Path:
+    """A package that is called accelerate, installed beside accel."""
+    (tmp_path / "accelerate").mkdir()
+    (tmp_path / "accelerate" / "__init__.py").write_text("__version__ = 'its own'\n")
+    return tmp_path
+
+
+def printed(done: "subprocess.CompletedProcess[str]") -> list[str]:
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_imports_of_accelerate_are_answered_by_accel(python: Python) -> None:
+    """S180: a module, its parts, what it is asked for, and the things in it, which are accel's own."""
+    program = """
+import accelerate, accelerate.utils.operations
+import accel, accel.utils, accel.data_loader
+from accelerate import Accelerator
+from accelerate.data_loader import skip_first_batches
+from accelerate.utils import set_seed
+from accelerate.utils.dataclasses import DistributedType
+assert Accelerator is accel.Accelerator and DistributedType is accel.DistributedType
+assert skip_first_batches is accel.data_loader.skip_first_batches
+assert accelerate.utils.operations.set_seed is set_seed is accel.utils.set_seed
+assert "Accelerator" in dir(accelerate) and accelerate.__all__ == accel.__all__
+print(accelerate.__version__, accelerate.utils.__name__)
+"""
+    assert printed(python(OPEN + program)) == ["1.15.0 accelerate.utils"]
+
+
+def test_a_submodule_is_there_without_an_import_of_its_own(python: Python) -> None:
+    assert printed(python(f"{OPEN}import accelerate; print(accelerate.utils.__name__)")) == ["accelerate.utils"]
+
+
+def test_a_star_brings_names(python: Python) -> None:
+    program = f"{OPEN}from accelerate import *\nfrom accelerate.utils import *\n"
+    assert printed(python(f"{program}print(Accelerator.__name__, callable(set_seed))")) == ["Accelerator True"]
+
+
+def test_what_a_program_replaces_in_a_module_is_replaced_in_accel(python: Python) -> None:
+    """As tests of libraries do with mock.patch."""
+    program = """
+import accelerate.utils, accel.utils
+from unittest import mock
+with mock.patch("accelerate.utils.set_seed", 7):
+    print(accel.utils.set_seed)
+print(callable(accel.utils.set_seed))
+"""
+    assert printed(python(OPEN + program)) == ["7", "True"]
+
+
+def test_the_metadata_is_that_of_a_release(python: Python) -> None:
+    """S180: what libraries ask before they use accelerate."""
+    program = """
+from importlib.metadata import PackageNotFoundError, distribution, packages_distributions, version
+print(version("accelerate"), packages_distributions()["accelerate"][0], distribution("accelerate").requires)
+try:
+    version("accelerate-nothing")
+except PackageNotFoundError:
+    print(version("pytest") != "1.15.0")
+"""
+    assert printed(python(OPEN + program)) == ["1.15.0 accelerate None", "True"]
+
+
+@pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
+def test_transformers_finds_accelerate(python: Python) -> None:
+    program = "from transformers.utils import is_accelerate_available as a; print(a(), a('1.15.0'), a('1.16.0'))"
+    assert printed(python(OPEN + program)) == ["True True False"]
+
+
+def test_nothing_changes_until_it_is_asked_for(python: Python, peer: Path) -> None:
+    """S180: both live in one environment; what is imported is decided for each process."""
+    program = "import accel, accel_compat, accelerate; print(accelerate.__version__)"
+    assert printed(python(program)) == ["its own"]
+    assert printed(python(OPEN + program)) == ["1.15.0"]
+
+
+def test_it_comes_too_late_after_accelerate_itself(python: Python, peer: Path) -> None:
+    """S180: modules hold names of the other package by then."""
+    done = python(f"import accelerate\n{OPEN}")
+    assert done.returncode == 1
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith(f"ImportError: accel_compat.install(): accelerate is imported already, from {peer}")
+    assert said.endswith("accel launch --as_accelerate does so")
+
+
+def test_a_second_call_does_nothing(python: Python) -> None:
+    program = (
+        "import sys, accelerate; accel_compat.install(); print(sum('Alias' in repr(one) for one in sys.meta_path))"
+    )
+    assert printed(python(OPEN + program)) == ["1"]
+
+
+def test_a_module_that_accel_lacks_is_named(python: Python) -> None:
+    done = python(f"{OPEN}import accelerate.nothing.here")
+    assert "accel has no module accel.nothing; docs/guides/programs-for-accelerate.md says" in done.stderr
+
+
+def test_it_does_not_import_torch(python: Python) -> None:
+    assert printed(python(f"{OPEN}import accelerate, sys; print('torch' in sys.modules)")) == ["False"]
+
+
+@pytest.mark.parametrize(("word", "version"), [("1", "1.15.0"), ("true", "1.15.0"), ("0", "its own"), ("", "its own")])
+def test_the_variable_opens_the_door_at_the_start_of_python(
+    python: Python, peer: Path, word: str, version: str
+) -> None:
+    """S180: by the file that the package installs."""
+    (peer / "installed").mkdir()
+    shutil.copy(PTH, peer / "installed")
+    assert printed(python(START, ACCEL_AS_ACCELERATE=word)) == [version]
+
+
+def test_processes_that_a_program_starts_have_the_door_too(python: Python, peer: Path) -> None:
+    (peer / "installed").mkdir()
+    shutil.copy(PTH, peer / "installed")
+    child = f"import subprocess, sys; print(subprocess.check_output([sys.executable, '-c', {START!r}], text=True))"
+    assert printed(python(OPEN + child))[0] == "1.15.0"
+
+
+def launched(folder: Path, *options: str, **variables: str) -> list[str]:
+    """What `accel launch` with some options prints for train.py."""
+    command = [sys.executable, "-m", "accel_launch", "launch", "--cpu", *options, "train.py"]
+    return printed(
+        subprocess.run(
+            command,
+            cwd=folder,
+            env={**silent(folder), **variables},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    )
+
+
+def test_the_launcher_opens_the_door_for_its_processes(tmp_path: Path, peer: Path) -> None:
+    """S181: for those of a job of several."""
+    program = (
+        "from accelerate import PartialState\nif PartialState().is_main_process: print(PartialState().num_processes)"
+    )
+    (tmp_path / "train.py").write_text(program)
+    assert launched(tmp_path, "--as_accelerate", "-n", "2") == ["2"]
+
+
+def test_a_flag_a_variable_or_a_file_opens_the_door(tmp_path: Path, peer: Path) -> None:
+    """S181: and without them accelerate is what it was, as with a flag against the file."""
+    (tmp_path / "train.py").write_text("import accelerate; print(accelerate.__version__)\n")
+    (tmp_path / "file.yaml").write_text("as_accelerate: true\n")
+    assert launched(tmp_path, "--as_accelerate") == ["1.15.0"]
+    assert launched(tmp_path, ACCEL_AS_ACCELERATE="1") == ["1.15.0"]
+    assert launched(tmp_path, "--config_file", "file.yaml") == ["1.15.0"]
+    assert launched(tmp_path) == ["its own"]
+    assert launched(tmp_path, "--config_file", "file.yaml", "--no_as_accelerate") == ["its own"]
