@@ -14,9 +14,9 @@ from accel_state.errors import CannotRun
 from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from accel_big.estimate_options import DTYPES, STATES
+from accel_big.maps.sizes import memory_key
 from accel_big.model_source import COMMAND
 
 #: the fewest bits of parameters that are trained
@@ -98,8 +98,8 @@ def measure_model(model: nn.Module, made_by: str, notes: tuple[str, ...] = ()) -
     if lazy:
         reason = f"{', '.join(lazy)} have no shape before the first batch; give the lazy modules their sizes"
         raise CannotRun(COMMAND, [f"{made_by}: {reason}"])
-    parameters = {_key(tensor): _size(tensor, trained=tensor.requires_grad) for tensor in model.parameters()}
-    buffers = {_key(tensor): _size(tensor) for tensor in model.buffers()}
+    parameters = {memory_key(tensor): _size(tensor, trained=tensor.requires_grad) for tensor in model.parameters()}
+    buffers = {memory_key(tensor): _size(tensor) for tensor in model.buffers()}
     alone = tuple(size for key, size in buffers.items() if key not in parameters)
     whole = {str(name) for module in model.modules() for name in getattr(module, "_no_split_modules", None) or ()}
     layers = tuple(_layers("", model, whole, set()))
@@ -114,7 +114,7 @@ def _layers(name: str, module: nn.Module, whole: set[str], seen: set[int]) -> It
     together = kind in whole or isinstance(module, nn.MultiheadAttention) or is_parametrized(module)
     parts = list(module.modules() if together else _own_parts(module))
     sizes = {
-        _key(tensor): _size(tensor)
+        memory_key(tensor): _size(tensor)
         for part in parts
         for tensor in (*part.parameters(recurse=False), *part.buffers(recurse=False))
     }
@@ -136,13 +136,6 @@ def _own_parts(module: nn.Module) -> Iterator[nn.Module]:
 
 def _size(tensor: torch.Tensor, *, trained: bool = False) -> TensorSize:
     return TensorSize(tensor.numel(), tensor.numel() * tensor.element_size(), tensor.is_floating_point(), trained)
-
-
-def _key(tensor: torch.Tensor) -> tuple[object, ...]:
-    """A key that is equal for tensors of the same memory, also on the meta device, where all addresses are 0."""
-    if tensor.layout != torch.strided or is_traceable_wrapper_subclass(tensor):
-        return (id(tensor),)
-    return (tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.numel(), tensor.dtype)
 
 
 def measure_weights(path: Path, notes: tuple[str, ...] = ()) -> ModelSize:

@@ -1,7 +1,7 @@
 """How parameters and gradients are spread over processes."""
 
 from accel_parallel.comm_hooks import CommHook
-from accel_parallel.empty_weights import init_empty_weights
+from accel_parallel.empty_weights import init_empty_weights, init_on_device
 from accel_parallel.engine import Engine
 from accel_parallel.engine_options import Asked, EngineOptions
 from accel_parallel.fsdp_options import FullyShardedDataParallelPlugin
@@ -26,6 +26,7 @@ __all__ = [
     "Strategy",
     "follow",
     "init_empty_weights",
+    "init_on_device",
     "like_blocks",
     "outermost",
     "rebind",

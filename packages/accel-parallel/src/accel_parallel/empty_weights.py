@@ -30,6 +30,36 @@ def init_empty_weights(include_buffers: bool = False) -> Iterator[None]:
         handle.remove()
 
 
+@contextmanager
+def init_on_device(device: torch.device | str, include_buffers: bool | None = None) -> Iterator[None]:
+    """In this block modules get their parameters on `device`, one by one; with `include_buffers` all tensors.
+
+    On the meta device it is `init_empty_weights`.
+    """
+    place = torch.device(device)
+    if place.type == "meta":
+        with init_empty_weights(include_buffers=bool(include_buffers)):
+            yield
+        return
+    if include_buffers:
+        with place:
+            yield
+        return
+
+    def moved(owner: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
+        if parameter is None or parameter.device == place or is_lazy(parameter):
+            return None
+        copy = nn.Parameter(parameter.detach().to(place), requires_grad=parameter.requires_grad)
+        copy.__dict__.update(parameter.__dict__)
+        return copy
+
+    handle = module.register_module_parameter_registration_hook(moved)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
 def _emptied(owner: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
     """The parameter without its numbers; None for what stays as it is, so a tied one stays one."""
     if parameter is None or parameter.is_meta or is_lazy(parameter):

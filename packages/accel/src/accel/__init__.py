@@ -7,10 +7,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from accel_checkpoint import CheckpointError, load_checkpoint_in_model
+    from accel_big import (
+        compute_module_sizes,
+        find_tied_parameters,
+        get_balanced_memory,
+        get_max_memory,
+        infer_auto_device_map,
+        load_checkpoint_in_model,
+        offload_state_dict,
+    )
+    from accel_checkpoint import CheckpointError
     from accel_data import skip_first_batches
     from accel_launch import debug_launcher, notebook_launcher
-    from accel_parallel import FullyShardedDataParallelPlugin, ParallelismConfig, init_empty_weights
+    from accel_parallel import FullyShardedDataParallelPlugin, ParallelismConfig, init_empty_weights, init_on_device
     from accel_state import AcceleratorState, DistributedType, PartialState
 
     from accel.accelerator import Accelerator
@@ -49,10 +58,19 @@ _NAMES_OF = {
     "accel.local_sgd": ("LocalSGD",),
     "accel.tools.auto_batch_size": ("find_executable_batch_size",),
     "accel.tools.progress": ("tqdm",),
-    "accel_checkpoint": ("CheckpointError", "load_checkpoint_in_model"),
+    "accel_big": (
+        "compute_module_sizes",
+        "find_tied_parameters",
+        "get_balanced_memory",
+        "get_max_memory",
+        "infer_auto_device_map",
+        "load_checkpoint_in_model",
+        "offload_state_dict",
+    ),
+    "accel_checkpoint": ("CheckpointError",),
     "accel_data": ("skip_first_batches",),
     "accel_launch": ("debug_launcher", "notebook_launcher"),
-    "accel_parallel": ("FullyShardedDataParallelPlugin", "ParallelismConfig", "init_empty_weights"),
+    "accel_parallel": ("FullyShardedDataParallelPlugin", "ParallelismConfig", "init_empty_weights", "init_on_device"),
     "accel_state": ("AcceleratorState", "DistributedType", "PartialState"),
 }
 _FOUND_IN = {name: module for module, names in _NAMES_OF.items() for name in names}
@@ -78,11 +96,18 @@ __all__ = [
     "ProjectConfiguration",
     "TorchDynamoPlugin",
     "__version__",
+    "compute_module_sizes",
     "debug_launcher",
     "find_executable_batch_size",
+    "find_tied_parameters",
+    "get_balanced_memory",
+    "get_max_memory",
+    "infer_auto_device_map",
     "init_empty_weights",
+    "init_on_device",
     "load_checkpoint_in_model",
     "notebook_launcher",
+    "offload_state_dict",
     "skip_first_batches",
     "synchronize_rng_states",
     "tqdm",

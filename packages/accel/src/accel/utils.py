@@ -1,6 +1,14 @@
 """Names that scripts import from `utils`; nothing is defined here."""
 
-from accel_checkpoint import load_checkpoint_in_model as load_checkpoint_in_model
+from accel_big import check_device_map as check_device_map
+from accel_big import clean_device_map as clean_device_map
+from accel_big import compute_module_sizes as compute_module_sizes
+from accel_big import find_tied_parameters as find_tied_parameters
+from accel_big import get_balanced_memory as get_balanced_memory
+from accel_big import get_max_memory as get_max_memory
+from accel_big import infer_auto_device_map as infer_auto_device_map
+from accel_big import load_checkpoint_in_model as load_checkpoint_in_model
+from accel_big import offload_state_dict as offload_state_dict
 from accel_ops import RNGType as RNGType
 from accel_ops import concatenate as concatenate
 from accel_ops import convert_to_fp32 as convert_to_fp32

@@ -1,0 +1,183 @@
+"""Loads weights into a model whose parts are on several devices, or stay in their files."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from accel_checkpoint import CheckpointError, save_weights, weight_files
+from accel_checkpoint import load_checkpoint_in_model as load_on_one_device
+from accel_checkpoint.load import fill, read_tensors
+from accel_checkpoint.unsaved_buffers import recompute_unsaved_buffers
+from accel_state.errors import CannotRun
+from torch import nn
+
+from accel_big.maps.check_map import DISK, check_device_map, real_device
+from accel_big.maps.sizes import is_plain, named_tensors
+from accel_big.offload.disk_weights import StoredWeight, stored_weights, write_index
+
+
+def load_checkpoint_in_model(
+    model: nn.Module,
+    checkpoint: str | Path,
+    device_map: Mapping[str, int | str | torch.device] | None = None,
+    offload_folder: str | Path | None = None,
+    dtype: torch.dtype | str | None = None,
+    offload_state_dict: bool = False,
+    offload_buffers: bool = False,
+    keep_in_fp32_modules: list[str] | None = None,
+    strict: bool = False,
+) -> None:
+    """Loads weights onto the devices of a map. Nothing changes before the map and all files are checked.
+
+    What the map has on "disk" goes to the meta device, and the offload folder gets an index that tells
+    `dispatch_model` where it is: safetensors files are not written again, others once. Buffers are not offloaded
+    without `offload_buffers`. `dtype` converts floating-point weights, but for modules named in
+    `keep_in_fp32_modules`. `offload_state_dict` changes nothing: no state dict is ever held in memory.
+
+    Raises: CheckpointError with all that is wrong with the files; CannotRun with all that is wrong with the map.
+    """
+    single = None if device_map is None or set(device_map) != {""} else device_map[""]
+    if keep_in_fp32_modules is None and (device_map is None or (single is not None and single != DISK)):
+        place = None if single is None else {"": real_device(single) if isinstance(single, int) else single}
+        load_on_one_device(model, checkpoint, place, dtype=dtype, strict=strict)
+        return
+    stored = load_parts(
+        model,
+        checkpoint,
+        device_map if device_map is not None else {"": "cpu"},
+        offload_folder,
+        dtype=dtype,
+        offload_buffers=offload_buffers,
+        keep_in_fp32=keep_in_fp32_modules or (),
+        strict=strict,
+        needs_folder=True,
+    )
+    if stored and offload_folder is not None:
+        write_index(Path(offload_folder), stored)
+
+
+def load_parts(
+    model: nn.Module,
+    checkpoint: str | Path,
+    device_map: Mapping[str, int | str | torch.device],
+    offload_folder: str | Path | None,
+    *,
+    dtype: torch.dtype | str | None,
+    offload_buffers: bool,
+    keep_in_fp32: Iterable[str] = (),
+    strict: bool,
+    needs_folder: bool = False,
+) -> dict[str, StoredWeight]:
+    """Loads what has a device, and says where the rest is.
+
+    Raises: as `load_checkpoint_in_model`, which needs a folder even if nothing is written.
+    """
+    placed = check_device_map(model, device_map)
+    named = vars(torch).get(dtype.removeprefix("torch.")) if isinstance(dtype, str) else dtype
+    if dtype is not None and not (isinstance(named, torch.dtype) and named.is_floating_point):
+        raise CannotRun(f"dtype={dtype!r}", ["expected a floating-point dtype such as torch.bfloat16 or 'bfloat16'"])
+    files = weight_files(checkpoint)
+    pickled = [file for file in files if file.suffix != ".safetensors"]
+    tensors = named_tensors(model)
+    stays = {name for name, _ in model.named_buffers(remove_duplicate=False) if not offload_buffers}
+    disk = {name for name, device in placed.items() if device == DISK and name not in stays and is_plain(tensors[name])}
+    recompute_unsaved_buffers(model, torch.device("cpu"))
+    tensors = named_tensors(model)
+    stored = _checked(files, model, tensors, strict=strict)
+    needed = "holds the index of weights on disk" if needs_folder else "holds weights that are on disk and in a pickle"
+    if disk and offload_folder is None and (pickled or needs_folder):
+        raise CannotRun(f"weights on disk from {checkpoint}", [f"give offload_folder: it {needed}"])
+    fp32 = tuple(keep_in_fp32)
+    dtypes = {name: _target(name, tensor, named, fp32) for name, tensor in tensors.items()}
+    same: dict[int, str] = {}
+    for name in tensors:  # of tied weights the files may have one name
+        if name in stored:
+            same.setdefault(id(tensors[name]), name)
+    on_disk: dict[str, StoredWeight] = {}
+    if disk and pickled and offload_folder is not None:
+        written = {n: t for file in pickled for n, t in read_tensors(file) if n in disk}
+        save_weights(written, offload_folder)
+        for file in weight_files(offload_folder):
+            stored |= {name: weight for name, weight in stored_weights(file).items() if name in written}
+    for name in disk:
+        source = same.get(id(tensors[name]))
+        weight = None if source is None else stored[source]
+        if weight is not None:
+            on_disk[name] = weight._replace(dtype=dtypes[name])
+    for name, tensor in dict(zip(map(id, tensors.values()), tensors.items(), strict=True)).values():
+        device = "meta" if name in on_disk else "cpu" if placed[name] == DISK else placed[name]
+        if is_plain(tensor):
+            _move(tensor, torch.device(device), dtypes[name])
+    fill(files, {name: tensor for name, tensor in tensors.items() if name in stored and not tensor.is_meta})
+    return on_disk
+
+
+def _checked(
+    files: list[Path], model: nn.Module, tensors: Mapping[str, torch.Tensor], *, strict: bool
+) -> dict[str, StoredWeight]:
+    """Where the files have the weights of the model. Raises: CheckpointError with all that does not fit."""
+    problems: list[str] = []
+    stored: dict[str, StoredWeight] = {}
+    for file in files:
+        try:
+            for name, weight in _weights_of(file).items():
+                if name in stored:
+                    problems.append(f"{name} is in {stored[name].file.name} and in {file.name}")
+                stored[name] = weight
+        except CheckpointError as error:
+            problems.append(str(error))
+    for name, weight in stored.items():
+        if name not in tensors:
+            continue
+        tensor = tensors[name]
+        if weight.shape != tuple(tensor.shape):
+            problems.append(f"{name}: {list(weight.shape)} in the file, {list(tensor.shape)} in the model")
+        if weight.stored_dtype.is_floating_point != tensor.is_floating_point() and is_plain(tensor):
+            problems.append(f"{name}: {weight.stored_dtype} in the file, {tensor.dtype} in the model")
+    unexpected = sorted(stored.keys() - tensors.keys())
+    given = {id(tensors[name]) for name in stored if name in tensors}
+    state = set(model.state_dict(keep_vars=True))
+    missing = [name for name, tensor in tensors.items() if id(tensor) not in given and name in state]
+    unfilled = [name for name, tensor in tensors.items() if id(tensor) not in given and tensor.is_meta]
+    names = [f"missing from the files: {', '.join(missing)}"] if missing else []
+    names += [f"not in the model: {', '.join(unexpected)}"] if unexpected else []
+    if unfilled:
+        problems.append(f"on the meta device, and missing from the files: {', '.join(unfilled)}")
+    problems += names if strict else []
+    if problems:
+        raise CheckpointError(f"the weights in {files[0].parent} do not fit the model:\n  " + "\n  ".join(problems))
+    if names:
+        warnings.warn(f"weights in {files[0].parent}: {'; '.join(names)}", stacklevel=5)
+    return stored
+
+
+def _weights_of(file: Path) -> dict[str, StoredWeight]:
+    if file.suffix == ".safetensors":
+        return stored_weights(file)
+    return {
+        name: StoredWeight(file, name, 0, tuple(tensor.shape), tensor.dtype, tensor.dtype)
+        for name, tensor in read_tensors(file)
+    }
+
+
+def _target(name: str, tensor: torch.Tensor, dtype: torch.dtype | None, fp32: tuple[str, ...]) -> torch.dtype:
+    if dtype is None or not tensor.is_floating_point():
+        return tensor.dtype
+    return torch.float32 if any(f".{part}." in f".{name}." for part in fp32) else dtype
+
+
+def _move(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype) -> None:
+    """Gives a tensor another device and dtype. It stays the object that it is, so that tied weights stay tied."""
+    if tensor.device == device and tensor.dtype == dtype:
+        return
+    plain: Any = torch.empty_like(tensor, device=device, dtype=dtype, requires_grad=False)
+    if not tensor.is_meta and device.type != "meta":
+        plain.copy_(tensor.detach())
+    if isinstance(tensor, nn.Parameter):
+        plain = nn.Parameter(plain, requires_grad=tensor.requires_grad)
+        plain.__dict__.update(tensor.__dict__)
+    torch.utils.swap_tensors(tensor, plain)  # type: ignore[no-untyped-call] # of torch

@@ -1,0 +1,210 @@
+"""Chooses a device for each part of a model: devices are filled one after the other, in the order of the model."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from accel_state.errors import CannotRun
+from torch import nn
+
+from accel_big.maps.memory import get_max_memory
+from accel_big.maps.sizes import (
+    Dtype,
+    compute_module_sizes,
+    find_tied_parameters,
+    named_tensors,
+    no_split_classes,
+    prefixes,
+)
+
+logger = logging.getLogger("accel")
+
+DeviceMap = dict[str, Any]
+
+
+def infer_auto_device_map(
+    model: nn.Module,
+    max_memory: Mapping[int | str, int | str] | None = None,
+    no_split_module_classes: list[str] | None = None,
+    dtype: Dtype | None = None,
+    special_dtypes: Mapping[str, Dtype] | None = None,
+    verbose: bool = False,
+    clean_result: bool = True,
+    offload_buffers: bool = False,
+) -> DeviceMap:
+    """A device for each part of the model: an index of an accelerator, "cpu" or "disk".
+
+    The first accelerator and the CPU keep room for the largest layer that is still to come, which may have to be
+    brought there. Tied weights stay together, and so do modules of `no_split_module_classes`. What fits nowhere is on
+    disk, unless `max_memory` limits that. Buffers of what is not on an accelerator are brought to the first one, and
+    stay there without `offload_buffers`.
+
+    Raises: CannotRun if the model does not fit, with the sizes; and as `get_max_memory`.
+    """
+    memory = get_max_memory(max_memory)
+    sizes = compute_module_sizes(model, dtype, special_dtypes)
+    walk = _Walk(model, sizes, no_split_classes(model, no_split_module_classes), memory)
+    walk.place("", model)
+    chosen = clean_device_map(walk.chosen) if clean_result else walk.chosen
+    for name, device in chosen.items() if verbose else ():
+        logger.info("device_map: %r -> %r (%s bytes)", name, device, f"{sizes[name]:,}")
+    main = next(iter(memory))
+    if not offload_buffers and isinstance(main, int):
+        buffers = compute_module_sizes(model, dtype, special_dtypes, buffers_only=True)
+        brought = sum(buffers.get(name, 0) for name, device in chosen.items() if device in ("cpu", "disk"))
+        if walk.used[main] + brought > memory[main]:
+            raise CannotRun(
+                f"a device map within {memory}",
+                [
+                    f"buffers of {brought:,} bytes of offloaded modules do not fit on device {main} beside its"
+                    f" {walk.used[main]:,} bytes: give offload_buffers=True, or it more memory"
+                ],
+            )
+    return chosen
+
+
+class _Walk:
+    """One pass through the model. Each module is asked once for each device that it does not fit on."""
+
+    def __init__(
+        self, model: nn.Module, sizes: dict[str, int], no_split: frozenset[str], memory: Mapping[int | str, int]
+    ) -> None:
+        self.chosen: DeviceMap = {}
+        self.used: dict[int | str, int] = dict.fromkeys(memory, 0)
+        self._sizes, self._no_split = sizes, no_split
+        self._memory: dict[int | str, float] = dict(memory)
+        if "disk" not in memory:
+            self._memory["disk"] = float("inf")
+            self.used["disk"] = 0
+        self._devices, self._at = list(self._memory), 0
+        accelerators = [device for device in self._devices if isinstance(device, int)]
+        self._keeps_room = {*accelerators[:1], "cpu"}
+        layers: list[int] = []
+        self._end: dict[str, int] = {}
+        _list_layers("", model, sizes, no_split, layers, self._end)
+        self._largest_after = [0]
+        for size in reversed(layers):
+            self._largest_after.append(max(size, self._largest_after[-1]))
+        self._largest_after.reverse()
+        self._tied, self._tied_inside = _ties(model, no_split)
+        self._brought: set[str] = set()
+
+    def place(self, name: str, module: nn.Module | None) -> None:
+        """Chooses a device for a module, or a tensor without one, and for what is tied to it."""
+        if name in self.chosen:
+            return
+        partners = self._partners(name)
+        need = self._sizes[name] + sum(self._sizes[partner] for partner in partners)
+        parts = [] if module is None or type(module).__name__ in self._no_split else list(_parts(name, module))
+        while True:
+            device = self._devices[self._at]
+            room = self._largest_after[self._end[name]] if device in self._keeps_room else 0
+            if name not in self._brought and self.used[device] + need + room <= self._memory[device]:
+                self.used[device] += need
+                self.chosen |= dict.fromkeys((name, *partners), device)
+                self._brought |= {prefix for partner in partners for prefix in prefixes(partner)}
+                return
+            if parts:
+                for part, child in parts:
+                    self.place(part, child)
+                return
+            if device == self._devices[-1]:
+                self._refuse(name, need)
+            self._at += 1
+
+    def _partners(self, name: str) -> list[str]:
+        """What is tied to something in `name`, to something that is tied to it, and so on, and is not in `name`."""
+        open_ = list(self._tied_inside.get(name, ()))
+        found: dict[str, None] = {}
+        while open_:
+            for partner in self._tied[open_.pop()]:
+                inside = not name or partner == name or partner.startswith(f"{name}.")
+                if not inside and partner not in found and partner not in self.chosen:
+                    found[partner] = None
+                    open_.append(partner)
+        return list(found)
+
+    def _refuse(self, name: str, need: int) -> None:
+        filled = [
+            f"{device}: {self.used[device]:,} of {size:,} bytes are taken" for device, size in self._memory.items()
+        ]
+        reason = f"{name or 'the model'} needs {need:,} bytes more, of {self._sizes['']:,} of the whole model"
+        raise CannotRun("a device map", [reason, *filled, "allow more memory, or leave 'disk' out of max_memory"])
+
+
+def _parts(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module | None]]:
+    """The tensors and modules directly in a module; none if it has tensors alone, which stay together."""
+    children = [(child_name, child) for child_name, child in module._modules.items() if child is not None]
+    if children:
+        for tensor in named_tensors(module, recurse=False):
+            yield f"{name}.{tensor}" if name else tensor, None
+        for child_name, child in children:
+            yield f"{name}.{child_name}" if name else child_name, child
+
+
+def _list_layers(
+    name: str,
+    module: nn.Module | None,
+    sizes: Mapping[str, int],
+    no_split: frozenset[str],
+    layers: list[int],
+    end: dict[str, int],
+) -> None:
+    """Appends the size of each part that is not cut, and writes down where those of each module end."""
+    parts = [] if module is None or type(module).__name__ in no_split else list(_parts(name, module))
+    for part, child in parts:
+        _list_layers(part, child, sizes, no_split, layers, end)
+    if not parts:
+        layers.append(sizes[name])
+    end[name] = len(layers)
+
+
+def layers_of(model: nn.Module, sizes: Mapping[str, int], no_split: frozenset[str]) -> list[int]:
+    """The size of each part of a model that is not cut, in order. Units: bytes."""
+    layers: list[int] = []
+    _list_layers("", model, sizes, no_split, layers, {})
+    return layers
+
+
+def _ties(model: nn.Module, no_split: frozenset[str]) -> tuple[dict[str, set[str]], dict[str, list[str]]]:
+    """For each part that is tied, the parts with which it shares a device; and the tied parts inside of each module."""
+    tied: dict[str, set[str]] = {}
+    for names in find_tied_parameters(model):
+        parts = {_undivided(model, name, no_split) for name in names}
+        for part in parts if len(parts) > 1 else ():
+            tied.setdefault(part, set()).update(parts - {part})
+    inside: dict[str, list[str]] = {}
+    for part in tied:
+        for prefix in prefixes(part):
+            inside.setdefault(prefix, []).append(part)
+    return tied, inside
+
+
+def _undivided(model: nn.Module, tensor: str, no_split: frozenset[str]) -> str:
+    """The largest part with this tensor that is not cut."""
+    module = model
+    for prefix in prefixes(tensor):
+        if prefix == tensor:
+            break
+        module = model.get_submodule(prefix)
+        if type(module).__name__ in no_split:
+            return prefix
+    return tensor if any(child is not None for child in module._modules.values()) else tensor.rpartition(".")[0]
+
+
+def clean_device_map(device_map: Mapping[str, Any], module_name: str = "") -> DeviceMap:
+    """The same map in as few entries as say it: modules of one device have one entry. Only within `module_name`."""
+    devices: dict[str, set[Any]] = {}
+    for name, device in device_map.items():
+        for prefix in prefixes(name):
+            devices.setdefault(prefix, set()).add(device)
+    cleaned: DeviceMap = {}
+    for name, device in device_map.items():
+        within = not module_name or name == module_name or name.startswith(f"{module_name}.")
+        above = prefixes(name) if within else iter(())
+        reached = (prefix for prefix in above if prefix.startswith(module_name))
+        top = next((prefix for prefix in reached if len(devices[prefix]) == 1), name)
+        cleaned[top] = device
+    return cleaned

@@ -1,0 +1,103 @@
+"""How much memory each device may give to a model."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from accel_checkpoint import size_in_bytes
+from accel_state.errors import CannotRun
+
+DeviceKey = int | str
+Memory = Mapping[DeviceKey, int | str]
+
+
+def get_max_memory(max_memory: Memory | None = None) -> dict[DeviceKey, int]:
+    """What each device may take: `max_memory`, or else all that is free. Accelerators come first, then cpu, then disk.
+
+    An accelerator is named by its index.
+
+    Units: bytes; in `max_memory` also words such as "10GB".
+    Raises: CannotRun that lists every device that is not there and every size that is none.
+    """
+    if max_memory is None:
+        return {**_free_of_accelerators(), "cpu": free_of_cpu()}
+    problems, sizes = [], {}
+    count = torch.accelerator.device_count()
+    for device, size in max_memory.items():
+        try:
+            sizes[device] = 0 if size in (0, "0") else size_in_bytes(size)
+        except ValueError as error:
+            problems.append(f"{device!r}: {error}")
+        if device not in ("cpu", "disk") and (type(device) is not int or not 0 <= device < count):
+            there = f"accelerators 0 to {count - 1}" if count else "no accelerator"
+            problems.append(f"{device!r} is no device: expected 'cpu', 'disk' or an index; torch finds {there}")
+    if problems:
+        raise CannotRun(f"max_memory={dict(max_memory)!r}", problems)
+    accelerators: list[DeviceKey] = sorted(device for device in sizes if isinstance(device, int))
+    others = [device for device in ("cpu", "disk") if device in sizes]
+    return {device: sizes[device] for device in (*accelerators, *others)}
+
+
+def _free_of_accelerators() -> dict[DeviceKey, int]:
+    """Units: bytes. Raises: CannotRun if the device does not tell."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None:
+        return {}
+    module = torch.get_device_module(accelerator)
+    if "mem_get_info" in vars(module):
+        return {index: module.mem_get_info(index)[0] for index in range(torch.accelerator.device_count())}
+    reason = (
+        f"{accelerator.type} does not tell torch how much memory is free; give max_memory={{0: '10GB', 'cpu': ...}}"
+    )
+    raise CannotRun("the free memory of accelerators", [reason])
+
+
+def free_of_cpu(root: Path = Path("/")) -> int:
+    """The memory that this process can still get, also inside a container. `root` has the files of the system.
+
+    Units: bytes.
+    Raises: CannotRun if the system does not tell.
+    """
+    if sys.platform == "linux":
+        fields = _fields(root / "proc/meminfo")
+        if "MemAvailable:" in fields:
+            return max(0, min([fields["MemAvailable:"] * 1024, *_free_of_groups(root)]))
+    elif sys.platform != "win32" and "SC_PHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 3 // 4
+    raise CannotRun("the free memory of the CPU", ["the system does not tell it; give max_memory={'cpu': '10GB'}"])
+
+
+def _free_of_groups(root: Path) -> Iterator[int]:
+    """What the limits of the control groups of this process, and of those around it, leave."""
+    lines = _lines(root / "proc/self/cgroup")
+    kinds = (
+        ("0", "", "memory.max", "memory.current", "inactive_file"),
+        ("", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    )
+    for line in filter(None, lines):
+        number, controllers, path = line.split(":", 2)
+        for known_number, folder, limit, used, reclaimable in kinds:
+            if number != known_number and (not folder or folder not in controllers.split(",")):
+                continue
+            top = root / "sys/fs/cgroup" / folder
+            group = top / path.strip("/")
+            for place in (group, *group.parents):
+                if not place.is_relative_to(top):
+                    break
+                most, now = _lines(place / limit), _lines(place / used)
+                if most and now and most[0].isdigit() and now[0].isdigit():
+                    # pages of files that nobody has used for a while go as soon as memory is asked for
+                    yield int(most[0]) - int(now[0]) + _fields(place / "memory.stat").get(reclaimable, 0)
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
+
+
+def _fields(path: Path) -> dict[str, int]:
+    words = (line.split() for line in _lines(path))
+    return {line[0]: int(line[1]) for line in words if len(line) > 1 and line[1].isdigit()}

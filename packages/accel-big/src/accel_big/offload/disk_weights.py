@@ -1,0 +1,199 @@
+"""Weights that stay in their files, of which each tensor is mapped into memory while it is used."""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import weakref
+from collections.abc import Iterator, Mapping
+from operator import methodcaller
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+import torch
+from accel_checkpoint import CheckpointError, save_weights, weight_files
+from accel_checkpoint.atomic_write import atomic_write
+from accel_checkpoint.safetensors_header import read_header, resolve_aliases
+from accel_checkpoint.tensor_file import NAMES
+
+#: the file of an offload folder that says where each weight is; Accelerate's name and form
+INDEX = "index.json"
+_DTYPES = {name: dtype for dtype, name in NAMES.items()}
+
+
+class StoredWeight(NamedTuple):
+    """Where a tensor is, and the dtype that it is to have. `begin` counts bytes from the beginning of the file."""
+
+    file: Path
+    name: str
+    begin: int
+    shape: tuple[int, ...]
+    stored_dtype: torch.dtype
+    dtype: torch.dtype
+
+    @property
+    def size(self) -> int:
+        """Its size in memory. Units: bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def stored_size(self) -> int:
+        """Its size in the file. Units: bytes."""
+        return math.prod(self.shape) * self.stored_dtype.itemsize
+
+
+@final
+class DiskWeights(Mapping[str, torch.Tensor]):
+    """Weights by name. What is read again comes from the same files, which are held open, if others replace them.
+
+    Raises: CheckpointError if a file cannot be opened, or is shorter than its weights.
+    """
+
+    def __init__(self, stored: Mapping[str, StoredWeight]) -> None:
+        self.stored = dict(stored)
+        self._files: dict[Path, int] = {}
+        weakref.finalize(self, _close, self._files)
+        for weight in self.stored.values():
+            if weight.file not in self._files:
+                try:
+                    self._files[weight.file] = os.open(weight.file, os.O_RDONLY)
+                except OSError as error:
+                    raise CheckpointError(f"{weight.file}, which holds {weight.name}, is not there: {error}") from error
+            length = os.fstat(self._files[weight.file]).st_size
+            if weight.begin + weight.stored_size > length:
+                raise CheckpointError(
+                    f"{weight.file} is too short: {weight.name} ends at byte {weight.begin + weight.stored_size}"
+                    f" of {length}"
+                )
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        """A view of the file, as long as the tensor is used; a copy if its dtype changes."""
+        weight = self.stored[name]
+        if weight.stored_size == 0:
+            return torch.empty(weight.shape, dtype=weight.dtype, device="cpu")
+        skipped = weight.begin % mmap.ALLOCATIONGRANULARITY
+        # pages that somebody writes into become the process's own: the file stays as it is
+        region = mmap.mmap(
+            self._files[weight.file],
+            skipped + weight.stored_size,
+            access=mmap.ACCESS_COPY,
+            offset=weight.begin - skipped,
+        )
+        advise = vars(mmap.mmap).get("madvise")  # Windows has none
+        if advise is not None:
+            advise(region, vars(mmap)["MADV_WILLNEED"])
+        numbers = torch.frombuffer(region, dtype=torch.uint8, offset=skipped)
+        if weight.begin % weight.stored_dtype.itemsize:
+            numbers = numbers.clone()  # a processor may refuse numbers that do not begin at a multiple of their width
+        return numbers.view(weight.stored_dtype).view(weight.shape).to(weight.dtype)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.stored)
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def __getstate__(self) -> Any:
+        return self.stored
+
+    def __setstate__(self, stored: Any) -> None:
+        self.__init__(stored)  # opens the files in this process
+
+
+def _close(files: dict[Path, int]) -> None:
+    for descriptor in files.values():
+        os.close(descriptor)
+
+
+def stored_weights(file: Path) -> dict[str, StoredWeight]:
+    """Where the tensors of a safetensors file are, also by the names that share them. Only its header is read.
+
+    Raises: CheckpointError if the file is damaged, or has a dtype that is not known.
+    """
+    header = read_header(file)
+    unknown = [f"{name} ({tensor.dtype})" for name, tensor in header.tensors.items() if tensor.dtype not in _DTYPES]
+    if unknown:
+        raise CheckpointError(f"{file} has dtypes that are not known here: {', '.join(unknown)}")
+    found = {}
+    for name, stored_name in resolve_aliases(file, list(header.tensors), header.metadata).items():
+        tensor = header.tensors[stored_name]
+        dtype = _DTYPES[tensor.dtype]
+        if math.prod(tensor.shape) * dtype.itemsize != tensor.size:
+            raise CheckpointError(f"{file} is damaged: {name} has {tensor.size} bytes for {list(tensor.shape)}")
+        found[name] = StoredWeight(file, stored_name, tensor.begin, tensor.shape, dtype, dtype)
+    return found
+
+
+def write_index(folder: Path, stored: Mapping[str, StoredWeight]) -> None:
+    """Writes which file each weight is in. The weights themselves are not written again."""
+    index = {
+        name: {
+            "safetensors_file": str(weight.file.resolve()),
+            "weight_name": weight.name,
+            "dtype": str(weight.dtype).removeprefix("torch."),
+        }
+        for name, weight in stored.items()
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    text = (json.dumps(index, indent=2, sort_keys=True) + "\n").encode()
+    atomic_write({folder / INDEX: methodcaller("write", text)})
+
+
+def read_index(index: Mapping[str, Mapping[str, Any]], folder: Path | None) -> dict[str, StoredWeight]:
+    """The weights that an index names, also one that Accelerate wrote, whose weights are files of their own.
+
+    Raises: CheckpointError if a file is missing, or has no such weight.
+    """
+    headers: dict[Path, dict[str, StoredWeight]] = {}
+    found, problems = {}, []
+    for name, entry in index.items():
+        dtype = vars(torch).get(str(entry.get("dtype", "")).removeprefix("torch."))
+        if "safetensors_file" not in entry:
+            if folder is None or not isinstance(dtype, torch.dtype):
+                problems.append(f"{name}: expected a safetensors_file, or a folder and a dtype, found {dict(entry)}")
+            else:
+                shape = tuple(entry["shape"])
+                found[name] = StoredWeight(folder / f"{name}.dat", name, 0, shape, dtype, dtype)
+            continue
+        file, stored_name = Path(entry["safetensors_file"]), entry.get("weight_name", name)
+        if file not in headers:
+            headers[file] = stored_weights(file)
+        if stored_name not in headers[file]:
+            problems.append(f"{name}: {file} has no {stored_name}")
+            continue
+        weight = headers[file][stored_name]
+        found[name] = weight._replace(dtype=dtype) if isinstance(dtype, torch.dtype) else weight
+    if problems:
+        raise CheckpointError("the index of offloaded weights does not fit its files:\n  " + "\n  ".join(problems))
+    return found
+
+
+def weights_in(folder: str | Path) -> dict[str, StoredWeight]:
+    """The weights of an offload folder, or of a folder with a checkpoint in safetensors.
+
+    Raises: CheckpointError if there are none.
+    """
+    index = Path(folder) / INDEX
+    if index.is_file():
+        try:
+            return read_index(json.loads(index.read_text(encoding="utf-8")), Path(folder))
+        except (ValueError, AttributeError, TypeError, KeyError, RecursionError) as error:
+            raise CheckpointError(f"{index} is no index of offloaded weights: {error}") from error
+    found: dict[str, StoredWeight] = {}
+    for file in weight_files(folder):
+        found |= stored_weights(file)
+    return found
+
+
+def offload_state_dict(save_dir: str | Path, state_dict: Mapping[str, torch.Tensor]) -> None:
+    """Writes tensors into a folder, as safetensors, from which `dispatch_model(offload_dir=save_dir)` reads them.
+
+    Raises: CheckpointError if they do not fit the format; OSError if the disk refuses.
+    """
+    save_weights(state_dict, save_dir)
+    found: dict[str, StoredWeight] = {}
+    for file in weight_files(save_dir):
+        found |= stored_weights(file)
+    write_index(Path(save_dir), found)

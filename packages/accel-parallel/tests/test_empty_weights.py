@@ -1,0 +1,61 @@
+"""Models are built without memory, or where they are to be."""
+
+import pytest
+import torch
+from accel_parallel import init_empty_weights, init_on_device
+from torch import nn
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 3)
+        self.second = nn.Linear(3, 3)
+        self.second.weight = self.first.weight
+        self.norm = nn.BatchNorm1d(3)
+
+    def mean_is_meta(self) -> bool:
+        return self.get_buffer("norm.running_mean").is_meta
+
+
+def test_an_empty_model_has_shapes_and_no_numbers() -> None:
+    """S140: also one that no machine holds; buffers have theirs, unless they are to have none."""
+    with init_empty_weights():
+        model = Tied()
+        huge = nn.Sequential(*(nn.Linear(10_000, 10_000, bias=False) for _ in range(1000)))
+    assert sum(parameter.numel() for parameter in huge.parameters()) == 10**11
+    assert all(parameter.is_meta for parameter in model.parameters())
+    assert model.second.weight is model.first.weight
+    assert not model.mean_is_meta()
+    with init_empty_weights(include_buffers=True):
+        assert Tied().mean_is_meta()
+    assert not nn.Linear(2, 2).weight.is_meta, "after the block all is as before"
+
+
+def test_modules_are_made_on_a_device() -> None:
+    """S140."""
+    with init_on_device("meta"):
+        model = Tied()
+    assert model.first.weight.is_meta
+    assert not model.mean_is_meta()
+    with init_on_device("meta", include_buffers=True):
+        assert Tied().mean_is_meta()
+    with torch.device("meta"), init_on_device("cpu", include_buffers=True):
+        assert not Tied().mean_is_meta()
+    with pytest.raises(RuntimeError, match="boom"), init_on_device("meta"):
+        raise RuntimeError("boom")
+    assert not nn.Linear(2, 2).weight.is_meta
+
+
+def test_parameters_keep_what_libraries_wrote_on_them() -> None:
+    class Frozen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(2), requires_grad=False)
+            self.weight.kind = "expert"  # type: ignore[attr-defined] # as libraries mark parameters
+            self.register_parameter("none", None)
+
+    with init_on_device("meta"):
+        model = Frozen()
+    assert not model.weight.requires_grad
+    assert model.weight.kind == "expert"  # type: ignore[attr-defined]
