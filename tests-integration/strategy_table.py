@@ -36,7 +36,7 @@ class Cell:
     def path(self) -> str:
         """The file of the test, from the root."""
         folder, file, _ = self.test.split("/")
-        return f"{FOLDERS[folder]}/test_{file}.py"
+        return _file(FOLDERS[folder], f"test_{file}.py")
 
     @property
     def function(self) -> str:
@@ -60,6 +60,13 @@ class Cell:
         if self.words not in (ROOT / self.path).read_text():
             lines.append(f"{self.path} expects no {self.words!r}")
         return lines
+
+
+@cache
+def _file(folder: str, name: str) -> str:
+    """The file of this name in the folder or a folder in it, from the root."""
+    found = next(iter(sorted((ROOT / folder).rglob(name))), ROOT / folder / name)
+    return found.relative_to(ROOT).as_posix()
 
 
 @cache

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from accel_parallel import STRATEGIES
 from repository import (
     ROOT,
     all_sources,
@@ -80,22 +79,11 @@ SEAMS = {
     "TrainingStep",
 }
 DRAWERS = {"util", "utils", "helper", "helpers", "common", "misc"}
-#: the packages of one strategy, and its name there
-PROJECT_OF_STRATEGY = {
-    import_name(package): name
-    for package, project in projects().items()
-    for name in project.get("entry-points", {}).get("accel.strategies", {})
-}
 CLOCKS = {"time.time", "time.monotonic", "time.perf_counter", "perf_counter", "monotonic"}
 #: what torch.set_default_device changes
 MAKES_TENSORS = {function.__name__ for function in _device_constructors()}
 MAY_UNPICKLE = {"torch.load": {"accel_checkpoint.load"}}
-#: beside the file of the strategy itself: what chooses, and groups of options that have such a name
-NAMES_A_STRATEGY = {
-    "accel.build": "chooses the strategy",
-    "accel.handlers": "the field of DistributedDataParallelKwargs",
-    "accel_launch.job.job": "the flags --use_deepspeed and --deepspeed_config",
-}
+MAX_FILES = 24
 
 
 @pytest.mark.parametrize("package", sorted(projects()))
@@ -215,6 +203,12 @@ def test_files_are_short() -> None:
     assert {where(path) for path in tests if len(path.read_text().splitlines()) > 400} == set()
 
 
+def test_a_folder_holds_no_more_files_than_a_reader_takes_in() -> None:
+    folders = {path.parent for part in ("src", "tests") for path in (ROOT / "packages").glob(f"*/{part}/**/*.py")}
+    counts = {where(folder): len(list(folder.glob("*.py"))) for folder in folders}
+    assert {folder: count for folder, count in counts.items() if count > MAX_FILES} == {}, "make folders in it"
+
+
 def test_no_two_modules_define_a_public_class_of_one_name() -> None:
     homes: dict[str, list[str]] = {}
     for path in all_sources():
@@ -222,33 +216,6 @@ def test_no_two_modules_define_a_public_class_of_one_name() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, []).append(where(path))
     assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}, "one word, one meaning"
-
-
-def test_a_strategy_is_named_by_itself_and_by_what_chooses_it() -> None:
-    """Other code asks the strategy, so that a strategy of another distribution is served alike."""
-    assert sum(len(names_of_strategies(tree_of(path))) for path in all_sources()) > 0
-    naming = {module_name(path) for path in all_sources() if names_of_strategies(tree_of(path)) - own_strategies(path)}
-    assert naming == NAMES_A_STRATEGY.keys()
-
-
-def test_a_name_of_a_strategy_is_found() -> None:
-    """Whether it is compared or a key; a word in a sentence is none."""
-    assert names_of_strategies(ast.parse("if name == 'ddp': pass\nways = {'fsdp2': 1}")) == {"ddp", "fsdp2"}
-    assert not names_of_strategies(ast.parse("raise ValueError('use ddp')"))
-
-
-def names_of_strategies(tree: ast.Module) -> set[str]:
-    """The constants of a module that are names of strategies."""
-    constants = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-    return set(STRATEGIES.names()) & {value for value in constants if isinstance(value, str)}
-
-
-def own_strategies(path: Path) -> set[str]:
-    """The strategy whose file this is, or to whose package it belongs; none for other files."""
-    if path.parent.name == "strategies":
-        return {path.stem}
-    own = PROJECT_OF_STRATEGY.get(module_name(path).split(".")[0])
-    return {own} if own is not None else set()
 
 
 def test_a_file_is_named_after_its_job() -> None:

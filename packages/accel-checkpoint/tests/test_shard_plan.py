@@ -1,6 +1,6 @@
 import pytest
 import torch
-from accel_checkpoint.shard_plan import ShardPlan, plan_shards
+from accel_checkpoint.weights.shard_plan import ShardPlan, plan_shards
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

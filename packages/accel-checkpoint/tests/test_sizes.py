@@ -2,7 +2,7 @@ from fractions import Fraction
 
 import pytest
 from accel_checkpoint import size_in_bytes
-from accel_checkpoint.sizes import UNITS
+from accel_checkpoint.weights.sizes import UNITS
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 

@@ -10,11 +10,11 @@ from accel_checkpoint.parallel_copy import parallel_copy
 from accel_checkpoint.recovery import collect, recover
 from accel_checkpoint.save import save_weights
 from accel_checkpoint.save_object import save_object
-from accel_checkpoint.shard_plan import plan_shards
-from accel_checkpoint.sizes import size_in_bytes
 from accel_checkpoint.staging import StagedCheckpoint, require_replaceable
 from accel_checkpoint.tensor_file import TensorFile, serialize
 from accel_checkpoint.verify import is_whole, require_whole, verify
+from accel_checkpoint.weights.shard_plan import plan_shards
+from accel_checkpoint.weights.sizes import size_in_bytes
 
 __all__ = [
     "AsyncWriter",

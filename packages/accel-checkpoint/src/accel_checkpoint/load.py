@@ -13,13 +13,13 @@ import torch
 from torch import nn
 
 from accel_checkpoint.errors import CheckpointError
-from accel_checkpoint.materialise import divided_tensors, materialise, move, on_meta
 from accel_checkpoint.pieces import is_distributed
 from accel_checkpoint.save import INDEX, PICKLED, SAFETENSORS, shards_in
 from accel_checkpoint.tensor_file import TensorFile
 from accel_checkpoint.unsaved_buffers import recompute_unsaved_buffers
-from accel_checkpoint.verdict import agree
-from accel_checkpoint.weight_file import WeightFile, fill_from_whole
+from accel_checkpoint.weights.materialise import divided_tensors, materialise, move, on_meta
+from accel_checkpoint.weights.verdict import agree
+from accel_checkpoint.weights.weight_file import WeightFile, fill_from_whole
 
 T = TypeVar("T")
 

@@ -18,9 +18,9 @@ from accel_checkpoint.atomic_write import atomic_write
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.safetensors_header import ALIASES
 from accel_checkpoint.save_object import write_pickle
-from accel_checkpoint.shard_plan import plan_shards
-from accel_checkpoint.sizes import size_in_bytes
 from accel_checkpoint.tensor_file import Rows, serialize
+from accel_checkpoint.weights.shard_plan import plan_shards
+from accel_checkpoint.weights.sizes import size_in_bytes
 
 SAFETENSORS = ("model", ".safetensors")
 PICKLED = ("pytorch_model", ".bin")

@@ -139,7 +139,7 @@ def test_a_variable_of_accelerate_that_asks_for_something_is_no_silent_nothing()
 
 def test_every_variable_that_accel_reads_is_known() -> None:
     """A name that is nearly another's, such as ACCEL_LOG_LEVEL and ACCEL_LOG_DIR, must not be taken for a mistake."""
-    packages = Path(__file__).parents[2]
+    packages = Path(__file__).parents[3]
     sources = [path.read_text() for path in packages.glob("*/src/**/*.py")]
     found = {name for text in sources for name in re.findall(r"\"(ACCEL_[A-Z_]+[A-Z])\"", text)}
     assert {"ACCEL_STORE_FD", "ACCEL_HOME", "ACCEL_WATCHDOG"} <= found
