@@ -45,6 +45,8 @@ def run_blocks_alone(path: Path) -> int:
         ("guides/preemption.md", 1),
         ("guides/launching.md", 1),
         ("guides/gpus.md", 1),
+        ("guides/tracking.md", 1),
+        ("guides/own-tracker.md", 1),
     ],
 )
 def test_every_block_of_a_page_runs(

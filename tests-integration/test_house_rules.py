@@ -33,19 +33,12 @@ MAY_IMPORT = {
     "accel-big": {"accel-state", "accel-ops", "accel-checkpoint"},
     "accel-launch": {"accel-state"},
     "accel-submit": {"accel-state", "accel-launch"},
+    "accel-track": {"accel-state"},
     "accel-data": {"accel-state", "accel-ops"},
     "accel-parallel": {"accel-state", "accel-amp"},
     "accel-deepspeed": {"accel-state", "accel-amp", "accel-parallel"},
-    "accel": {
-        "accel-state",
-        "accel-ops",
-        "accel-amp",
-        "accel-big",
-        "accel-checkpoint",
-        "accel-data",
-        "accel-parallel",
-        "accel-launch",
-    },
+    "accel": {"accel-state", "accel-ops", "accel-amp", "accel-big", "accel-checkpoint"}
+    | {"accel-data", "accel-parallel", "accel-launch", "accel-track"},
     "accel-compat": {"accel-state", "accel"},
     "accel-verify": {"accel-state", "accel-checkpoint", "accel-launch", "accel"},
 }
@@ -141,7 +134,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 def test_torch_free_packages_leave_torch_alone() -> None:
     modules = [
         module_name(path)
-        for name in ("accel-state", "accel-launch", "accel-submit")
+        for name in ("accel-state", "accel-launch", "accel-submit", "accel-track")
         for path in sources(name)
         if path.name not in ("__main__.py", "sitecustomize.py")
     ]

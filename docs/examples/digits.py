@@ -3,6 +3,7 @@
 python docs/examples/digits.py
 torchrun --nproc-per-node 2 docs/examples/digits.py
 accel launch --cpu --num_processes 2 docs/examples/digits.py
+python docs/examples/digits.py --track && accel runs show last
 """
 
 import argparse
@@ -47,9 +48,11 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=32, help="samples of a batch, over all processes")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--output", type=Path, default=Path("runs/digits"))
+    parser.add_argument("--track", action="store_true", help="leave a record of the run in runs, for accel runs")
     arguments = parser.parse_args()
 
-    accelerator = Accelerator(split_batches=True)
+    accelerator = Accelerator(split_batches=True, log_with="local" if arguments.track else None)
+    accelerator.init_trackers("digits", vars(arguments))
     set_seed(0)
     train_data, test_data = digits()
     model = classifier()
@@ -63,6 +66,7 @@ def main() -> None:
 
     accelerator.print(f"{accelerator.num_processes} process(es) on {accelerator.device.type}")
     bar = tqdm(total=arguments.epochs * len(train_loader), disable=not accelerator.is_local_main_process)
+    step = 0
     for epoch in range(1, arguments.epochs + 1):
         model.train()
         losses = []
@@ -73,6 +77,8 @@ def main() -> None:
             scheduler.step()
             optimizer.zero_grad()
             losses.append(loss.detach())
+            accelerator.log({"loss": loss, "rate": scheduler.get_last_lr()[0]}, step=step)
+            step += 1
             bar.update(1)
         mean_loss = accelerator.reduce(torch.stack(losses).mean(), "mean").item()
 
@@ -84,12 +90,14 @@ def main() -> None:
             guesses, labels = accelerator.gather_for_metrics((guesses, labels))
             correct += int((guesses == labels).sum())
             seen += len(labels)
+        accelerator.log({"accuracy": correct / seen}, step=step)
         if accelerator.is_main_process:
             bar.write(f"epoch {epoch}: loss {mean_loss:.4f}, accuracy {correct / seen:.2%} of {seen} held-out images")
     bar.close()
 
     path = accelerator.save_model(model, arguments.output)
     accelerator.print(f"weights saved to {path}")
+    accelerator.end_training()
 
 
 if __name__ == "__main__":

@@ -31,6 +31,8 @@ from accel.preparation import Preparer
 from accel.settings import resolve
 from accel.step.accumulation import GradientAccumulation
 from accel.step.training_step import TrainingStep
+from accel.tracking.calls import TrackerCalls
+from accel.tracking.session import LogWith, TrackingSession
 
 A = TypeVar("A")
 More = TypeVarTuple("More")
@@ -38,7 +40,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 @final
-class Accelerator(TrainingStep):
+class Accelerator(TrainingStep, TrackerCalls):
     """Runs an ordinary PyTorch loop on any number of processes, devices and precisions.
 
     Collective: every process of the job must create one, and call what is marked so in like order.
@@ -53,6 +55,7 @@ class Accelerator(TrainingStep):
         cpu: bool = False,
         dataloader_config: DataLoaderConfiguration | None = None,
         rng_types: Iterable[str] | None = None,
+        log_with: LogWith | Iterable[LogWith] | None = None,
         project_dir: str | Path | None = None,
         project_config: ProjectConfiguration | None = None,
         step_scheduler_with_optimizer: bool = True,
@@ -92,17 +95,15 @@ class Accelerator(TrainingStep):
             scheduler_once_per_step=scheduler_once_per_step,
         )
         self.components = build_components(self.settings)
-        self._preparer = Preparer(
-            self.components,
-            self.settings,
-            on_ready=None if self.observer is None else partial(self.observer.prepared, self),
-        )
+        self.project_configuration = project = project_config or ProjectConfiguration()
+        if project_dir is not None and project.project_dir is None:
+            project.set_directories(project_dir)
+        self._tracking = TrackingSession(log_with, project, device=self.device, main=bool(self.is_main_process))
+        on_ready = self._tracking.prepared if self.observer is None else partial(self.observer.prepared, self)
+        self._preparer = Preparer(self.components, self.settings, on_ready)
         self._gradients = GradientAccumulation(self.components, self._preparer)
-        self.project_configuration = project_config or ProjectConfiguration()
-        if project_dir is not None and self.project_configuration.project_dir is None:
-            self.project_configuration.set_directories(project_dir)
         registry = CheckpointRegistry(self.components, self._preparer, self._gradients)
-        self._checkpointer = Checkpointer(AcceleratorState(), registry, self.project_configuration)
+        self._checkpointer = Checkpointer(AcceleratorState(), registry, project, self._tracking)
 
     @overload
     def prepare(self, one: A, /, *, device_placement: Sequence[bool] | None = None) -> A: ...
@@ -232,8 +233,6 @@ class Accelerator(TrainingStep):
         Collective: every process must call.
         """
         self._checkpointer.wait()
-
-    end_training = wait_for_checkpoint
 
     def load_state(
         self,

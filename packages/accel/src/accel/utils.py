@@ -26,6 +26,7 @@ from accel_ops import slice_tensors as slice_tensors
 from accel_parallel import FullyShardedDataParallelPlugin as FullyShardedDataParallelPlugin
 from accel_parallel import ParallelismConfig as ParallelismConfig
 from accel_state import DistributedType as DistributedType
+from accel_track import LoggerType as LoggerType
 
 from accel.compat.deepspeed_names import DeepSpeedPlugin as DeepSpeedPlugin
 from accel.compat.deepspeed_names import DummyOptim as DummyOptim

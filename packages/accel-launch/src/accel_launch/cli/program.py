@@ -19,11 +19,12 @@ COMMANDS = {
     "checkpoint": "list, verify and compare checkpoints",
     "conformance": "check a kind of hardware, for its makers",
     "estimate-memory": "say how much memory a model takes, to load and to train",
+    "runs": "list, show, compare and draw the records of runs",
     "completion": "print what has a shell complete commands and options",
     "env": "print versions, devices and settings, for a bug report",
 }
 #: those of them that other packages of this project bring, and the extra of package accel that installs each
-EXTRAS = {"verify": "verify", "conformance": "verify", "estimate-memory": "big"}
+EXTRAS = {"verify": "verify", "conformance": "verify", "estimate-memory": "big", "runs": "track"}
 #: by it a shell asks for completions, and the name that the completion scripts know
 COMPLETE, PROGRAM = "_ACCEL_COMPLETE", "accel"
 REFUSED = 2

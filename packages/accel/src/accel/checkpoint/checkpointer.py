@@ -17,6 +17,7 @@ from accel.checkpoint.registry import CheckpointRegistry
 from accel.checkpoint.save import StateSaver
 from accel.checkpoint.votes import RankVotes
 from accel.configuration import ProjectConfiguration
+from accel.tracking.session import TrackingSession
 
 logger = logging.getLogger("accel")
 
@@ -25,12 +26,19 @@ logger = logging.getLogger("accel")
 class Checkpointer:
     """Saves and loads the state of an Accelerator."""
 
-    def __init__(self, processes: ProcessControl, registry: CheckpointRegistry, project: ProjectConfiguration) -> None:
+    def __init__(
+        self,
+        processes: ProcessControl,
+        registry: CheckpointRegistry,
+        project: ProjectConfiguration,
+        tracking: TrackingSession,
+    ) -> None:
         self.registry = registry
         self.project = project
         self._processes = processes
         self._votes = RankVotes(processes)
-        self._saver = StateSaver(processes, self._votes, registry, project)
+        self._tracking = tracking
+        self._saver = StateSaver(processes, self._votes, registry, project, tracking.states)
         self._loader = StateLoader(processes, self._votes, registry, project)
         self.signals = StopSignals(self._votes)
         self.signals.install(project.stop_signals)
@@ -46,7 +54,9 @@ class Checkpointer:
         Raises: CheckpointError, on every process, if it could not be written; ValueError without a folder.
         Collective: every process must call.
         """
-        return self._saver.save(output_dir, asynchronous=asynchronous, max_shard_size=max_shard_size)
+        folder = self._saver.save(output_dir, asynchronous=asynchronous, max_shard_size=max_shard_size)
+        self._tracking.saved(folder)
+        return folder
 
     def wait(self) -> None:
         """Returns when the checkpoint that is being written in the background is on the disk.
@@ -78,6 +88,7 @@ class Checkpointer:
     def _loaded(self, folder: Path, manifest: Manifest | None) -> Path:
         if manifest is not None:
             self._saver.newest = folder, manifest.files
+            self._tracking.loaded(folder, manifest.about.get("trackers", {}))
         return folder
 
     def save_and_stop(self, output_dir: str | Path | None) -> NoReturn:

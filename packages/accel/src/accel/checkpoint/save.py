@@ -41,9 +41,15 @@ class StateSaver:
     """
 
     def __init__(
-        self, processes: ProcessControl, votes: RankVotes, registry: CheckpointRegistry, project: ProjectConfiguration
+        self,
+        processes: ProcessControl,
+        votes: RankVotes,
+        registry: CheckpointRegistry,
+        project: ProjectConfiguration,
+        tracker_states: Callable[[], dict[str, Any]],
     ) -> None:
         self._processes = processes
+        self._tracker_states = tracker_states
         self._votes = votes
         self._registry = registry
         self._project = project
@@ -82,6 +88,7 @@ class StateSaver:
         about = about_this_run(
             self._processes.run.mesh, self._processes.num_processes, self._registry.preparer.optimizers
         )
+        about["trackers"] = self._tracker_states()
         stage = job.stage if job is not None else None
         job = SaveJob(target, told[self._writer]["tag"], self._writes, contents, about, rng_states, stage)
         self._by_all = by_all

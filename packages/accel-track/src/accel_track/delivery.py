@@ -1,0 +1,66 @@
+"""Calls the trackers, and reports those that fail, once each."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from accel_track.tracker import GeneralTracker
+
+logger = logging.getLogger("accel")
+
+
+@dataclass(slots=True)
+class DueCall:
+    """A call that is due: the method of each tracker, its arguments, and more of them for single trackers by name."""
+
+    method: str
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    #: waits until the arguments can be read; the call is left out if it says no
+    due: Callable[[], bool] | None = None
+
+
+@final
+class Delivery:
+    """Hands calls to trackers. An error of a tracker is logged when it comes first, and counted."""
+
+    def __init__(
+        self, trackers: Sequence[GeneralTracker], read: Callable[[list[tuple[Any, ...]]], list[tuple[Any, ...]]]
+    ) -> None:
+        self.trackers = trackers
+        self._read = read
+        #: the calls of each tracker that failed
+        self.lost: Counter[str] = Counter()
+
+    def deliver(self, calls: list[DueCall]) -> None:
+        """Calls every tracker with each of these calls, in order; their arguments are read in one go."""
+        try:
+            calls = [call for call in calls if call.due is None or call.due()]
+            arguments = self._read([call.arguments for call in calls])
+        except Exception as error:  # noqa: BLE001 - of a device, say: training hears of it by itself
+            for tracker in self.trackers:
+                self._failed(tracker, "reading what was logged", error, len(calls))
+            return
+        for call, read in zip(calls, arguments, strict=True):
+            for tracker in self.trackers:
+                self.call(tracker, call.method, *read, **{**call.keywords, **call.own.get(tracker.name, {})})
+
+    def call(self, tracker: GeneralTracker, method: str, *arguments: Any, **keywords: Any) -> None:
+        """Calls one tracker; what it raises is logged and counted."""
+        try:
+            getattr(tracker, method)(*arguments, **keywords)
+        except Exception as error:  # noqa: BLE001 - whatever a client raises must not end the training
+            self._failed(tracker, method, error, 1)
+
+    def _failed(self, tracker: GeneralTracker, what: str, error: Exception, calls: int) -> None:
+        if not self.lost[tracker.name]:
+            logger.warning(
+                "the tracker %s failed in %s, and training goes on without what was lost: %s: %s",
+                *(tracker.name, what, type(error).__name__, error),
+            )
+        self.lost[tracker.name] += calls

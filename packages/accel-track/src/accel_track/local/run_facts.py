@@ -1,0 +1,58 @@
+"""What a run is: the command, the machine, the versions and the commit of its code."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from accel_state import detect
+from accel_state.environ import ATTEMPT, process_environ
+
+#: the packages whose versions are noted if they are installed
+PACKAGES = ("accel", "torch", "numpy", "transformers", "datasets")
+
+
+def run_facts() -> dict[str, Any]:
+    """What the run of this process is."""
+    environ = process_environ()
+    return {
+        "command": sys.orig_argv,
+        "folder": os.getcwd(),
+        "host": platform.node(),
+        "process": os.getpid(),
+        "world": detect(environ).world_size,
+        "attempt": int(environ.get(ATTEMPT, "0")),
+        "versions": {"python": platform.python_version()} | versions(),
+        "git": commit(Path.cwd()),
+    }
+
+
+def versions() -> dict[str, str]:
+    """The versions of packages that are installed."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def commit(folder: Path) -> dict[str, Any] | None:
+    """The commit of a folder, and whether tracked files differ from it; None outside of git."""
+    command = ["git", "-C", str(folder)]
+    try:
+        head = subprocess.run([*command, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10)
+        changes = subprocess.run(
+            [*command, "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if head.returncode:
+        return None
+    return {"commit": head.stdout.strip(), "changed": bool(changes.stdout.strip())}

@@ -1,0 +1,1 @@
+"""What records hold: the command `accel runs`."""

@@ -1,0 +1,72 @@
+"""`accel runs`: lists, shows, compares and draws the records of runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from accel_track.runs.recorded_run import RecordedRun, find_run, find_runs
+from accel_track.runs.tables import comparison, listing, shown
+
+FOLDER = click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="The logging_dir of the runs.",
+)
+EPILOG = """\b
+examples:
+  accel runs                                   what there is in the folder runs
+  accel runs show last --dir out               the last values of the newest run in the folder out
+  accel runs compare 20261123-0 20261123-1     by the beginnings of their names
+  accel runs plot last -o page.html
+
+exit codes: 0; 2 if a run is not there."""
+
+
+@click.group(invoke_without_command=True, epilog=EPILOG, short_help="list, show, compare and draw the records of runs")
+@FOLDER
+@click.pass_context
+def runs(context: click.Context, folder: Path) -> None:
+    """Lists the records that Accelerator(log_with="local") has left, or does more with them."""
+    if context.invoked_subcommand is None:
+        context.invoke(list_, folder=folder)
+
+
+@runs.command("list")
+@FOLDER
+def list_(folder: Path) -> None:
+    """Lists the runs in a folder, the newest last."""
+    _print(listing(list(find_runs(folder)), folder))
+
+
+@runs.command()
+@click.argument("run")
+@FOLDER
+def show(run: str, folder: Path) -> None:
+    """Shows what RUN was, and the last value of each metric."""
+    _print(shown(find_run(run, folder)))
+
+
+@runs.command()
+@click.argument("run", nargs=-1, required=True)
+@FOLDER
+def compare(run: Sequence[str], folder: Path) -> None:
+    """Shows the last values of several RUNs side by side, and what differs in their configurations."""
+    _print(comparison(_distinct([find_run(word, folder) for word in run])))
+
+
+def _distinct(found: list[RecordedRun]) -> list[RecordedRun]:
+    return list({run.folder: run for run in found}.values())
+
+
+def _print(lines: Sequence[str]) -> None:
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+COMMAND = runs

@@ -1,0 +1,88 @@
+"""Reads the records of runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from accel_state.errors import CannotRun
+
+from accel_track.local.lines import entries
+from accel_track.local.record import CONFIG, METRICS, STORY
+from accel_track.local.record_lock import is_locked
+from accel_track.values import as_number, flat
+
+#: the values of a metric by their steps, which grow
+Series = dict[int, float]
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """The record of a run in its folder."""
+
+    folder: Path
+    story: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The project and the name of the run."""
+        return f"{self.folder.parent.name}/{self.folder.name}"
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The values of the configuration by their paths."""
+        path = self.folder / CONFIG
+        found = json.loads(path.read_text()) if path.exists() else {}
+        return dict(flat(found)) if isinstance(found, dict) else {"config": found}
+
+    @cached_property
+    def lines(self) -> list[dict[str, Any]]:
+        """What was logged, in the order of steps; of one step, in the order of the calls."""
+        return sorted(entries(self.folder / METRICS), key=lambda entry: entry["step"])
+
+    @cached_property
+    def series(self) -> dict[str, Series]:
+        """The numbers of each metric by step; the newest of a step counts."""
+        found: dict[str, Series] = {}
+        for line in self.lines:
+            for name, value in line["metrics"].items():
+                if (number := as_number(value)) is not None:
+                    found.setdefault(name, {})[line["step"]] = number
+        return found
+
+    @property
+    def state(self) -> str:
+        """Whether the run goes on, has finished, or was interrupted."""
+        told = str(self.story.get("state", "unknown"))
+        # a process that closes the file of its lock gives the lock up
+        own = self.story.get("process") == os.getpid()
+        return "interrupted" if told == "running" and not own and not is_locked(self.folder) else told
+
+
+def find_runs(parent: Path) -> Iterator[RecordedRun]:
+    """The runs below a folder, the oldest first: parent/project/run, or parent/run."""
+    for path in sorted([*parent.glob(f"*/{STORY}"), *parent.glob(f"*/*/{STORY}")], key=lambda path: path.parent.name):
+        yield RecordedRun(path.parent, json.loads(path.read_text()))
+
+
+def find_run(word: str, parent: Path) -> RecordedRun:
+    """The run that a word means: its folder, the beginning of its name, or "last".
+
+    Raises: CannotRun with what there is, if the word means no run or several.
+    """
+    if (Path(word) / STORY).is_file():
+        return RecordedRun(Path(word).resolve(), json.loads((Path(word) / STORY).read_text()))
+    runs = list(find_runs(parent))
+    if word == "last" and runs:
+        return runs[-1]
+    meant = [run for run in runs if run.folder.name.startswith(word) or run.name.startswith(word)]
+    if len(meant) == 1:
+        return meant[0]
+    known = "\n  ".join(run.name for run in (meant or runs)[-10:]) or "none"
+    what = "several runs are meant by" if meant else "no run is meant by"
+    raise CannotRun("accel runs", [f"{what} {word!r}; give the folder or the name of a run. In {parent}:\n  {known}"])

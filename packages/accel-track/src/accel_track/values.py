@@ -1,0 +1,78 @@
+"""Values of scripts as JSON has them: nested mappings, numbers of numpy and of tensors, NaN."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from pathlib import PurePath
+from typing import Any, Protocol, runtime_checkable
+
+#: how numbers are written that JSON does not have
+NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+@runtime_checkable
+class _Array(Protocol):
+    def tolist(self) -> Any: ...
+
+
+def plain(value: Any) -> Any:
+    """The value in words of JSON: an array is a number or nested lists, NaN is a text, an unknown object its `repr`."""
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else ("NaN" if value != value else f"{'-' * (value < 0)}Infinity")
+    if isinstance(value, Enum):
+        return plain(value.value)
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, Namespace):
+        return plain(vars(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(inner) for inner in value]
+    if isinstance(value, _Array) and not isinstance(value, type):
+        return plain(unpacked(value.tolist()))
+    return repr(value)
+
+
+def unpacked(value: Any) -> Any:
+    """The only element of nested lists that have one; anything else as it is."""
+    while isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    return value
+
+
+def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Each value of nested mappings with its path: {"loss": {"train": 1}} has loss/train."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{above}{name}/")
+        else:
+            yield f"{above}{name}", value
+
+
+def numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers among nested values by their paths, those of arrays with one element too."""
+    found = {name: plain(value) for name, value in flat(values)}
+    restored = {name: as_number(value) for name, value in found.items()}
+    return {name: value for name, value in restored.items() if value is not None}
+
+
+def as_number(value: Any) -> float | None:
+    """The number that JSON has for it, NaN and the infinities included; None for anything else."""
+    if isinstance(value, str):
+        return NOT_FINITE.get(value)
+    return value if isinstance(value, int | float) else None
+
+
+def as_line(entry: Mapping[str, Any]) -> bytes:
+    """The entry as a line of strict JSON."""
+    return json.dumps(entry, allow_nan=False, separators=(",", ":")).encode() + b"\n"

@@ -1,0 +1,186 @@
+"""The record of a run in its folder."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from accel_track.local.lines import entries
+from accel_track.local.record import RunRecord, new_folder, safe_name
+from accel_track.trackers import TRACKERS
+from accel_track.trackers.local import LocalTracker
+
+
+def steps(folder: Path) -> list[int]:
+    return [entry["step"] for entry in entries(folder / "metrics.jsonl")]
+
+
+def test_a_run_leaves_a_record(tmp_path: Path) -> None:
+    """S132: with nothing installed."""
+    tracker = LocalTracker("my/project", tmp_path)
+    tracker.start()
+    tracker.store_init_configuration({"lr": 0.1, "nested": {"decay": math.nan}})
+    tracker.log({"loss": {"train": 0.5}})
+    tracker.log({"loss": {"train": math.inf}}, step=7)
+    tracker.log({"loss": {"train": 0.1}})
+    tracker.mark("checkpoint", {"path": "somewhere"})
+    folder = tracker.tracker.folder
+    tracker.finish()
+    assert folder.parent == tmp_path / "my_project"
+    lines = list(entries(folder / "metrics.jsonl"))
+    assert [(line["n"], line["step"], line["metrics"]) for line in lines] == [
+        (0, 0, {"loss/train": 0.5}),
+        (1, 7, {"loss/train": "Infinity"}),
+        (2, 8, {"loss/train": 0.1}),
+    ]
+    assert json.loads((folder / "config.json").read_text()) == {"lr": 0.1, "nested": {"decay": "NaN"}}
+    story = json.loads((folder / "run.json").read_text())
+    assert story["state"] == "finished"
+    assert story["command"][0] == sys.orig_argv[0]
+    assert story["versions"]["python"]
+    assert len(story["git"]["commit"]) == 40
+    assert [(event["step"], event["path"]) for event in story["checkpoints"]] == [(8, "somewhere")]
+
+
+def test_tables_and_images_are_recorded(tmp_path: Path) -> None:
+    """S139."""
+    record = RunRecord(tmp_path / "run")
+    image = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
+    record.log_images({"in/put": [image, image[:, :, 0] / 255]}, step=1)
+    with pytest.raises(ValueError, match=r"found \(2, 2, 7\)"):
+        record.log_images({"x": [np.zeros((2, 2, 7))]}, step=1)
+    record.log_table("scores", ["name", "score"], [["a", np.float32(math.nan)]], step=2)
+    record.close()
+    pictures, table = entries(tmp_path / "run" / "media.jsonl")
+    first, second = pictures["images"]["in/put"]
+    assert pixels(tmp_path / "run" / "images" / first) == (6, 4, image.tobytes())
+    assert pixels(tmp_path / "run" / "images" / second) == (6, 4, image[:, :, 0].tobytes())
+    assert (table["table"], table["columns"], table["rows"]) == ("scores", ["name", "score"], [["a", "NaN"]])
+
+
+def pixels(path: Path) -> tuple[int, int, bytes]:
+    content = path.read_bytes()
+    width, height = (int.from_bytes(content[at : at + 4], "big") for at in (16, 20))
+    length = int.from_bytes(content[33:37], "big")
+    rows = zlib.decompress(content[41 : 41 + length])
+    size = len(rows) // height
+    return width, height, b"".join(rows[row * size + 1 : (row + 1) * size] for row in range(height))
+
+
+def test_a_rewound_record_has_each_call_once(tmp_path: Path) -> None:
+    """S135, S139: metrics, tables, images and events of after the checkpoint are given up."""
+    record = RunRecord(tmp_path)
+    for step in range(3):
+        record.log({"loss": step}, step)
+    record.tell_event("checkpoint", {})
+    position = record.calls, record.last_step
+    record.log({"loss": 3}, 3)
+    record.log_table("t", ["a"], [[3]], 3)
+    record.log_images({"i": [np.zeros((2, 2))]}, 3)
+    record.tell_event("skipped step", {})
+    record.close()
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"n":6,"step":4,"met')
+    resumed = RunRecord(tmp_path)
+    resumed.rewind(*position)
+    for step in range(3, 6):
+        resumed.log({"loss": step * 10}, step)
+    resumed.close()
+    assert [(entry["step"], entry["metrics"]["loss"]) for entry in entries(tmp_path / "metrics.jsonl")] == [
+        *((0, 0), (1, 1), (2, 2), (3, 30), (4, 40), (5, 50)),
+    ]
+    assert [entry["n"] for entry in entries(tmp_path / "metrics.jsonl")] == list(range(6))
+    assert list(entries(tmp_path / "media.jsonl")) == []
+    assert list((tmp_path / "images").iterdir()) == []
+    assert len(resumed.story["checkpoints"]) == 1
+    assert resumed.story["skipped_steps"] == []
+
+
+def test_a_step_that_was_logged_after_its_checkpoint_is_not_lost(tmp_path: Path) -> None:
+    """S135: a loop may save before it logs the same step; it goes on with the step after."""
+    record = RunRecord(tmp_path)
+    record.log({"loss": 0}, 0)
+    record.log({"accuracy": 0.5}, 0)
+    position = record.calls, record.last_step
+    for step in (1, 2, 3):
+        record.log({"loss": step}, step)
+    record.log({"accuracy": 0.6}, 1)
+    record.close()
+    resumed = RunRecord(tmp_path)
+    resumed.rewind(*position)
+    resumed.log({"loss": 20}, 2)
+    resumed.log({"loss": 30}, 3)
+    resumed.log({"accuracy": 0.7}, 1)
+    resumed.close()
+    found = [(entry["step"], entry["metrics"]) for entry in entries(tmp_path / "metrics.jsonl")]
+    assert found == [
+        *((0, {"loss": 0}), (0, {"accuracy": 0.5})),
+        *((1, {"loss": 1}), (2, {"loss": 20}), (3, {"loss": 30}), (1, {"accuracy": 0.7})),
+    ]
+
+
+WRITER = """
+import sys, itertools
+from pathlib import Path
+from accel_track.local.record import RunRecord
+record = RunRecord(Path(sys.argv[1]))
+for step in itertools.count():
+    record.log({"loss": step, "text": "x" * 5000}, step)
+    print(step, flush=True)
+"""
+
+
+def writer(folder: Path) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen([sys.executable, "-c", WRITER, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_a_second_process_is_refused_and_a_killed_one_lets_go(tmp_path: Path) -> None:
+    """S132: and what a kill leaves are whole lines, each step once."""
+    process = writer(tmp_path)
+    try:
+        assert process.stdout is not None
+        for _ in range(50):
+            process.stdout.readline()
+        with pytest.raises(OSError, match="another process writes the record"):
+            RunRecord(tmp_path)
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+    found = steps(tmp_path)
+    assert found == list(range(len(found)))
+    assert len(found) >= 50
+    RunRecord(tmp_path).close()
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        LocalTracker("project", tmp_path / "file").start()
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"), [("../../x", "_.._x"), ("a b/c", "a_b_c"), ("..", "_"), ("p" * 300, "p" * 80)]
+)
+def test_a_name_stays_in_its_folder(name: str, wanted: str, tmp_path: Path) -> None:
+    assert safe_name(name) == wanted
+    assert new_folder(tmp_path, name).parent.parent == tmp_path
+
+
+def test_ten_megabytes_of_configuration_are_kept(tmp_path: Path) -> None:
+    record, config = RunRecord(tmp_path), {f"name{number}": "x" * 1000 for number in range(10_000)}
+    record.configure(config)
+    record.close()
+    assert json.loads((tmp_path / "config.json").read_text()) == config
+
+
+def test_the_tracker_is_found_by_its_name() -> None:
+    kind: Any = TRACKERS.load("local")
+    assert kind is LocalTracker
+    assert kind.missing() is None

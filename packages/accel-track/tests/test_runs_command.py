@@ -1,0 +1,67 @@
+"""The command `accel runs`."""
+
+from pathlib import Path
+
+import pytest
+from accel_track.local.record import RunRecord
+from accel_track.runs.command import COMMAND
+from accel_track.trackers.local import LocalTracker
+from click.testing import CliRunner, Result
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(COMMAND, list(map(str, arguments)))
+
+
+def recorded(folder: Path, loss: float, **config: object) -> Path:
+    tracker = LocalTracker("project", folder)
+    tracker.start()
+    tracker.store_init_configuration(config)
+    tracker.log({"loss": 9.0}, step=1)
+    tracker.log({"loss": loss, "note": "x"}, step=5)
+    tracker.log({"loss": 8.0}, step=3)
+    path = tracker.tracker.folder
+    tracker.finish()
+    return path
+
+
+def test_runs_are_listed_shown_and_compared(tmp_path: Path) -> None:
+    """S134."""
+    first = recorded(tmp_path, 0.25, lr=0.1, model={"layers": 2, "width": 8})
+    second = recorded(tmp_path, 0.5, lr=0.1, model={"layers": 4, "width": 8})
+    listed = run("--dir", tmp_path).output.splitlines()
+    assert [line.split()[:3] for line in listed[1:]] == [
+        [f"project/{path.name}", "finished", "5"] for path in sorted((first, second))
+    ]
+    shown = run("show", first.name, "--dir", tmp_path).output
+    assert [line.split() for line in shown.splitlines() if line.startswith("loss")] == [["loss", "5", "0.25"]]
+    assert "model/layers" in shown
+    compared = [line.split() for line in run("compare", first, second).output.splitlines()]
+    assert ["loss", "0.25", "0.5"] in compared
+    assert ["model/layers", "2", "4"] in compared
+    assert "model/width" not in [line[0] for line in compared if line]
+    assert compared[-1] == ["(2", "settings", "are", "equal)"]
+
+
+def test_a_run_that_is_not_there_is_refused_with_what_there_is(tmp_path: Path) -> None:
+    recorded(tmp_path, 1.0)
+    recorded(tmp_path, 1.0)
+    assert "no run is meant by 'x'" in str(run("show", "x", "--dir", tmp_path).exception)
+    assert "several runs are meant by '20'" in str(run("show", "20", "--dir", tmp_path).exception)
+    assert run("show", "last", "--dir", tmp_path).exit_code == 0
+    assert "no runs in" in run("--dir", tmp_path / "none").output
+
+
+def test_a_name_cannot_give_orders_to_the_terminal(tmp_path: Path) -> None:
+    tracker = LocalTracker("project", tmp_path)
+    tracker.start()
+    tracker.log({"\x1b[2Jloss": 1.0})
+    tracker.finish()
+    assert "\x1b" not in run("show", "last", "--dir", tmp_path).output
+
+
+def test_a_run_that_was_killed_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = RunRecord(tmp_path / "project" / "run")
+    record.tell(state="running", process=1)
+    record.close()
+    assert "interrupted" in run("--dir", tmp_path).output

@@ -1,0 +1,5 @@
+"""Trackers: what scripts import to write one of their own."""
+
+from accel_track import GeneralTracker as GeneralTracker
+from accel_track import LoggerType as LoggerType
+from accel_track import on_main_process as on_main_process

@@ -1,0 +1,95 @@
+"""Keeps logged values as they are now, without a wait for the device, and reads them later in one go."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from accel_checkpoint.pieces import is_distributed
+from accel_ops import recursively_apply
+
+#: what cannot change after it was logged
+_FIXED = frozenset({int, float, bool, str, type(None)})
+
+
+def captured(values: Mapping[str, Any]) -> tuple[dict[str, Any], Callable[[], bool] | None]:
+    """The values as they are now, and what waits until they can be read; None if they can be at once.
+
+    A tensor on a device is copied there, whether or not a later step changes it in place, and the host goes on. A
+    number on the CPU is read.
+
+    Raises: TypeError for tensors that are divided over ranks.
+    """
+    kept: dict[str, Any] = {}
+    devices: set[torch.device] = set()
+    for name, value in values.items():
+        kind = type(value)
+        if kind in _FIXED:
+            kept[name] = value
+        elif kind is torch.Tensor and value.is_cpu and value.numel() == 1:
+            kept[name] = value.item()
+        else:
+            kept[name] = _captured(value, devices)
+    if not devices:
+        return kept, None
+    events = [torch.accelerator.current_stream(device).record_event() for device in devices if runs_on_streams(device)]
+    return kept, partial(_wait, events) if events else None
+
+
+def _wait(events: list[torch.Event]) -> bool:
+    for event in events:
+        event.synchronize()
+    return True
+
+
+def runs_on_streams(device: torch.device) -> bool:
+    """Whether torch's streams order the work of this device."""
+    accelerator = torch.accelerator.current_accelerator()
+    return accelerator is not None and accelerator.type == device.type
+
+
+def _captured(value: Any, devices: set[torch.device]) -> Any:
+    if type(value) in _FIXED:
+        return value
+    if isinstance(value, torch.Tensor):
+        if type(value) is not torch.Tensor and is_distributed(value):
+            raise TypeError(
+                "log: a tensor that is divided over ranks; log a number that all ranks have, such as"
+                " accelerator.reduce(loss, 'mean')"
+            )
+        if not value.is_cpu:
+            devices.add(value.device)
+        elif value.numel() == 1:
+            return value.item()
+        return value.detach().clone()
+    if isinstance(value, Mapping):
+        return {name: _captured(inner, devices) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_captured(inner, devices) for inner in value]
+    # of numpy, which need not be installed
+    return value.copy() if type(value).__name__ == "ndarray" else value
+
+
+def read(batch: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """The values with numbers in the place of tensors of one element, which are copied together; others on the CPU."""
+    alike: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = defaultdict(list)
+
+    def collect(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.numel() == 1:
+            alike[tensor.device, tensor.dtype].append(tensor)
+        return tensor
+
+    numbers: dict[int, Any] = {}
+    recursively_apply(collect, batch)
+    for tensors in alike.values():
+        together = torch.stack([tensor.reshape(()) for tensor in tensors]).tolist()
+        numbers |= {id(tensor): number for tensor, number in zip(tensors, together, strict=True)}
+
+    def number_or_tensor(tensor: torch.Tensor) -> Any:
+        return numbers[id(tensor)] if tensor.numel() == 1 else tensor.cpu()
+
+    replaced: list[tuple[Any, ...]] = recursively_apply(number_or_tensor, batch)
+    return replaced
