@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "accel-deepspeed": {"accel-state", "accel-amp", "accel-parallel"},
     "accel": {"accel-state", "accel-ops", "accel-amp", "accel-big", "accel-checkpoint"}
     | {"accel-data", "accel-parallel", "accel-launch", "accel-track"},
-    "accel-compat": {"accel-state", "accel"},
+    "accel-compat": {"accel-state", "accel-launch", "accel"},
     "accel-verify": {"accel-state", "accel-checkpoint", "accel-launch", "accel"},
 }
 # Import names of third parties that differ from the names of their distributions.
@@ -142,6 +142,7 @@ def test_torch_free_packages_leave_torch_alone() -> None:
         "accel",
         "accel_compat.startup",
         "accel_compat.distribution",
+        "accel_compat.migrate.command",
         "accel_testing",
         "accel_big.command",
         "accel_verify.command",

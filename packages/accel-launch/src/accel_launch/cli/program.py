@@ -20,11 +20,18 @@ COMMANDS = {
     "conformance": "check a kind of hardware, for its makers",
     "estimate-memory": "say how much memory a model takes, to load and to train",
     "runs": "list, show, compare and draw the records of runs",
+    "migrate": "rewrite programs, scripts and config files for Accelerate",
     "completion": "print what has a shell complete commands and options",
     "env": "print versions, devices and settings, for a bug report",
 }
 #: those of them that other packages of this project bring, and the extra of package accel that installs each
-EXTRAS = {"verify": "verify", "conformance": "verify", "estimate-memory": "big", "runs": "track"}
+EXTRAS = {
+    "verify": "verify",
+    "conformance": "verify",
+    "estimate-memory": "big",
+    "runs": "track",
+    "migrate": "compat",
+}
 #: by it a shell asks for completions, and the name that the completion scripts know
 COMPLETE, PROGRAM = "_ACCEL_COMPLETE", "accel"
 REFUSED = 2

@@ -1,0 +1,1 @@
+"""`accel migrate`: rewrites programs for Accelerate as programs for accel."""

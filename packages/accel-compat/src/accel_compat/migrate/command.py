@@ -1,0 +1,76 @@
+"""`accel migrate`: rewrites programs for Accelerate, and says what is left to a person."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from accel_state.errors import CannotRun
+
+HELP = """Rewrites FILES for accel in place: imports, arguments and names in Python and in notebooks, commands and their
+options in shell scripts, and config files. Prints what was changed, what needs a hand and why, and what works
+differently, with the page that tells more. A second run changes nothing."""
+EPILOG = """\b
+examples:
+  accel migrate train.py run.sh config.yaml
+  accel migrate --check src/*.py             writes nothing, prints a diff
+
+exit codes: 0 if all is well; with --check 1 if a file would change; 2 if a file cannot be read or is no program."""
+PAGE = "docs/guides/programs-for-accelerate.md"
+
+
+def run(files: Sequence[str], check: bool) -> int:
+    """0 if all is well, 1 if `check` has found a file that would change.
+
+    Raises: CannotRun with every file that cannot be rewritten, after the others were.
+    """
+    from accel_compat.migrate.report import CannotRewrite, Kind
+    from accel_compat.migrate.source_file import migrate
+
+    problems: list[str] = []
+    changed = hands = 0
+    for path in dict.fromkeys(map(Path, files)):
+        try:
+            migration = migrate(path)
+            if migration.changes and not check:
+                migration.write()
+        except CannotRewrite as error:
+            problems.append(f"{path}: {error}")
+            continue
+        except OSError as error:
+            problems.append(f"{path}: it cannot be written: {error.strerror}")
+            continue
+        for note in migration.after.notes:
+            print(f"{path}:{note.line}: {note.kind}: {note.words}")
+        if check and migration.changes:
+            print(_diff(path, migration.before, migration.after.text), end="")
+        changed += migration.changes
+        hands += sum(note.kind is Kind.BY_HAND for note in migration.after.notes)
+    done = "would change" if check else "changed"
+    print(f"{changed} of {len(set(files))} files {done}; {hands} places need a hand; see {PAGE}", file=sys.stderr)
+    if problems:
+        raise CannotRun("accel migrate", problems)
+    return 1 if check and changed else 0
+
+
+def _diff(path: Path, before: str, after: str) -> str:
+    lines = difflib.unified_diff(
+        before.splitlines(), after.splitlines(), f"{path}", f"{path} (accel)", lineterm="", n=1
+    )
+    return "".join(f"{line}\n" for line in lines)
+
+
+COMMAND = click.Command(
+    "migrate",
+    callback=run,
+    help=HELP,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    params=[
+        click.Argument(["files"], nargs=-1, required=True, metavar="FILES..."),
+        click.Option(["--check"], is_flag=True, help="Write nothing; print a diff of what would change."),
+    ],
+)

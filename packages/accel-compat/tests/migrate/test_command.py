@@ -1,0 +1,66 @@
+"""The command `accel migrate`."""
+
+import os
+from pathlib import Path
+
+import pytest
+from accel_launch.cli.program import main
+
+BEFORE, AFTER = "import accelerate\r\nx = 1\r\n", "import accel\r\nx = 1\r\n"
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "train.py"
+    path.write_bytes(BEFORE.encode())
+    return path
+
+
+def test_files_are_rewritten_and_the_report_says_what_was_done(
+    script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """S182."""
+    (script.parent / "run.sh").write_text("accelerate launch --tpu train.py\n")
+    assert main(["migrate", "train.py", "run.sh"]) == 0
+    assert script.read_bytes() == AFTER.encode()
+    out, err = capsys.readouterr()
+    assert "train.py:1: changed: import accelerate -> import accel\n" in out
+    assert "run.sh:1: by hand: --tpu is not supported: accel launch cannot use TPUs yet; leave it out\n" in out
+    assert err == "2 of 2 files changed; 1 places need a hand; see docs/guides/programs-for-accelerate.md\n"
+
+
+def test_a_check_writes_nothing_and_its_exit_code_serves_ci(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """S182: 1 before, 0 after."""
+    assert main(["migrate", "--check", "train.py"]) == 1
+    assert script.read_bytes() == BEFORE.encode()
+    assert "-import accelerate\n+import accel\n" in capsys.readouterr().out
+    assert main(["migrate", "train.py"]) == 0
+    assert main(["migrate", "--check", "train.py"]) == 0
+
+
+def test_what_cannot_be_read_is_listed_after_the_others_are_done(
+    script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (script.parent / "old.py").write_text("print 'no'\n")
+    assert main(["migrate", "old.py", "gone.py", "train.py"]) == 2
+    assert script.read_bytes() == AFTER.encode()
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "accel: error: 2 problems",
+        "  - old.py: line 1: it is not Python: Missing parentheses in call to 'print'. Did you mean print(...)?",
+        "  - gone.py: it cannot be read: No such file or directory",
+    ]
+
+
+def test_a_link_is_followed_and_permissions_stay(script: Path) -> None:
+    script.chmod(0o750)
+    (script.parent / "link.py").symlink_to(script)
+    assert main(["migrate", "link.py"]) == 0
+    assert (script.parent / "link.py").is_symlink()
+    assert script.read_bytes() == AFTER.encode()
+    assert os.stat(script).st_mode & 0o777 == 0o750
+
+
+def test_a_command_line_without_files_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["migrate"]) == 2
+    assert "FILES" in capsys.readouterr().err

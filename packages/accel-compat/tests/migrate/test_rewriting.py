@@ -1,0 +1,82 @@
+"""What is rewritten in programs and scripts, what is left to a person, and what a report says."""
+
+import pytest
+from accel_compat.migrate.python_code import rewrite_python
+from accel_compat.migrate.report import Kind
+from accel_compat.migrate.shell_commands import rewrite_commands
+
+
+def words(text: str, kind: Kind) -> list[str]:
+    return [note.words for note in rewrite_python(text).notes if note.kind is kind]
+
+
+def test_arguments_go_where_accel_takes_them() -> None:
+    """S182: and the class that they need is imported."""
+    text = "from accelerate import Accelerator\na = Accelerator(cpu=True, even_batches=False, logging_dir='x')\n"
+    assert rewrite_python(text).text == (
+        "from accel import DataLoaderConfiguration, Accelerator\n"
+        "a = Accelerator(cpu=True, project_dir='x', dataloader_config=DataLoaderConfiguration(even_batches=False))\n"
+    )
+    module = "import accelerate as a\na.Accelerator(\n    dispatch_batches=True,\n)\n"
+    assert "dataloader_config=a.DataLoaderConfiguration(dispatch_batches=True)" in rewrite_python(module).text
+
+
+def test_an_argument_that_accel_lacks_needs_a_hand() -> None:
+    text = "from accelerate import Accelerator\na = Accelerator(torch_tp_plugin=x)\n"
+    assert words(text, Kind.BY_HAND) == ["Accelerator(torch_tp_plugin=...): accel has no such argument"]
+
+
+def test_what_works_differently_is_told_once_with_its_page() -> None:
+    """S182: at the place where the program first asks for it."""
+    window = "with a.accumulate(m): pass\n"
+    text = f"from accelerate import Accelerator\na = Accelerator()\n{window}{window}"
+    told = [note for note in rewrite_python(text).notes if note.kind is Kind.DIFFERENT]
+    assert [note.line for note in told] == [3]
+    assert told[0].words.endswith("(docs/guides/accumulation.md)")
+
+
+def test_a_program_that_does_not_import_accelerate_stays() -> None:
+    text = "import torch\naccelerate = 1\nmodel.prepare(accelerate)\n"
+    assert rewrite_python(text).text == text
+    assert rewrite_python(text).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ("accelerate launch --bf16 t.py", "accel launch --mixed_precision bf16 t.py", "--bf16 -> --mixed_prec"),
+        ("accelerate launch --num-processes 2 t.py", "accel launch --num-processes 2 t.py", "accelerate launch ->"),
+        ("accelerate launch --dynamo_backend=no t.py", "accel launch t.py", "--dynamo_backend no is left out"),
+        ("accelerate launch --dynamo_backend inductor t.py", "accel launch --dynamo_backend inductor t.py", "not supp"),
+        ("accelerate launch --gpus 2 t.py", "accel launch --gpus 2 t.py", "in accel this is --gpu_ids, numbers"),
+        ("accelerate launch --nothing t.py", "accel launch --nothing t.py", "--nothing is not an option of accel"),
+        ("accelerate launch $FLAGS --bf16 t.py", "accel launch $FLAGS --bf16 t.py", "accelerate launch -> accel"),
+        ("accelerate merge-weights a b", "accelerate merge-weights a b", "there is no such command"),
+        ("python3 -m accelerate.commands.launch t.py", "python3 -m accel launch t.py", "-> python3 -m accel launch"),
+        ("srun bash -c 'accelerate launch --quiet t.py'", "srun bash -c 'accel launch t.py'", "--quiet is left out"),
+        ("echo ${ACCELERATE_USE_CPU}", "echo ${ACCEL_USE_CPU}", "ACCELERATE_USE_CPU -> ACCEL_USE_CPU"),
+        ("export ACCELERATE_NOTHING=1", "export ACCELERATE_NOTHING=1", "sets nothing in accel"),
+        ("pip install -U accelerate", "pip install -U accelerate", "installs accelerate"),
+    ],
+)
+def test_commands_have_the_options_of_accel(before: str, after: str, words: str) -> None:
+    """S182: an option that asks for nothing here is left out; none is dropped that asks for something."""
+    new = rewrite_commands(f"{before}\n")
+    assert new.text == f"{after}\n"
+    assert words in "\n".join(note.words for note in new.notes)
+
+
+@pytest.mark.parametrize(
+    "text", ["# accelerate launch t.py", "echo my-accelerate launch", "/opt/accelerate launch t.py"]
+)
+def test_what_is_no_command_stays(text: str) -> None:
+    assert rewrite_commands(text).text == text
+
+
+def test_notes_have_the_lines_of_options() -> None:
+    text = "cd x\naccelerate launch \\\n  --multi_gpu \\\n  --cpu \\\n  --use_cpu t.py\n"
+    assert [(note.line, note.words.split()[0]) for note in rewrite_commands(text).notes] == [
+        (2, "accelerate"),
+        (3, "--multi_gpu"),
+        (5, "--use_cpu"),
+    ]
