@@ -84,6 +84,8 @@ class AccumulationState:
         self.at_epoch_end = PartialWindow(at_epoch_end)
         #: optimizer steps that were due so far
         self.steps = 0
+        #: the arguments that a plugin has set
+        self.plugin_kwargs: dict[str, Any] = {}
         #: whether the data end on any rank, where those of ranks end apart: asked in each micro-batch, by all
         self.ends_anywhere: Callable[[bool], bool] | None = None
         self._passes: list[LoaderPass] = []
@@ -217,6 +219,9 @@ class AccumulationState:
                 " by hand with no_sync()"
             )
         self.due = due
+
+    def _set_sync_gradients(self, sync_gradients: bool) -> None:
+        self.sync_gradients = sync_gradients
 
     @property
     def num_steps(self) -> int:

@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from accel_state.errors import TopologyError
@@ -53,6 +54,26 @@ def process_environ() -> Mapping[str, str]:
 def set_default(name: str, value: str) -> str:
     """The value of a variable that another library reads; it is `value` from now on if it was not set."""
     return os.environ.setdefault(name, value)
+
+
+@contextmanager
+def changed(values: Mapping[str, str | None]) -> Iterator[None]:
+    """In this block variables have these values, or are not set if the value is None; after it, those of before."""
+    before = {name: os.environ.get(name) for name in values}
+    change(values)
+    try:
+        yield
+    finally:
+        change(before)
+
+
+def change(values: Mapping[str, str | None]) -> None:
+    """Gives variables these values, and takes away those whose value is None."""
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def flag(environ: Mapping[str, str], name: str) -> bool:

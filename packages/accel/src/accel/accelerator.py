@@ -24,13 +24,13 @@ from accel.build import AUTO, build_components
 from accel.checkpoint.checkpointer import Checkpointer
 from accel.checkpoint.registry import CheckpointRegistry, LoadHook, SaveHook, add_hook
 from accel.checkpoint.whole_weights import save_whole
+from accel.compat.accelerate_attributes import AccelerateAttributes
 from accel.compilation import TorchDynamoPlugin
 from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin, ProjectConfiguration
 from accel.handlers import KwargsHandler
 from accel.preparation import Preparer
 from accel.settings import resolve
 from accel.step.accumulation import GradientAccumulation
-from accel.step.training_step import TrainingStep
 from accel.tracking.calls import TrackerCalls
 from accel.tracking.session import LogWith, TrackingSession
 
@@ -40,7 +40,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 @final
-class Accelerator(TrainingStep, TrackerCalls):
+class Accelerator(AccelerateAttributes, TrackerCalls):
     """Runs an ordinary PyTorch loop on any number of processes, devices and precisions.
 
     Collective: every process of the job must create one, and call what is marked so in like order.

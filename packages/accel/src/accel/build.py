@@ -12,6 +12,8 @@ from accel_parallel import STRATEGIES, Engine, EngineOptions, Strategy
 from accel_state import AccumulationState, CannotRun, Run, RunRequest, Transport, acquire, current, is_initialized
 from accel_state.mesh import MeshSpec
 
+from accel.compat.gradient_state import GradientState
+
 if TYPE_CHECKING:
     from accel.settings import Settings
 
@@ -59,6 +61,8 @@ def build_components(settings: Settings) -> Components:
     kind, policy = run.placed_on.type, precision.policy
     missing = precision.missing(kind)
     accumulation = AccumulationState(settings.accumulation_steps, at_epoch_end=settings.accumulation.end)
+    accumulation.plugin_kwargs = settings.accumulation.to_kwargs()
+    GradientState.follow(accumulation)
     problems = [*strategy.check(run, precision), *([missing] if missing is not None else [])]
     if policy.scale_loss and not settings.handlers.scaler.enabled:
         problems.append(

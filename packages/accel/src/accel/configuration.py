@@ -1,7 +1,8 @@
 """Settings that scripts pass as objects."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(slots=True)
@@ -93,6 +94,10 @@ class GradientAccumulationPlugin:
         problems = self.problems()
         if problems:
             raise ValueError("; ".join(problems))
+
+    def to_kwargs(self) -> dict[str, Any]:
+        """The fields that differ from their defaults."""
+        return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) != field.default}
 
     @property
     def end(self) -> str:

@@ -2,4 +2,6 @@
 
 from accel_state import AcceleratorState, DistributedType, PartialState, is_initialized
 
-__all__ = ["AcceleratorState", "DistributedType", "PartialState", "is_initialized"]
+from accel.compat.gradient_state import GradientState
+
+__all__ = ["AcceleratorState", "DistributedType", "GradientState", "PartialState", "is_initialized"]

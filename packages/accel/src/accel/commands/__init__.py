@@ -1,0 +1,1 @@
+"""Commands of the launcher as functions, under the paths that programs import them from."""

@@ -1,0 +1,1 @@
+"""Functions and classes that scripts import from Accelerate's `utils`, by job."""

@@ -1,0 +1,141 @@
+"""`is_X_available` of scripts for Accelerate: whether a library is installed, or torch has a device of a kind."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import platform
+import re
+import warnings
+from collections.abc import Callable
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from accel_amp import PRECISIONS
+from accel_state.devices import choose
+from accel_state.environ import process_environ
+from torch.torch_version import TorchVersion
+
+from accel.compat.doors import table
+from accel.compat.names.models import extract_model_from_parallel
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_COMPARE = {
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">=": operator.ge,
+    ">": operator.gt,
+}
+
+
+def __getattr__(name: str) -> Callable[[], bool]:
+    libraries, devices = table().libraries, table().devices
+    if name in libraries:
+        asked: Callable[[], bool] = functools.partial(_installed, libraries[name])
+    elif name in devices:
+        asked = functools.partial(_has_device, devices[name])
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def available(*_: Any, **__: Any) -> bool:
+        return asked()
+
+    available.__name__ = name
+    return available
+
+
+def _installed(module: str) -> bool:
+    parents = module.split(".")
+    return all(find_spec(".".join(parents[: index + 1])) is not None for index in range(len(parents)))
+
+
+def _has_device(kind: str) -> bool:
+    try:
+        device_module = torch.get_device_module(kind)
+    except RuntimeError:  # torch knows no device of this name
+        return False
+    return bool(device_module.is_available())
+
+
+def compare_versions(library_or_version: Any, operation: str, requirement_version: str) -> bool:
+    """Whether the version of a library, or a version, stands in this relation (<, <=, ==, !=, >=, >) to another one.
+
+    Raises: ValueError for another relation; PackageNotFoundError for a library that is not installed.
+    """
+    if operation not in _COMPARE:
+        raise ValueError(f"operation={operation!r}: expected one of {', '.join(_COMPARE)}")
+    own = version(library_or_version) if type(library_or_version) is str else str(library_or_version)
+    return bool(_COMPARE[operation](TorchVersion(own), requirement_version))
+
+
+def is_torch_version(operation: str, version: str) -> bool:
+    """Whether torch's version, without what follows its numbers, stands in this relation to another version."""
+    return compare_versions(TorchVersion(re.match(r"[\d.]*\d", torch.__version__)[0]), operation, version)  # type: ignore[index]
+
+
+def is_bf16_available(ignore_tpu: bool = False) -> bool:
+    """Whether the device of a run computes in bfloat16 by itself."""
+    return _precision_runs("bf16")
+
+
+def _precision_runs(name: str) -> bool:
+    kind = choose(cpu=False, environ=process_environ()).place(None).type
+    return PRECISIONS.load(name)().missing(kind) is None
+
+
+def is_fp8_available() -> bool:
+    """Whether the library for float8 is installed: torchao."""
+    return _installed("torchao")
+
+
+def is_weights_only_available() -> bool:
+    """True: torch reads weights without running code from files."""
+    return True
+
+
+def is_peft_model(model: torch.nn.Module) -> bool:
+    """Whether the model, in whatever containers, is of the library peft."""
+    inner = extract_model_from_parallel(model)
+    return any(kind.__name__ == "PeftModel" and kind.__module__.startswith("peft.") for kind in type(inner).__mro__)
+
+
+def check_os_kernel() -> None:
+    """Warns of a Linux before 5.5, on which processes that share memory may hang."""
+    release = platform.release().split("-")[0].split("+")[0]
+    if platform.system() == "Linux" and _numbers(release) < (5, 5):
+        warnings.warn(
+            f"Linux {release}: before 5.5 a process may hang while it shares memory; a newer kernel is recommended",
+            stacklevel=2,
+        )
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in release.split(".")[:2] if part.isdecimal())
+
+
+def _required(module: str, install: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            if not _installed(module):
+                raise ImportError(f"{function.__name__} needs {module}: {install}")
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorate
+
+
+def is_fp16_available() -> bool:
+    """Whether the device of a run has a loss scaler, which float16 needs."""
+    return _precision_runs("fp16")
+
+
+torchao_required = _required("torchao", "pip install 'accel[fp8]'")
+deepspeed_required = _required(table().libraries["is_deepspeed_available"], "pip install 'accel[deepspeed]'")

@@ -1,0 +1,71 @@
+"""Words that scripts for Accelerate take from enumerations."""
+
+from __future__ import annotations
+
+from enum import Enum, EnumMeta
+
+from accel_parallel import CommHook as DDPCommunicationHookType
+
+__all__ = [
+    "ComputeEnvironment",
+    "CustomDtype",
+    "DDPCommunicationHookType",
+    "DynamoBackend",
+    "PrecisionType",
+]
+
+
+class _WithWords(EnumMeta):
+    def __contains__(cls, item: object) -> bool:
+        members: list[Enum] = list(cls.__members__.values())
+        return item in members or item in [member.value for member in members]
+
+
+class Words(Enum, metaclass=_WithWords):
+    """An enumeration whose members print as their words, and which has a list of them."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    @classmethod
+    def list(cls) -> list[str]:
+        """All words."""
+        return [str(member.value) for member in cls]
+
+
+class ComputeEnvironment(str, Words):
+    """Where a job runs."""
+
+    LOCAL_MACHINE = "LOCAL_MACHINE"
+    AMAZON_SAGEMAKER = "AMAZON_SAGEMAKER"
+
+
+class CustomDtype(Words):
+    """Types of numbers that torch's dtypes do not name."""
+
+    FP8 = "fp8"
+    INT4 = "int4"
+    INT2 = "int2"
+
+
+class PrecisionType(str, Words):
+    """Names of precisions, for `mixed_precision`."""
+
+    NO = "no"
+    FP8 = "fp8"
+    FP16 = "fp16"
+    BF16 = "bf16"
+
+
+class DynamoBackend(str, Words):
+    """Names of compilers, for `dynamo_backend`."""
+
+    NO = "NO"
+    EAGER = "EAGER"
+    AOT_EAGER = "AOT_EAGER"
+    INDUCTOR = "INDUCTOR"
+    ONNXRT = "ONNXRT"
+    OPENXLA = "OPENXLA"
+    TENSORRT = "TENSORRT"
+    IPEX = "IPEX"
+    TVM = "TVM"

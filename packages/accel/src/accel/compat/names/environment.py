@@ -1,0 +1,122 @@
+"""Variables of the environment, as scripts for Accelerate read and change them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import socket
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from accel_state.devices import choose
+from accel_state.distributed_type import distributed_type
+from accel_state.environ import change, changed, process_environ
+
+T = TypeVar("T")
+
+_TRUE = ("y", "yes", "t", "true", "on", "1")
+_FALSE = ("n", "no", "f", "false", "off", "0")
+#: variables by which a launcher and a script tell each other how to run
+OURS = ("ACCEL_", "ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_")
+
+
+def str_to_bool(value: str, to_bool: bool = False) -> int | bool:
+    """1 or 0, or with `to_bool` True or False, for a word such as yes, on, false or 0.
+
+    Raises: ValueError for another word.
+    """
+    word = value.lower()
+    if word not in _TRUE + _FALSE:
+        raise ValueError(f"{value!r}: expected one of {', '.join(_TRUE + _FALSE)}")
+    return word in _TRUE if to_bool else int(word in _TRUE)
+
+
+def get_int_from_env(env_keys: Iterable[str], default: int) -> int:
+    """The first of these variables that is a number of at least 0, or the default."""
+    for name in env_keys:
+        number = int(process_environ().get(name, "-1"))
+        if number >= 0:
+            return number
+    return default
+
+
+def parse_flag_from_env(key: str, default: bool = False) -> bool:
+    """The truth of a variable.
+
+    Raises: ValueError for a word that is neither true nor false.
+    """
+    return str_to_bool(process_environ().get(key, str(default))) == 1
+
+
+def parse_choice_from_env(key: str, default: str = "no") -> str:
+    """The value of a variable."""
+    return process_environ().get(key, str(default))
+
+
+def convert_dict_to_env_variables(current_env: Mapping[str, Any]) -> list[str]:
+    """The entries as lines NAME=value, for a file that a program reads; an entry with a line break or = is left out."""
+    lines = []
+    for name, value in current_env.items():
+        if not name or set("\n;=") & set(name) or set("\n;") & set(str(value)):
+            warnings.warn(f"{name!r} is no variable of one line, and is left out", stacklevel=2)
+        else:
+            lines.append(f"{name}={value}\n")
+    return lines
+
+
+@contextmanager
+def patch_environment(**kwargs: Any) -> Iterator[None]:
+    """In this block these variables have these values; names are written in capitals. They are restored after it."""
+    with changed({name.upper(): str(value) for name, value in kwargs.items()}):
+        yield
+
+
+@contextmanager
+def clear_environment() -> Iterator[None]:
+    """In this block the environment is empty; after it, it is what it was before."""
+    with changed(dict.fromkeys(process_environ())):
+        yield
+
+
+def purge_accelerate_environment(func_or_cls: T) -> T:
+    """A decorator of a function, or of a class with tests: variables of the launcher that it sets are gone after it."""
+    if inspect.isclass(func_or_cls):
+        for name, method in list(vars(func_or_cls).items()):
+            if inspect.isfunction(method) and (name.startswith("test") or name == "setUp"):
+                setattr(func_or_cls, name, _purged(method))
+        return func_or_cls
+    decorated: Any = _purged(func_or_cls)  # type: ignore[arg-type] # a function, as it is no class
+    return decorated  # type: ignore[no-any-return]
+
+
+def _purged(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        before = {name for name in process_environ() if name.startswith(OURS)}
+        try:
+            return function(*args, **kwargs)
+        finally:
+            made = [name for name in process_environ() if name.startswith(OURS) and name not in before]
+            change(dict.fromkeys(made))
+
+    return run
+
+
+def are_libraries_initialized(*library_names: str) -> list[str]:
+    """Those of the libraries that are imported."""
+    return [name for name in library_names if name in sys.modules]
+
+
+def get_current_device_type() -> tuple[str, str]:
+    """The `DistributedType` of several processes on the device that a run would take, and the kind of that device."""
+    kind = choose(cpu=False, environ=process_environ()).place(None).type
+    return distributed_type(kind, 2).value, kind
+
+
+def is_port_in_use(port: int | str | None = None) -> bool:
+    """Whether a program of this machine listens on the port, which is 29500 by default."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        return probe.connect_ex(("localhost", int(port or 29500))) == 0

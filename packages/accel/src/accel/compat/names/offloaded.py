@@ -1,0 +1,121 @@
+"""Weights in a folder of plain files with an index: what Accelerate's `offload_folder` holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from accel_checkpoint.load import read_tensors
+from accel_checkpoint.tensor_file import view_bytes
+from torch import nn
+
+from accel.compat.names.weights import set_module_tensor_to_device
+
+INDEX = "index.json"
+
+
+def offload_weight(
+    weight: torch.Tensor, weight_name: str, offload_folder: str | Path, index: dict[str, Any] | None = None
+) -> dict[str, Any] | None:
+    """The index with an entry of the weight, whose bytes are in `NAME.dat` in the folder now."""
+    plain = weight.detach().cpu().contiguous()
+    (Path(offload_folder) / f"{weight_name}.dat").write_bytes(view_bytes(plain) if plain.numel() else b"")
+    if index is not None:
+        index[weight_name] = {"dtype": str(weight.dtype).removeprefix("torch."), "shape": list(weight.shape)}
+    return index
+
+
+def load_offloaded_weight(weight_file: str | Path, weight_info: Mapping[str, Any]) -> torch.Tensor:
+    """The weight in a file of `offload_weight`, as its entry of the index describes it; the file is mapped."""
+    dtype, shape = getattr(torch, weight_info["dtype"]), tuple(weight_info["shape"])
+    count = int(torch.Size(shape).numel())
+    if not count:
+        return torch.empty(shape, dtype=dtype, device="cpu")
+    return torch.from_file(str(weight_file), shared=False, size=count, dtype=dtype).view(shape)
+
+
+def save_offload_index(index: Mapping[str, Any], offload_folder: str | Path) -> None:
+    """Writes the entries into the index of the folder, beside those that it has, if there are any."""
+    path = Path(offload_folder) / INDEX
+    if index:
+        before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        path.write_text(json.dumps({**before, **index}, indent=2), encoding="utf-8")
+
+
+def load_offloaded_weights(model: nn.Module, index: Mapping[str, Any], offload_folder: str | Path) -> None:
+    """Puts the weights of the index into the model, on the CPU."""
+    for name, about in index.items():
+        value = load_offloaded_weight(Path(offload_folder) / f"{name}.dat", about)
+        set_module_tensor_to_device(model, name, "cpu", value=value)
+
+
+class PrefixedDataset(Mapping[str, Any]):
+    """A mapping whose names are those of another one that begin with the prefix, which is put before each name."""
+
+    def __init__(self, dataset: Mapping[str, Any], prefix: str) -> None:
+        self.dataset = dataset
+        self.prefix = prefix
+
+    def __getitem__(self, key: str) -> Any:
+        return self.dataset[f"{self.prefix}{key}"]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([key for key in self.dataset if key.startswith(self.prefix)])
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+
+class OffloadedWeightsLoader(Mapping[str, Any]):
+    """Weights in memory, and weights in a folder that are read when somebody asks for them.
+
+    Raises: ValueError if there are no weights, no folder and no index.
+    """
+
+    def __init__(
+        self,
+        state_dict: Mapping[str, torch.Tensor] | None = None,
+        save_folder: str | Path | None = None,
+        index: Mapping[str, Any] | None = None,
+        device: Any = None,
+    ) -> None:
+        if state_dict is None and save_folder is None and index is None:
+            raise ValueError("OffloadedWeightsLoader: give a state_dict, a save_folder or an index")
+        self.state_dict = dict(state_dict or {})
+        self.save_folder = None if save_folder is None else Path(save_folder)
+        if index is None and self.save_folder is not None:
+            index = json.loads((self.save_folder / INDEX).read_text(encoding="utf-8"))
+        self.index = dict(index or {})
+        self.device = device
+
+    def __getitem__(self, key: str) -> Any:
+        if key in self.state_dict:
+            return self.state_dict[key]
+        about = self.index[key]
+        if about.get("safetensors_file") is not None:
+            stored = about.get("weight_name", key)
+            tensor = dict(read_tensors(Path(about["safetensors_file"])))[stored]
+            return tensor if self.device is None else tensor.to(self.device)
+        if self.save_folder is None:
+            raise KeyError(f"{key}: its index says no safetensors_file, and there is no save_folder")
+        return load_offloaded_weight(self.save_folder / f"{key}.dat", about)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys([*self.state_dict, *self.index]))
+
+    def __len__(self) -> int:
+        return len({*self.state_dict, *self.index})
+
+
+def extract_submodules_state_dict(
+    state_dict: Mapping[str, torch.Tensor], submodule_names: list[str]
+) -> dict[str, torch.Tensor]:
+    """The weights of these modules, and of those inside them."""
+    return {
+        name: weight
+        for name, weight in state_dict.items()
+        if any(name == module or name.startswith(f"{module}.") for module in submodule_names)
+    }

@@ -1,0 +1,65 @@
+"""What libraries for Accelerate call around sharded models and float8, where it means something beside `prepare`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from accel_parallel import tie_again
+from accel_state.environ import change
+from torch import nn
+
+from accel.compat.names.models import compile_regions
+
+#: what transformers asks, before it reads weights on rank 0 only
+_EFFICIENT = "FSDP_CPU_RAM_EFFICIENT_LOADING"
+
+
+def enable_fsdp_ram_efficient_loading() -> None:
+    """Tells libraries that read weights to read them on rank 0 only."""
+    change({_EFFICIENT: "True", "ACCELERATE_USE_FSDP": "True"})
+
+
+def disable_fsdp_ram_efficient_loading() -> None:
+    """Tells libraries that read weights to read them on every rank."""
+    change({_EFFICIENT: "False"})
+
+
+def ensure_weights_retied(
+    param_init_fn: Callable[[nn.Module], None], model: nn.Module, device: Any
+) -> Callable[[nn.Module], None]:
+    """A function that initialises a module as `param_init_fn` does, and ties again what is tied in the model now."""
+    names = list(model.named_parameters(remove_duplicate=False))
+
+    def initialise(module: nn.Module) -> None:
+        param_init_fn(module)
+        tie_again(model, names)
+
+    return initialise
+
+
+def get_fsdp2_grad_scaler(**kwargs: Any) -> torch.amp.GradScaler:
+    """torch's scaler of losses, which takes parameters that are divided over ranks."""
+    return torch.amp.GradScaler(**kwargs)
+
+
+def compile_regions_fsdp2(module: nn.Module, **compile_kwargs: Any) -> nn.Module:
+    """The module itself, of which each block of a list of like blocks is compiled in place."""
+    return compile_regions(module, **compile_kwargs)
+
+
+def get_model_tp_size(model: nn.Module) -> int | None:
+    """Over how many ranks the layers of a transformers model are divided; None if it does not say."""
+    size: int | None = getattr(model, "tp_size", None)
+    return size
+
+
+def has_ao_layers(model: nn.Module) -> bool:
+    """Whether torchao has replaced a layer of the model by a layer that computes in float8."""
+    return any(type(module).__module__.startswith("torchao.") for module in model.modules())
+
+
+def has_offloaded_params(module: nn.Module) -> bool:
+    """Whether a hook of the module puts its weights on their device for the while of a forward."""
+    return bool(getattr(getattr(module, "_hf_hook", None), "offload", False))

@@ -1,0 +1,110 @@
+"""What scripts for Accelerate do with nested tensors, beside the functions of accel-ops."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from accel_ops import convert_to_fp32, recursively_apply
+from accel_state import CollectiveMismatch as DistributedOperationException
+from torch import nn
+
+__all__ = ["DistributedOperationException"]
+
+
+class CannotPadNestedTensorWarning(UserWarning):
+    """Tensors of unequal rows in one tensor cannot be padded."""
+
+
+@dataclass
+class TensorInformation:
+    """The shape and dtype of a tensor."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+
+
+def is_tensor_information(tensor_info: object) -> bool:
+    """Whether it is the shape and dtype of a tensor."""
+    return isinstance(tensor_info, TensorInformation)
+
+
+def get_data_structure(data: Any) -> Any:
+    """The data with a TensorInformation in place of each tensor."""
+    return recursively_apply(lambda tensor: TensorInformation(tensor.shape, tensor.dtype), data)
+
+
+def initialize_tensors(data_structure: Any) -> Any:
+    """The data with a tensor, of any content, in place of each TensorInformation."""
+
+    def empty(about: TensorInformation) -> torch.Tensor:
+        return torch.empty(*about.shape, dtype=about.dtype, device="cpu")
+
+    return recursively_apply(empty, data_structure, test_type=is_tensor_information)
+
+
+def find_device(data: Any) -> torch.device | None:
+    """The device of the first tensor in the data; None if there is none."""
+    if isinstance(data, Mapping):
+        data = list(data.values())
+    if isinstance(data, torch.Tensor):
+        return data.device
+    if isinstance(data, tuple | list):
+        return next((device for entry in data if (device := find_device(entry)) is not None), None)
+    return None
+
+
+class ConvertOutputsToFp32:
+    """A function whose float16 and bfloat16 results come in float32."""
+
+    def __init__(self, model_forward: Callable[..., Any]) -> None:
+        self.model_forward = model_forward
+        functools.update_wrapper(self, model_forward)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return convert_to_fp32(self.model_forward(*args, **kwargs))
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise pickle.PicklingError(
+            "a forward that converts its outputs cannot be pickled; take the model out first, by"
+            " accelerator.unwrap_model(model, keep_fp32_wrapper=False)"
+        )
+
+
+def convert_outputs_to_fp32(model_forward: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, whose float16 and bfloat16 results come in float32."""
+    convert = ConvertOutputsToFp32(model_forward)
+
+    @functools.wraps(model_forward)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return convert(*args, **kwargs)
+
+    forward.__wrapped__ = model_forward
+    return forward
+
+
+@contextmanager
+def GatheredParameters(  # the name that scripts know
+    params: Iterable[nn.Parameter] | nn.Parameter,
+    modifier_rank: int | None = None,
+    fwd_module: nn.Module | None = None,
+    enabled: bool = True,
+) -> Iterator[None]:
+    """In this block parameters that DeepSpeed has divided are whole; others are whole always. Collective.
+
+    With `modifier_rank` what that rank changes in them is kept by all.
+    """
+    listed = [params] if isinstance(params, nn.Parameter) else list(params)
+    if not any(hasattr(parameter, "ds_id") for parameter in listed):
+        yield
+        return
+    from importlib import import_module
+
+    zero = import_module("deepspeed.zero")
+    with zero.GatheredParameters(listed, modifier_rank=modifier_rank, fwd_module=fwd_module, enabled=enabled):
+        yield
