@@ -1,17 +1,19 @@
 """Ranks that hold different datasets are told so, and those that hold the same are left in peace."""
 
 import random
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from accel_data.checks.fingerprint import Fingerprint, check_same_dataset, fingerprint
+from accel_data import prepare_data_loader
+from accel_ops.fingerprint import Check, Fingerprint, check_same_dataset, fingerprint
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool, RangeDataset, RangeStream
-from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset, random_split
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset, random_split
 
 
 class Holds(Dataset[Any]):
@@ -50,11 +52,11 @@ class DistributedConfig:
         self.world_size = world_size
 
 
-def refused(make: Callable[[int], Any]) -> str:
+def refused(make: Callable[[int], Any], check: Check = "error") -> str:
     """What the check says of the datasets that the ranks make; an empty text when it lets them pass."""
     transport = TorchDist()
     try:
-        check_same_dataset(make(transport.rank), transport)
+        check_same_dataset(make(transport.rank), transport, check)
     except ValueError as error:
         return str(error)
     return ""
@@ -87,7 +89,7 @@ def test_a_split_without_a_seed_is_refused_on_every_rank_and_one_with_a_seed_is_
     assert first.startswith("Subset, 12 samples, ")
     assert "What differs: indices (" in told_first
     assert "random_split(..., generator=torch.Generator().manual_seed(0))" in told_first
-    assert "DataLoaderConfiguration(check_datasets=False)" in told_first
+    assert 'DataLoaderConfiguration(check_datasets="warn")' in told_first
     assert (fine, fine_too) == ("", "")
     assert same == same_too
 
@@ -275,3 +277,39 @@ def test_strange_datasets_have_fingerprints() -> None:
     vars(odd)[1] = [2]  # type: ignore[index] # a name that is no text
     assert fingerprint(odd).length == 8
     assert fingerprint(Stream(huge=10**6000, wide=range(10**6000), very=-(10**6000))).length is None
+
+
+def drawn(rank: int) -> TensorDataset:
+    torch.manual_seed(rank)
+    return TensorDataset(torch.randn(8, 2), torch.randint(9, (8,)))
+
+
+def judged() -> list[tuple[str, str, str]]:
+    makers: list[Callable[[int], Any]] = [drawn, lambda rank: Holds(x=torch.randn(8) + rank), unseeded]
+    said = []
+    for make in makers:
+        refusals = refused(make, "error")
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            default, warned = refused(make, True), refused(make, "warn")
+        assert not warned
+        said.append((refusals[:34], default[:34], "".join(str(warning.message) for warning in heard)))
+    return said
+
+
+def test_tensors_that_are_drawn_at_random_are_a_warning_unless_an_error_is_asked_for(world: MakePool) -> None:
+    """S174: with the seed to set; other differences are a warning on request."""
+    first, second = world(2).run(judged)
+    refusal = "all ranks share one dataset, and hold different ones:"[:34]
+    assert (
+        [row[:2] for row in first] == [row[:2] for row in second] == [(refusal, ""), (refusal, ""), (refusal, refusal)]
+    )
+    assert [row[2] for row in second] == [""] * 3, "rank 0 speaks for all"
+    for _, _, words in first[:2]:
+        assert words.count("seed them alike on all ranks, as by accel.utils.set_seed(0)") == 2
+    assert first[2][2].count("What differs: indices (") == 1
+
+
+def test_a_check_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="check_datasets='warning': expected True, False"):
+        prepare_data_loader(DataLoader(RangeDataset(8)), check_datasets="warning")  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from accel_data import Ending
-from accel_data.checks.fingerprint import check_same_dataset
+from accel_ops.fingerprint import check_same_dataset
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool, RangeDataset, RangeStream
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset, random_split

@@ -1,6 +1,7 @@
 """Shards any PyTorch DataLoader for a rank and a world size."""
 
-from accel_data.checks.fingerprint import Fingerprint, check_same_dataset, fingerprint
+from accel_ops.fingerprint import Fingerprint, check_same_dataset, fingerprint
+
 from accel_data.iterable.every_rank import IterableDatasetShard
 from accel_data.loaders.dispatcher import DataLoaderDispatcher
 from accel_data.loaders.loader import DataLoaderShard

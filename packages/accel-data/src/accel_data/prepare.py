@@ -8,12 +8,12 @@ from inspect import signature
 from typing import Any, TypeVar, cast
 
 import torch
+from accel_ops.fingerprint import Check, check_same_dataset, fingerprint
 from accel_ops.rng import RNGType, rng_types_of
 from accel_state import AccumulationState, Device, Transport
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
-from accel_data.checks.fingerprint import check_same_dataset, fingerprint
 from accel_data.iterable.every_rank import IterableDatasetShard
 from accel_data.iterable.read_batch import ReadCollate
 from accel_data.iterable.reader import Reader
@@ -49,7 +49,7 @@ def prepare_data_loader(
     non_blocking: bool = False,
     *,
     ending: Ending | str | None = None,
-    check_datasets: bool = True,
+    check_datasets: Check = True,
     already_sharded: bool = False,
     consumption_log: ConsumptionLog | None = None,
     transport: Transport | None = None,
@@ -66,6 +66,9 @@ def prepare_data_loader(
     promises that it comes in one order everywhere; then each rank reads it and keeps its part. `already_sharded=True`
     says that a stream gives each rank its part by itself. The logger "accel_data" tells how a stream is read.
 
+    Ranks that hold different datasets are refused; with check_datasets="warn" they are a warning. So are tensors with
+    other numbers, as scripts draw them at random, unless "error" is asked for. False compares nothing.
+
     `ending` says what happens to samples that do not fill a round: "pad", "drop", "exact" or "join"; left out, it
     follows from `drop_last` and `even_batches`.
 
@@ -73,6 +76,8 @@ def prepare_data_loader(
     for ranks that hold different datasets.
     Collective: with a transport, every rank must prepare and iterate alike.
     """
+    if check_datasets not in (True, False, "error", "warn"):
+        raise ValueError(f'check_datasets={check_datasets!r}: expected True, False, "error" or "warn"')
     if not isinstance(dataloader, DataLoader):
         raise TypeError(f"only a torch.utils.data.DataLoader can be prepared, found a {type(dataloader).__name__}")
     where = _where(num_processes, process_index, transport)
@@ -88,7 +93,7 @@ def prepare_data_loader(
     if stream and already_sharded and where.of > 1:
         known = None  # ranks hold unlike streams, and should
     elif check_datasets and together and ranks is not None:
-        known = check_same_dataset(dataloader.dataset, ranks.world)
+        known = check_same_dataset(dataloader.dataset, ranks.world, check_datasets)
     else:
         known = fingerprint(dataloader.dataset)
     equal = even_batches and end is not Ending.UNEVEN
@@ -118,7 +123,7 @@ def prepare_data_loader(
         settings["worker_init_fn"] = worker_start(settings["worker_init_fn"], reads.index if own_seeds else 0)
     if reading is not None:
         source = _reader(dataloader, reads, split, end, reading, together=ranks is not None and dispatching is None)
-        source.tells_first = check_datasets and together and reading.way is Way.EVERY
+        source.tells_first = check_datasets in (True, "error") and together and reading.way is Way.EVERY
         settings |= {"collate_fn": ReadCollate(settings["collate_fn"]), "batch_size": None}
     else:
         sampler = _sampler(dataloader)

@@ -4,6 +4,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from accel_ops.fingerprint import Check
+
 
 @dataclass(slots=True)
 class DataLoaderConfiguration:
@@ -21,7 +23,7 @@ class DataLoaderConfiguration:
     non_blocking: bool = False
     use_stateful_dataloader: bool = False
     ending: str | None = None
-    check_datasets: bool = True
+    check_datasets: Check = True
     already_sharded: bool = False
     consumption_log: str | Path | None = None
 

@@ -11,12 +11,12 @@ from itertools import islice
 from typing import Any, Self, TypeVar
 
 import torch
+from accel_ops.fingerprint import Fingerprint
 from accel_ops.rng import RNGType, synchronize_rng_states
 from accel_ops.xla_graphs import step_marker_of
 from accel_state import AccumulationState, Device, LoaderPass, Transport
 from torch.utils.data import DataLoader
 
-from accel_data.checks.fingerprint import Fingerprint
 from accel_data.iterable.reader import Reader, cut_alike
 from accel_data.iterable.source import is_stateful, state_of
 from accel_data.loaders.device_prefetch import on_device

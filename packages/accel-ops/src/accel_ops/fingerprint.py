@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from types import FunctionType
-from typing import Any
+from typing import Any, Literal
 
-from accel_ops.content_hash import ROOM, digest_of, hexadecimal, own_attributes
+import torch
 from accel_state import Transport
 from torch.utils.data import Dataset, IterableDataset
+
+from accel_ops.content_hash import ROOM, digest_of, hexadecimal, own_attributes
 
 #: what may differ between the ranks of a sane job, by its name
 PRIVATE = re.compile(r"seed|epoch|cache|memo|buffer|timestamp|(^|_)(pid|port|device|gpu)(_|$)", re.IGNORECASE)
@@ -38,9 +41,15 @@ SHARDED = (
     " DataLoaderConfiguration(already_sharded=True), or the keyword already_sharded=True of prepare_data_loader."
 )
 OFF = (
-    " If it is meant so, switch this check off: DataLoaderConfiguration(check_datasets=False), or the keyword"
-    " check_datasets=False of prepare_data_loader."
+    ' If it is meant so, let it be a warning, by DataLoaderConfiguration(check_datasets="warn"), or switch the check'
+    " off by check_datasets=False; both are keywords of prepare_data_loader, too."
 )
+DRAWN = (
+    "If numbers are drawn at random, seed them alike on all ranks, as by accel.utils.set_seed(0) before they are drawn:"
+    " each rank takes its share of its own numbers, so that a sample of an epoch is not what one process would see."
+)
+#: what becomes of datasets that differ; by the default, tensors that were made in memory are a warning only
+Check = bool | Literal["error", "warn"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +60,8 @@ class Fingerprint:
     length: int | None
     digest: str
     parts: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    #: those of the parts that are tensors, as scripts draw them at random
+    drawn: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     def __str__(self) -> str:
         length = "no length" if self.length is None else f"{self.length} samples"
@@ -63,13 +74,14 @@ def fingerprint(dataset: Any) -> Fingerprint:
     Of what the dataset holds a few hundred entries count: two datasets that differ in a single one may look the same.
     """
     parts: dict[str, str] = {}
-    seen: set[int] = set()
+    seen, drawn = set[int](), set[str]()
     # breadth first, so that what the dataset holds itself counts even if there is more inside than is looked at
     waiting = deque([("", dataset, False, ROOM)])
     while waiting and len(parts) < PARTS:
         path, value, stream, room = waiting.popleft()
         if part := _part(value, room, stream=stream):
             parts[path or "the dataset itself"] = part
+            drawn |= {path} if _is_drawn(value) else set()
         if _splits_by_node(path, value):
             parts[SPLIT_BY_NODE] = ""
         datasets = {id(holder): (place, holder) for place, holder in _datasets(path, value) if id(holder) not in seen}
@@ -84,13 +96,15 @@ def fingerprint(dataset: Any) -> Fingerprint:
     # of a dataset that has no length, or cannot tell it yet, in the many ways in which datasets say so
     with suppress(TypeError, AttributeError, ValueError, OverflowError, RuntimeError, LookupError, OSError):
         length = len(dataset)
-    return Fingerprint(type(dataset).__name__, length, hexadecimal(sorted(parts.items())), parts)
+    return Fingerprint(type(dataset).__name__, length, hexadecimal(sorted(parts.items())), parts, frozenset(drawn))
 
 
-def check_same_dataset(dataset: object, transport: Transport) -> Fingerprint:
-    """The fingerprint of `dataset`, which no rank is seen to hold in another form.
+def check_same_dataset(dataset: object, transport: Transport, check: Check = True) -> Fingerprint:
+    """The fingerprint of `dataset` on rank 0, which no rank is seen to hold in another form.
 
-    What only some ranks have, such as an open file or a list that is still empty on others, makes no difference.
+    What only some ranks have, such as an open file or a list that is still empty on others, makes no difference. If
+    nothing differs but numbers of tensors, as scripts draw them at random, that is a warning on rank 0. With "error"
+    it is refused, and with "warn" whatever differs is a warning.
 
     Raises: ValueError on every rank, with what each holds, when datasets differ or are sharded already.
     Collective: every rank of the transport must call.
@@ -100,17 +114,23 @@ def check_same_dataset(dataset: object, transport: Transport) -> Fingerprint:
         return mine
     everyone = transport.all_gather_objects(mine)
     split = any(SPLIT_BY_NODE in theirs.parts for theirs in everyone)
-    differences = [*_differences(everyone), *([SPLIT_BY_NODE] if split else [])]
+    unlike = dict(_differences(everyone))
+    differences = [*unlike.values(), *([SPLIT_BY_NODE] if split else [])]
     if differences:
+        only_drawn = not split and all(unlike.keys() <= theirs.drawn for theirs in everyone)
         rows = [f"\n  rank {rank}: {theirs}" for rank, theirs in enumerate(everyone)]
         rows[RANKS:] = [f"\n  and {len(rows) - RANKS} ranks more"] if len(rows) > RANKS else []
         differences[SHOWN:] = ["more"] if len(differences) > SHOWN else []
         advice = SHARDED if split or isinstance(dataset, IterableDataset) else OTHER_SPLITS
-        raise ValueError(
+        words = (
             f"all ranks share one dataset, and hold different ones:{''.join(rows)}\n"
-            f"What differs: {'; '.join(differences)}.\n{advice}{OFF}"
+            f"What differs: {'; '.join(differences)}.\n{DRAWN if only_drawn else advice}"
         )
-    return mine
+        if check != "warn" and not (only_drawn and check != "error"):
+            raise ValueError(f"{words}{OFF}")
+        if transport.rank == 0:
+            warnings.warn(words, stacklevel=3)
+    return everyone[0]
 
 
 def _part(value: Any, room: int, *, stream: bool) -> str | None:
@@ -120,6 +140,13 @@ def _part(value: Any, room: int, *, stream: bool) -> str | None:
             return repr(value)
     settings = not stream and type(value) is tuple and len(value) <= SETTINGS and not any(map(digest_of, value))
     return None if settings else digest_of(value, room)
+
+
+def _is_drawn(value: Any) -> bool:
+    """Whether it is numbers as scripts draw them: tensors, but not one row of whole numbers, which may be an order."""
+    if type(value) in (tuple, list) and value:
+        return all(type(entry) is torch.Tensor for entry in value)
+    return type(value) is torch.Tensor and (value.is_floating_point() or value.dim() > 1)
 
 
 def _splits_by_node(path: str, value: Any) -> bool:
@@ -140,15 +167,15 @@ def _datasets(path: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield place, entry
 
 
-def _differences(everyone: Sequence[Fingerprint]) -> Iterator[str]:
-    """In words, what differs between two ranks that both have it."""
+def _differences(everyone: Sequence[Fingerprint]) -> Iterator[tuple[str, str]]:
+    """What differs between two ranks that both have it, with words for it."""
     if len({theirs.kind for theirs in everyone}) > 1:
-        yield "the class"
+        yield "the class", "the class"
         return
     if len({theirs.length for theirs in everyone} - {None}) > 1:
-        yield "the length"
+        yield "the length", "the length"
     for path in sorted(set.intersection(*(set(theirs.parts) for theirs in everyone))):
         values = [theirs.parts[path] for theirs in everyone]
         other = next((rank for rank, value in enumerate(values) if value != values[0]), 0)
         if other:
-            yield f"{path} ({values[0]} on rank 0, {values[other]} on rank {other})"
+            yield path, f"{path} ({values[0]} on rank 0, {values[other]} on rank {other})"

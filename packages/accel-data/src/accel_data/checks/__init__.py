@@ -1,1 +1,0 @@
-"""Whether all ranks hold the same dataset."""
