@@ -122,6 +122,9 @@ _COPIES_COMPILED = "together/layout_features/a_compiled_model_trains_in_sharded_
 _PLANS_COMPILED = "together/equal_models/divided_layers_compiled_block_by_block_train_as_one_process"
 _META = "accel/models_on_meta/a_model_on_meta_is_filled_by_parts_and_trains_as_one_process"
 _META_REFUSED = "accel/models_on_meta/a_model_on_meta_that_each_process_would_hold_whole_is_refused"
+_OVERFLOW = "together/layout_tasks/an_overflow_in_a_part_of_one_rank_skips_the_step_of_all"
+_TWO = "together/layout_tasks/two_models_with_an_optimizer_each_train_as_on_one_process"
+_COMPILED_AGAIN = "together/layout_tasks/compiled_blocks_whose_activations_are_computed_again_train_alike"
 _FILES = "together/whole_weights/the_files_of_a_sharded_model_are_those_of_one_process"
 
 Row = Mapping[str, Cell | str]
@@ -175,10 +178,7 @@ FEATURES: dict[str, Row] = {
     "an fp16 overflow on one rank skips the step of all": row(
         EMPTY,
         yes("accel/overflow/exactly_the_steps_that_overflowed_are_skipped"),
-        yes("accel/fsdp2/an_overflow_in_the_part_of_one_rank_skips_the_step_of_all"),
-        UNTESTED,
-        yes("accel/tensor_parallel/an_overflow_in_one_part_of_a_layer_skips_the_step_of_all"),
-        UNTESTED,
+        *[yes(_OVERFLOW)] * 4,
         yes("deepspeed/training/a_step_that_overflows_on_one_rank_is_skipped_by_all_and_seen"),
         EMPTY,
     ),
@@ -204,26 +204,22 @@ FEATURES: dict[str, Row] = {
         *[fails("together/layout_features/dynamo_cannot_compile_divided_layers_whole", "Mixing fake modes")] * 2,
     ),
     "torch.compile and activation checkpointing": row(
-        UNTESTED,
-        UNTESTED,
+        *[yes(_COMPILED_AGAIN)] * 2,
         yes(_COMPILED),
-        UNTESTED,
+        yes(_COMPILED_AGAIN),
         *[refused("accel/sharding_refused/wrong_setups_are_refused_in_words", "torch.compile cannot recompute layers")]
         * 2,
     ),
     "two models, two optimizers": row(
         yes("accel/prepare/several_models_optimizers_and_loaders_in_one_call"),
         yes("accel/prepare/several_models_optimizers_and_loaders_in_one_call"),
-        yes("accel/sharded_models/two_models_and_a_state_from_before_train_as_on_one_process"),
-        *[UNTESTED] * 3,
+        *[yes(_TWO)] * 4,
         refused(_ZERO_REFUSES, "it trains one model for each Accelerator"),
     ),
     "`gather_for_metrics`": row(
         yes("accel/processes/evaluation_gives_back_the_dataset"),
         yes("accel/processes/evaluation_gives_back_the_dataset"),
-        *[UNTESTED] * 2,
-        yes("accel/tensor_parallel_data/two_ranks_in_one_group_are_served_as_one_process"),
-        yes("accel/tensor_parallel_data/four_ranks_in_two_groups_are_served_as_two_ranks"),
+        *[yes("together/layout_tasks/metrics_see_each_sample_once_and_in_order")] * 4,
     ),
     "`save_state`, `load_state`": row(
         *[yes(_ANY)] * 4,
@@ -238,13 +234,11 @@ FEATURES: dict[str, Row] = {
     "`save_state(asynchronous=True)`": row(
         yes("accel/save_state/what_is_written_behind_is_what_was_there_at_the_call"),
         yes("accel/save_rounds/a_save_takes_two_rounds"),
-        *[yes("together/sharded_checkpoints/a_sharded_save_behind_has_the_numbers_of_its_moment")] * 2,
+        *[yes("together/sharded_checkpoints/a_sharded_save_behind_has_the_numbers_of_its_moment")] * 4,
     ),
     "`save_model`, `get_state_dict`": row(
         yes("accel/any_device/saved_weights_come_back"),
-        *[yes(_FILES)] * 3,
-        UNTESTED,
-        yes(_FILES),
+        *[yes(_FILES)] * 5,
         yes("deepspeed/training/weights_that_are_divided_are_saved_whole_in_float32"),
     ),
     "weights of a model on meta": row(
@@ -252,10 +246,7 @@ FEATURES: dict[str, Row] = {
         refused(
             "accel/models_on_meta/a_model_on_meta_that_each_process_would_hold_whole_is_refused", "on the meta device"
         ),
-        yes(_META),
-        UNTESTED,
-        UNTESTED,
-        yes(_META),
+        *[yes(_META)] * 4,
     ),
     "`no_sync`": row(EMPTY, *[yes(_NO_SYNC)] * 5, refused(_ZERO_REFUSES, "no_sync: DeepSpeed's engine"), EMPTY),
     "`join_uneven_inputs`": needs_whole_weights(

@@ -71,7 +71,7 @@ def test_any_layout_loads_what_any_other_saved(world: MakePool, tmp_path: Path, 
         assert_equal(found, wanted[0])
 
 
-@pytest.mark.parametrize("layout", ["fsdp2", "hsdp"])
+@pytest.mark.parametrize("layout", ["fsdp2", "hsdp", "tp", "fsdp2 and tp"])
 def test_a_sharded_save_behind_has_the_numbers_of_its_moment(world: MakePool, tmp_path: Path, layout: str) -> None:
     processes, ways = LAYOUTS[layout]
     wanted = world(processes).run(saved, ways, str(tmp_path / "saved"), True)

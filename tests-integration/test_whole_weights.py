@@ -24,7 +24,7 @@ def written(ways: dict[str, Any], folder: str, safe: bool, limit: int | str) -> 
     return path is not None, {name: tensor.clone() for name, tensor in state.items()}
 
 
-@pytest.mark.parametrize("layout", ["fsdp2", "hsdp", "fsdp2 and tp", "ddp"])
+@pytest.mark.parametrize("layout", ["fsdp2", "hsdp", "tp", "fsdp2 and tp", "ddp"])
 @pytest.mark.parametrize("safe", [True, False])
 def test_the_files_of_a_sharded_model_are_those_of_one_process(
     world: MakePool, tmp_path: Path, layout: str, safe: bool

@@ -104,6 +104,8 @@ LAYOUTS = {
         4,
         {"parallelism_config": ParallelismConfig(dp_shard_size=2, tp_size=2, tp_plan=PLAN)},
     ),
+    "sharded copies": (4, {"parallelism_config": ParallelismConfig(dp_replicate_size=2, dp_shard_size=2)}),
+    "tensor parallel": (2, {"parallelism_config": ParallelismConfig(tp_size=2, tp_plan=PLAN)}),
     "one process": (1, {}),
 }
 
