@@ -111,6 +111,8 @@ _TP = "accel/tensor_parallel/two_ranks_that_divide_each_layer_train_as_one"
 _BOTH = "accel/tensor_parallel/four_ranks_that_share_divided_layers_train_as_one"
 _ZERO = "deepspeed/training/all_stages_of_zero_train_as_ddp"
 _ZERO_REFUSES = "deepspeed/training/what_deepspeed_cannot_do_is_refused_in_words"
+_ZERO_MODELS = "deepspeed/tasks/models_of_transformers_train_as_ddp_does"
+_ZERO_TASKS_REFUSE = "deepspeed/tasks/local_steps_and_empty_models_are_refused"
 _DEVICES = "accel/spmd/four_devices_train_as_one"
 _HALF = "together/layout_features/half_precision_trains_as_ddp_does"
 _ANY = "together/sharded_checkpoints/any_layout_loads_what_any_other_saved"
@@ -152,7 +154,7 @@ def needs_whole_weights(single: Cell | str, ddp: str, words: str, deepspeed: Cel
 
 
 FEATURES: dict[str, Row] = {
-    "models of Transformers": models(yes(_OF_MODELS)),
+    "models of Transformers": models(yes(_OF_MODELS), yes(_ZERO_MODELS)),
     "accumulation": trains("accel/step/accumulated_steps_equal_those_of_the_large_batch", spmd=yes(_DEVICES)),
     "`clip_grad_norm_`": trains("accel/step/clipping_by_norm_is_that_of_torch", spmd=yes(_DEVICES)),
     "`clip_grad_value_`": row(*[yes(_VALUES)] * 6, refused(_ZERO_REFUSES, "use clip_grad_norm_")),
@@ -186,8 +188,8 @@ FEATURES: dict[str, Row] = {
         "accel/any_device/training_with_tied_weights_equals_plain_pytorch", _OF_MODELS, spmd=yes(_DEVICES)
     ),
     "frozen weights": trains(_OF_MODELS),
-    "adapters (peft)": models(yes(_OF_MODELS)),
-    "activation checkpointing": models(yes("parallel/recompute/less_is_kept_and_no_number_changes")),
+    "adapters (peft)": models(yes(_OF_MODELS), yes(_ZERO_MODELS)),
+    "activation checkpointing": models(yes("parallel/recompute/less_is_kept_and_no_number_changes"), yes(_ZERO_MODELS)),
     "torch.compile, block by block": row(
         yes("accel/compilation/a_compiled_model_is_the_same_model"),
         yes("accel/compilation/a_compiled_model_is_the_same_model"),
@@ -220,6 +222,7 @@ FEATURES: dict[str, Row] = {
         yes("accel/processes/evaluation_gives_back_the_dataset"),
         yes("accel/processes/evaluation_gives_back_the_dataset"),
         *[yes("together/layout_tasks/metrics_see_each_sample_once_and_in_order")] * 4,
+        yes("deepspeed/tasks/metrics_see_each_sample_once_and_in_order"),
     ),
     "`save_state`, `load_state`": row(
         *[yes(_ANY)] * 4,
@@ -235,6 +238,7 @@ FEATURES: dict[str, Row] = {
         yes("accel/save_state/what_is_written_behind_is_what_was_there_at_the_call"),
         yes("accel/save_rounds/a_save_takes_two_rounds"),
         *[yes("together/sharded_checkpoints/a_sharded_save_behind_has_the_numbers_of_its_moment")] * 4,
+        yes("deepspeed/tasks/a_save_behind_has_the_numbers_of_its_moment"),
     ),
     "`save_model`, `get_state_dict`": row(
         yes("accel/any_device/saved_weights_come_back"),
@@ -247,6 +251,7 @@ FEATURES: dict[str, Row] = {
             "accel/models_on_meta/a_model_on_meta_that_each_process_would_hold_whole_is_refused", "on the meta device"
         ),
         *[yes(_META)] * 4,
+        refused(_ZERO_TASKS_REFUSE, "are on the meta device"),
     ),
     "`no_sync`": row(EMPTY, *[yes(_NO_SYNC)] * 5, refused(_ZERO_REFUSES, "no_sync: DeepSpeed's engine"), EMPTY),
     "`join_uneven_inputs`": needs_whole_weights(
@@ -259,7 +264,7 @@ FEATURES: dict[str, Row] = {
         yes("accel/profile_and_local_steps/local_steps_may_be_switched_off"),
         "accel/profile_and_local_steps/local_steps_meet_when_they_are_due",
         "each rank holds a part of each parameter, and cannot train alone",
-        UNTESTED,
+        refused(_ZERO_TASKS_REFUSE, "no_sync: DeepSpeed's engine"),
     ),
 }
 

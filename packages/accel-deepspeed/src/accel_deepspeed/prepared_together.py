@@ -74,6 +74,12 @@ class PreparedTogether:
             strange = sum(id(parameter) not in own for parameter in held)
             if strange:
                 lines.append(f"{strange} parameters of the optimizer are not of the model")
+        empty = [name for name, parameter in model.named_parameters() if parameter.is_meta]
+        if empty:
+            lines.append(
+                f"{len(empty)} parameters are on the meta device, such as {empty[0]}: load weights before prepare, or"
+                " build the model under deepspeed.zero.Init(config_dict_or_path=...)"
+            )
         wide = [name for name, parameter in model.named_parameters() if parameter.dtype == torch.float64]
         if wide:
             lines.append(f"it would keep {len(wide)} float64 parameters in float32, such as {wide[0]}")
