@@ -21,6 +21,7 @@ extensions = [
     "sphinx.ext.intersphinx",
     "sphinx_copybutton",
     "links_to_the_tree",
+    "plain_docstrings",
 ]
 exclude_patterns = ["_site", "examples/README.md"]
 

@@ -19,6 +19,8 @@ from statistics import median
 DOCS = Path(__file__).parents[1]
 EASE_OF_A_PAGE = 50
 WORDS_OF_A_SENTENCE = 18
+#: pages with fewer words are lists, of which the measures say nothing
+WORDS_OF_A_PAGE = 50
 #: pages of records and plans, which nobody reads from top to bottom
 RECORDS = {"features.md", "hardware.md"}
 _NOT_PROSE = (
@@ -85,7 +87,8 @@ def ease(markdown: str) -> Ease:
 def pages() -> list[Path]:
     """The pages that are measured."""
     everything = sorted(path for path in DOCS.rglob("*.md") if "_site" not in path.parts)
-    return [path for path in everything if str(path.relative_to(DOCS)) not in RECORDS]
+    read = [path for path in everything if str(path.relative_to(DOCS)) not in RECORDS]
+    return [path for path in read if ease(path.read_text(encoding="utf-8")).words >= WORDS_OF_A_PAGE]
 
 
 def main() -> int:
