@@ -21,7 +21,7 @@ PEER = "accelerate"
 #: the release of Accelerate whose names accel answers, which is what programs are told
 VERSION = "1.15.0"
 PAGE = "docs/guides/programs-for-accelerate.md"
-#: modules of Accelerate that are one module in accel, whatever their parts are called
+#: modules of Accelerate whose parts may lack a name here that the module itself has
 _WHOLE = ("utils", "test_utils")
 
 
@@ -103,6 +103,9 @@ class Alias(ModuleType):
             return target.__dict__.get("__all__") or [word for word in dir(target) if not word.startswith("_")]
         if not name.startswith("_") and (submodule := self._submodule(name)) is not None:
             return submodule
+        _, *parts = target.__name__.split(".")
+        if len(parts) > 1 and parts[0] in _WHOLE and not hasattr(target, name):
+            return getattr(import_module(target.__name__.rpartition(".")[0]), name)
         return getattr(target, name)
 
     def __setattr__(self, name: str, value: object) -> None:
