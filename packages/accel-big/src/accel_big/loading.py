@@ -174,9 +174,10 @@ def _move(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype) -> Non
     """Gives a tensor another device and dtype. It stays the object that it is, so that tied weights stay tied."""
     if tensor.device == device and tensor.dtype == dtype:
         return
-    plain: Any = torch.empty_like(tensor, device=device, dtype=dtype, requires_grad=False)
     if not tensor.is_meta and device.type != "meta":
-        plain.copy_(tensor.detach())
+        tensor.data = tensor.data.to(device, dtype)
+        return
+    plain: Any = torch.empty_like(tensor, device=device, dtype=dtype, requires_grad=False)
     if isinstance(tensor, nn.Parameter):
         plain = nn.Parameter(plain, requires_grad=tensor.requires_grad)
         plain.__dict__.update(tensor.__dict__)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, unwrap_forward, wrap_forward
+from accel_big import require_held, require_whole_model
 from accel_data import ConsumptionLog, DataLoaderShard, Ending, prepare_data_loader
 from accel_parallel import follow, outermost, recompute, refuse_stale, refuse_strangers, tie_again
 from accel_state import PartialWindow
@@ -90,6 +91,8 @@ class Preparer:
             raise TypeError(f"only a torch.nn.Module can be prepared as a model, found a {type(model).__name__}")
         if self._is_ready(model):
             return model
+        if not evaluation:
+            require_whole_model(model)
         strategy, run = self.components.strategy, self.components.run
         names = list(model.named_parameters(remove_duplicate=False))
         if (self.settings.device_placement if place is None else place) and (evaluation or not strategy.shards):
@@ -124,6 +127,7 @@ class Preparer:
         """
         if isinstance(optimizer, AcceleratedOptimizer) and self._is_ready(optimizer):
             return optimizer
+        require_held(parameter for group in optimizer.param_groups for parameter in group["params"])
         if self.components.strategy.shards:
             refuse_strangers([optimizer], self.models)
         engine = self.components.engine

@@ -1,0 +1,264 @@
+"""Runs a model whose parts are on several devices, on the host, or in files."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from accel_checkpoint import CheckpointError, weight_files
+from accel_state.errors import CannotRun
+from torch import nn
+
+from accel_big.hooks.align_devices import AlignDevicesHook, attach_align_device_hook
+from accel_big.hooks.model_hook import add_hook_to_module, hook_of
+from accel_big.loading import load_checkpoint_in_model, load_parts
+from accel_big.look_ahead import LookAhead
+from accel_big.maps.balanced import get_balanced_memory
+from accel_big.maps.check_map import DISK, check_device_map, real_device
+from accel_big.maps.device_map import infer_auto_device_map
+from accel_big.maps.sizes import is_plain, named_tensors
+from accel_big.offload.disk_weights import INDEX, DiskWeights, StoredWeight, offload_state_dict, read_index, weights_in
+from accel_big.offload.guard import DispatchGuard
+
+Place = int | str | torch.device
+AUTOMATIC = ("auto", "balanced", "balanced_low_0", "sequential")
+_CPU = torch.device("cpu")
+
+
+def dispatch_model(
+    model: nn.Module,
+    device_map: Mapping[str, Place],
+    main_device: Place | None = None,
+    state_dict: Mapping[str, torch.Tensor] | None = None,
+    offload_dir: str | Path | None = None,
+    offload_index: Mapping[str, Mapping[str, Any]] | None = None,
+    offload_buffers: bool = False,
+    skip_keys: str | list[str] | None = None,
+    preload_module_classes: list[str] | None = None,
+    force_hooks: bool = False,
+) -> nn.Module:
+    """The model, whose parts compute on the devices of the map; those on "cpu" or "disk" on the main device.
+
+    The main device is the first of the map that is no CPU, else the CPU. What is on disk is read from the files of
+    `offload_index` or `offload_dir`; numbers that the model or `state_dict` holds are written there once, as
+    safetensors. While a module computes, the next one is read. Offloaded weights have no gradients.
+
+    Raises: CannotRun with all that is wrong with the map; CheckpointError if weights of the disk are missing.
+    """
+    folder = None if offload_dir is None else Path(offload_dir)
+    return _dispatched(
+        model,
+        device_map,
+        {} if offload_index is None else read_index(offload_index, folder),
+        main_device,
+        state_dict,
+        folder,
+        offload_buffers=offload_buffers,
+        skip_keys=skip_keys,
+        preload=preload_module_classes,
+        force_hooks=force_hooks,
+    )
+
+
+def _dispatched(
+    model: nn.Module,
+    device_map: Mapping[str, Place],
+    stored: Mapping[str, StoredWeight],
+    main_device: Place | None,
+    state_dict: Mapping[str, torch.Tensor] | None,
+    folder: Path | None,
+    *,
+    offload_buffers: bool,
+    skip_keys: str | list[str] | None = None,
+    preload: list[str] | None,
+    force_hooks: bool = False,
+    offload_cpu: bool = False,
+) -> nn.Module:
+    placed = check_device_map(model, device_map)
+    if any(hook_of(module) for module in model.modules()):
+        raise CannotRun("dispatch_model", ["the model has hooks already; remove_hook_from_submodules(model) first"])
+    devices = [real_device(device) for device in device_map.values() if device != DISK]
+    main = real_device(main_device) if main_device is not None else next((d for d in devices if d != _CPU), _CPU)
+    tensors = named_tensors(model)
+    stays = {name for name, _ in model.named_buffers(remove_duplicate=False) if not offload_buffers}
+    may_go = [name for name, tensor in tensors.items() if is_plain(tensor) and name not in stays]
+    numbers = {name: tensor.detach() for name, tensor in tensors.items() if not tensor.is_meta} | dict(state_dict or {})
+    stored = _on_disk([name for name in may_go if placed[name] == DISK], tensors, numbers, stored, folder)
+    host = [name for name in may_go if placed[name] == _CPU and (main != _CPU or offload_cpu)]
+    empty = [name for name, tensor in tensors.items() if tensor.is_meta and name not in stored]
+    empty = [name for name in empty if name not in host or name not in numbers]
+    if empty:
+        raise CheckpointError(f"on the meta device, without numbers: {', '.join(empty)}; load weights first")
+    # of tied weights only one is pinned
+    pinned = {id(tensors[name]): numbers[name].to("cpu") for name in host}
+    if main != _CPU and torch.accelerator.is_available():
+        pinned = {key: tensor.pin_memory() for key, tensor in pinned.items()}
+    on_host = {name: pinned[id(tensors[name])] for name in host}
+    weights: ChainMap[str, torch.Tensor] = ChainMap(on_host, DiskWeights(stored))  # type: ignore[arg-type] # only read
+    runs_on: dict[str, Place] = {name: main if device in (DISK, _CPU) else device for name, device in placed.items()}
+    several = len(set(runs_on.values())) > 1
+    if weights or several or force_hooks:
+        if several or main != _CPU:
+            around = AlignDevicesHook(io_same_device=True, skip_keys=skip_keys)
+            add_hook_to_module(model, around)
+            around.execution_device = main  # of the arguments: the model's own tensors are placed below
+        if weights:
+            add_hook_to_module(model, DispatchGuard(weights), append=True)
+        attach_align_device_hook(
+            model, runs_on, bool(weights), weights, offload_buffers, "", skip_keys, preload, look_ahead=LookAhead()
+        )
+    elif runs_on:
+        model.to(main)
+    model.__dict__["hf_device_map"] = dict(device_map)
+    return model
+
+
+def _on_disk(
+    names: Iterable[str],
+    tensors: Mapping[str, torch.Tensor],
+    numbers: Mapping[str, torch.Tensor],
+    known: Mapping[str, StoredWeight],
+    folder: Path | None,
+) -> dict[str, StoredWeight]:
+    """Where tensors are on disk. Those of which there are `numbers` are written into the folder."""
+    names = list(names)
+    unknown = [name for name in names if name not in known]
+    written = {name: numbers[name] for name in unknown if name in numbers}
+    elsewhere = [name for name in unknown if name not in numbers]
+    found = dict(known)
+    if unknown and folder is None:
+        raise CannotRun(
+            f"{len(unknown)} weights on disk", [f"give the folder they are in, or go to: {unknown[0]}, ..."]
+        )
+    if elsewhere and folder is not None:
+        found |= weights_in(folder)
+    if written and folder is not None:
+        if (elsewhere or not (folder / INDEX).is_file()) and _has_weights(folder):
+            reason = f"{folder} has weights of its own, which would be replaced; give an empty folder"
+            raise CannotRun(f"{len(written)} weights to be written", [reason])
+        offload_state_dict(folder, written)
+        found |= weights_in(folder)
+    same = {id(tensors[name]): name for name in found if name in tensors}
+    sources = {name: found.get(name) or found.get(same.get(id(tensors[name]), "")) for name in names}
+    problems = [f"{name} is not in the files" for name, source in sources.items() if source is None]
+    problems += [
+        f"{name}: {list(source.shape)} in {source.file}, {list(tensors[name].shape)} in the model"
+        for name, source in sources.items()
+        if source is not None and source.shape != tuple(tensors[name].shape)
+    ]
+    if problems:
+        raise CheckpointError("the weights on disk do not fit the model:\n  " + "\n  ".join(problems))
+    return {name: source for name, source in sources.items() if source is not None}
+
+
+def _has_weights(folder: Path) -> bool:
+    try:
+        return bool(weight_files(folder))
+    except CheckpointError:
+        return False
+
+
+def cpu_offload(
+    model: nn.Module,
+    execution_device: Place | None = None,
+    offload_buffers: bool = False,
+    state_dict: Mapping[str, torch.Tensor] | None = None,
+    preload_module_classes: list[str] | None = None,
+) -> nn.Module:
+    """The model, all weights of which are on the CPU, and on the execution device while they are used.
+
+    Raises: as `dispatch_model`.
+    """
+    return _dispatched(
+        model,
+        {"": "cpu"},
+        {},
+        execution_device if execution_device is not None else _main(model),
+        state_dict,
+        None,
+        offload_buffers=offload_buffers,
+        preload=preload_module_classes,
+        offload_cpu=True,
+    )
+
+
+def _main(model: nn.Module) -> torch.device:
+    return next((tensor.device for tensor in model.parameters() if not tensor.is_meta), _CPU)
+
+
+def disk_offload(
+    model: nn.Module,
+    offload_dir: str | Path,
+    execution_device: Place | None = None,
+    offload_buffers: bool = False,
+    preload_module_classes: list[str] | None = None,
+) -> nn.Module:
+    """The model, all weights of which are in files in `offload_dir`, where they are written if the model has numbers.
+
+    Raises: as `dispatch_model`.
+    """
+    main = execution_device if execution_device is not None else _main(model)
+    return dispatch_model(
+        model,
+        {"": DISK},
+        main,
+        offload_dir=offload_dir,
+        offload_buffers=offload_buffers,
+        preload_module_classes=preload_module_classes,
+    )
+
+
+def load_checkpoint_and_dispatch(
+    model: nn.Module,
+    checkpoint: str | Path,
+    device_map: str | Mapping[str, Place] | None = None,
+    max_memory: Mapping[int | str, int | str] | None = None,
+    no_split_module_classes: list[str] | None = None,
+    offload_folder: str | Path | None = None,
+    offload_buffers: bool = False,
+    dtype: torch.dtype | str | None = None,
+    offload_state_dict: bool | None = None,
+    skip_keys: str | list[str] | None = None,
+    preload_module_classes: list[str] | None = None,
+    force_hooks: bool = False,
+    strict: bool = False,
+) -> nn.Module:
+    """Loads weights onto the devices of a map, and dispatches the model: `load_checkpoint_in_model`, `dispatch_model`.
+
+    The map may be one of the words "auto" and "balanced" (accelerators get like shares), "balanced_low_0" (the first
+    gets little) and "sequential" (the first is filled first), for what fits into `max_memory`. Safetensors need no
+    offload folder: what is on disk is read from them. `offload_state_dict` changes nothing.
+
+    Raises: as the two functions.
+    """
+    if device_map is None:
+        load_checkpoint_in_model(model, checkpoint, dtype=dtype, strict=strict)
+        return model
+    chosen: Any = device_map
+    if isinstance(device_map, str):
+        if device_map not in AUTOMATIC:
+            raise CannotRun(f"device_map={device_map!r}", [f"expected a mapping, or one of {', '.join(AUTOMATIC)}"])
+        memory: Any = max_memory
+        if device_map != "sequential":
+            low = device_map == "balanced_low_0"
+            memory = get_balanced_memory(model, max_memory, no_split_module_classes, dtype, low_zero=low)
+        chosen = infer_auto_device_map(
+            model, memory, no_split_module_classes, dtype=dtype, offload_buffers=offload_buffers
+        )
+    folder = None if offload_folder is None else Path(offload_folder)
+    stored = load_parts(model, checkpoint, chosen, folder, dtype=dtype, offload_buffers=offload_buffers, strict=strict)
+    return _dispatched(
+        model,
+        chosen,
+        stored,
+        None,
+        None,
+        folder,
+        offload_buffers=offload_buffers,
+        skip_keys=skip_keys,
+        preload=preload_module_classes,
+        force_hooks=force_hooks,
+    )

@@ -1,0 +1,212 @@
+"""Brings weights and arguments of a module to the device where it computes, for as long as it does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+import torch
+from accel_ops import send_to_device
+from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
+
+from accel_big.hooks.model_hook import ModelHook, add_hook_to_module
+from accel_big.look_ahead import LookAhead
+from accel_big.maps.check_map import real_device
+from accel_big.maps.sizes import is_plain
+from accel_big.offload.unit import OffloadedUnit, Slot
+
+M = TypeVar("M", bound=nn.Module)
+Place = int | str | torch.device
+
+
+class AlignDevicesHook(ModelHook):
+    """Moves the arguments of a forward to `execution_device`, and with `offload` brings the weights only then.
+
+    Weights come from `weights_map`, or from a copy on the CPU; they have no gradients. Tensors that are not plain
+    numbers, such as quantised ones of a class of their own, stay where they are. With `io_same_device` the result goes
+    where the first argument was. Entries of mappings under `skip_keys` are not moved.
+    """
+
+    def __init__(
+        self,
+        execution_device: Place | None = None,
+        offload: bool = False,
+        io_same_device: bool = False,
+        weights_map: Mapping[str, torch.Tensor] | None = None,
+        offload_buffers: bool = False,
+        place_submodules: bool = False,
+        skip_keys: str | list[str] | None = None,
+        *,
+        prefix: str = "",
+        look_ahead: LookAhead | None = None,
+    ) -> None:
+        self.execution_device = None if execution_device is None else real_device(execution_device)
+        self.offload, self.io_same_device = offload, io_same_device
+        self.weights_map, self.offload_buffers = weights_map, offload_buffers
+        self.place_submodules, self.skip_keys = place_submodules, skip_keys
+        self._prefix = prefix
+        self._look_ahead = look_ahead
+        self._unit: OffloadedUnit | None = None
+        self._came_from: dict[int, list[torch.device | None]] = {}
+
+    def init_hook(self, module: M) -> M:
+        """Moves the tensors of the module to the device, or lets go of what is offloaded."""
+        slots = []
+        for slot in self._slots(module):
+            buffer = slot.leaf in slot.owner._buffers
+            tensor: Any = slot.owner._buffers[slot.leaf] if buffer else slot.owner._parameters[slot.leaf]
+            if not is_plain(tensor):
+                continue
+            known = self.weights_map is None or slot.key in self.weights_map
+            if self.offload and known and (self.offload_buffers or not buffer):
+                slots.append(slot)
+            elif self.execution_device is not None and not tensor.is_meta:
+                tensor.data = tensor.data.to(self.execution_device)
+        if slots:
+            if self.weights_map is None:
+                self.weights_map = {slot.key: _tensor(slot).detach().to("cpu") for slot in slots}
+            device = self.execution_device or next((_tensor(slot).device for slot in slots), torch.device("cpu"))
+            self._unit = OffloadedUnit(
+                slots, self.weights_map, torch.device("cpu") if device.type == "meta" else device
+            )
+            self._look_ahead = self._look_ahead or LookAhead()
+            self._look_ahead.add(self._unit)
+        return module
+
+    def _slots(self, module: nn.Module) -> Iterable[Slot]:
+        owners = dict(module.named_modules()) if self.place_submodules else {"": module}
+        owners |= {name: child for name, child in module.named_children() if _has_no_forward(child)}
+        for name, owner in owners.items():
+            place = f"{self._prefix}{name}." if name else self._prefix
+            for leaf, tensor in (*owner._parameters.items(), *owner._buffers.items()):
+                if tensor is not None:
+                    yield Slot(owner, leaf, f"{place}{leaf}")
+
+    def pre_forward(self, module: nn.Module, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments on the device, where the weights are too from now on."""
+        came_from = _device_of((args, kwargs)) if self.io_same_device else None
+        if self.execution_device is not None:
+            args = send_to_device(args, self.execution_device, skip_keys=self.skip_keys)
+            kwargs = send_to_device(kwargs, self.execution_device, skip_keys=self.skip_keys)
+        if self._unit is not None and self._look_ahead is not None:
+            self._look_ahead.enter(self._unit)
+        if self.io_same_device:
+            self._came_from.setdefault(threading.get_ident(), []).append(came_from)
+        return args, kwargs
+
+    def post_forward(self, module: nn.Module, output: Any) -> Any:
+        """The result, on the device of the arguments with `io_same_device`; offloaded weights are gone again."""
+        device = self._leave()
+        return output if device is None else send_to_device(output, device, skip_keys=self.skip_keys)
+
+    def forward_failed(self, module: nn.Module) -> None:
+        """Offloaded weights are gone again."""
+        self._leave()
+
+    def _leave(self) -> torch.device | None:
+        if self._unit is not None and self._look_ahead is not None:
+            self._look_ahead.leave(self._unit)
+        if not self.io_same_device:
+            return None
+        stack = self._came_from[threading.get_ident()]
+        device = stack.pop()
+        if not stack:
+            del self._came_from[threading.get_ident()]
+        return device
+
+    def detach_hook(self, module: M) -> M:
+        """Gives the module its weights back, on the device where it computed."""
+        if self._unit is not None:
+            self._unit.restore()
+            self._unit = None
+        return module
+
+
+def _tensor(slot: Slot) -> torch.Tensor:
+    tensors: dict[str, Any] = slot.owner._buffers if slot.leaf in slot.owner._buffers else slot.owner._parameters
+    found: torch.Tensor = tensors[slot.leaf]
+    return found
+
+
+def _device_of(arguments: Any) -> torch.device | None:
+    """The device of the first tensor in nested arguments."""
+    if isinstance(arguments, torch.Tensor):
+        return arguments.device
+    parts = arguments.values() if isinstance(arguments, Mapping) else arguments
+    if not isinstance(arguments, Mapping | tuple | list):
+        return None
+    return next((device for part in parts if (device := _device_of(part)) is not None), None)
+
+
+def _has_no_forward(module: nn.Module) -> bool:
+    return isinstance(module, nn.ParameterList | nn.ParameterDict)
+
+
+def attach_align_device_hook(
+    module: nn.Module,
+    execution_device: Place | Mapping[str, Place] | None = None,
+    offload: bool = False,
+    weights_map: Mapping[str, torch.Tensor] | None = None,
+    offload_buffers: bool = False,
+    module_name: str = "",
+    skip_keys: str | list[str] | None = None,
+    preload_module_classes: list[str] | None = None,
+    *,
+    look_ahead: LookAhead | None = None,
+) -> None:
+    """Adds an `AlignDevicesHook` to each module in `module` that has tensors of its own.
+
+    Modules of `preload_module_classes` have a hook for all that is in them, and so have attention and parametrized
+    modules of torch, which use what is in them without calling it. `execution_device` may be a mapping of the names
+    of tensors to devices.
+    """
+    whole = type(module).__name__ in (preload_module_classes or ())
+    whole = whole or isinstance(module, nn.MultiheadAttention) or is_parametrized(module)
+    prefix = f"{module_name}." if module_name else ""
+    own = _names(module, recurse=whole)
+    for name, child in module.named_children() if not whole else ():
+        own += [f"{name}.{leaf}" for leaf in _names(child, recurse=False)] if _has_no_forward(child) else []
+    if own and not _has_no_forward(module):
+        devices = execution_device
+        hook = AlignDevicesHook(
+            devices.get(prefix + own[0]) if isinstance(devices, Mapping) else devices,
+            offload,
+            weights_map=weights_map,
+            offload_buffers=offload_buffers,
+            place_submodules=whole,
+            skip_keys=skip_keys,
+            prefix=prefix,
+            look_ahead=look_ahead,
+        )
+        add_hook_to_module(module, hook, append=True)
+    for name, child in () if whole else module.named_children():
+        attach_align_device_hook(
+            child,
+            execution_device,
+            offload,
+            weights_map,
+            offload_buffers,
+            prefix + name,
+            skip_keys,
+            preload_module_classes,
+            look_ahead=look_ahead,
+        )
+
+
+def _names(module: nn.Module, *, recurse: bool) -> list[str]:
+    tensors = (*module.named_parameters(recurse=recurse), *module.named_buffers(recurse=recurse))
+    return [name for name, _ in tensors]
+
+
+def attach_execution_device_hook(
+    module: nn.Module,
+    execution_device: Place,
+    skip_keys: str | list[str] | None = None,
+    preload_module_classes: list[str] | None = None,
+) -> None:
+    """Moves a module and its arguments to a device, also if modules in it are called by themselves."""
+    attach_align_device_hook(
+        module, execution_device, skip_keys=skip_keys, preload_module_classes=preload_module_classes
+    )

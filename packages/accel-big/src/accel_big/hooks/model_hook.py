@@ -1,0 +1,138 @@
+"""Adds hooks to modules and removes them: the forward of a module keeps its name and signature."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+M = TypeVar("M", bound=nn.Module)
+
+
+class ModelHook:
+    """What runs around the forward of a module; the base does nothing."""
+
+    #: the forward runs without gradients
+    no_grad = False
+
+    def init_hook(self, module: M) -> M:
+        """Called when the hook is added. Returns the module."""
+        return module
+
+    def pre_forward(self, module: nn.Module, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments that the forward gets."""
+        return args, kwargs
+
+    def post_forward(self, module: nn.Module, output: Any) -> Any:
+        """The result that the caller gets."""
+        return output
+
+    def forward_failed(self, module: nn.Module) -> None:
+        """Called in place of `post_forward` if the forward raises."""
+
+    def detach_hook(self, module: M) -> M:
+        """Called when the hook is removed. Returns the module."""
+        return module
+
+
+class SequentialHook(ModelHook):
+    """Several hooks, run in their order before the forward and after it."""
+
+    def __init__(self, *hooks: ModelHook) -> None:
+        self.hooks = hooks
+        self.no_grad = any(hook.no_grad for hook in hooks)
+
+    def init_hook(self, module: M) -> M:
+        """Adds all."""
+        for hook in self.hooks:
+            module = hook.init_hook(module)
+        return module
+
+    def pre_forward(self, module: nn.Module, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments after all hooks. If a hook raises, those before it learn that the forward failed."""
+        done = 0
+        try:
+            for hook in self.hooks:
+                args, kwargs = hook.pre_forward(module, *args, **kwargs)
+                done += 1
+        finally:
+            for hook in self.hooks[:done] if done < len(self.hooks) else ():
+                hook.forward_failed(module)
+        return args, kwargs
+
+    def post_forward(self, module: nn.Module, output: Any) -> Any:
+        """The result after all hooks."""
+        for hook in self.hooks:
+            output = hook.post_forward(module, output)
+        return output
+
+    def forward_failed(self, module: nn.Module) -> None:
+        """Tells all."""
+        for hook in self.hooks:
+            hook.forward_failed(module)
+
+    def detach_hook(self, module: M) -> M:
+        """Removes all."""
+        for hook in self.hooks:
+            module = hook.detach_hook(module)
+        return module
+
+
+def add_hook_to_module(module: M, hook: ModelHook, append: bool = False) -> M:
+    """Puts a hook around the forward of a module. A hook that is there goes, or runs before it with `append`."""
+    present = hook_of(module)
+    if present is not None and append:
+        remove_hook_from_module(module, detach=False)
+        hook = SequentialHook(present, hook)
+    elif present is not None:
+        remove_hook_from_module(module)
+    new = hook.hooks[-1] if present is not None and append and isinstance(hook, SequentialHook) else hook
+    module = new.init_hook(module)
+    own = module.__dict__.get("forward")  # a forward that somebody set on the instance
+    forward: Callable[..., Any] = module.forward
+    module.__dict__.update(_hf_hook=hook, _old_forward=forward, _own_forward=own)
+    module.__dict__["forward"] = functools.update_wrapper(functools.partial(_forward, module), forward)
+    return module
+
+
+def _forward(module: Any, /, *args: Any, **kwargs: Any) -> Any:
+    hook: ModelHook = module._hf_hook
+    args, kwargs = hook.pre_forward(module, *args, **kwargs)
+    returned = False
+    try:
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not hook.no_grad):
+            output = module._old_forward(*args, **kwargs)
+        returned = True
+    finally:
+        if not returned:
+            hook.forward_failed(module)
+    return hook.post_forward(module, output)
+
+
+def hook_of(module: nn.Module) -> ModelHook | None:
+    """The hook around the forward of a module; None if there is none."""
+    return module.__dict__.get("_hf_hook")
+
+
+def remove_hook_from_module(module: M, recurse: bool = False, *, detach: bool = True) -> M:
+    """Gives a module its forward back, and with `recurse` those in it; weights stay offloaded without `detach`."""
+    hook = hook_of(module)
+    if hook is not None:
+        if detach:
+            hook.detach_hook(module)
+        own = module.__dict__.pop("_own_forward")
+        for name in ("_hf_hook", "_old_forward", "forward"):
+            del module.__dict__[name]
+        if own is not None:
+            module.__dict__["forward"] = own
+    for child in module.children() if recurse else ():
+        remove_hook_from_module(child, recurse, detach=detach)
+    return module
+
+
+def remove_hook_from_submodules(module: nn.Module) -> None:
+    """Gives a module and all modules in it back their forwards."""
+    remove_hook_from_module(module, recurse=True)

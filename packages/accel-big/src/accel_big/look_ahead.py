@@ -1,0 +1,150 @@
+"""Reads the weights of the modules that run next while a module computes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import weakref
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, final
+
+import torch
+from accel_ops.copy_stream import CopyStream
+
+from accel_big.offload.unit import OffloadedUnit
+
+Numbers = list[torch.Tensor]
+Jobs = SimpleQueue[tuple[OffloadedUnit, Future[list[torch.Tensor]]] | None]
+
+
+@final
+class LookAhead:
+    """Brings units to their device and takes them away, from any number of threads.
+
+    The order is learned: after two units in a row, what came next is read next. What is read ahead takes no more than
+    the largest unit.
+    """
+
+    def __init__(self) -> None:
+        self.budget_bytes = 0
+        self._next: dict[tuple[int, int], OffloadedUnit] = {}
+        self._renew()
+        _ALL.add(self)
+
+    def _renew(self) -> None:
+        """Starts without thread and lock; also in a process that was forked, which has neither."""
+        self._lock = threading.RLock()
+        self._jobs: Jobs | None = None
+        self._ahead: dict[OffloadedUnit, Future[Numbers]] = {}
+        self._sent: dict[OffloadedUnit, tuple[Numbers, Any]] = {}
+        self._streams: dict[torch.device, CopyStream] = {}
+        self._recent = threading.local()
+
+    def __getstate__(self) -> int:
+        """A copy of a model learns the order anew."""
+        return self.budget_bytes
+
+    def __setstate__(self, budget_bytes: int) -> None:
+        self.__init__()
+        self.budget_bytes = budget_bytes
+
+    def add(self, unit: OffloadedUnit) -> None:
+        """Makes a unit known."""
+        self.budget_bytes = max(self.budget_bytes, unit.size)
+
+    def enter(self, unit: OffloadedUnit) -> None:
+        """Brings a unit to its device, before the forward of its module."""
+        with self._lock:
+            if unit.users == 0:
+                unit.install(self._numbers(unit))
+            unit.users += 1
+            before = self._recent.__dict__.get("units", (0, 0))
+            self._next[before] = unit
+            self._recent.units = (before[1], id(unit))
+            self._read_on(unit, self._recent.units)
+
+    def leave(self, unit: OffloadedUnit) -> None:
+        """Takes a unit away, after the last forward that uses it."""
+        with self._lock:
+            unit.users -= 1
+            if unit.users == 0:
+                unit.remove()
+
+    def _numbers(self, unit: OffloadedUnit) -> Numbers:
+        pending = self._ahead.pop(unit, None)
+        if unit not in self._sent:
+            read = unit.read() if pending is None else pending.result()
+            if not _has_streams(unit.device):
+                return [tensor.to(unit.device) for tensor in read]
+            self._send(unit, read)
+        numbers, copied = self._sent.pop(unit)
+        self._streams[unit.device].await_copy(copied)
+        return numbers
+
+    def _send(self, unit: OffloadedUnit, read: Numbers) -> None:
+        """Asks for a copy from pinned memory on a stream of its own. Only threads that compute do so."""
+        stream = self._streams.setdefault(unit.device, CopyStream(unit.device))
+        self._sent[unit] = stream.send(read)
+
+    def _submit(self, unit: OffloadedUnit) -> Future[Numbers]:
+        if self._jobs is None:
+            self._jobs = SimpleQueue()
+            threading.Thread(target=_read, args=(self._jobs,), name="accel-look-ahead", daemon=True).start()
+            weakref.finalize(self, self._jobs.put, None)
+        result: Future[Numbers] = Future()
+        self._jobs.put((unit, result))
+        return result
+
+    def _read_on(self, unit: OffloadedUnit, recent: tuple[int, int]) -> None:
+        """Reads what comes after a unit as far as the bound allows, and forgets what was read and did not come."""
+        chain: list[OffloadedUnit] = []
+        size = 0
+        while (following := self._next.get(recent)) is not None:
+            size += following.size
+            if following is unit or following in chain or size > self.budget_bytes:
+                break
+            chain.append(following)
+            recent = (recent[1], id(following))
+        for wrong in [*self._ahead, *self._sent]:
+            if wrong not in chain:
+                forgotten = self._ahead.pop(wrong, None)
+                if forgotten is not None:
+                    forgotten.cancel()
+                self._sent.pop(wrong, None)
+        for following in chain:
+            pending = self._ahead.get(following)
+            if pending is None and following not in self._sent and following.users == 0:
+                self._ahead[following] = self._submit(following)
+            elif pending is not None and pending.done() and _has_streams(following.device):
+                self._send(following, self._ahead.pop(following).result())
+
+
+def _read(jobs: Jobs) -> None:
+    """Reads units until there is none any more."""
+    while (job := jobs.get()) is not None:
+        unit, result = job
+        if result.set_running_or_notify_cancel():
+            try:
+                result.set_result(unit.read(ahead=True))
+            except BaseException as error:  # noqa: BLE001 - the forward that waits for the numbers raises it
+                result.set_exception(error)
+        del job, unit, result  # what the model drops is not to be held here
+
+
+def _has_streams(device: torch.device) -> bool:
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return accelerator is not None and accelerator.type == device.type
+
+
+_ALL: weakref.WeakSet[LookAhead] = weakref.WeakSet()
+
+
+def _renew_all() -> None:
+    for look_ahead in list(_ALL):
+        look_ahead._renew()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_renew_all)

@@ -1,0 +1,113 @@
+"""Tensors of a module that are brought to a device together, for as long as the forward of the module runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import nn
+
+#: bytes of a page, and of the span of pages that are read by one operation
+PAGE, SPAN = 1 << 12, 1 << 26
+
+
+class Slot(NamedTuple):
+    """A parameter or buffer: the module that has it, its name there, and its name in the weights."""
+
+    owner: nn.Module
+    leaf: str
+    key: str
+
+
+@final
+class OffloadedUnit:
+    """The tensors in `slots`, which are on the meta device while nobody runs. `users` counts the forwards that run."""
+
+    def __init__(self, slots: list[Slot], weights: Mapping[str, torch.Tensor], device: torch.device) -> None:
+        self.slots, self.weights, self.device = slots, weights, device
+        self.users = 0
+        named: list[torch.Tensor] = [_tensors(slot)[slot.leaf] for slot in slots]
+        self.size = sum(tensor.numel() * tensor.element_size() for tensor in named)
+        self._placeholders = [_placeholder(tensor) for tensor in named]
+        self.remove()
+
+    def read(self, *, ahead: bool = False) -> list[torch.Tensor]:
+        """The numbers on the host; with `ahead` they are in memory when this returns, for another device pinned."""
+        found: dict[str, torch.Tensor] = {}
+        with torch.inference_mode(False), torch.no_grad():
+            for slot in self.slots:
+                if slot.key not in found:
+                    found[slot.key] = self.weights[slot.key]
+                    if ahead and self.device.type == "cpu":
+                        _touch(found[slot.key])
+                    elif self.device.type != "cpu" and torch.accelerator.is_available():
+                        found[slot.key] = found[slot.key].pin_memory()
+        return [found[slot.key] for slot in self.slots]
+
+    def install(self, tensors: list[torch.Tensor]) -> None:
+        """Puts numbers into the modules. They have no gradients: nobody would keep those."""
+        with torch.inference_mode(False):
+            for slot, tensor, placeholder in zip(self.slots, tensors, self._placeholders, strict=True):
+                if isinstance(placeholder, nn.Parameter):
+                    tensor = nn.Parameter(tensor, requires_grad=False)
+                    tensor.__dict__.update(placeholder.__dict__)
+                _tensors(slot)[slot.leaf] = tensor
+
+    def remove(self) -> None:
+        """Takes the numbers out again."""
+        for slot, placeholder in zip(self.slots, self._placeholders, strict=True):
+            held: dict[str, Any] = (
+                slot.owner._parameters if slot.leaf in slot.owner._parameters else slot.owner._buffers
+            )
+            held[slot.leaf] = placeholder
+
+    def restore(self) -> None:
+        """Gives the module its numbers for good; tied weights are one tensor again."""
+        for slot, tensor, placeholder in zip(self.slots, self.read(), self._placeholders, strict=True):
+            if RESTORED not in placeholder.__dict__:
+                fresh: Any = tensor.to(self.device).clone()
+                if isinstance(placeholder, nn.Parameter):
+                    fresh = nn.Parameter(fresh, requires_grad=placeholder.requires_grad)
+                    fresh.__dict__.update(placeholder.__dict__)
+                    fresh.__dict__.pop(MARK, None)
+                placeholder.__dict__[RESTORED] = fresh
+            _tensors(slot)[slot.leaf] = placeholder.__dict__[RESTORED]
+
+
+#: in the attributes of a tensor whose numbers are elsewhere: what stands for it in the model
+MARK = "_accel_offloaded"
+#: in the attributes of what stood for a tensor: the tensor that took its place
+RESTORED = "_accel_restored"
+
+
+def offloaded_parameters(model: nn.Module) -> Iterator[str]:
+    """The names of the parameters of a model whose numbers are elsewhere."""
+    return (name for name, parameter in model.named_parameters() if MARK in parameter.__dict__)
+
+
+def _tensors(slot: Slot) -> dict[str, Any]:
+    return slot.owner._parameters if slot.leaf in slot.owner._parameters else slot.owner._buffers
+
+
+def _placeholder(tensor: torch.Tensor) -> torch.Tensor:
+    """What stands for a tensor while its numbers are elsewhere: the same for all names of tied weights."""
+    if MARK not in tensor.__dict__:
+        if tensor.is_meta:
+            tensor.__dict__[MARK] = tensor
+            return tensor
+        empty: Any = torch.empty_like(tensor, device="meta", requires_grad=False)
+        if isinstance(tensor, nn.Parameter):
+            empty = nn.Parameter(empty, requires_grad=tensor.requires_grad)
+            empty.__dict__.update(tensor.__dict__)
+        # an optimizer that has the tensor would train what no model has
+        tensor.__dict__[MARK] = empty.__dict__[MARK] = empty
+    placeholder: torch.Tensor = tensor.__dict__[MARK]
+    return placeholder
+
+
+def _touch(tensor: torch.Tensor) -> None:
+    """Reads one byte of each page, so that all pages are in memory."""
+    numbers = tensor.reshape(-1).view(torch.uint8) if tensor.numel() else tensor
+    for begin in range(0, tensor.nbytes, SPAN):
+        numbers[begin : begin + SPAN : PAGE].sum()
