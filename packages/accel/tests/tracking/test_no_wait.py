@@ -1,0 +1,64 @@
+"""Logging makes the host wait for no device."""
+
+from typing import Any
+
+import pytest
+import torch
+from accel import Accelerator
+from accel.tracking import GeneralTracker
+from accel_testing import MakePool
+from accel_testing.recording_backend import missing, register
+from accel_testing.recording_device import RecordingDevice
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+
+class Remembers(GeneralTracker):
+    name = "remembers"
+    requires_logging_directory = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.came: list[Any] = []
+
+    @property
+    def tracker(self) -> list[Any]:
+        return self.came
+
+    def log(self, values: Any, step: int | None = None, **kwargs: Any) -> None:
+        self.came.append(values)
+
+
+def logged(by_hand: bool) -> tuple[int, list[Any]]:
+    """How often the host waits in the calls of log, and what the tracker has got."""
+    device = RecordingDevice(register())
+    tracker = Remembers()
+    with device.installed():
+        accelerator = Accelerator(log_with=tracker)
+        accelerator.init_trackers("project")
+        session = accelerator._tracking
+        assert session._pump is not None
+        # reading is left to this thread, as the stand-in is there for it alone
+        session._pump._stopping.set()
+        session._pump._thread.join()
+        total = device.put(torch.tensor(1.0))
+        device.waits.clear()
+        for step in range(3):
+            total += 1  # changes in place what was logged before
+            accelerator.log({"total": total.item() if by_hand else total, "many": {"deep": total * 2}}, step=step)
+        waits = len(device.waits)
+        session._pump.flush()
+        accelerator.end_training()
+    return waits, tracker.came
+
+
+def test_logging_waits_for_no_device(world: MakePool) -> None:
+    """S133: and all values are read together, each as it was when it was logged."""
+    ((waits, came),) = world(1, join=False).run(logged, False)
+    assert waits == 0
+    assert came == [{"total": value, "many": {"deep": value * 2}} for value in (2.0, 3.0, 4.0)]
+
+
+def test_a_wait_of_a_script_is_seen(world: MakePool) -> None:
+    ((waits, _),) = world(1, join=False).run(logged, True)
+    assert waits == 3
