@@ -48,6 +48,7 @@ NEUTRAL = [
     "-q",
     "--quiet",
     "--same_network",
+    "--debug",
     "--rdzv_conf=",
     "--main_training_function main",
     "--monitor_interval 0.1",
@@ -68,7 +69,6 @@ def test_what_asks_for_nothing_here_is_accepted(text: str) -> None:
 
 REFUSED = [
     ("--dynamo_backend inductor", "accel launch cannot do that yet"),
-    ("--debug", "accel launch cannot do that yet"),
     ("--tpu", "accel launch cannot use TPUs yet"),
     ("--mpirun_hostfile hosts", "start the script with mpirun itself"),
     ("--ipex", "accel launch does not set up Intel's extension or XPUs; use the extension in the script"),
@@ -133,7 +133,6 @@ def test_the_flags_for_several_machines_and_for_logs_are_accels_own() -> None:
     ("tokens", "key", "value"),
     [
         (["--dynamo_backend", "inductor"], "dynamo_backend", "inductor"),
-        (["--debug"], "debug", True),
         (["--downcast_bf16"], "downcast_bf16", True),
     ],
 )
@@ -186,7 +185,7 @@ def test_a_mistyped_foreign_flag_names_the_nearest() -> None:
         ("--quite", "--quiet"),
         ("--bogus", None),
         ("--tpus", None),
-        ("--debg", None),
+        ("--debg", "--debug"),
         ("--num_workers", None),
     ],
 )

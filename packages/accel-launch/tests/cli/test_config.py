@@ -167,7 +167,7 @@ def test_what_cannot_be_followed_is_refused_in_words(content: dict[str, object],
 
 
 def test_all_problems_come_at_once_with_the_file_and_the_nearest_name(tmp_path: Path) -> None:
-    path = write(tmp_path, "num_process: 2\nmixed_precison: bf16\nzzz: 1\ndebug: true\nuse_cpu: maybe\n")
+    path = write(tmp_path, "num_process: 2\nmixed_precison: bf16\nzzz: 1\ndynamo_backend: inductor\nuse_cpu: maybe\n")
     problems = read(path).problems
     assert len(problems) == 5
     assert all(str(path) in problem for problem in problems)

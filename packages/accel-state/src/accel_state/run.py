@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,12 @@ class Run:
     #: how the processes are arranged, if somebody asked for an arrangement; and torch's mesh of them
     asked_mesh: MeshSpec | None = None
     device_mesh: DeviceMesh | None = None
+
+    def __reduce__(self) -> tuple[Callable[[], Run], tuple[()]]:
+        # a copy is the run of the process that reads it
+        from accel_state.run_context import current
+
+        return current, ()
 
     @property
     def mesh(self) -> MeshSpec:

@@ -20,11 +20,12 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
-from accel.build import AUTO, build_components
+from accel.build import AUTO, Components, build_components
 from accel.checkpoint.checkpointer import Checkpointer
 from accel.checkpoint.registry import CheckpointRegistry, LoadHook, SaveHook, add_hook
 from accel.checkpoint.whole_weights import save_whole
 from accel.compat.accelerate_attributes import AccelerateAttributes
+from accel.compat.copied_accelerator import CopiedAccelerator
 from accel.compilation import TorchDynamoPlugin
 from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin, ProjectConfiguration
 from accel.handlers import KwargsHandler
@@ -94,16 +95,26 @@ class Accelerator(AccelerateAttributes, TrackerCalls):
             step_scheduler_with_optimizer=step_scheduler_with_optimizer,
             scheduler_once_per_step=scheduler_once_per_step,
         )
-        self.components = build_components(self.settings)
-        self.project_configuration = project = project_config or ProjectConfiguration()
+        project = project_config or ProjectConfiguration()
         if project_dir is not None and project.project_dir is None:
             project.set_directories(project_dir)
+        self._assemble(build_components(self.settings), project, log_with)
+
+    def _assemble(
+        self, components: Components, project: ProjectConfiguration, log_with: LogWith | Iterable[LogWith] | None
+    ) -> None:
+        self.components, self.project_configuration = components, project
         self._tracking = TrackingSession(log_with, project, device=self.device, main=bool(self.is_main_process))
         on_ready = self._tracking.prepared if self.observer is None else partial(self.observer.prepared, self)
         self._preparer = Preparer(self.components, self.settings, on_ready)
         self._gradients = GradientAccumulation(self.components, self._preparer)
         registry = CheckpointRegistry(self.components, self._preparer, self._gradients)
         self._checkpointer = Checkpointer(AcceleratorState(), registry, project, self._tracking)
+
+    def __setstate__(self, copied: CopiedAccelerator) -> None:
+        self.settings = copied.settings
+        self._assemble(copied.components(build_components(self.settings)), copied.project, None)
+        copied.hand_over(self._preparer)
 
     @overload
     def prepare(self, one: A, /, *, device_placement: Sequence[bool] | None = None) -> A: ...
@@ -163,16 +174,6 @@ class Accelerator(AccelerateAttributes, TrackerCalls):
         """Writes an object on the main process: by torch.save, or a mapping of tensors as safetensors."""
         if self.is_main_process:
             save_object(obj, f, safe_serialization=safe_serialization)
-
-    @property
-    def project_dir(self) -> str | Path | None:
-        """The folder of the project."""
-        return self.project_configuration.project_dir
-
-    @property
-    def logging_dir(self) -> str | Path | None:
-        """The folder of its logs."""
-        return self.project_configuration.logging_dir
 
     @property
     def save_iteration(self) -> int:

@@ -7,4 +7,6 @@ from accel_data import IterableDatasetShard as IterableDatasetShard
 from accel_data import SeedableRandomSampler as SeedableRandomSampler
 from accel_data import skip_first_batches as skip_first_batches
 
+from accel.compat.loaders import SkipBatchSampler as SkipBatchSampler
+from accel.compat.loaders import SkipDataLoader as SkipDataLoader
 from accel.compat.loaders import prepare_data_loader as prepare_data_loader

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -27,6 +28,8 @@ Ready = TypeVar("Ready")
 NamedParameters = list[tuple[str, nn.Parameter]]
 
 logger = logging.getLogger("accel")
+#: the loader that each prepared loader was made of
+_ORIGINALS: weakref.WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = weakref.WeakKeyDictionary()
 
 
 class Preparer:
@@ -125,8 +128,10 @@ class Preparer:
 
         Raises: BrokenInvariant if ranks hold parts of parameters, and the optimizer has others than prepared models.
         """
-        if isinstance(optimizer, AcceleratedOptimizer) and self._is_ready(optimizer):
-            return optimizer
+        if isinstance(optimizer, AcceleratedOptimizer):
+            if self._is_ready(optimizer):
+                return optimizer
+            optimizer = optimizer.optimizer  # of another Accelerator
         require_held(parameter for group in optimizer.param_groups for parameter in group["params"])
         if self.components.strategy.shards:
             refuse_strangers([optimizer], self.models)
@@ -146,6 +151,7 @@ class Preparer:
         """The loader of this process. Collective: every process must call and iterate alike."""
         if self._is_ready(loader):
             return loader
+        loader = original = _ORIGINALS.get(loader, loader)  # that of another Accelerator is prepared anew
         data, run = self.settings.data, self.components.run
         log = data.consumption_log
         ready = prepare_data_loader(
@@ -167,6 +173,7 @@ class Preparer:
             hardware=run.device,
             accumulation=self.components.accumulation,
         )
+        _ORIGINALS[ready] = original
         return self._remember(self.loaders, ready)
 
     def container(self, model: nn.Module, asked_by: str) -> nn.Module:
@@ -220,12 +227,13 @@ class Preparer:
     def scheduler(self, scheduler: LRScheduler | AcceleratedScheduler) -> AcceleratedScheduler:
         """The scheduler, following the prepared optimizer that it belongs to."""
         if isinstance(scheduler, AcceleratedScheduler):
-            if not self._is_ready(scheduler):
-                raise ValueError("this scheduler was prepared by another Accelerator; pass the original one")
-            return scheduler
+            if self._is_ready(scheduler):
+                return scheduler
+            scheduler = scheduler.scheduler  # as above
         engine = self.components.engine
-        inner = scheduler if engine is None else engine.scheduler(scheduler)
-        followed = [prepared for prepared in self.optimizers if inner.optimizer in (prepared, prepared.optimizer)]
+        inner: Any = scheduler if engine is None else engine.scheduler(scheduler)
+        stepped = getattr(inner.optimizer, "optimizer", inner.optimizer)
+        followed = [prepared for prepared in self.optimizers if prepared.optimizer is stepped]
         if not followed:
             raise ValueError(
                 f"{type(scheduler).__name__} belongs to an optimizer that is not prepared; pass the optimizer to"
@@ -250,9 +258,8 @@ class Preparer:
         if run.mesh.data_size == 1 or run.topology.rank != 0 or stays or self._said_how_schedulers_step:
             return
         self._said_how_schedulers_step = True
-        if advance == 1:
-            rule = "advance once for each optimizer step (scheduler_once_per_step=True)"
-        else:
+        rule = "advance once for each optimizer step (scheduler_once_per_step=True)"
+        if advance > 1:
             rule = (
                 f"advance {advance} times for each optimizer step, once for each process, as they were made for the"
                 " unsharded data; for once, use Accelerator(scheduler_once_per_step=True)"

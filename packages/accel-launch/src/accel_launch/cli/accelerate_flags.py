@@ -21,12 +21,12 @@ _ALL_MACHINES = "--num_processes, which counts the processes of all machines tog
 
 #: flags that ask for nothing here, whatever their value is; one that takes a value ends in =
 _IGNORED = (
-    "--multi_gpu --quiet -q --same_network --no_tpu_cluster --standalone --use_env --use_parallelism_config"
+    "--debug --multi_gpu --quiet -q --same_network --no_tpu_cluster --standalone --use_env --use_parallelism_config"
     " --monitor_interval= --main_training_function="
 )
 #: flags by the reason why they cannot be followed, unless their value asks for nothing, or is the value after the =
 _UNSUPPORTED = {
-    NOT_YET: "--debug --downcast_bf16 --dynamo_backend=",
+    NOT_YET: "--downcast_bf16 --dynamo_backend=",
     _TPU: "--env= --tpu --tpu_cluster --tpu_use_sudo --vm=",
     _MEGATRON: "--use_megatron_lm",
     WITH_MPIRUN: "--mpirun_hostfile= --mpirun_ccl=",

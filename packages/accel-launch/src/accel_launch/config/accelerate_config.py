@@ -20,8 +20,8 @@ WITHOUT_IPEX = "accel launch does not set up Intel's extension or XPUs; use the 
 #: YAML's own words for false, which is what a file means by `mixed_precision: no` and `distributed_type: NO`
 FALSE_WORDS = ("no", "false", "off")
 _NOTHING = ("", "no", "none", "false", "0", "-1")
-#: these matter only with several machines or with a TPU, which other keys ask for
-_DETAILS = ("main_training_function", "same_network")
+#: these matter only with several machines or with a TPU, which other keys ask for; and exchanges are always compared
+_DETAILS = ("debug", "main_training_function", "same_network")
 #: keys whose value is a mapping, with the parts of it that ask for something; the others are details of those
 _PARTS = {
     "dynamo_config": r"dynamo_backend",
@@ -31,7 +31,7 @@ _PARTS = {
 }
 ACCELERATE_KEYS = frozenset(
     {
-        *("command_file", "commands", "debug", "downcast_bf16", "dynamo_backend", "fp8_config"),
+        *("command_file", "commands", "downcast_bf16", "dynamo_backend", "fp8_config"),
         *("megatron_lm_config", "tpu_env", "tpu_name", "tpu_use_cluster", "tpu_use_sudo", "tpu_vm"),
         *("tpu_zone", "use_mps_device"),
         *_PARTS,

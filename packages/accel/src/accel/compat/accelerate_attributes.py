@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler
@@ -9,7 +10,8 @@ from accel_parallel import EngineOptions
 from torch import nn
 from torch.utils.data import DataLoader
 
-from accel.configuration import DataLoaderConfiguration
+from accel.compat.copied_accelerator import CopiedAccelerator
+from accel.configuration import DataLoaderConfiguration, ProjectConfiguration
 from accel.handlers import (
     AutocastKwargs,
     DistributedDataParallelKwargs,
@@ -22,6 +24,22 @@ from accel.step.training_step import TrainingStep
 
 class AccelerateAttributes(TrainingStep):
     """What an Accelerator was asked for and has prepared, under the names of Accelerate."""
+
+    project_configuration: ProjectConfiguration
+
+    def __getstate__(self) -> CopiedAccelerator:
+        # Processes, devices and threads belong to the run of the process that reads this.
+        return CopiedAccelerator.of(self.settings, self.project_configuration, self.components, self._preparer)
+
+    @property
+    def project_dir(self) -> str | Path | None:
+        """The folder of the project."""
+        return self.project_configuration.project_dir
+
+    @property
+    def logging_dir(self) -> str | Path | None:
+        """The folder of the logs of the project."""
+        return self.project_configuration.logging_dir
 
     @property
     def dataloader_config(self) -> DataLoaderConfiguration:

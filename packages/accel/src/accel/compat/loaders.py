@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, TypeVar
 
 import accel_data
 import torch
+from accel_data import DataLoaderShard
 from accel_ops import RNGType
 from accel_state import PartialState
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader
 
 Batch = TypeVar("Batch")
+
+
+class SkipBatchSampler(BatchSampler):
+    """The batches of another batch sampler without the first `skip_batches`."""
+
+    def __init__(self, batch_sampler: BatchSampler, skip_batches: int = 0) -> None:
+        self.batch_sampler = batch_sampler
+        self.skip_batches = skip_batches
+        self.batch_size, self.drop_last = batch_sampler.batch_size, batch_sampler.drop_last
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return islice(iter(self.batch_sampler), self.skip_batches, None)
+
+    def __len__(self) -> int:
+        return max(len(self.batch_sampler) - self.skip_batches, 0)
+
+
+class SkipDataLoader(DataLoaderShard[Batch]):
+    """A loader whose passes lack the first `skip_batches` batches."""
+
+    def __init__(self, dataset: Any, skip_batches: int = 0, use_stateful_dataloader: bool = False, **more: Any) -> None:
+        super().__init__(dataset, **more)
+        self._skip = skip_batches
 
 
 def prepare_data_loader(
