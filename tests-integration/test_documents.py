@@ -45,6 +45,7 @@ def run_blocks_alone(path: Path) -> int:
         ("guides/preemption.md", 1),
         ("guides/launching.md", 1),
         ("guides/gpus.md", 1),
+        ("guides/big-models.md", 2),
         ("guides/tracking.md", 2),
         ("guides/own-tracker.md", 1),
     ],
