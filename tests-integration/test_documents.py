@@ -48,6 +48,7 @@ def run_blocks_alone(path: Path) -> int:
         ("guides/big-models.md", 2),
         ("guides/tracking.md", 2),
         ("guides/own-tracker.md", 1),
+        ("guides/coming-from-accelerate.md", 2),
     ],
 )
 def test_every_block_of_a_page_runs(

@@ -28,11 +28,11 @@ def test_a_name_that_is_said_to_be_here_is_here(name: str) -> None:
     assert name in dir(import_module("accel.utils"))
 
 
-def test_most_names_are_the_same() -> None:
+def test_nine_of_ten_names_are_the_same() -> None:
     """S175: of those that are not about the product of one vendor."""
     general = set(EVERY) - KNOWN.vendors
     same = general & set(KNOWN.homes) - set(KNOWN.different)
-    assert len(same) >= 0.78 * len(general), sorted(general - same)
+    assert len(same) >= 0.9 * len(general), sorted(general - same)
 
 
 @pytest.mark.parametrize(
