@@ -21,6 +21,8 @@ OLDEST = ("torch==2.9.0", "torchao==0.14.1")
 # torch_xla imports beside the torch that it was built for, and is not built for every one; this is its newest.
 XLA = ("torch==2.9.0", "torch_xla==2.9.0")
 # beside torch, whose headers it is built against; its kernels are built when they are used
+# libraries that import accelerate, and the release of it that figures are compared with
+CLIENTS = ("accelerate==1.15.0", "trl>=1.16", "diffusers>=0.42", "transformers>=5", "peft>=0.18", "datasets>=5")
 DEEPSPEED = "deepspeed==0.19.8"
 TESTING = (
     "pytest>=8",
@@ -223,6 +225,14 @@ def deepspeed(session: nox.Session) -> None:
     )
     chosen = session.posargs or ["packages/accel-deepspeed"]
     session.run("pytest", *chosen)
+
+
+@nox.session
+def clients(session: nox.Session) -> None:
+    """Trains by transformers, peft, trl and diffusers on accel and on Accelerate, and compares losses (minutes)."""
+    install(session, *PACKAGES, extra=(*TESTING, TORCH, *CLIENTS))
+    chosen = session.posargs or ["tests-integration/clients"]
+    session.run("pytest", "--timeout", "600", *chosen, env={"ACCEL_CLIENTS": "1"})
 
 
 @nox.session

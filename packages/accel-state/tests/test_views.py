@@ -41,6 +41,18 @@ def test_each_process_shows_its_own_rank(world: MakePool) -> None:
         assert f"MULTI_CPU\nNum processes: 2\nProcess index: {rank}\nLocal process index: {rank}\n" in text
 
 
+def test_libraries_for_accelerate_may_ask_for_another_precision_after_a_reset() -> None:
+    """S180: Transformers resets the state whenever it makes arguments of a training."""
+    assert PartialState._shared_state == {}
+    first = AcceleratorState(cpu=True, mixed_precision="bf16")
+    assert AcceleratorState._shared_state != {}
+    AcceleratorState._reset_state(reset_partial_state=True)
+    assert AcceleratorState(mixed_precision="fp16").mixed_precision == first.mixed_precision == "fp16"
+    PartialState._reset_state()
+    assert first.mixed_precision == "no"
+    assert first.initialized
+
+
 def test_a_view_without_a_run_says_so() -> None:
     state = PartialState(cpu=True)
     other = AcceleratorState()

@@ -127,3 +127,13 @@ def test_a_script_may_import_what_it_does_not_use(monkeypatch: pytest.MonkeyPatc
         assert not isinstance(torch.nn.Linear(1, 1), names[name])
         with pytest.raises(CannotRun, match=rf"{name}: .*pip install 'accel\[deepspeed\]'"):
             names[name]([], lr=1.0)
+
+
+def test_programs_for_accelerate_are_warned_of_different_data_unless_they_ask_for_more() -> None:
+    """S180: such programs may draw their data without a seed."""
+    door = {"ACCEL_AS_ACCELERATE": "1"}
+    assert resolved().data.check_datasets is True
+    assert resolved(door).data.check_datasets == "warn"
+    for asked in ("error", False):
+        configuration = DataLoaderConfiguration(check_datasets=asked)
+        assert resolved(door, dataloader_config=configuration).data.check_datasets == asked

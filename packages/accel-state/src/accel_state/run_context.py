@@ -69,6 +69,16 @@ def release() -> None:
         _end(run)
 
 
+def ask_anew() -> None:
+    """Forgets the precision and the mesh that were asked of the run, so that later requests may ask for others.
+
+    The process group stays open.
+    """
+    global _process
+    if _process is not None:
+        _process = replace(_process, precision=None, asked_mesh=None, device_mesh=None)
+
+
 def _end(run: Run) -> None:
     _stop_watchdog()
     run.transport.close()

@@ -8,7 +8,15 @@ from typing import final
 from accel_state.process_control import ProcessControl
 from accel_state.process_group import GroupOptions
 from accel_state.run import Run, RunRequest
-from accel_state.run_context import acquire, current, is_initialized, release
+from accel_state.run_context import acquire, ask_anew, current, is_initialized, release
+
+
+@final
+class _SharedState:
+    """What libraries for Accelerate look at: empty until the process has a run."""
+
+    def __get__(self, instance: object, owner: type) -> dict[str, bool]:
+        return {"initialized": True} if is_initialized() else {}
 
 
 @final
@@ -17,6 +25,8 @@ class PartialState(ProcessControl):
 
     `backend`, `init_method` and `timeout` say how the process group is opened, as in `InitProcessGroupKwargs`.
     """
+
+    _shared_state = _SharedState()
 
     def __init__(
         self,
@@ -45,10 +55,16 @@ class PartialState(ProcessControl):
         """Ends the run of this process, and closes the process group if the run opened it."""
         release()
 
+    @staticmethod
+    def _reset_state() -> None:
+        ask_anew()
+
 
 @final
 class AcceleratorState(ProcessControl):
     """The run of this process and its precision; every instance sees the same run."""
+
+    _shared_state = _SharedState()
 
     def __init__(self, mixed_precision: str | None = None, cpu: bool = False) -> None:
         acquire(RunRequest(cpu=cpu, precision=mixed_precision))
@@ -74,6 +90,10 @@ class AcceleratorState(ProcessControl):
     def destroy_process_group(self) -> None:
         """Ends the run of this process, and closes the process group if the run opened it."""
         release()
+
+    @staticmethod
+    def _reset_state(reset_partial_state: bool = False) -> None:
+        ask_anew()
 
 
 def _shown(state: PartialState | AcceleratorState) -> str:

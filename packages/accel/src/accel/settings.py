@@ -16,6 +16,7 @@ from accel_parallel import (
     ParallelismConfig,
     Strategy,
 )
+from accel_state.environ import AS_ACCELERATE, flag
 from accel_state.environ import settings as environ_settings
 
 from accel.build import AUTO, ENGINE, SHARDED, engine_options, unknown_strategy
@@ -143,6 +144,8 @@ def resolve(
     if problems:
         raise ValueError("Accelerator(...): " + "\n  ".join(dict.fromkeys(problems)))
     data = dataloader_config or DataLoaderConfiguration()
+    if data.check_datasets is True and flag(environ, AS_ACCELERATE):
+        data = replace(data, check_datasets="warn")  # programs for Accelerate may draw their data without a seed
     return Settings(
         cpu=cpu or from_environ.cpu,
         mixed_precision=precision,
