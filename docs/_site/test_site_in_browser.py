@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote_plus
 
 import pytest
@@ -115,7 +116,7 @@ def test_no_page_has_a_serious_fault_for_people_with_disabilities(
     assert {fault: (len(pages), pages[0]) for fault, pages in faults.items()} == {}
 
 
-def test_no_request_leaves_the_site(browser: webdriver.Chrome, address: str) -> None:
+def test_no_request_leaves_the_site(browser: Any, address: str) -> None:
     browser.get_log("performance")
     for page in PAGES:
         browser.get(address + page)
