@@ -99,31 +99,13 @@ def test_a_rewound_record_has_each_call_once(tmp_path: Path) -> None:
     assert [entry["n"] for entry in entries(tmp_path / "metrics.jsonl")] == list(range(6))
     assert list(entries(tmp_path / "media.jsonl")) == []
     assert list((tmp_path / "images").iterdir()) == []
+    assert [entry["step"] for entry in entries(tmp_path / "metrics.jsonl.given-up-1")] == [3]
+    (image,) = (
+        file for entry in entries(tmp_path / "media.jsonl.given-up-1") for file in entry.get("images", {}).get("i", [])
+    )
+    assert (tmp_path / "images.given-up-1" / image).is_file()
     assert len(resumed.story["checkpoints"]) == 1
     assert resumed.story["skipped_steps"] == []
-
-
-def test_a_step_that_was_logged_after_its_checkpoint_is_not_lost(tmp_path: Path) -> None:
-    """S135: a loop may save before it logs the same step; it goes on with the step after."""
-    record = RunRecord(tmp_path)
-    record.log({"loss": 0}, 0)
-    record.log({"accuracy": 0.5}, 0)
-    position = record.calls, record.last_step
-    for step in (1, 2, 3):
-        record.log({"loss": step}, step)
-    record.log({"accuracy": 0.6}, 1)
-    record.close()
-    resumed = RunRecord(tmp_path)
-    resumed.rewind(*position)
-    resumed.log({"loss": 20}, 2)
-    resumed.log({"loss": 30}, 3)
-    resumed.log({"accuracy": 0.7}, 1)
-    resumed.close()
-    found = [(entry["step"], entry["metrics"]) for entry in entries(tmp_path / "metrics.jsonl")]
-    assert found == [
-        *((0, {"loss": 0}), (0, {"accuracy": 0.5})),
-        *((1, {"loss": 1}), (2, {"loss": 20}), (3, {"loss": 30}), (1, {"accuracy": 0.7})),
-    ]
 
 
 WRITER = """

@@ -38,24 +38,27 @@ class Delivery:
         self.lost: Counter[str] = Counter()
 
     def deliver(self, calls: list[DueCall]) -> None:
-        """Calls every tracker with each of these calls, in order; their arguments are read in one go."""
+        """Calls every tracker with each of these calls, in order; their arguments are read in one go if they can be."""
         try:
-            calls = [call for call in calls if call.due is None or call.due()]
-            arguments = self._read([call.arguments for call in calls])
+            due = [call for call in calls if call.due is None or call.due()]
+            arguments = self._read([call.arguments for call in due])
         except Exception as error:  # noqa: BLE001 - of a device, say: training hears of it by itself
+            if len(calls) > 1:
+                for call in calls:
+                    self.deliver([call])
+                return
             for tracker in self.trackers:
                 self._failed(tracker, "reading what was logged", error, len(calls))
             return
-        for call, read in zip(calls, arguments, strict=True):
+        for call, read in zip(due, arguments, strict=True):
             for tracker in self.trackers:
-                self.call(tracker, call.method, *read, **{**call.keywords, **call.own.get(tracker.name, {})})
+                self._call(tracker, call, read)
 
-    def call(self, tracker: GeneralTracker, method: str, *arguments: Any, **keywords: Any) -> None:
-        """Calls one tracker; what it raises is logged and counted."""
+    def _call(self, tracker: GeneralTracker, call: DueCall, arguments: tuple[Any, ...]) -> None:
         try:
-            getattr(tracker, method)(*arguments, **keywords)
+            getattr(tracker, call.method)(*arguments, **{**call.keywords, **call.own.get(tracker.name, {})})
         except Exception as error:  # noqa: BLE001 - whatever a client raises must not end the training
-            self._failed(tracker, method, error, 1)
+            self._failed(tracker, call.method, error, 1)
 
     def _failed(self, tracker: GeneralTracker, what: str, error: Exception, calls: int) -> None:
         if not self.lost[tracker.name]:

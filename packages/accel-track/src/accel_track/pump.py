@@ -18,74 +18,78 @@ PERIOD_S = 0.1
 
 @final
 class Pump(Generic[Entry]):
-    """Hands batches of entries, in order, to `deliver`: by a thread, every tenth of a second, or by `flush`.
+    """A thread hands batches of entries, in order, to `deliver`: every tenth of a second, or when `flush` asks.
 
-    `hold_back` entries stay until more come or `flush` is called. A process that is forked from this one has a pump
-    that takes entries and does nothing with them.
+    `hold_back` entries stay until more come or `flush` is called. The thread keeps the pump until it is closed; the
+    end of the interpreter flushes it. A process that is forked from this process has a pump that takes entries and
+    does nothing with them.
     """
 
     def __init__(self, deliver: Callable[[list[Entry]], None], *, hold_back: int = 0) -> None:
         self._entries: deque[Entry] = deque()
         self._deliver = deliver
         self._hold_back = hold_back
-        self._delivering = threading.Lock()
-        self._stopping = threading.Event()
-        self._forked = False
-        self._thread = threading.Thread(target=_work, args=(weakref.ref(self), self._stopping), daemon=True)
-        self._thread.name = "accel-track"
+        self._changed = threading.Condition()
+        #: how many entries were delivered, are being delivered, and are to be delivered at once
+        self._delivered = self._in_flight = self._asked = 0
+        self._closing = self._forked = False
+        self._thread = threading.Thread(target=self._work, daemon=True, name="accel-track")
         self._thread.start()
         pump = weakref.ref(self)
         os.register_at_fork(after_in_child=lambda: _silence(pump()))
-        atexit.register(_flush, pump)
+        atexit.register(self._at_exit)
 
     def put(self, entry: Entry) -> None:
         """Takes an entry."""
         self._entries.append(entry)
 
-    def flush(self, timeout_s: float = -1) -> bool:
-        """Whether all entries that were put before are delivered, in `timeout_s` seconds; -1 waits as long as it takes.
+    def flush(self, timeout_s: float | None = None) -> bool:
+        """Whether all entries that were put before are delivered, in `timeout_s` seconds; None waits for them.
 
         Units: seconds.
         """
-        return self._drain(timeout_s, 0)
-
-    def close(self, timeout_s: float = -1) -> int:
-        """Flushes and ends the thread: how many entries were not delivered in time.
-
-        Units: seconds.
-        """
-        self._stopping.set()
-        flushed = self.flush(timeout_s)
-        if not self._forked and self._thread is not threading.current_thread():
-            self._thread.join(timeout=None if flushed else 0)
-        return len(self._entries)
-
-    def _drain(self, timeout_s: float, hold_back: int) -> bool:
-        if self._forked:
+        if self._forked or threading.current_thread() is self._thread:
             return True
-        if not self._delivering.acquire(timeout=timeout_s):
-            return False
-        try:
-            # others may put more meanwhile: they come with the next batch
-            batch = [self._entries.popleft() for _ in range(len(self._entries) - hold_back)]
-            if batch:
+        with self._changed:
+            goal = self._delivered + self._in_flight + len(self._entries)
+            self._asked = max(self._asked, goal)
+            self._changed.notify_all()
+            return self._changed.wait_for(lambda: self._delivered >= goal, timeout_s)
+
+    def close(self, timeout_s: float | None = None) -> int:
+        """How many entries were not delivered in time; the thread ends when it has delivered them.
+
+        Units: seconds.
+        """
+        atexit.unregister(self._at_exit)
+        self._closing = True
+        if self.flush(timeout_s):
+            return 0
+        with self._changed:
+            return self._in_flight + len(self._entries)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing or self._asked > self._delivered, PERIOD_S)
+                closing = self._closing
+                due = len(self._entries) - (0 if closing else self._hold_back)
+                # others may put more meanwhile: they come with the next batch
+                batch = [self._entries.popleft() for _ in range(max(due, self._asked - self._delivered))]
+                self._in_flight = len(batch)
+            if not batch:
+                if closing:
+                    return
+                continue
+            try:
                 self._deliver(batch)
-        finally:
-            self._delivering.release()
-        return True
+            finally:
+                with self._changed:
+                    self._delivered, self._in_flight = self._delivered + len(batch), 0
+                    self._changed.notify_all()
 
-    def deliver_due(self) -> None:
-        """Delivers what need not be held back."""
-        self._drain(-1, self._hold_back)
-
-
-def _work(pump: weakref.ref[Pump[Entry]], stopping: threading.Event) -> None:
-    while not stopping.wait(PERIOD_S):
-        found = pump()
-        if found is None:
-            return
-        found.deliver_due()
-        del found
+    def _at_exit(self) -> None:
+        self.flush(timeout_s=60)
 
 
 def _silence(pump: Pump[Entry] | None) -> None:
@@ -93,9 +97,3 @@ def _silence(pump: Pump[Entry] | None) -> None:
     if pump is not None:
         pump._forked = True
         pump._entries = deque(maxlen=0)
-
-
-def _flush(pump: weakref.ref[Pump[Entry]]) -> None:
-    found = pump()
-    if found is not None:
-        found.flush(timeout_s=60)

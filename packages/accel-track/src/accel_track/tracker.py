@@ -93,6 +93,10 @@ class GeneralTracker:
         """What `resume` needs to go on in the same run, as JSON has it; {} if this tracker cannot."""
         return {}
 
+    def has_ended(self, state: Mapping[str, Any]) -> bool:
+        """Whether the run of `state` was finished, so that `load_state` begins a new run."""
+        return False
+
     def resume(self, state: Mapping[str, Any]) -> None:
         """Goes on in the run of `state`, without what came after it was taken.
 

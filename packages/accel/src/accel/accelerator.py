@@ -33,7 +33,8 @@ from accel.preparation import Preparer
 from accel.settings import resolve
 from accel.step.accumulation import GradientAccumulation
 from accel.tracking.calls import TrackerCalls
-from accel.tracking.session import LogWith, TrackingSession
+from accel.tracking.choice import LogWith
+from accel.tracking.session import TrackingSession
 
 A = TypeVar("A")
 More = TypeVarTuple("More")

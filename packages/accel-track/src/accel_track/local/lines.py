@@ -40,11 +40,13 @@ class LineFile:
             os.ftruncate(self._descriptor, end)
             raise
 
-    def keep_until(self, number: int) -> list[dict[str, Any]]:
-        """Removes a last line that was cut, and the calls from `number` on, which it returns."""
+    def keep_until(self, number: int, ending: str) -> list[dict[str, Any]]:
+        """Moves the calls from `number` on, which it returns, into a file of this ending: no whole line is lost."""
         kept, given_up = list[dict[str, Any]](), list[dict[str, Any]]()
         for entry in entries(self.path):
             (kept if entry["n"] < number else given_up).append(entry)
+        if given_up:
+            self.path.with_name(self.path.name + ending).write_bytes(b"".join(map(as_line, given_up)))
         aside = self.path.with_suffix(".new")
         aside.write_bytes(b"".join(map(as_line, kept)))
         os.replace(aside, self.path)

@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any, final
 
@@ -38,8 +39,6 @@ class RunRecord:
         self._metrics, self._media = LineFile(folder / METRICS), LineFile(folder / MEDIA)
         #: the number of the next call, and the largest step so far
         self.calls, self.last_step = 0, -1
-        #: lines that were given up by rewinding, whose steps may never come again
-        self._given_up: list[dict[str, Any]] = []
         story = folder / STORY
         self.story: dict[str, Any] = json.loads(story.read_text()) if story.exists() else {}
 
@@ -61,9 +60,7 @@ class RunRecord:
     def log(self, values: Mapping[str, Any], step: int | None) -> None:
         """Writes the values of a step, as a line."""
         metrics = {name: plain(value) for name, value in flat(values)}
-        entry = self._entry(step) | {"metrics": metrics}
-        self._restore(entry)
-        self._metrics.add(entry)
+        self._metrics.add(self._entry(step) | {"metrics": metrics})
 
     def log_table(self, name: str, columns: list[Any], rows: list[list[Any]], step: int | None) -> None:
         """Writes a table, as a line."""
@@ -72,22 +69,26 @@ class RunRecord:
     def log_images(self, images: Mapping[str, Any], step: int | None) -> None:
         """Writes images as files, and a line that names them."""
         entry, files = self._entry(step), dict[str, list[str]]()
-        for name, listed in images.items():
+        for number, (name, listed) in enumerate(images.items()):
             for place, image in enumerate(listed):
-                path = self.folder / "images" / f"{entry['n']:06d}-{safe_name(name)}-{place}.png"
+                # different names may be the same safe name
+                path = self.folder / "images" / f"{entry['n']:06d}-{number}-{safe_name(name)}-{place}.png"
                 path.parent.mkdir(exist_ok=True)
                 write_image(path, image)
                 files.setdefault(name, []).append(path.name)
         self._media.add(entry | {"images": files})
 
     def rewind(self, calls: int, last_step: int) -> None:
-        """Gives up the calls from number `calls` on, which will come again."""
-        self._given_up = self._metrics.keep_until(calls)
-        for entry in self._media.keep_until(calls):
+        """Gives up the calls from number `calls` on, which will come again: they are moved to files `.given-up-N`."""
+        ending = next(end for end in map(".given-up-{}".format, count(1)) if not any(self.folder.glob(f"*{end}")))
+        self._metrics.keep_until(calls, ending)
+        images, aside = self.folder / "images", self.folder / f"images{ending}"
+        for entry in self._media.keep_until(calls, ending):
             for file in (file for files in entry.get("images", {}).values() for file in files):
-                (self.folder / "images" / file).unlink(missing_ok=True)
+                aside.mkdir(exist_ok=True)
+                (images / file).rename(aside / file)
         self.calls, self.last_step = calls, last_step
-        for kind in ("checkpoints", "skipped_steps"):
+        for kind in ("checkpoints", "loaded_checkpoints", "skipped_steps"):
             events = self.story.get(kind, [])
             self.story |= {kind: [event for event in events if event["step"] <= max(last_step, 0)]} if events else {}
 
@@ -108,19 +109,6 @@ class RunRecord:
         step = self.last_step + 1 if step is None else int(step)
         self.last_step = max(step, self.last_step)
         return {"n": number, "step": step, "time": time.time()}
-
-    def _restore(self, entry: dict[str, Any]) -> None:
-        """Writes given-up lines again that are of the same metrics and of steps before this step.
-
-        A script may save before it logs the step: it goes on with the step after.
-        """
-        names, left = entry["metrics"].keys(), []
-        for old in self._given_up:
-            if old["metrics"].keys() != names:
-                left.append(old)
-            elif old["step"] < entry["step"]:
-                self._metrics.add(old | {"n": entry["n"]})
-        self._given_up = left
 
 
 def new_folder(parent: Path, project: str) -> Path:

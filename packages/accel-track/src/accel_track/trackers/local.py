@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -87,12 +88,17 @@ class LocalTracker(GeneralTracker):
         record = self.tracker
         return {"run": record.folder.name, "calls": record.calls, "last_step": record.last_step}
 
+    def has_ended(self, state: Mapping[str, Any]) -> bool:
+        """Whether the story of that run says that it has finished."""
+        story = self._folder(state) / STORY
+        return story.is_file() and json.loads(story.read_text()).get("state") == "finished"
+
     def resume(self, state: Mapping[str, Any]) -> None:
-        """Goes on in the folder of `state`, without what was logged since.
+        """Goes on in the folder of `state`; what was logged since is moved to files beside.
 
         Raises: LookupError if the folder is not there; OSError if it cannot be written.
         """
-        folder = self._parent / safe_name(self._project) / safe_name(str(state["run"]))
+        folder = self._folder(state)
         if not (folder / STORY).is_file():
             raise LookupError(f"there is no record {folder}")
         if self._record is None or self._record.folder != folder:
@@ -102,8 +108,12 @@ class LocalTracker(GeneralTracker):
             self._record = resumed
         self._record.rewind(state["calls"], state["last_step"])
         facts = run_facts()
-        self._record.tell(state="running", **{name: facts[name] for name in ("host", "process", "world", "attempt")})
+        own = {name: facts[name] for name in ("host", "process", "world", "attempt")}
+        self._record.tell(state="running", ended=None, **own)
         self._record.tell_event("restart", {name: facts[name] for name in ("command", "world", "versions", "git")})
+
+    def _folder(self, state: Mapping[str, Any]) -> Path:
+        return self._parent / safe_name(self._project) / safe_name(str(state["run"]))
 
 
 def _now() -> str:

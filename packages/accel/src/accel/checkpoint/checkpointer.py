@@ -39,7 +39,7 @@ class Checkpointer:
         self._votes = RankVotes(processes)
         self._tracking = tracking
         self._saver = StateSaver(processes, self._votes, registry, project, tracking.states)
-        self._loader = StateLoader(processes, self._votes, registry, project)
+        self._loader = StateLoader(processes, self._votes, registry, project, tracking)
         self.signals = StopSignals(self._votes)
         self.signals.install(project.stop_signals)
 
@@ -88,7 +88,6 @@ class Checkpointer:
     def _loaded(self, folder: Path, manifest: Manifest | None) -> Path:
         if manifest is not None:
             self._saver.newest = folder, manifest.files
-            self._tracking.loaded(folder, manifest.about.get("trackers", {}))
         return folder
 
     def save_and_stop(self, output_dir: str | Path | None) -> NoReturn:

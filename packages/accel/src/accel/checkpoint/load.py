@@ -24,6 +24,7 @@ from accel.checkpoint.stateful_item import REST, StatefulItem
 from accel.checkpoint.votes import RankVotes, by_rank, problems_of
 from accel.compat.accelerate_checkpoint import AccelerateCheckpoint, is_accelerates
 from accel.configuration import ProjectConfiguration
+from accel.tracking.session import TrackingSession
 
 logger = logging.getLogger("accel")
 
@@ -36,8 +37,14 @@ class StateLoader:
     """
 
     def __init__(
-        self, processes: ProcessControl, votes: RankVotes, registry: CheckpointRegistry, project: ProjectConfiguration
+        self,
+        processes: ProcessControl,
+        votes: RankVotes,
+        registry: CheckpointRegistry,
+        project: ProjectConfiguration,
+        tracking: TrackingSession,
     ) -> None:
+        self._tracking = tracking
         self._processes = processes
         self._votes = votes
         self._registry = registry
@@ -56,7 +63,7 @@ class StateLoader:
         if by_accelerate:
             self._load_from_accelerate(chosen[0])
             return chosen[0], None
-        return self._first_whole(chosen)
+        return self._first_whole(chosen, resuming=False)
 
     def resume(self) -> tuple[Path, Manifest] | None:
         """Loads the newest checkpoint of the project, if there is one.
@@ -66,7 +73,7 @@ class StateLoader:
         """
         self._votes.require("resume: where", "no checkpoint could be written here:", self._unusable())
         chosen, _ = self._chosen(None)
-        return self._first_whole(chosen) if chosen else None
+        return self._first_whole(chosen, resuming=True) if chosen else None
 
     def _unusable(self) -> list[str]:
         """Why nothing can be written where the checkpoints of the project are to be: better now than at the first."""
@@ -76,7 +83,7 @@ class StateLoader:
             return [f"{there} is a file, and no folder"]
         return [] if os.access(there, os.W_OK | os.X_OK) else [f"{there} may not be written to"]
 
-    def _first_whole(self, chosen: list[Path]) -> tuple[Path, Manifest]:
+    def _first_whole(self, chosen: list[Path], *, resuming: bool) -> tuple[Path, Manifest]:
         """The first of several checkpoints that is not damaged, loaded.
 
         Collective: every process must call.
@@ -84,7 +91,7 @@ class StateLoader:
         for place, folder in enumerate(chosen, start=1):
             problems, checkpoint = self._verified(folder)
             if checkpoint is not None:
-                self._apply(checkpoint)
+                self._apply(checkpoint, resuming=resuming)
                 return folder, checkpoint.manifest
             if place < len(chosen) and self._processes.is_main_process:
                 logger.warning(
@@ -175,7 +182,7 @@ class StateLoader:
         keep = states & {REST} if shards else states
         return [*own, *others[here.local_rank :: here.local_world_size]], keep
 
-    def _apply(self, checkpoint: LoadedCheckpoint) -> None:
+    def _apply(self, checkpoint: LoadedCheckpoint, *, resuming: bool) -> None:
         """Collective: every process must call."""
         folder, saved = checkpoint.folder, checkpoint.manifest.items
         models, wanted = self._registry.models(), self._registry.items()
@@ -190,6 +197,11 @@ class StateLoader:
             problems.append(f"the generators of rank {rank} are missing or damaged: {type(error).__name__}: {error}")
         about = f"the checkpoint {folder} does not fit, and nothing was changed:"
         self._votes.require("load_state: fits", about, problems)
+        trackers = checkpoint.manifest.about.get("trackers", {})
+        problems = problems_of(lambda: self._tracking.loaded(folder, trackers, resuming=resuming), "trackers: ")
+        if trackers:
+            about = f"the checkpoint {folder} was not loaded, as trackers cannot go on:"
+            self._votes.require("load_state: trackers", about, problems)
         left = self._hooked_models(folder, models, own)
         self._put(checkpoint, wanted, {name: model for name, model in own.items() if name in left})
         if generators is not None:

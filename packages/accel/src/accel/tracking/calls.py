@@ -8,9 +8,8 @@ from typing import Any
 
 from accel_track import GeneralTracker
 
-from accel.tracking.session import LogWith, TrackingSession
-
-PerTracker = Mapping[str, Mapping[str, Any]]
+from accel.tracking.choice import LogWith
+from accel.tracking.session import PerTracker, TrackingSession
 
 
 class TrackerCalls:
@@ -33,7 +32,7 @@ class TrackerCalls:
     ) -> None:
         """Starts the trackers, and records `config`; `init_kwargs` has arguments for single trackers, by name.
 
-        Trackers of a checkpoint that was loaded go on in their runs.
+        Trackers of a checkpoint that was loaded go on in their runs, after `load_state` in runs that have not ended.
 
         Raises: OSError if a record cannot be written; what else a tracker raises.
         """
@@ -44,7 +43,8 @@ class TrackerCalls:
 
         Never waits for a device or a tracker. Tensors have the values of now, whatever later steps do to them.
 
-        Raises: TypeError for tensors that are divided over ranks.
+        Raises: TypeError for tensors that are divided over ranks, a step that is no whole number, or `log_kwargs`
+        that have no dictionary for a tracker.
         """
         self._tracking.log(values, step, log_kwargs)
 

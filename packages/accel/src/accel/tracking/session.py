@@ -1,8 +1,11 @@
-"""The trackers of an Accelerator: chosen, started, called in a thread, gone on with, and ended."""
+"""The trackers of an Accelerator: started, called in a thread, gone on with, and ended."""
 
 from __future__ import annotations
 
 import logging
+import operator
+import os
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, final
@@ -15,52 +18,35 @@ from accel_track.pump import Pump
 
 from accel.configuration import ProjectConfiguration
 from accel.tracking.captured import captured, read, runs_on_streams
+from accel.tracking.choice import LogWith, choose
 
 logger = logging.getLogger("accel")
 
-LogWith = str | GeneralTracker
+PerTracker = Mapping[str, Mapping[str, Any]]
 #: seconds that a checkpoint, or the end of training, waits for trackers
 PATIENCE_S = 60.0
-ALL = "all"
 
 
-def choose(log_with: LogWith | Iterable[LogWith] | None, logging_dir: str | Path | None) -> list[LogWith]:
-    """The trackers that were asked for: names, without "all" and doubles, and trackers of the user's own.
+def _checked(method: str, step: Any, own: Any) -> tuple[int | None, PerTracker]:
+    """The step as a whole number of now, and the arguments for single trackers.
 
-    Raises: ValueError or ImportError that lists all that stands against them.
+    Raises: TypeError for a step that is no whole number, or arguments that are no mappings by the names of trackers.
     """
-    asked = [] if log_with is None else [log_with] if isinstance(log_with, str | GeneralTracker) else list(log_with)
-    problems, absent = list[str](), list[str]()
-    chosen: list[LogWith] = []
-    for wanted in asked:
-        if isinstance(wanted, GeneralTracker):
-            chosen.append(wanted)
-        elif not isinstance(wanted, str):
-            hint = f"; call it: {wanted.__name__}(...)" if isinstance(wanted, type) else ""
-            problems.append(f"log_with={wanted!r}: expected a name, or a tracker (accel.tracking.GeneralTracker){hint}")
-        elif wanted == ALL:
-            chosen += [name for name in TRACKERS.names() if TRACKERS.load(name).missing() is None]
-        elif wanted not in TRACKERS.names():
-            problems.append(f"log_with={str(wanted)!r}: expected {', '.join((ALL, *TRACKERS.names()))}, or a tracker")
-        else:
-            chosen.append(str(wanted))
-    chosen = list(dict.fromkeys(chosen))
-    for tracker in (TRACKERS.load(name) for name in chosen if isinstance(name, str)):
-        if (missing := tracker.missing()) is not None:
-            absent.append(f"log_with={tracker.name!r} needs a package that is not installed: {missing}")
-        if tracker.requires_logging_directory and not (logging_dir or tracker.default_logging_directory):
-            problems.append(
-                f"log_with={tracker.name!r} requires a logging_dir: pass Accelerator(project_dir=...), or"
-                " ProjectConfiguration(logging_dir=...)"
+    try:
+        step = None if step is None else operator.index(step)
+    except TypeError:
+        raise TypeError(f"{method}(step={step!r}): expected a whole number, or None for the step after") from None
+    for name, given in (own or {}).items() if isinstance(own, Mapping | None) else [("", own)]:
+        if (
+            not isinstance(name, str)
+            or not isinstance(given, Mapping)
+            or not all(isinstance(key, str) for key in given)
+        ):
+            raise TypeError(
+                f"{method}(log_kwargs={own!r}): expected a dictionary of arguments for each tracker, such as"
+                ' {"local": {}}'
             )
-    names = [tracker if isinstance(tracker, str) else tracker.name for tracker in chosen]
-    if doubled := sorted({name for name in names if names.count(name) > 1}):
-        problems.append(f"log_with has two trackers of the name {', '.join(doubled)}; give each a name of its own")
-    if problems:
-        raise ValueError("Accelerator(...): " + "\n  ".join([*problems, *absent]))
-    if absent:
-        raise ImportError("Accelerator(...): " + "\n  ".join(absent))
-    return chosen
+    return step, own or {}
 
 
 @final
@@ -79,12 +65,16 @@ class TrackingSession:
         self._device, self._main = device, main
         self.trackers: list[GeneralTracker] = []
         self._project = project
-        self._pump: Pump[DueCall] | None = None
-        self._delivery, self._direct = Delivery([], read), Delivery([], read)
+        #: the thread of each tracker that has its own, and the process that they are in
+        self._pumps: list[Pump[DueCall]] = []
+        self._process = os.getpid()
+        self._deliveries: list[Delivery] = []
+        self._direct = Delivery([], read)
         #: whether this process has logged since the trackers were started
         self._logged = False
-        #: the states of trackers in the checkpoint that was loaded last
+        #: the states of trackers in a checkpoint that was loaded before they started, and whether by `resume`
         self._loaded: Mapping[str, Any] = {}
+        self._resuming = False
         self._config: Mapping[str, Any] | None = None
 
     def start(
@@ -103,7 +93,7 @@ class TrackingSession:
         wanted = [tracker for tracker in made if self._main or not tracker.main_process_only]
         try:
             for tracker in wanted:
-                if not self._gone_on(tracker):
+                if not self._gone_on(tracker, self._loaded, resuming=self._resuming):
                     tracker.start()
                 self.trackers.append(tracker)
                 if config is not None:
@@ -113,13 +103,13 @@ class TrackingSession:
                 tracker.finish()
             self.trackers = []
             raise
-        self._delivery = Delivery([tracker for tracker in wanted if tracker.in_thread], read)
+        self._deliveries = [Delivery([tracker], read) for tracker in wanted if tracker.in_thread]
         self._direct = Delivery([tracker for tracker in wanted if not tracker.in_thread], read)
-        self._logged = False
-        if self.trackers:
-            # lazy tensors are computed at the end of a step: before, reading them would cut their graph in two
-            lazy = self._device.type != "cpu" and not runs_on_streams(self._device)
-            self._pump = Pump(self._delivery.deliver, hold_back=1 if lazy else 0)
+        self._logged, self._loaded, self._process = False, {}, os.getpid()
+        # lazy tensors are computed at the end of a step: before, reading them would cut their graph in two
+        lazy = self._device.type != "cpu" and not runs_on_streams(self._device)
+        # a thread for each: no tracker waits for another
+        self._pumps = [Pump(delivery.deliver, hold_back=1 if lazy else 0) for delivery in self._deliveries]
 
     def _make(self, chosen: LogWith, project_name: str, init_kwargs: Mapping[str, Mapping[str, Any]]) -> GeneralTracker:
         if isinstance(chosen, GeneralTracker):
@@ -130,38 +120,57 @@ class TrackingSession:
         tracker: GeneralTracker = kind(project_name, *folders, **init_kwargs.get(chosen, {}))
         return tracker
 
-    def _gone_on(self, tracker: GeneralTracker) -> bool:
-        """Whether the tracker goes on in the run of the checkpoint."""
-        state = self._loaded.get(tracker.name)
-        if not state:
+    def _gone_on(self, tracker: GeneralTracker, states: Mapping[str, Any], *, resuming: bool) -> bool:
+        """Whether the tracker goes on in the run of its state, as `load_state` does in a run that has not ended."""
+        state = states.get(tracker.name)
+        if not state or not tracker.main_process_only:
             return False
         try:
+            if not resuming and tracker.has_ended(state):
+                raise LookupError(
+                    f"the run {state.get('run', '')} of the checkpoint has ended, and load_state leaves its record as"
+                    " it is; accelerator.resume() goes on in it"
+                )
             tracker.resume(state)
         except LookupError as error:
             logger.warning("the tracker %s begins a new run: %s", tracker.name, error)
             return False
         return True
 
-    def log(self, values: Mapping[str, Any], step: int | None, own: Mapping[str, Mapping[str, Any]] | None) -> None:
-        """Hands the values of a step to the trackers, without waiting for any."""
-        if self._pump is not None:
+    def log(self, values: Mapping[str, Any], step: int | None, own: PerTracker | None) -> None:
+        """Hands the values of a step to the trackers, without waiting for any.
+
+        Raises: TypeError for a step that is no whole number, or arguments of trackers that are none.
+        """
+        if self._records:
+            step, own = _checked("log", step, own)
             self._logged = True
             kept, due = captured(values)
-            self._put(DueCall("log", (kept,), {"step": step}, own or {}, due))
+            self._put(DueCall("log", (kept,), {"step": step}, own, due))
 
-    def call(self, method: str, arguments: Mapping[str, Any], own: Mapping[str, Mapping[str, Any]] | None) -> None:
-        """Calls a method of all trackers, without waiting for any; the first argument is positional."""
-        if self._pump is not None:
+    def call(self, method: str, arguments: Mapping[str, Any], own: PerTracker | None) -> None:
+        """Calls a method of all trackers, without waiting for any; the first argument is positional.
+
+        Raises: TypeError as `log`.
+        """
+        if self._records:
+            step, own = _checked(method, arguments["step"], own)
             self._logged = True
-            kept, due = captured(arguments)
+            kept, due = captured({**arguments, "step": step})
             first, *others = kept
-            self._put(DueCall(method, (kept[first],), {name: kept[name] for name in others}, own or {}, due))
+            self._put(DueCall(method, (kept[first],), {name: kept[name] for name in others}, own, due))
+
+    @property
+    def _records(self) -> bool:
+        """Whether there are trackers that this very process has started; a forked process records nothing."""
+        return bool(self.trackers) and self._process == os.getpid()
 
     def _put(self, call: DueCall) -> None:
-        if self._pump is not None and self._delivery.trackers:
-            self._pump.put(call)
-        if self._direct.trackers:
-            self._direct.deliver([call])
+        if self._records:
+            for pump in self._pumps:
+                pump.put(call)
+            if self._direct.trackers:
+                self._direct.deliver([call])
 
     def prepared(self, ready: object) -> None:
         """Is told of each object that was prepared: an optimizer that may skip steps tells of them."""
@@ -170,32 +179,48 @@ class TrackingSession:
 
     def _stepped(self, optimizer: AcceleratedOptimizer) -> None:
         made = optimizer.outcome
-        if self._pump is not None and made is not True:
+        if self._records and made is not True:
             self._put(DueCall("mark", ("skipped step", {}), due=lambda: not made))
 
     def states(self) -> dict[str, Any]:
         """What a checkpoint has of the trackers, when they have all that was logged before."""
         self.flush("save_state")
-        states = {}
-        for tracker in self.trackers:
-            try:
-                states[tracker.name] = tracker.state_dict()
-            except Exception as error:  # noqa: BLE001 - a tracker must not spoil a checkpoint
-                logger.warning("the checkpoint lacks the tracker %s: %s: %s", tracker.name, type(error).__name__, error)
+        # only this process writes the checkpoint: trackers that every process has would all go on in its run
+        states = {tracker.name: self._state(tracker) for tracker in self.trackers if tracker.main_process_only}
         return {name: state for name, state in states.items() if state}
+
+    def _state(self, tracker: GeneralTracker) -> Mapping[str, Any]:
+        try:
+            return tracker.state_dict()
+        except Exception as error:  # noqa: BLE001 - a tracker must not spoil a checkpoint
+            logger.warning("the checkpoint lacks the tracker %s: %s: %s", tracker.name, type(error).__name__, error)
+            return {}
 
     def saved(self, folder: Path) -> None:
         """Notes a checkpoint."""
         self._put(DueCall("mark", ("checkpoint", {"path": str(folder)})))
 
-    def loaded(self, folder: Path, states: Mapping[str, Any]) -> None:
-        """Goes on in the runs of a checkpoint; what this process has logged itself stays."""
-        self._loaded = states
+    def loaded(self, folder: Path, states: Mapping[str, Any], *, resuming: bool) -> None:
+        """Goes on in the runs of a checkpoint; what this process has logged itself stays.
+
+        Raises: what a tracker raises, of a record that another process writes, say.
+        """
+        if not self.trackers:
+            self._loaded, self._resuming = states, resuming
+            return
         if self._logged:
+            for tracker in self.trackers:
+                there, own = states.get(tracker.name, {}).get("run"), self._state(tracker).get("run")
+                if there != own and there is not None:
+                    logger.warning(
+                        "the tracker %s stays in its run %s, in which this process has logged already, and does not go"
+                        " on in the run %s of the checkpoint; load before the first log",
+                        *(tracker.name, own, there),
+                    )
             self._put(DueCall("mark", ("loaded checkpoint", {"path": str(folder)})))
             return
         for tracker in self.trackers:
-            if self._gone_on(tracker) and self._config is not None:
+            if self._gone_on(tracker, states, resuming=resuming) and self._config is not None:
                 tracker.store_init_configuration(self._config)
 
     def find(self, name: str, *, unwrap: bool) -> Any:
@@ -214,29 +239,24 @@ class TrackingSession:
 
     def flush(self, what: str) -> None:
         """Returns when the trackers have all that was logged; warns if that takes too long."""
-        if self._pump is not None and not self._pump.flush(PATIENCE_S):
+        until = time.monotonic() + PATIENCE_S
+        # all are asked, also when the patience is gone
+        if not all([pump.flush(max(until - time.monotonic(), 0)) for pump in self._pumps]):
             logger.warning("%s: trackers did not take in %s s what was logged, and get it later", what, PATIENCE_S)
 
     def end(self) -> None:
         """Ends the runs of the trackers, when they have all that was logged; says what they have not."""
-        if self._pump is None:
-            return
-        left = self._pump.close(PATIENCE_S)
-        self._pump = None
+        # the thread of a tracker ends its run, so that nothing comes beside or after
+        self._put(DueCall("finish", ()))
+        until, left = time.monotonic() + PATIENCE_S, 0
+        for pump in self._pumps if self._records else []:
+            left += pump.close(max(until - time.monotonic(), 0))
         if left:
-            logger.warning("%d calls of log never reached the trackers: they took longer than %s s", left, PATIENCE_S)
-        for tracker in self.trackers:
-            delivery = self._delivery if tracker.in_thread else self._direct
-            delivery.call(tracker, "finish")
-            if delivery.lost[tracker.name]:
-                logger.warning("the tracker %s has lost %d calls", tracker.name, delivery.lost[tracker.name])
-        self.trackers = []
+            logger.warning("%d calls have not reached their trackers in %s s, and may be lost", left, PATIENCE_S)
+        for name, lost in [item for delivery in (*self._deliveries, self._direct) for item in delivery.lost.items()]:
+            logger.warning("the tracker %s has lost %d calls", name, lost)
+        self.trackers, self._pumps, self._deliveries, self._direct = [], [], [], Delivery([], read)
 
     def __getstate__(self) -> dict[str, Any]:
         # a copy in another process records nothing
-        return self.__dict__ | {
-            "trackers": [],
-            "_pump": None,
-            "_delivery": Delivery([], read),
-            "_direct": Delivery([], read),
-        }
+        return self.__dict__ | {"trackers": [], "_pumps": [], "_deliveries": [], "_direct": Delivery([], read)}

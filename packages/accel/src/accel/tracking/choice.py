@@ -1,0 +1,50 @@
+"""The trackers that a script asks for by `log_with`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from accel_track import TRACKERS, GeneralTracker
+
+LogWith = str | GeneralTracker
+ALL = "all"
+
+
+def choose(log_with: LogWith | Iterable[LogWith] | None, logging_dir: str | Path | None) -> list[LogWith]:
+    """The trackers that were asked for: names, without "all" and doubles, and trackers of the user's own.
+
+    Raises: ValueError or ImportError that lists all that stands against them.
+    """
+    asked = [] if log_with is None else [log_with] if isinstance(log_with, str | GeneralTracker) else list(log_with)
+    problems, absent = list[str](), list[str]()
+    chosen: list[LogWith] = []
+    for wanted in asked:
+        if isinstance(wanted, GeneralTracker):
+            chosen.append(wanted)
+        elif not isinstance(wanted, str):
+            hint = f"; call it: {wanted.__name__}(...)" if isinstance(wanted, type) else ""
+            problems.append(f"log_with={wanted!r}: expected a name, or a tracker (accel.tracking.GeneralTracker){hint}")
+        elif wanted == ALL:
+            chosen += [name for name in TRACKERS.names() if TRACKERS.load(name).missing() is None]
+        elif wanted not in TRACKERS.names():
+            problems.append(f"log_with={str(wanted)!r}: expected {', '.join((ALL, *TRACKERS.names()))}, or a tracker")
+        else:
+            chosen.append(str(wanted))
+    chosen = list(dict.fromkeys(chosen))
+    for tracker in (TRACKERS.load(name) for name in chosen if isinstance(name, str)):
+        if (missing := tracker.missing()) is not None:
+            absent.append(f"log_with={tracker.name!r} needs a package that is not installed: {missing}")
+        if tracker.requires_logging_directory and not (logging_dir or tracker.default_logging_directory):
+            problems.append(
+                f"log_with={tracker.name!r} requires a logging_dir: pass Accelerator(project_dir=...), or"
+                " ProjectConfiguration(logging_dir=...)"
+            )
+    names = [tracker if isinstance(tracker, str) else tracker.name for tracker in chosen]
+    if doubled := sorted({name for name in names if names.count(name) > 1}):
+        problems.append(f"log_with has two trackers of the name {', '.join(doubled)}; give each a name of its own")
+    if problems:
+        raise ValueError("Accelerator(...): " + "\n  ".join([*problems, *absent]))
+    if absent:
+        raise ImportError("Accelerator(...): " + "\n  ".join(absent))
+    return chosen
