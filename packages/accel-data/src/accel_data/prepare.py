@@ -67,7 +67,8 @@ def prepare_data_loader(
     says that a stream gives each rank its part by itself. The logger "accel_data" tells how a stream is read.
 
     Ranks that hold different datasets are refused; with check_datasets="warn" they are a warning. So are tensors with
-    other numbers, as scripts draw them at random, unless "error" is asked for. False compares nothing.
+    other numbers, as scripts draw them at random, unless "error" is asked for or processes divide layers among them.
+    False compares nothing.
 
     `ending` says what happens to samples that do not fill a round: "pad", "drop", "exact" or "join"; left out, it
     follows from `drop_last` and `even_batches`.
@@ -93,7 +94,9 @@ def prepare_data_loader(
     if stream and already_sharded and where.of > 1:
         known = None  # ranks hold unlike streams, and should
     elif check_datasets and together and ranks is not None:
-        known = check_same_dataset(dataloader.dataset, ranks.world, check_datasets)
+        # processes that divide layers compute one model's output from their batches: unlike ones make it wrong
+        strict = check_datasets is True and ranks.copies > 1
+        known = check_same_dataset(dataloader.dataset, ranks.world, "error" if strict else check_datasets)
     else:
         known = fingerprint(dataloader.dataset)
     equal = even_batches and end is not Ending.UNEVEN
