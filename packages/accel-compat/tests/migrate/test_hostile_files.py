@@ -2,6 +2,7 @@
 
 import ast
 import json
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -227,6 +228,8 @@ def test_no_file_is_broken_and_a_second_run_changes_nothing(hostile: Hostile, tm
         json.loads(new)
     if path.suffix in (".yaml", ".yml") and "tabs" not in hostile.name:
         yaml.safe_load(new.decode())
+    if path.suffix == ".sh":
+        assert subprocess.run(["bash", "-n"], input=new.replace(b"\r", b""), check=False).returncode == 0
     again = migrate(path)
     assert not again.changes
     assert not [note for note in again.after.notes if note.kind is Kind.CHANGED]

@@ -40,13 +40,16 @@ def run(files: Sequence[str], check: bool) -> int:
         except CannotRewrite as error:
             problems.append(f"{path}: {error}")
             continue
+        except (RecursionError, UnicodeError) as error:
+            problems.append(f"{path}: it cannot be rewritten: {type(error).__name__}: {error}")
+            continue
         except OSError as error:
             problems.append(f"{path}: it cannot be written: {error.strerror}")
             continue
         for note in migration.after.notes:
-            print(f"{path}:{note.line}: {note.kind}: {note.words}")
+            _say(f"{path}:{note.line}: {note.kind}: {note.words}\n")
         if check and migration.changes:
-            print(_diff(path, migration.before, migration.after.text), end="")
+            _say(_diff(path, migration.before, migration.after.text))
         changed += migration.changes
         hands += sum(note.kind is Kind.BY_HAND for note in migration.after.notes)
     done = "would change" if check else "changed"
@@ -54,6 +57,12 @@ def run(files: Sequence[str], check: bool) -> int:
     if problems:
         raise CannotRun("accel migrate", problems)
     return 1 if check and changed else 0
+
+
+def _say(text: str) -> None:
+    """Prints a text whatever the terminal's encoding: characters that it lacks are written as escapes."""
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def _diff(path: Path, before: str, after: str) -> str:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from math import isinf
 from typing import Any
 
-from accel_compat.migrate.python_code import rewrite_python
+from accel_compat.migrate.python_code import parsed, rewrite_python
 from accel_compat.migrate.report import CannotRewrite, Kind, Note, Rewritten
 from accel_compat.migrate.shell_commands import rewrite_commands
 
 #: a line for the notebook and not for Python, behind what may stand for it in a program
-_MAGIC = re.compile(r"^([ \t]*)([!%].*)$", re.MULTILINE)
-_MASKED = re.compile(r"^([ \t]*)pass  # notebook line (\d+)$", re.MULTILINE)
+_MAGIC = re.compile(r"^([ \t]*)((?:[\w, ]+=[ \t]*)?[!%](?:.*\\\n)*.*|[\w.]+\?\??[ \t]*)$", re.MULTILINE)
 _SHELL_CELL = re.compile(r"\s*%%(bash|sh|script|writefile|file)\b")
 
 
@@ -23,13 +23,13 @@ def rewrite_notebook(text: str) -> Rewritten:
     Raises: CannotRewrite if the text is no notebook.
     """
     try:
-        content = json.loads(text)
+        content = json.loads(text, object_pairs_hook=_object, parse_float=_float)
         cells = [cell for cell in content["cells"] if cell["cell_type"] == "code"]
         sources = ["".join(cell["source"]) for cell in cells]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CannotRewrite(f"it is not a notebook: {type(error).__name__}: {error}") from None
     before = _dumped(content, text)
-    programs = [_masked(source)[0] for source in sources]
+    programs = [_masked(source)[1] for source in sources]
     notes: list[Note] = []
     for number, (cell, source) in enumerate(zip(cells, sources, strict=True), 1):
         beside = [*programs[: number - 1], *programs[number:], ""]
@@ -53,30 +53,50 @@ def rewrite_notebook(text: str) -> Rewritten:
 def _rewrite_cell(source: str, beside: list[str]) -> Rewritten:
     if _SHELL_CELL.match(source):
         return rewrite_commands(source)
-    program, lines = _masked(source)
+    word, program, lines = _masked(source)
     new = rewrite_python(program, beside=beside)
     commands = [rewrite_commands(line) for line in lines]
-    text = _MASKED.sub(lambda found: f"{found[1]}{commands[int(found[2])].text}", new.text)
+    text = re.sub(rf"pass  # {word} (\d+)$", lambda found: commands[int(found[1])].text, new.text, flags=re.MULTILINE)
     return Rewritten(text, (*new.notes, *(note for command in commands for note in command.notes)))
 
 
-def _masked(source: str) -> tuple[str, list[str]]:
-    """A cell as Python, in which lines for the notebook are `pass`, and these lines."""
-    lines: list[str] = []
+def _masked(source: str) -> tuple[str, str, list[str]]:
+    """A word that a cell lacks, the cell with `pass` and this word in place of lines for the notebook, and these."""
+    word = "notebook line"
+    while word in source:
+        word += "!"
+    try:
+        parsed(source)
+    except CannotRewrite:
+        lines: list[str] = []
 
-    def mask(found: re.Match[str]) -> str:
-        lines.append(found[2])
-        return f"{found[1]}pass  # notebook line {len(lines) - 1}"
+        def mask(found: re.Match[str]) -> str:
+            lines.append(found[2])
+            return f"{found[1]}pass  # {word} {len(lines) - 1}"
 
-    return _MAGIC.sub(mask, source), lines
+        return word, _MAGIC.sub(mask, source), lines
+    return word, source, []
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(found := dict(pairs)) < len(pairs):
+        raise ValueError(f"a key is there twice among {', '.join(sorted(found))}")
+    return found
+
+
+def _float(text: str) -> float:
+    if isinf(number := float(text)):
+        raise ValueError(f"the number {text} is too large")
+    return number
 
 
 def _dumped(content: Any, like: str) -> str:
     """A notebook as text, laid out as before, or else as Jupyter does."""
     end = "\n" if like.endswith("\n") else ""
-    original = json.loads(like)
-    for indent in (1, 2, 4, None):
-        for plain in (False, True):
-            if json.dumps(original, indent=indent, ensure_ascii=plain) + end == like.replace("\r\n", "\n"):
-                return json.dumps(content, indent=indent, ensure_ascii=plain) + end
-    return json.dumps(content, indent=1, ensure_ascii=False) + end
+    original, plain_like = json.loads(like), like.replace("\r\n", "\n")
+    layouts = [(indent, ascii_only) for indent in (1, 2, 4, None) for ascii_only in (False, True)]
+    known = (one for one in layouts if json.dumps(original, indent=one[0], ensure_ascii=one[1]) + end == plain_like)
+    # half of a pair of surrogates is text in JSON's escapes only
+    indent, ascii_only = next(known, (1, re.search("\\\\u[dD][89a-fA-F]", like) is not None))
+    text = json.dumps(content, indent=indent, ensure_ascii=ascii_only) + end
+    return text.replace("\n", "\r\n") if plain_like != like else text

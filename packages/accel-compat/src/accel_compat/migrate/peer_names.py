@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from importlib.util import find_spec
 
 PEER = "accelerate"
 #: modules of Accelerate whose parts are one module in accel
 _WHOLE = ("utils", "test_utils")
+#: modules of `accelerate.utils` that have the name of nothing else in it
+_PARTS = re.compile(
+    r"accelerate\.utils\.(ao|bnb|constants|dataclasses|deepspeed|environment|fsdp_utils|imports|launch|megatron_lm"
+    "|memory|modeling|offload|operations|other|torch_xla|transformer_engine|versions)"
+)
 
 
 def module_for(name: str) -> str:
@@ -15,6 +21,11 @@ def module_for(name: str) -> str:
     parts = name.split(".")
     kept = parts[1:2] if parts[1:2] and parts[1] in _WHOLE else parts[1:]
     return ".".join(["accel", *kept])
+
+
+def is_part(name: str) -> bool:
+    """Whether a name is a module of `accelerate.utils`, and not a function or class in it."""
+    return _PARTS.fullmatch(name) is not None
 
 
 def is_module(name: str) -> bool:

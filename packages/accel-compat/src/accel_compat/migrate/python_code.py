@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import libcst as cst
 from libcst.metadata import MetadataWrapper
 
-from accel_compat.migrate.module_name import can_rename, imports_peer, submodules_used
+from accel_compat.migrate.module_name import imports_peer, names_of
 from accel_compat.migrate.report import CannotRewrite, Rewritten
-from accel_compat.migrate.rewriter import Names, Rewriter
+from accel_compat.migrate.rewriter import Rewriter
 from accel_compat.migrate.text_notes import notes_of_texts
 
 
@@ -21,21 +21,17 @@ def rewrite_python(text: str, *, beside: Sequence[str] = ()) -> Rewritten:
     """
     tree = parsed(text)
     notes = notes_of_texts(tree)
-    if not imports_peer(tree):
-        return Rewritten(text, tuple(sorted(notes)))
     others = [other for program in beside if (other := _parsed_or_none(program)) is not None]
-    names = Names(
-        rename=not beside and can_rename(tree),
-        submodules=tuple(submodules_used([tree, *others])),
-    )
+    if not any(map(imports_peer, (tree, *others))):
+        return Rewritten(text, tuple(sorted(notes)))
+    rewriter = Rewriter(names_of(tree, others, alone=not beside))
     try:
         module = cst.parse_module(text)
+        if module.code != text:
+            raise CannotRewrite("it cannot be read without a loss: its text would change in other places")
+        new = MetadataWrapper(module, unsafe_skip_copy=True).visit(rewriter).code
     except (cst.ParserSyntaxError, RecursionError) as error:
         raise CannotRewrite(f"it cannot be read without a loss: {str(error).splitlines()[0]}") from None
-    if module.code != text:
-        raise CannotRewrite("it cannot be read without a loss: its text would change in other places")
-    rewriter = Rewriter(names)
-    new = MetadataWrapper(module, unsafe_skip_copy=True).visit(rewriter).code
     try:
         ast.parse(new)
     except (SyntaxError, ValueError) as error:

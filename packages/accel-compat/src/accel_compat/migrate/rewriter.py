@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 from libcst.metadata import CodeRange, PositionProvider
 
-from accel_compat.migrate.arguments import MOVED, rewrite_arguments
+from accel_compat.migrate.arguments import CONFIGURATION, ELSEWHERE, rewrite_arguments
 from accel_compat.migrate.differences import DIFFERENT
-from accel_compat.migrate.peer_names import PEER, is_module, module_for, why_missing
+from accel_compat.migrate.module_name import OURS, Names
+from accel_compat.migrate.peer_names import PEER, is_module, is_part, module_for, why_missing
 from accel_compat.migrate.report import Kind, Note
 
-_CONFIGURATION = "DataLoaderConfiguration"
-#: modules of `accelerate.utils` that have the name of nothing else in it
-_PARTS = re.compile(
-    "ao|bnb|constants|dataclasses|deepspeed|environment|fsdp_utils|imports|launch|megatron_lm|memory|modeling|offload"
-    "|operations|other|torch_xla|transformer_engine|versions"
-)
+_VERSION = "the version is that of accel, which counts its own releases"
 Statement = TypeVar("Statement", cst.Import, cst.ImportFrom)
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """How a program calls accel: by its name (`rename`), or as before; and the submodules that it reaches by it."""
-
-    rename: bool
-    submodules: tuple[str, ...] = ()
 
 
 class Rewriter(cst.CSTTransformer):
@@ -42,17 +28,7 @@ class Rewriter(cst.CSTTransformer):
         super().__init__()
         self.names = names
         self.notes: set[Note] = set()
-        self._aliases = {PEER}
-        self._from: dict[str, str] = {}
-        self._wants_configuration = self._in_word = False
-
-    def visit_Module(self, node: cst.Module) -> None:
-        """Collects the names under which the program has Accelerate and what is in it."""
-        collector = _Collector()
-        node.visit(collector)
-        self._aliases |= collector.modules
-        self._from = collector.members
-        self._wants_configuration = collector.moves_arguments and _CONFIGURATION not in collector.members.values()
+        self._in_word = False
 
     def visit_Import(self, node: cst.Import) -> bool:
         """Its names are no attributes."""
@@ -75,15 +51,15 @@ class Rewriter(cst.CSTTransformer):
                 self._note(original_node, Kind.BY_HAND, f"accel has no module {new}")
             if alias.asname is not None:
                 names.append(alias.with_changes(name=_dotted(new)))
-                continue
-            reached = dict.fromkeys(
-                [*([new] if "." in new else []), *(f"accel.{one}" for one in self.names.submodules)]
-            )
-            if self.names.rename:
-                names += [cst.ImportAlias(_dotted(one)) for one in reached or ["accel"]]
+                names += [_aside(one) for one in self.names.submodules if full == PEER]
+            elif self.names.rename:
+                reached = [*([new] if "." in new else []), *(f"{OURS}.{one}" for one in self.names.submodules)]
+                names += [cst.ImportAlias(_dotted(one)) for one in dict.fromkeys(reached or [OURS])]
             else:
-                names += [cst.ImportAlias(_dotted(one)) for one in reached]
-                names.append(cst.ImportAlias(_dotted("accel"), cst.AsName(cst.Name(PEER))))
+                # never `import accel.x`: the program may have something else by the name accel
+                names.append(cst.ImportAlias(_dotted(OURS), cst.AsName(cst.Name(PEER))))
+                reached = [*([new.removeprefix(f"{OURS}.")] if "." in new else []), *self.names.submodules]
+                names += [_aside(one) for one in dict.fromkeys(reached)]
         changed = updated_node.with_changes(names=_separated(names))
         return self._changed(original_node, updated_node, changed)
 
@@ -100,27 +76,28 @@ class Rewriter(cst.CSTTransformer):
         else:
             for alias in original_node.names if not isinstance(original_node.names, cst.ImportStar) else ():
                 name = get_full_name_for_node(alias.name) or ""
+                if (new, name) == (OURS, "__version__"):
+                    self._note(alias, Kind.BY_HAND, _VERSION)
                 self._check(alias, new, name)
-                if name == "Accelerator" and self._wants_configuration:
-                    self._wants_configuration = False
-                    changed = changed.with_changes(names=_with(updated_node.names, _CONFIGURATION))
+                if name == "Accelerator" and self.names.adds_configuration and not _has(changed, CONFIGURATION):
+                    changed = changed.with_changes(names=_with(updated_node.names, CONFIGURATION))
         return self._changed(original_node, updated_node, changed)
 
     def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.BaseExpression:
-        """`accelerate.x`, and `accelerate.utils.part.x` without the part."""
-        full = get_full_name_for_node(original_node) or ""
-        root, *parts = full.split(".")
-        if root != PEER or PEER not in self._aliases or not parts:
+        """`accelerate.x`, and `accelerate.utils.part` without the part."""
+        full = self.names.resolved(_full_name(original_node))
+        if full is None:
             return self._noted(original_node, updated_node)
-        if len(parts) == 1 and parts[0] == "__version__":
-            self._note(original_node, Kind.BY_HAND, "the version is that of accel, which counts its own releases")
-        elif len(parts) == 1:
-            self._check(original_node, "accel", parts[0])
-        elif len(parts) == 2 and is_module(f"accel.{parts[0]}") and not _is_part(parts):
-            self._check(original_node, f"accel.{parts[0]}", parts[1])
-        elif len(parts) == 3 and _is_part(parts) and isinstance(updated_node.value, cst.Attribute):
-            self._check(original_node, "accel.utils", parts[2])
-            return updated_node.with_changes(value=updated_node.value.value)
+        home, _, name = full.rpartition(".")
+        if full == f"{PEER}.__version__":
+            self._note(original_node, Kind.BY_HAND, _VERSION)
+        elif is_part(full) and _full_name(original_node).partition(".")[0] in self.names.taken:
+            self._note(original_node, Kind.BY_HAND, f"accel has all that is in {full} in accel.utils")
+        elif is_part(full):
+            value = updated_node.value
+            return value.with_changes(lpar=[*updated_node.lpar, *value.lpar], rpar=[*value.rpar, *updated_node.rpar])
+        elif home == PEER or is_part(home) or is_module(f"{OURS}{home.removeprefix(PEER)}"):
+            self._check(original_node, module_for(home), name)
         return updated_node
 
     def visit_Attribute_attr(self, node: cst.Attribute) -> None:
@@ -143,23 +120,37 @@ class Rewriter(cst.CSTTransformer):
         """The module itself; and names that work differently."""
         if original_node.value == PEER and self.names.rename and not self._in_word:
             return updated_node.with_changes(value="accel")
-        if self._from.get(original_node.value) in DIFFERENT:
-            self._different(original_node, self._from[original_node.value])
+        member = self.names.members.get(original_node.value)
+        if member in DIFFERENT:
+            self._different(original_node, member)
         return updated_node
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
         """Arguments of the Accelerator."""
-        full = get_full_name_for_node(original_node.func) or ""
-        if self._from.get(full) != "Accelerator" and full not in {f"{one}.Accelerator" for one in self._aliases}:
+        if not self._is_accelerator(original_node.func):
+            self._check_indirect(original_node)
             return updated_node
-        prefix = f"{(get_full_name_for_node(updated_node.func) or '').rpartition('.')[0]}." if "." in full else ""
-        changed, done = rewrite_arguments(updated_node, f"{prefix}{_CONFIGURATION}")
+        prefix = _full_name(updated_node.func).rpartition(".")[0]
+        configuration = f"{prefix}.{CONFIGURATION}" if prefix else self.names.configuration
+        changed, done = rewrite_arguments(updated_node, configuration)
         for kind, words in done:
             self._note(original_node, kind, words)
         for argument in original_node.args:
             if argument.keyword is not None and argument.keyword.value in DIFFERENT:
                 self._different(original_node, argument.keyword.value)
         return changed
+
+    def _is_accelerator(self, node: cst.BaseExpression) -> bool:
+        name = _full_name(node)
+        return "Accelerator" in (self.names.members.get(name), (self.names.resolved(name) or "").rpartition(".")[2])
+
+    def _check_indirect(self, call: cst.Call) -> None:
+        """`partial(Accelerator, even_batches=False)`, and `super().__init__(even_batches=False)` of a class of it."""
+        inits = isinstance(call.func, cst.Attribute) and call.func.attr.value == "__init__"
+        if inits or any(self._is_accelerator(argument.value) for argument in call.args):
+            given = [argument.keyword.value for argument in call.args if argument.keyword is not None]
+            for name in [name for name in given if name in ELSEWHERE]:
+                self._note(call, Kind.BY_HAND, f"{name}=... is elsewhere in accel, if it is meant for Accelerator")
 
     def _noted(self, original: cst.Attribute, updated: cst.Attribute) -> cst.BaseExpression:
         if original.attr.value in DIFFERENT:
@@ -188,38 +179,23 @@ class Rewriter(cst.CSTTransformer):
         self.notes.add(Note(line, kind, words))
 
 
-class _Collector(cst.CSTVisitor):
-    """The names of modules of Accelerate, and of what is imported out of them."""
-
-    def __init__(self) -> None:
-        self.modules: set[str] = set()
-        self.members: dict[str, str] = {}
-        self.moves_arguments = False
-
-    def visit_ImportAlias(self, node: cst.ImportAlias) -> None:
-        full = get_full_name_for_node(node.name) or ""
-        if full == PEER and node.asname is not None:
-            self.modules.add(get_full_name_for_node(node.asname.name) or "")
-
-    def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
-        full = get_full_name_for_node(node.module) if node.module is not None else None
-        if not node.relative and (full or "").partition(".")[0] == PEER and not isinstance(node.names, cst.ImportStar):
-            for alias in node.names:
-                name = get_full_name_for_node(alias.name) or ""
-                bound = get_full_name_for_node(alias.asname.name) if alias.asname is not None else name
-                self.members[bound or name] = name
-        return False
-
-    def visit_Call(self, node: cst.Call) -> None:
-        name = get_full_name_for_node(node.func) or ""
-        keywords = {argument.keyword.value for argument in node.args if argument.keyword is not None}
-        if self.members.get(name) == "Accelerator" and keywords & MOVED and "dataloader_config" not in keywords:
-            self.moves_arguments = True
+def _full_name(node: cst.BaseExpression) -> str:
+    """A name with dots; empty for all that is more than names."""
+    if isinstance(node, cst.Name):
+        return node.value
+    before = _full_name(node.value) if isinstance(node, cst.Attribute) else ""
+    return f"{before}.{node.attr.value}" if before and isinstance(node, cst.Attribute) else ""
 
 
-def _is_part(parts: list[str]) -> bool:
-    """Whether `accelerate.utils.part` is one of Accelerate's modules, and not a name of `accelerate.utils`."""
-    return parts[0] == "utils" and _PARTS.fullmatch(parts[1]) is not None
+def _aside(name: str) -> cst.ImportAlias:
+    """An import of a module of accel by a name that no program has."""
+    return cst.ImportAlias(_dotted(f"{OURS}.{name}"), cst.AsName(cst.Name(f"_accel_{name.replace('.', '_')}")))
+
+
+def _has(node: cst.ImportFrom, name: str) -> bool:
+    """Whether an import brings a name as it is."""
+    names = () if isinstance(node.names, cst.ImportStar) else node.names
+    return any(alias.evaluated_name == name and alias.asname is None for alias in names)
 
 
 def _dotted(name: str) -> cst.Name | cst.Attribute:

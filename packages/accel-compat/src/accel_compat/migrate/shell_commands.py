@@ -20,9 +20,14 @@ _COMMAND = re.compile(
     rf"|accelerate-(?P<dashed>{_KNOWN}|{_UNKNOWN})"
     rf"|(?P<python>python[\d.]*){_GAP}-m{_GAP}accelerate\.commands\.(?P<module>launch|config|env|test))(?![\w.-])"
 )
-_WORD = re.compile(rf"(?P<gap>{_GAP})(?P<word>(?:'[^'\n]*'|\"[^\"\n]*\"|\\[^\r\n]|[^\s'\"\\;|&#<>()`])+)")
-_VARIABLE = re.compile(r"(?<![\w$])(\$\{?)?ACCELERATE_([A-Z0-9_]+)\b")
+#: a word of the shell; commands in it (`$(x)`) are read if nothing is quoted or nested in them
+_WORD = re.compile(
+    rf"(?P<gap>{_GAP})(?P<word>(?:'[^'\n]*'|\"(?:[^\"\n`$]|\$(?!\())*\"|\\[^\r\n]|\$\(\([^()'\"`\n]*\)\)"
+    r"|\$\([^()'\"`\n]*\)|`[^'\"`\n]*`|[^\s'\"\\;|&#<>()`])++)(?![(`])"
+)
+_VARIABLE = re.compile(r"(?:(\$\{?)|(?<![\w$]))ACCELERATE_([A-Z0-9_]+)\b")
 _INSTALL = re.compile(r"\bpip[\d.]*[ \t]+install\b[^\n]*?(?<![\w./-])accelerate\b(?![-/])")
+_IMPORT = re.compile(r"^[ \t]*(?:import|from)[ \t]+accelerate\b", re.MULTILINE)
 _COMMENT = re.compile(r"(?:^|\s)#")
 _INSTEAD = {
     "merge-weights": "accel's checkpoints have whole weights; see docs/reference/checkpoints.md",
@@ -62,6 +67,9 @@ def rewrite_commands(text: str) -> Rewritten:
     for found in _INSTALL.finditer(text):
         line = text.count("\n", 0, found.start()) + 1
         notes.append(Note(line, Kind.BY_HAND, "installs accelerate: install accel from a clone, see README.md"))
+    for found in _IMPORT.finditer(text):
+        words = "Python inside another text imports Accelerate: import accel there"
+        notes.append(Note(text.count("\n", 0, found.start()) + 1, Kind.BY_HAND, words))
     return Rewritten(result, tuple(sorted(notes)))
 
 
@@ -73,8 +81,12 @@ def _flags(text: str, start: int, line: int, notes: list[Note]) -> tuple[str, in
         option, end = _FLAGS.get(flag[:2] + flag[2:].replace("-", "_")), found.end()
         if option is not None and not option.is_flag and not between:
             after = _WORD.match(text, end)
-            if after is not None:
-                between, value, end = after["gap"], after["word"], after.end()
+            if after is None:
+                notes.append(
+                    Note(line, Kind.BY_HAND, f"{flag} and what follows could not be read: check these options")
+                )
+                break
+            between, value, end = after["gap"], after["word"], after.end()
         at = line + found["gap"].count("\n")
         new, note = _flag(option, flag, between, value)
         if note is not None:
@@ -92,6 +104,8 @@ def _flag(option: click.Option | None, flag: str, between: str, value: str) -> t
         return same, (Kind.BY_HAND, f"{flag} is not an option of accel: leave it out")
     if not isinstance(option, AccelerateOption):
         return same, None
+    if "$(" in value or "`" in value:
+        return same, (Kind.BY_HAND, f"{shown}: accel launch --help says what this is in accel")
     if option.renamed:
         if "," in option.renamed or option.renamed != option.renamed.lower():
             return same, (Kind.BY_HAND, f"{shown}: in accel this is {option.renamed}")

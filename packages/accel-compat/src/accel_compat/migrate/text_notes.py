@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import re
 
+from accel_compat.migrate.module_name import texts
 from accel_compat.migrate.report import Kind, Note
 
-_MODULE = re.compile(r"accelerate(\.[A-Za-z_][\w.]*)?")
+_MODULE = re.compile(r"([A-Za-z_]\w*\.)*accelerate(\.[A-Za-z_][\w.]*)?")
 _COMMAND = re.compile(r"\baccelerate[ -](launch|config|env|test|estimate-memory)\b")
 _VARIABLE = re.compile(r"\bACCELERATE_[A-Z0-9_]+\b")
 _SHOWN = 60
@@ -15,12 +16,8 @@ _SHOWN = 60
 
 def notes_of_texts(tree: ast.Module) -> set[Note]:
     """A note for each text that is a module of Accelerate, or has a command or a variable of it."""
-    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     notes = set()
-    for node in ast.walk(tree):
-        if not (isinstance(node, ast.Constant) and isinstance(node.value, str)) or id(node) in prose:
-            continue
-        text = node.value
+    for line, text in texts(tree):
         if _MODULE.fullmatch(text):
             what = "a module of Accelerate, if it is meant so"
         elif _COMMAND.search(text):
@@ -30,5 +27,5 @@ def notes_of_texts(tree: ast.Module) -> set[Note]:
         else:
             continue
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-        notes.add(Note(node.lineno, Kind.BY_HAND, f"the text {shown!r} names {what}"))
+        notes.add(Note(line, Kind.BY_HAND, f"the text {shown!r} names {what}"))
     return notes
