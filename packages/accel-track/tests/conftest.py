@@ -1,13 +1,24 @@
-"""Records to look at."""
+"""Records to look at, and a run that every tracker is given; `nox -s trackers` has the clients that read it back."""
 
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from accel_track import GeneralTracker
 from accel_track.local.record import RunRecord
 
 HOSTILE = "</script><script>document.title = 'taken over'</script>"
+
+STEPS = 100
+CONFIG = {"lr": 0.1, "model": {"layers": 2}}
+EXPECTED = {
+    "loss": [1 / (step + 1) for step in range(STEPS)],
+    "rate": [float(step) for step in range(STEPS)],
+    "deep/a": [step * 2.0 for step in range(STEPS)],
+}
 
 
 def _record_runs(parent: Path, runs: int, steps: int) -> list[Path]:
@@ -36,3 +47,38 @@ def hostile() -> str:
 def record_runs() -> Callable[[Path, int, int], list[Path]]:
     """Writes a number of runs, with a number of steps, into a folder."""
     return _record_runs
+
+
+def _write_steps(tracker: GeneralTracker, first: int = 0, end: int = STEPS) -> None:
+    for step in range(first, end):
+        tracker.log({"loss": 1 / (step + 1), "rate": np.float32(step), "deep": {"a": step * 2}}, step=step)
+
+
+@pytest.fixture
+def expected() -> dict[str, list[float]]:
+    """Three metrics of 100 steps, by the names that trackers give them."""
+    return EXPECTED
+
+
+@pytest.fixture
+def config() -> dict[str, object]:
+    """A configuration with another inside."""
+    return CONFIG
+
+
+@pytest.fixture
+def write_steps() -> Callable[..., None]:
+    """Logs the metrics of `expected` to a tracker, or those of the steps from one to another."""
+    return _write_steps
+
+
+@pytest.fixture
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory of its own, and a home: clients leave files in both."""
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith(("WANDB_", "MLFLOW_", "COMET_", "CLEARML_"))]:
+        monkeypatch.delenv(name)
+    return tmp_path

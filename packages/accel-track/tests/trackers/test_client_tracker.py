@@ -1,0 +1,52 @@
+"""What trackers do before they have a client."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from accel_track.client_tracker import ClientTracker
+from accel_track.trackers import TRACKERS
+
+
+class Absent(ClientTracker):
+    """The tracker of a package that nobody has."""
+
+    name = "a_package_that_nobody_has"
+
+    def __init__(self) -> None:
+        super().__init__("project")
+        self.written: list[tuple[int, dict[str, Any]]] = []
+
+    def _write(self, values: dict[str, Any], step: int, **kwargs: Any) -> None:
+        self.written.append((step, values))
+
+
+def test_a_folder_of_that_name_is_no_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients leave folders of their name in the working directory, which Python takes for packages."""
+    monkeypatch.syspath_prepend(tmp_path)
+    wanted = "pip install 'accel-track[a_package_that_nobody_has]'"
+    assert Absent.missing() == wanted
+    (tmp_path / Absent.name).mkdir()
+    assert Absent.missing() == wanted
+
+
+def test_numbers_go_to_the_client_under_their_paths_and_others_are_told() -> None:
+    tracker = Absent()
+    with pytest.raises(TypeError, match=r"takes int, float, and note \(str\), none \(NoneType\) was left out"):
+        tracker.log({"loss": {"train": 1.5}, "note": "good", "none": None}, step=3)
+    tracker.log({"loss": 2})
+    assert tracker.written == [(3, {"loss/train": 1.5}), (4, {"loss": 2})]
+
+
+def test_what_a_client_cannot_take_is_an_error() -> None:
+    with pytest.raises(NotImplementedError, match="takes no images"):
+        Absent().log_images({"image": [[[0]]]})
+    with pytest.raises(NotImplementedError, match="takes no tables"):
+        Absent().log_table("table", ["a"], [[1]])
+
+
+@pytest.mark.parametrize("name", TRACKERS.names())
+def test_every_tracker_has_the_name_of_its_file_and_imports_no_client(name: str) -> None:
+    kind = TRACKERS.load(name)
+    assert kind.name == name
+    assert kind.missing() is None or name in str(kind.missing())
