@@ -143,6 +143,55 @@ def test_processes_that_a_program_starts_have_the_door_too(python: Python, peer:
     assert printed(python(OPEN + child))[0] == "1.15.0"
 
 
+def test_a_variable_that_is_no_word_ends_python(python: Python, peer: Path) -> None:
+    """S180: without a word of the real Accelerate."""
+    (peer / "installed").mkdir()
+    shutil.copy(PTH, peer / "installed")
+    done = python(START, ACCEL_AS_ACCELERATE="maybe")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "accel-compat: ACCEL_AS_ACCELERATE='maybe': expected one of 1, true" in done.stderr.splitlines()[-1]
+
+
+def test_a_part_of_accelerate_is_too_late_too(python: Python) -> None:
+    done = python(f"import sys, types\nsys.modules['accelerate.utils'] = types.ModuleType('u')\n{OPEN}")
+    assert "accelerate is imported already" in done.stderr.splitlines()[-1]
+
+
+def test_it_answers_questions_as_finders_do(python: Python) -> None:
+    """None for what is not there, packages for packages only, and no metadata in folders that are not searched."""
+    program = """
+from importlib.metadata import distributions
+from importlib.util import find_spec
+import warnings
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    print(find_spec("accelerate.nothing"), "accel has no module accel.nothing" in str(told[0].message))
+print(find_spec("accelerate.data_loader").submodule_search_locations, find_spec("accelerate.utils").origin)
+print([one.name for one in distributions(path=["."])])
+import accelerate.data_loader, accelerate.utils
+print(hasattr(accelerate.data_loader, "__path__"), accelerate.utils.__path__)
+"""
+    assert printed(python(OPEN + program)) == ["None True", "None None", "[]", "False []"]
+
+
+def test_a_submodule_is_looked_for_once(python: Python) -> None:
+    program = """
+import accelerate, importlib.util
+accelerate.Accelerator, accelerate.utils
+importlib.util.find_spec = None
+print(accelerate.Accelerator.__name__, accelerate.utils.__name__)
+"""
+    assert printed(python(OPEN + program)) == ["Accelerator accelerate.utils"]
+
+
+@pytest.mark.parametrize("module", ["launch", "accelerate_cli", "config", "env", "test"])
+def test_commands_of_accelerate_run_as_modules(python: Python, module: str) -> None:
+    run = f"runpy.run_module('accelerate.commands.{module}', alter_sys=True)"
+    done = python(f"{OPEN}import runpy, sys; sys.argv[1:] = ['--help']; {run}")
+    assert done.returncode == 0, done.stderr
+    assert f"Usage: accel {'' if module == 'accelerate_cli' else module}".rstrip() in done.stdout
+
+
 def launched(folder: Path, *options: str, **variables: str) -> list[str]:
     """What `accel launch` with some options prints for train.py."""
     command = [sys.executable, "-m", "accel_launch", "launch", "--cpu", *options, "train.py"]

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from importlib.metadata import Distribution, DistributionFinder
-    from types import ModuleType
+    from types import CodeType, ModuleType
     from typing import Any
 else:
     ModuleType = type(sys)
@@ -23,17 +23,20 @@ VERSION = "1.15.0"
 PAGE = "docs/guides/programs-for-accelerate.md"
 #: modules of Accelerate whose parts may lack a name here that the module itself has
 _WHOLE = ("utils", "test_utils")
+_COMMANDS = f"{PEER}.commands."
+#: modules that Python runs after -m, and that are the command line here
+_PROGRAMS = ("accelerate_cli", "config.__main__", "env", "test")
 
 
 def install() -> None:
     """Has every later `import accelerate` of this process, and of processes that it starts, answered by accel.
 
-    Raises: ImportError if Accelerate itself is imported already.
+    Raises: ImportError if Accelerate itself, or a part of it, is imported already.
     """
     if any(isinstance(finder, AliasFinder) for finder in sys.meta_path):
         return
-    imported = sys.modules.get(PEER)
-    if imported is not None:
+    parts = [module for name, module in [*sys.modules.items()] if name.partition(".")[0] == PEER and module is not None]
+    for imported in parts[:1]:
         place = getattr(imported, "__file__", None) or "an unknown place"
         raise ImportError(
             f"accel_compat.install(): accelerate is imported already, from {place}, and modules hold its names;"
@@ -51,19 +54,26 @@ class AliasFinder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of an alias; None for modules of other packages.
-
-        Raises: ModuleNotFoundError if accel has no such module.
-        """
+        """The spec of an alias; None for modules of other packages, and with a warning if accel has no such module."""
         if fullname.partition(".")[0] != PEER:
             return None
-        loader = AliasLoader(answer_for(fullname))
-        spec = ModuleSpec(fullname, loader, is_package=True)  # type: ignore[arg-type] # its base takes long to import
-        spec.submodule_search_locations = []
-        return spec
+        from importlib.util import find_spec
+
+        ours = answer_for(fullname)
+        if ours is None:
+            import warnings
+
+            words = f"accel has no module {fullname.replace(PEER, 'accel', 1)}; {PAGE} says what to do instead"
+            warnings.warn(f"{fullname} is answered by accel under ACCEL_AS_ACCELERATE, and {words}", stacklevel=2)
+            return None
+        found = find_spec(ours)
+        package = found is not None and found.submodule_search_locations is not None
+        return ModuleSpec(fullname, AliasLoader(ours), is_package=package)  # type: ignore[arg-type] # its base is slow
 
     def find_distributions(self, context: DistributionFinder.Context) -> Iterable[Distribution]:
-        """The metadata of `accelerate`, if it is asked for it or for all."""
+        """The metadata of `accelerate`, if it is asked for it or for all, where Python looks for modules."""
+        if list(context.path) != sys.path:
+            return []
         if context.name is not None and context.name.lower() != PEER:
             return []
         from accel_compat.distribution import AliasDistribution
@@ -87,13 +97,26 @@ class AliasLoader:
     def exec_module(self, module: ModuleType) -> None:
         """Nothing: the module behind the alias has run."""
 
+    def get_code(self, fullname: str) -> CodeType | None:
+        """What `python -m` runs for a command of Accelerate; None for modules that are no program."""
+        if not fullname.startswith(_COMMANDS):
+            return None
+        word = fullname.removeprefix(_COMMANDS).removesuffix(".__main__")
+        given = [] if word == "accelerate_cli" else [word]
+        program = (
+            f"import sys; from accel_launch.cli.program import main; raise SystemExit(main([*{given}, *sys.argv[1:]]))"
+        )
+        return compile(program, f"<{fullname}>", "exec")
+
 
 class Alias(ModuleType):
     """A module under a name of Accelerate; what is read and set goes to accel's module."""
 
     def __init__(self, name: str, target: ModuleType) -> None:
         super().__init__(name, target.__doc__)
-        self.__dict__.update(_target=target, __path__=[])
+        self.__dict__.update(_target=target, _has_module={})
+        if hasattr(target, "__path__"):
+            self.__dict__["__path__"] = []  # or Python would import accel's files a second time by it
 
     def __getattr__(self, name: str) -> Any:
         if name == "__version__" and self.__name__ == PEER:
@@ -126,34 +149,32 @@ class Alias(ModuleType):
 
     def _submodule(self, name: str) -> ModuleType | None:
         """The alias of a submodule: a program reads `accelerate.utils` without an import of its own."""
-        from importlib.util import find_spec
-
-        target = self.__dict__["_target"]
-        is_value = name in target.__dict__ and not isinstance(target.__dict__[name], ModuleType)
-        has_modules = hasattr(target, "__path__")
-        if is_value or not has_modules or find_spec(f"{target.__name__}.{name}") is None:
+        target, known = self.__dict__["_target"], self.__dict__["_has_module"]
+        if name in target.__dict__ and not isinstance(target.__dict__[name], ModuleType):
             return None
-        return import_module(f"{self.__name__}.{name}")
+        if name not in known:
+            from importlib.util import find_spec
+
+            known[name] = hasattr(target, "__path__") and find_spec(f"{target.__name__}.{name}") is not None
+        return import_module(f"{self.__name__}.{name}") if known[name] else None
 
 
-def answer_for(fullname: str) -> str:
-    """The module of accel that answers a module of Accelerate.
-
-    Raises: ModuleNotFoundError if there is none.
-    """
+def answer_for(fullname: str) -> str | None:
+    """The module of accel that answers a module of Accelerate, or None."""
     from importlib.util import find_spec
 
     import accel
 
+    if fullname.removeprefix(_COMMANDS) in _PROGRAMS:
+        return "accel_launch.cli.program"
     parts = fullname.split(".")[1:]
     ours = ".".join([accel.__name__, *(parts[:1] if parts[:1] and parts[0] in _WHOLE else parts)])
     exact = ".".join([accel.__name__, *parts])
     for name in dict.fromkeys((exact, ours)):
-        parent = name.rpartition(".")[0]
-        if (not parent or hasattr(import_module(parent), "__path__")) and find_spec(name) is not None:
-            return name
-    raise ModuleNotFoundError(
-        f"{fullname} is answered by accel under ACCEL_AS_ACCELERATE, and accel has no module {exact};"
-        f" {PAGE} says what is not there and what to do instead",
-        name=fullname,
-    )
+        try:
+            if find_spec(name) is not None:
+                return name
+        except ModuleNotFoundError as error:  # what is above it is no package, or is not there
+            if not (error.name or "").startswith(f"{accel.__name__}."):
+                raise
+    return None
