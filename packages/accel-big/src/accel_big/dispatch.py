@@ -19,6 +19,7 @@ from accel_big.look_ahead import LookAhead
 from accel_big.maps.balanced import get_balanced_memory
 from accel_big.maps.check_map import DISK, check_device_map, real_device
 from accel_big.maps.device_map import infer_auto_device_map
+from accel_big.maps.memory import get_max_memory, room_for_files
 from accel_big.maps.sizes import is_plain, named_tensors
 from accel_big.offload.disk_weights import INDEX, DiskWeights, StoredWeight, offload_state_dict, read_index, weights_in
 from accel_big.offload.guard import DispatchGuard
@@ -76,6 +77,7 @@ def _dispatched(
     preload: list[str] | None,
     force_hooks: bool = False,
     offload_cpu: bool = False,
+    allowed: int | None = None,
 ) -> nn.Module:
     placed = check_device_map(model, device_map)
     if any(hook_of(module) for module in model.modules()):
@@ -97,7 +99,8 @@ def _dispatched(
     if main != _CPU and torch.accelerator.is_available():
         pinned = {key: tensor.pin_memory() for key, tensor in pinned.items()}
     on_host = {name: pinned[id(tensors[name])] for name in host}
-    weights: ChainMap[str, torch.Tensor] = ChainMap(on_host, DiskWeights(stored))  # type: ignore[arg-type] # only read
+    disk = DiskWeights(stored)
+    weights: ChainMap[str, torch.Tensor] = ChainMap(on_host, disk)  # type: ignore[arg-type] # only read
     runs_on: dict[str, Place] = {name: main if device in (DISK, _CPU) else device for name, device in placed.items()}
     several = len(set(runs_on.values())) > 1
     if weights or several or force_hooks:
@@ -107,8 +110,21 @@ def _dispatched(
             around.execution_device = main  # of the arguments: the model's own tensors are placed below
         if weights:
             add_hook_to_module(model, DispatchGuard(weights), append=True)
+        held = {id(tensor): tensor.nbytes for tensor in tensors.values() if tensor.device == _CPU}
+        room = room_for_files()
+        room = room if allowed is None else min(room, allowed - sum(held.values()))
+        # a forward may write into buffers: these are read anew each time
+        mapped = disk.views() & {name for name, _ in model.named_parameters(remove_duplicate=False)}
         attach_align_device_hook(
-            model, runs_on, bool(weights), weights, offload_buffers, "", skip_keys, preload, look_ahead=LookAhead()
+            model,
+            runs_on,
+            bool(weights),
+            weights,
+            offload_buffers,
+            "",
+            skip_keys,
+            preload,
+            look_ahead=LookAhead(room, mapped),
         )
     elif runs_on:
         model.to(main)
@@ -261,4 +277,5 @@ def load_checkpoint_and_dispatch(
         skip_keys=skip_keys,
         preload=preload_module_classes,
         force_hooks=force_hooks,
+        allowed=None if max_memory is None else get_max_memory(max_memory).get("cpu", 0),
     )

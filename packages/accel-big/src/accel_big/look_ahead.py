@@ -24,11 +24,14 @@ class LookAhead:
     """Brings units to their device and takes them away, from any number of threads.
 
     The order is learned: after two units in a row, what came next is read next. What is read ahead takes no more than
-    the largest unit.
+    the largest unit. On the CPU, units whose weights are all of `mapped` stay mapped into memory after their first
+    forward, as many as `room_bytes` allows beside the largest unit: a new mapping costs more than a small product.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, room_bytes: int = 0, mapped: frozenset[str] = frozenset()) -> None:
         self.budget_bytes = 0
+        self._room_bytes, self._mapped = room_bytes, mapped
+        self._kept: dict[OffloadedUnit, Numbers] = {}
         self._next: dict[tuple[int, int], OffloadedUnit] = {}
         self._renew()
         _ALL.add(self)
@@ -42,13 +45,13 @@ class LookAhead:
         self._streams: dict[torch.device, CopyStream] = {}
         self._recent = threading.local()
 
-    def __getstate__(self) -> int:
-        """A copy of a model learns the order anew."""
-        return self.budget_bytes
+    def __getstate__(self) -> tuple[int, int, frozenset[str]]:
+        """A copy of a model learns the order anew, and maps what it uses anew."""
+        return self.budget_bytes, self._room_bytes + sum(unit.size for unit in self._kept), self._mapped
 
-    def __setstate__(self, budget_bytes: int) -> None:
-        self.__init__()
-        self.budget_bytes = budget_bytes
+    def __setstate__(self, state: tuple[int, int, frozenset[str]]) -> None:
+        self.__init__(*state[1:])
+        self.budget_bytes = state[0]
 
     def add(self, unit: OffloadedUnit) -> None:
         """Makes a unit known."""
@@ -73,15 +76,26 @@ class LookAhead:
                 unit.remove()
 
     def _numbers(self, unit: OffloadedUnit) -> Numbers:
+        if unit in self._kept:
+            return self._kept[unit]
         pending = self._ahead.pop(unit, None)
         if unit not in self._sent:
             read = unit.read() if pending is None else pending.result()
             if not _has_streams(unit.device):
-                return [tensor.to(unit.device) for tensor in read]
+                numbers = [tensor.to(unit.device) for tensor in read]
+                if self._may_stay(unit):
+                    self._kept[unit] = numbers
+                    self._room_bytes -= unit.size
+                return numbers
             self._send(unit, read)
         numbers, copied = self._sent.pop(unit)
         self._streams[unit.device].await_copy(copied)
         return numbers
+
+    def _may_stay(self, unit: OffloadedUnit) -> bool:
+        if unit.device.type != "cpu" or unit.size + self.budget_bytes > self._room_bytes:
+            return False
+        return all(slot.key in self._mapped for slot in unit.slots)
 
     def _send(self, unit: OffloadedUnit, read: Numbers) -> None:
         """Asks for a copy from pinned memory on a stream of its own. Only threads that compute do so."""
@@ -113,7 +127,7 @@ class LookAhead:
                 if forgotten is not None:
                     forgotten.cancel()
                 self._sent.pop(wrong, None)
-        for following in chain:
+        for following in (unit for unit in chain if unit not in self._kept):
             pending = self._ahead.get(following)
             if pending is None and following not in self._sent and following.users == 0:
                 self._ahead[following] = self._submit(following)

@@ -71,6 +71,21 @@ def free_of_cpu(root: Path = Path("/")) -> int:
     raise CannotRun("the free memory of the CPU", ["the system does not tell it; give max_memory={'cpu': '10GB'}"])
 
 
+def room_for_files() -> int:
+    """How many bytes of files may stay mapped into memory: half of what is free; nothing under a limit of addresses.
+
+    Pages of files go when the system needs memory, addresses do not.
+
+    Units: bytes; 0 on systems other than Linux.
+    """
+    if sys.platform != "linux":
+        return 0
+    import resource  # Windows has none
+
+    unlimited = resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
+    return free_of_cpu() // 2 if unlimited else 0
+
+
 def _free_of_groups(root: Path) -> Iterator[int]:
     """What the limits of the control groups of this process, and of those around it, leave."""
     lines = _lines(root / "proc/self/cgroup")

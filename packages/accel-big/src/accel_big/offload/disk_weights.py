@@ -89,6 +89,14 @@ class DiskWeights(Mapping[str, torch.Tensor]):
             numbers = numbers.clone()  # a processor may refuse numbers that do not begin at a multiple of their width
         return numbers.view(weight.stored_dtype).view(weight.shape).to(weight.dtype)
 
+    def views(self) -> frozenset[str]:
+        """The names of tensors that are the file itself, mapped; others are copies."""
+        return frozenset(
+            name
+            for name, weight in self.stored.items()
+            if weight.dtype == weight.stored_dtype and weight.begin % weight.stored_dtype.itemsize == 0
+        )
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.stored)
 
