@@ -1,0 +1,45 @@
+"""ClearML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, final
+
+from accel_track.client_tracker import ClientTracker
+from accel_track.values import plain
+
+
+@final
+class ClearmlTracker(ClientTracker):
+    """Records a task of the project; other arguments go to `clearml.Task.init`."""
+
+    name = "clearml"
+
+    def start(self) -> None:
+        """Begins a task of the name "run", unless `task_name` says another."""
+        named = {"project_name": self._project, "task_name": "run", **self._kwargs}
+        self._run = self.client.Task.init(**named)
+
+    def store_init_configuration(self, values: Mapping[str, Any]) -> None:
+        """Records the values as the configuration."""
+        self._run.connect_configuration(plain(values))
+
+    def _write(self, values: dict[str, Any], step: int, **kwargs: Any) -> None:
+        for path, value in values.items():
+            title, _, series = path.rpartition("/")
+            self._run.get_logger().report_scalar(title or series, series, value, step, **kwargs)
+
+    def _write_images(self, name: str, images: list[Any], step: int, **kwargs: Any) -> None:
+        for place, image in enumerate(images):
+            self._run.get_logger().report_image(name, f"{name}-{place}", step, image=image, **kwargs)
+
+    def _write_table(self, name: str, columns: list[str], rows: list[list[Any]], step: int, **kwargs: Any) -> None:
+        self._run.get_logger().report_table(name, name, step, table_plot=[columns, *rows], **kwargs)
+
+    def finish(self) -> None:
+        """Ends the task."""
+        if self._run is not None:
+            self._run.close()
+
+
+TRACKER = ClearmlTracker

@@ -1,0 +1,44 @@
+"""DVCLive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, final
+
+from accel_track.client_tracker import ClientTracker
+from accel_track.values import plain
+
+
+@final
+class DvcliveTracker(ClientTracker):
+    """Records a run in the folder `dir`; other arguments go to `dvclive.Live`, and the project is not used."""
+
+    name = "dvclive"
+    takes = (int, float, str)
+
+    def start(self) -> None:
+        """Opens the folder."""
+        self._run = self.client.Live(**self._kwargs)
+
+    def store_init_configuration(self, values: Mapping[str, Any]) -> None:
+        """Writes the values as parameters."""
+        self._run.log_params(plain(values))
+
+    def _write(self, values: dict[str, Any], step: int, **kwargs: Any) -> None:
+        self._run.step = step
+        for name, value in values.items():
+            self._run.log_metric(name, value, **kwargs)
+        self._run.sync()
+
+    def _write_images(self, name: str, images: list[Any], step: int, **kwargs: Any) -> None:
+        self._run.step = step
+        for place, image in enumerate(images):
+            self._run.log_image(f"{name}/{step}-{place}.png", image)
+
+    def finish(self) -> None:
+        """Ends the run."""
+        if self._run is not None:
+            self._run.end()
+
+
+TRACKER = DvcliveTracker

@@ -1,0 +1,34 @@
+"""Runs of clients that record offline, read back from what they left on the disk."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from accel_track.trackers import TRACKERS
+
+RECORD = Path(__file__).with_name("record_offline.py")
+
+
+@pytest.mark.parametrize("name", ["clearml", "comet_ml", "dvclive", "swanlab", "trackio"])
+def test_what_was_logged_is_read_back(
+    name: str, tmp_path: Path, expected: dict[str, list[float]], config: dict[str, Any]
+) -> None:
+    """S137: in processes of their own, as clients patch libraries, and leave threads and settings."""
+    if TRACKERS.load(name).missing() is not None:
+        pytest.skip(f"{name} is not installed: nox -s trackers")
+    own = {"CLEARML_OFFLINE_MODE": "1", "COMET_OFFLINE_DIRECTORY": "comet", "TRACKIO_DIR": str(tmp_path / "io")}
+    environment = {**os.environ, **own, "HOME": str(tmp_path), "USERPROFILE": str(tmp_path), "DO_NOT_TRACK": "1"}
+    for task in ("write", "read"):
+        command = [sys.executable, str(RECORD), name, task]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
+        assert done.returncode == 0, done.stdout + done.stderr
+    metrics, found = json.loads((tmp_path / "found.json").read_text())
+    assert set(metrics) == set(expected)
+    for metric, values in expected.items():
+        assert [step for step, _ in metrics[metric]] == list(range(100))
+        assert [value for _, value in metrics[metric]] == pytest.approx(values)
+    assert found == config
