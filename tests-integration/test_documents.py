@@ -49,6 +49,8 @@ def run_blocks_alone(path: Path) -> int:
         ("guides/tracking.md", 2),
         ("guides/own-tracker.md", 1),
         ("guides/coming-from-accelerate.md", 2),
+        ("guides/coming-from-torchrun.md", 2),
+        ("guides/coming-from-fabric.md", 2),
     ],
 )
 def test_every_block_of_a_page_runs(
