@@ -52,6 +52,7 @@ def files(folder: Path) -> dict[str, bytes | None]:
     return {str(path): path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
 
 
+@pytest.mark.timeout(600)  # 25 s on a quiet machine
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_verification_touches_no_file_and_resumes_nothing(tmp_path: Path, ranks: int) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)

@@ -77,6 +77,7 @@ def verify(*arguments: str | Path, cwd: Path) -> "subprocess.CompletedProcess[st
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True)
 
 
+@pytest.mark.timeout(600)  # 25 s on a quiet machine
 def test_the_command_finds_nothing_in_the_example(tmp_path: Path) -> None:
     done = verify("-n", "2", "--steps", "3", DIGITS, "--epochs", "1", "--output", "weights", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
