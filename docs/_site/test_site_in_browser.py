@@ -82,7 +82,8 @@ def test_the_search_finds(browser: webdriver.Chrome, address: str, words: str, p
 
 def results(browser: webdriver.Chrome) -> list[webdriver.remote.webelement.WebElement]:
     """The links that the search has found."""
-    return browser.find_elements(By.CSS_SELECTOR, "#search-results li a")
+    links: list[webdriver.remote.webelement.WebElement] = browser.find_elements(By.CSS_SELECTOR, "#search-results li a")
+    return links
 
 
 @pytest.mark.parametrize("width", [390, 1400])
