@@ -1,4 +1,4 @@
-"""What docs/guides/launching.md shows is what the commands print, and its table is that of the options."""
+"""What docs/guides/launching.md shows is what the commands print."""
 
 import os
 import re
@@ -6,15 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-import option_table
+from repository import ROOT
 
+PAGE = ROOT / "docs" / "guides" / "launching.md"
 BLOCK = re.compile(r"^```console\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 
 
 def commands() -> list[tuple[str, str]]:
     """Each command of the page with what it prints."""
     found = []
-    for block in BLOCK.findall(option_table.PAGE.read_text()):
+    for block in BLOCK.findall(PAGE.read_text()):
         for part in block.removeprefix("$ ").split("\n$ "):
             command, _, shown = part.partition("\n")
             found.append((command, shown.rstrip("\n")))
@@ -46,9 +47,3 @@ def test_the_commands_print_what_the_page_shows(tmp_path: Path) -> None:
         )
         wanted = re.escape(shown).replace(re.escape("..."), ".*")
         assert re.fullmatch(wanted, done.stdout.strip(), flags=re.DOTALL), f"$ {command}\n{done.stdout}"
-
-
-def test_the_table_is_that_of_the_options() -> None:
-    found = option_table.PLACE.search(option_table.PAGE.read_text())
-    assert found is not None
-    assert found[0] == option_table.table(), "python tests-integration/option_table.py writes it anew"
