@@ -46,20 +46,20 @@ def kept(ways: dict[str, Any], backend: str, regional: bool) -> Kept:
     ("layout", "name", "unwrapped"),
     [
         ("one process", "Mine", "Mine"),
-        ("ddp", "DistributedDataParallel", "Mine"),
+        ("ddp", "ForwardingContainer", "Mine"),
         ("fsdp2", "FSDPMine", "FSDPMine"),
         ("hsdp", "FSDPMine", "FSDPMine"),
         ("tp", "FSDPMine", "FSDPMine"),
     ],
 )
-def test_a_prepared_model_keeps_keys_and_methods_or_has_them_inside_of_a_container(
+def test_a_prepared_model_keeps_keys_and_methods_also_in_a_container(
     world: MakePool, layout: str, name: str, unwrapped: str
 ) -> None:
     """What docs/guides/sharding.md says of the class of a model."""
     processes, ways = LAYOUTS[layout]
     for found in world(processes).run(kept, ways, "no", True):
         in_container = layout == "ddp"
-        assert found == Kept(name, not in_container, unwrapped, True, not in_container)
+        assert found == Kept(name, not in_container, unwrapped, True, True)
 
 
 @pytest.mark.parametrize("regional", [True, False])

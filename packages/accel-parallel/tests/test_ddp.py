@@ -179,7 +179,7 @@ def test_torch_hears_of_the_device_only_if_the_whole_model_is_on_it(
 ) -> None:
     """meta stands for an accelerator; torch refuses device_ids for a model on the CPU or on several devices."""
     told = {}
-    monkeypatch.setattr(ddp_module, "DistributedDataParallel", lambda model, **options: told.update(options) or model)
+    monkeypatch.setattr(ddp_module, "ForwardingContainer", lambda model, *_, **options: told.update(options) or model)
     run = Run(Topology(), Cpu(), torch.device("meta"), Single())
     Ddp().setup(nn.Sequential(*(nn.Linear(1, 1, device=device) for device in devices)), run, PrecisionPolicy())
     assert told == {"device_ids": expected}

@@ -33,7 +33,7 @@ def any_order() -> None:
     accelerator = Accelerator(cpu=True)
     model, optimizer, loader, scheduler = parts()
     ready = accelerator.prepare(scheduler, loader, optimizer, model)
-    wrapped = "DistributedDataParallel" if accelerator.num_processes > 1 else "Mlp"
+    wrapped = "ForwardingContainer" if accelerator.num_processes > 1 else "Mlp"
     assert names(ready) == ["AcceleratedScheduler", "DataLoaderShard", "AcceleratedOptimizer", wrapped]
     assert isinstance(ready[1], DataLoader)
     assert isinstance(ready[2], torch.optim.Optimizer)

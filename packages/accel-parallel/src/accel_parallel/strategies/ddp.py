@@ -14,13 +14,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_, get_total_norm
 
 from accel_parallel.comm_hooks import CommHook, CommHookSettings
+from accel_parallel.forwarding_container import ForwardingContainer
 from accel_parallel.strategy import Strategy
 from accel_parallel.uneven import WindowEnd
 
 
 @final
 class Ddp(Strategy):
-    """Puts models into torch's DistributedDataParallel.
+    """Puts models into torch's DistributedDataParallel, which then has the models' names too.
 
     `options` are the arguments of that class. `comm_hook` and `comm_wrapper` choose the form in which gradients travel,
     and `comm_state_option` has the arguments of torch's PowerSGDState.
@@ -67,7 +68,7 @@ class Ddp(Strategy):
         on_the_device = {parameter.device for parameter in model.parameters()} == {run.placed_on}
         # torch takes them for a model on one accelerator only, and then moves inputs there too
         device_ids = [run.placed_on] if on_the_device and run.placed_on.type != "cpu" else None
-        container = DistributedDataParallel(model, device_ids=device_ids, **self.options)
+        container = ForwardingContainer(model, policy, run.placed_on.type, device_ids=device_ids, **self.options)
         self.comm_hooks.register(container)
         return container
 

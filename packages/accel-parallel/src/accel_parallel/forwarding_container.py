@@ -1,0 +1,164 @@
+"""torch's DistributedDataParallel, which has the names of the model in it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial, wraps
+from types import FunctionType, GeneratorType, MethodType
+from typing import Any, cast, final
+
+import torch
+from accel_amp import PrecisionPolicy, autocast
+from torch import nn
+from torch.autograd import Variable
+from torch.nn.parallel import DistributedDataParallel
+
+from accel_parallel.computed_tensors import computed_tensors
+
+#: attributes that torch asks for or sets after the container was made
+_OF_TORCH = frozenset({"module", "reducer", "logger", "process_group", "buffer_hook"})
+
+
+@final
+class ForwardingContainer(DistributedDataParallel):
+    """Answers names that it lacks by those of the model; the gradients of what its methods compute travel.
+
+    Methods compute in the precision of the policy. What a method returns decides: if a backward can begin there, the
+    backward has to take place on all ranks. So a method that saves or counts may be called on one rank alone. Modules
+    of the model that were asked for (`model.encoder`) are treated as methods when they are called.
+
+    Source: `DistributedDataParallel._pre_forward` and `_post_forward` of torch 2.9 to 2.13.
+    """
+
+    def __init__(self, module: nn.Module, policy: PrecisionPolicy, device_type: str, **options: Any) -> None:
+        super().__init__(module, **options)
+        self._policy, self._autocast_on = policy, device_type
+        self._forwards = True  # the last attribute: until here all names are those of torch
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name in _OF_TORCH or name.startswith("__") or "_forwards" not in self.__dict__:
+                raise
+        value = getattr(self.module, name)
+        if isinstance(value, nn.Module):
+            self._follow(value)
+        elif isinstance(value, FunctionType | partial) or (
+            isinstance(value, MethodType) and value.__self__ is self.module
+        ):
+            return self._forwarded(value, name)
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        own = name in _OF_TORCH or name in self.__dict__ or hasattr(type(self), name)
+        if own or "_forwards" not in self.__dict__ or not hasattr(self.module, name):
+            super().__setattr__(name, value)
+        else:
+            setattr(self.module, name, value)
+
+    def _forwarded(self, method: Callable[..., Any], name: str) -> Callable[..., Any]:
+        @wraps(method)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            before = self._ungraded()
+            with self._inside_ddp_forward(), autocast(self._policy, self._autocast_on):
+                result = method(*args, **kwargs)
+            if isinstance(result, GeneratorType):
+                return self._forwarded_items(result)
+            result = self.announce(result)
+            self._refuse_backward_inside(before, name)
+            return result
+
+        return call
+
+    def _forwarded_items(self, items: Iterator[Any]) -> Iterator[Any]:
+        while True:
+            with self._inside_ddp_forward(), autocast(self._policy, self._autocast_on):
+                try:
+                    item = next(items)
+                except StopIteration:
+                    return
+            yield self.announce(item)
+
+    def announce(self, result: Any) -> Any:
+        """The result; if a backward can begin there, the reducer expects it, as after a forward of the container.
+
+        Raises: ValueError while ranks may have unequal numbers of batches, if buffers have to be sent.
+        Collective: every rank must call, if a backward can begin at the result, on the first call after a backward.
+        """
+        if not torch.is_grad_enabled() or not computed_tensors(result):
+            return result
+        torchs: Any = self  # of which torch has given no types
+        shares_buffers: bool = torchs.will_sync_module_buffers()
+        if shares_buffers and self._join_config.enable:
+            raise ValueError(
+                f"join_uneven_inputs and a method of {type(self.module).__name__}, which has buffers: ranks that have"
+                " ended cannot tell what it is that others send; call the model itself, or pass broadcast_buffers=False"
+            )
+        # The graph may hold buffers: they are sent when the backward has used them, and not now.
+        before, self.require_forward_param_sync = self.require_forward_param_sync, False
+        try:
+            torchs._pre_forward(None)
+        finally:
+            self.require_forward_param_sync = before
+        result = torchs._post_forward(result)
+        if shares_buffers and self.require_backward_grad_sync:
+            self._send_buffers_after_backward(computed_tensors(result))
+        return result
+
+    def _send_buffers_after_backward(self, tensors: list[torch.Tensor]) -> None:
+        handles: list[torch.utils.hooks.RemovableHandle] = []
+
+        def begin(_: torch.Tensor) -> None:
+            for handle in handles:
+                handle.remove()
+            if handles:
+                handles.clear()
+                Variable._execution_engine.queue_callback(self._sync_buffers)
+
+        hooked: list[Any] = [*tensors]
+        handles.extend(tensor.register_hook(begin) for tensor in hooked)
+
+    def _follow(self, handed_out: nn.Module) -> None:
+        for module in handed_out.modules():
+            hooks = module._forward_hooks.values()
+            if not any(isinstance(hook, _Announcement) and hook.container() is self for hook in hooks):
+                module.register_forward_hook(_Announcement(self))
+
+    def _ungraded(self) -> list[nn.Parameter]:
+        if not (torch.is_grad_enabled() and self.require_backward_grad_sync):
+            return []
+        return [parameter for parameter in self.module.parameters() if parameter.grad is None]
+
+    def _refuse_backward_inside(self, ungraded: list[nn.Parameter], name: str) -> None:
+        if any(parameter.grad is not None for parameter in ungraded):
+            raise RuntimeError(
+                f"{type(self.module).__name__}.{name} called backward itself: its gradients stay on rank"
+                f" {self._distributed_rank}, as the container learns of a backward by what a method returns; return the"
+                " loss and call accelerator.backward(loss), or, to exchange gradients yourself, call the method of"
+                " accelerator.unwrap_model(model)"
+            )
+
+
+class _Announcement:
+    """A forward hook of a module that a container has handed out; a copy of the module has a hook without effect."""
+
+    def __init__(self, container: ForwardingContainer | None = None) -> None:
+        self.container: Callable[[], ForwardingContainer | None] = (
+            weakref.ref(container) if container is not None else _nothing
+        )
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], result: Any) -> Any:
+        container, torchs = self.container(), cast("Any", DistributedDataParallel)
+        # inside a forward or method of a container its result is what counts
+        if container is None or torchs._get_active_ddp_module() is not None:
+            return result
+        return container.announce(result)
+
+    def __reduce__(self) -> tuple[type[_Announcement], tuple[()]]:
+        return (_Announcement, ())
+
+
+def _nothing() -> None:
+    return None
