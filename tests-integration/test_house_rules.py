@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "accel-verify": {"accel-state", "accel-checkpoint", "accel-launch", "accel"},
 }
 # Import names of third parties that differ from the names of their distributions.
-DISTRIBUTION_OF = {"yaml": "pyyaml"}
+DISTRIBUTION_OF = {"yaml": "pyyaml", "PIL": "pillow"}
 # Libraries that are used when they are there: the files that may import them, inside functions.
 OPTIONAL = {
     "torch_xla": {"accel-state"},

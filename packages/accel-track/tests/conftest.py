@@ -31,8 +31,8 @@ def _record_runs(parent: Path, runs: int, steps: int) -> list[Path]:
             values = {"loss": 1 / (step + 1) + number, "rate": math.nan if step == 1 else 0.1, HOSTILE: math.sin(step)}
             record.log(values, step)
             if step == steps // 2:
-                record.tell_event("checkpoint", {})
-        record.tell_event("restart", {})
+                record.tell_event("checkpoint", step, {})
+        record.tell_event("restart", steps - 1, {})
         record.close()
     return folders
 

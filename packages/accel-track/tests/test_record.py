@@ -6,16 +6,16 @@ import os
 import signal
 import subprocess
 import sys
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from accel_track.local.lines import entries
-from accel_track.local.record import RunRecord, new_folder, safe_name
+from accel_track.local.record import RunRecord, safe_name
 from accel_track.trackers import TRACKERS
 from accel_track.trackers.local import LocalTracker
+from PIL import Image
 
 
 def steps(folder: Path) -> list[int]:
@@ -60,18 +60,46 @@ def test_tables_and_images_are_recorded(tmp_path: Path) -> None:
     record.close()
     pictures, table = entries(tmp_path / "run" / "media.jsonl")
     first, second = pictures["images"]["in/put"]
-    assert pixels(tmp_path / "run" / "images" / first) == (6, 4, image.tobytes())
-    assert pixels(tmp_path / "run" / "images" / second) == (6, 4, image[:, :, 0].tobytes())
+    assert pixels(tmp_path / "run" / "images" / first) == ((6, 4), image.tobytes())
+    assert pixels(tmp_path / "run" / "images" / second) == ((6, 4), image[:, :, 0].tobytes())
     assert (table["table"], table["columns"], table["rows"]) == ("scores", ["name", "score"], [["a", "NaN"]])
 
 
-def pixels(path: Path) -> tuple[int, int, bytes]:
-    content = path.read_bytes()
-    width, height = (int.from_bytes(content[at : at + 4], "big") for at in (16, 20))
-    length = int.from_bytes(content[33:37], "big")
-    rows = zlib.decompress(content[41 : 41 + length])
-    size = len(rows) // height
-    return width, height, b"".join(rows[row * size + 1 : (row + 1) * size] for row in range(height))
+def pixels(path: Path) -> tuple[tuple[int, int], bytes]:
+    with Image.open(path) as image:
+        return image.size, image.tobytes()
+
+
+def test_images_of_names_that_look_alike_are_files_of_their_own(tmp_path: Path) -> None:
+    """S139."""
+    record = RunRecord(tmp_path)
+    names = ["a/b", "a b", "n" * 80 + "1", "n" * 80 + "2"]
+    record.log_images({name: [np.full((2, 2), shade, np.uint8)] for shade, name in enumerate(names)}, step=1)
+    record.close()
+    (line,) = entries(tmp_path / "media.jsonl")
+    found = [pixels(tmp_path / "images" / file) for name in names for file in line["images"][name]]
+    assert found == [((2, 2), bytes([shade] * 4)) for shade in range(4)]
+
+
+def test_a_table_keeps_the_types_of_its_columns(tmp_path: Path) -> None:
+    """S139: a whole number beside a column of floats is none."""
+    tracker = LocalTracker("project", tmp_path)
+    tracker.start()
+    pandas, large = pytest.importorskip("pandas"), 2**53 + 1
+    tracker.log_table("table", dataframe=pandas.DataFrame({"id": [large], "score": [0.5]}))
+    (line,) = entries(tracker.tracker.folder / "media.jsonl")
+    tracker.finish()
+    assert (line["columns"], line["rows"]) == (["id", "score"], [[large, 0.5]])
+
+
+def test_a_name_that_comes_again_is_told_and_the_rest_is_kept(tmp_path: Path) -> None:
+    tracker = LocalTracker("project", tmp_path)
+    tracker.start()
+    with pytest.raises(TypeError, match="another a/b was left out"):
+        tracker.log({"a/b": 1, "a": {"b": 2, "c": 3}})
+    (line,) = entries(tracker.tracker.folder / "metrics.jsonl")
+    tracker.finish()
+    assert line["metrics"] == {"a/b": 1, "a/c": 3}
 
 
 def test_a_rewound_record_has_each_call_once(tmp_path: Path) -> None:
@@ -79,12 +107,12 @@ def test_a_rewound_record_has_each_call_once(tmp_path: Path) -> None:
     record = RunRecord(tmp_path)
     for step in range(3):
         record.log({"loss": step}, step)
-    record.tell_event("checkpoint", {})
-    position = record.calls, record.last_step
+    record.tell_event("checkpoint", 2, {})
+    position = record.calls, 3
     record.log({"loss": 3}, 3)
     record.log_table("t", ["a"], [[3]], 3)
     record.log_images({"i": [np.zeros((2, 2))]}, 3)
-    record.tell_event("skipped step", {})
+    record.tell_event("skipped step", 3, {})
     record.close()
     with (tmp_path / "metrics.jsonl").open("ab") as file:
         file.write(b'{"n":6,"step":4,"met')
@@ -152,7 +180,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_at_once(tmp_path: Path) -> 
 )
 def test_a_name_stays_in_its_folder(name: str, wanted: str, tmp_path: Path) -> None:
     assert safe_name(name) == wanted
-    assert new_folder(tmp_path, name).parent.parent == tmp_path
+    assert LocalTracker(name, tmp_path)._folder.parent == tmp_path
 
 
 def test_ten_megabytes_of_configuration_are_kept(tmp_path: Path) -> None:

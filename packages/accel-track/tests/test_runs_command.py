@@ -1,5 +1,6 @@
 """The command `accel runs`."""
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,29 @@ def test_a_run_that_was_killed_is_interrupted(tmp_path: Path, monkeypatch: pytes
     record.tell(state="running", process=1)
     record.close()
     assert "interrupted" in run("--dir", tmp_path).output
+
+
+def test_values_that_differ_are_shown_so_that_they_do(tmp_path: Path) -> None:
+    """S134: late digits, and texts that begin alike."""
+    start = "/a/long/path/to/what/was/trained/on/" * 3
+    first = recorded(tmp_path, 0.12345678, path=f"{start}one", rate=1e-3, other="x" * 60)
+    second = recorded(tmp_path, 0.12345679, path=f"{start}two", rate=1e-3 + 1e-12, other="y" * 60)
+    compared = [line.split() for line in run("compare", first, second).output.splitlines()]
+    assert ["loss", "0.12345678", "0.12345679"] in compared
+    assert ["rate", "0.001", "0.001000000001"] in compared
+    assert ["path", "...ined/on/one", "...ined/on/two"] in compared
+    assert ["other", f"{'x' * 48}...", f"{'y' * 48}..."] in compared
+    third = recorded(tmp_path, 1.0, path=f"{start}one", rate=1e-3, other=f"{'x' * 59}z")
+    compared = [line.split() for line in run("compare", first, second, third).output.splitlines()]
+    assert ["other", "x" * 60, "y" * 60, f"{'x' * 59}z"] in compared
+
+
+@pytest.mark.parametrize("content", ["[1, 2]", "{"])
+def test_a_file_of_others_is_left_out_in_a_line(content: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = recorded(tmp_path, 1.0)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "run.json").write_text(content)
+    with caplog.at_level(logging.WARNING, "accel"):
+        assert path.name in run("--dir", tmp_path).output
+    assert "site/run.json is left out, as it tells of no run" in caplog.text
+    assert "no run is meant by" in str(run("show", tmp_path / "site", "--dir", tmp_path).exception)

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from accel_track.values import as_line, as_number, flat, numbers, plain
+from accel_track.local.lines import as_line
+from accel_track.values import as_number, flat, plain
 
 
 @dataclass
@@ -53,7 +54,6 @@ def test_numbers_that_json_lacks_are_read_back() -> None:
 def test_nested_names_are_joined() -> None:
     values = {"loss": {"train": np.float32(1), "test": {"a": 2}}, "note": "good"}
     assert dict(flat(values)) == {"loss/train": 1, "loss/test/a": 2, "note": "good"}
-    assert numbers(values) == {"loss/train": 1, "loss/test/a": 2}
 
 
 def test_a_line_is_a_line_whatever_its_names() -> None:

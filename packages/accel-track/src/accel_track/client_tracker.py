@@ -1,12 +1,14 @@
-"""What the trackers of other packages share: names, steps, and what their clients take."""
+"""What the trackers share that hand a run on: names, steps, images, and what their clients take."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, ClassVar
 
+from accel_track.as_image import as_image
 from accel_track.tracker import GeneralTracker
 from accel_track.values import as_number, flat, plain
 
@@ -20,10 +22,12 @@ class ClientTracker(GeneralTracker):
     requires_logging_directory = False
     #: the types of values that the client takes
     takes: ClassVar[tuple[type, ...]] = (int, float)
+    #: the method of the client's object that ends the run
+    ends_by: ClassVar[str] = "finish"
 
-    def __init__(self, project: str, /, **kwargs: Any) -> None:
+    def __init__(self, project: str, folder: str | Path = "", /, **kwargs: Any) -> None:
         super().__init__()
-        self._project, self._kwargs = project, kwargs
+        self._project, self._folder, self._kwargs = project, Path(folder).absolute(), kwargs
         self._run: Any = None
         #: the step of the next call that names none
         self._next_step = 0
@@ -47,17 +51,23 @@ class ClientTracker(GeneralTracker):
     def log(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
         """Records what the client takes, under paths: {"loss": {"train": 1}} is loss/train.
 
-        Raises: TypeError that names what was left out.
+        Raises: TypeError that names what was left out: values of other types, and values whose path comes again.
         """
-        step, found = self._step(step), dict(flat(values))
-        for name, value in found.items():
-            if isinstance(number := as_number(plain(value)), int | float):
-                found[name] = number
-        if known := {name: value for name, value in found.items() if isinstance(value, self.takes)}:
+        step, known, left = self._step(step), dict[str, Any](), list[str]()
+        for name, value in flat(values):
+            number = as_number(plain(value))
+            chosen = value if number is None else number
+            if name in known:
+                left.append(f"another {name}")
+            elif isinstance(chosen, self.takes):
+                known[name] = chosen
+            else:
+                left.append(f"{name} ({type(value).__name__})")
+        if known:
             self._write(known, step, **kwargs)
-        if left := [f"{name} ({type(value).__name__})" for name, value in found.items() if name not in known]:
+        if left:
             kinds = ", ".join(kind.__name__ for kind in self.takes)
-            raise TypeError(f"{self.name} takes {kinds}, and {', '.join(left)} was left out")
+            raise TypeError(f"{', '.join(left)} was left out: {self.name} takes {kinds}, and each name once")
 
     def _write(self, values: dict[str, Any], step: int, **kwargs: Any) -> None:
         raise NotImplementedError
@@ -65,14 +75,11 @@ class ClientTracker(GeneralTracker):
     def log_images(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
         """Records images.
 
-        Raises: NotImplementedError if the client takes none.
+        Raises: NotImplementedError if the client takes none; ImportError without Pillow.
         """
-        import numpy as np
-
         step = self._step(step)
         for name, images in values.items():
-            given = [image if hasattr(image, "save") else np.asarray(image) for image in images]
-            self._write_images(name, given, step, **kwargs)
+            self._write_images(name, [as_image(image) for image in images], step, **kwargs)
 
     def _write_images(self, name: str, images: list[Any], step: int, **kwargs: Any) -> None:
         raise NotImplementedError(f"{self.name} takes no images")
@@ -90,8 +97,9 @@ class ClientTracker(GeneralTracker):
 
         Raises: NotImplementedError if the client takes none.
         """
-        if dataframe is not None:
-            columns, data = list(dataframe.columns), dataframe.to_numpy().tolist()
+        if dataframe is not None:  # column by column, as rows of several types would change numbers
+            columns = list(dataframe.columns)
+            data = list(zip(*(dataframe[name] for name in columns), strict=True))
         rows = [[plain(cell) for cell in row] for row in data or ()]
         heads = list(columns or (str(place) for place in range(max(map(len, rows), default=0))))
         self._write_table(table_name, heads, rows, self._step(step), **kwargs)
@@ -103,3 +111,8 @@ class ClientTracker(GeneralTracker):
         chosen = self._next_step if step is None else int(step)
         self._next_step = max(self._next_step, chosen + 1)
         return chosen
+
+    def finish(self) -> None:
+        """Ends the run."""
+        if self._run is not None:
+            getattr(self._run, self.ends_by)()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
@@ -39,15 +38,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(inner) for inner in value]
     if isinstance(value, _Array) and not isinstance(value, type):
-        return plain(unpacked(value.tolist()))
+        listed = value.tolist()
+        while isinstance(listed, list) and len(listed) == 1:  # an array of one number is that number
+            listed = listed[0]
+        return plain(listed)
     return repr(value)
-
-
-def unpacked(value: Any) -> Any:
-    """The only element of nested lists that have one; anything else as it is."""
-    while isinstance(value, list) and len(value) == 1:
-        value = value[0]
-    return value
 
 
 def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
@@ -59,20 +54,8 @@ def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]
             yield f"{above}{name}", value
 
 
-def numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers among nested values by their paths, those of arrays with one element too."""
-    found = {name: plain(value) for name, value in flat(values)}
-    restored = {name: as_number(value) for name, value in found.items()}
-    return {name: value for name, value in restored.items() if value is not None}
-
-
 def as_number(value: Any) -> float | None:
     """The number that JSON has for it, NaN and the infinities included; None for anything else."""
     if isinstance(value, str):
         return NOT_FINITE.get(value)
     return value if isinstance(value, int | float) else None
-
-
-def as_line(entry: Mapping[str, Any]) -> bytes:
-    """The entry as a line of strict JSON."""
-    return json.dumps(entry, allow_nan=False, separators=(",", ":")).encode() + b"\n"

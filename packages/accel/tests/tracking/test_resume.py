@@ -156,8 +156,11 @@ def test_a_checkpoint_waits_for_what_was_logged(tmp_path: Path) -> None:
     folder = accelerator.save_state(asynchronous=True)
     (path,) = tmp_path.glob("project/*/metrics.jsonl")
     assert len(list(entries(path))) == 50
+    assert "checkpoints" not in json.loads((path.parent / "run.json").read_text()), "it may still fail"
+    accelerator.log({"loss": 1.0}, step=60)
     accelerator.wait_for_checkpoint()
     about = json.loads((folder / "manifest.json").read_text().splitlines()[0])
     assert about["about"]["trackers"]["local"]["calls"] == 50
     accelerator.end_training()
-    assert os.path.exists(path)
+    (event,) = json.loads((path.parent / "run.json").read_text())["checkpoints"]
+    assert (event["step"], event["path"]) == (49, str(folder)), "of when it was taken"

@@ -8,7 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, final
 
-from accel_track.values import as_line
+
+def as_line(entry: Mapping[str, Any]) -> bytes:
+    """The entry as a line of strict JSON."""
+    return json.dumps(entry, allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
 def entries(path: Path) -> Iterator[dict[str, Any]]:

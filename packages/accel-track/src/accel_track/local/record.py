@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import shutil
 import time
 from collections.abc import Mapping
@@ -14,22 +13,21 @@ from itertools import count
 from pathlib import Path
 from typing import Any, final
 
-from accel_track.local.image_file import write_image
+from accel_track.as_image import as_image
 from accel_track.local.lines import LineFile
-from accel_track.local.record_lock import lock
-from accel_track.values import flat, plain
+from accel_track.local.record_lock import lock, unlock
+from accel_track.values import plain
 
 METRICS, MEDIA, CONFIG, STORY = "metrics.jsonl", "media.jsonl", "config.json", "run.json"
 
 
 @final
 class RunRecord:
-    """Writes the record of a run; one process at a time.
+    """Writes the record of a run; one writer at a time.
 
-    Calls are numbered. A step that is None is the step after the largest so far. Steps may repeat and come in any
-    order: readers sort by step, and the newest value counts.
+    Calls are numbered. Steps may repeat and come in any order: readers sort by step, and the newest value counts.
 
-    Raises: OSError if the folder cannot be written, or if another process writes this record.
+    Raises: OSError if the folder cannot be written, or if the record has another writer.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -37,8 +35,8 @@ class RunRecord:
         self.folder = folder
         self._lock = lock(folder)
         self._metrics, self._media = LineFile(folder / METRICS), LineFile(folder / MEDIA)
-        #: the number of the next call, and the largest step so far
-        self.calls, self.last_step = 0, -1
+        #: the number of the next call
+        self.calls = 0
         story = folder / STORY
         self.story: dict[str, Any] = json.loads(story.read_text()) if story.exists() else {}
 
@@ -47,38 +45,35 @@ class RunRecord:
         self.story |= plain(facts)
         _write(self.folder / STORY, self.story)
 
-    def tell_event(self, kind: str, details: Mapping[str, Any]) -> None:
-        """Adds an event, with its time and the largest step so far, to the list of its kind."""
-        events = self.story.get(f"{kind.replace(' ', '_')}s", [])
-        at = {"step": max(self.last_step, 0), "time": time.time()}
-        self.tell(**{f"{kind.replace(' ', '_')}s": [*events, at | dict(details)]})
+    def tell_event(self, kind: str, step: int, details: Mapping[str, Any]) -> None:
+        """Adds an event of a step, with its time, to the list of its kind."""
+        name, event = f"{kind.replace(' ', '_')}s", {"step": max(step, 0), "time": time.time(), **details}
+        self.tell(**{name: [*self.story.get(name, []), event]})
 
     def configure(self, values: Mapping[str, Any]) -> None:
         """Writes the configuration."""
         _write(self.folder / CONFIG, plain(values))
 
-    def log(self, values: Mapping[str, Any], step: int | None) -> None:
+    def log(self, values: Mapping[str, Any], step: int) -> None:
         """Writes the values of a step, as a line."""
-        metrics = {name: plain(value) for name, value in flat(values)}
-        self._metrics.add(self._entry(step) | {"metrics": metrics})
+        self._metrics.add(self._entry(step) | {"metrics": plain(values)})
 
-    def log_table(self, name: str, columns: list[Any], rows: list[list[Any]], step: int | None) -> None:
+    def log_table(self, name: str, columns: list[Any], rows: list[list[Any]], step: int) -> None:
         """Writes a table, as a line."""
         self._media.add(self._entry(step) | {"table": name, "columns": plain(columns), "rows": plain(rows)})
 
-    def log_images(self, images: Mapping[str, Any], step: int | None) -> None:
+    def log_images(self, images: Mapping[str, Any], step: int) -> None:
         """Writes images as files, and a line that names them."""
         entry, files = self._entry(step), dict[str, list[str]]()
-        for number, (name, listed) in enumerate(images.items()):
-            for place, image in enumerate(listed):
-                # different names may be the same safe name
-                path = self.folder / "images" / f"{entry['n']:06d}-{number}-{safe_name(name)}-{place}.png"
-                path.parent.mkdir(exist_ok=True)
-                write_image(path, image)
-                files.setdefault(name, []).append(path.name)
+        (self.folder / "images").mkdir(exist_ok=True)
+        for number, (name, listed) in enumerate(images.items()):  # different names may be the same safe name
+            start = f"{entry['n']:06d}-{number}-{safe_name(name)}"
+            files[name] = [f"{start}-{place}.png" for place in range(len(listed))]
+            for file, image in zip(files[name], listed, strict=True):
+                as_image(image).save(self.folder / "images" / file)
         self._media.add(entry | {"images": files})
 
-    def rewind(self, calls: int, last_step: int) -> None:
+    def rewind(self, calls: int, next_step: int) -> None:
         """Gives up the calls from number `calls` on, which will come again: they are moved to files `.given-up-N`."""
         ending = next(end for end in map(".given-up-{}".format, count(1)) if not any(self.folder.glob(f"*{end}")))
         self._metrics.keep_until(calls, ending)
@@ -87,10 +82,9 @@ class RunRecord:
             for file in (file for files in entry.get("images", {}).values() for file in files):
                 aside.mkdir(exist_ok=True)
                 (images / file).rename(aside / file)
-        self.calls, self.last_step = calls, last_step
-        for kind in ("checkpoints", "loaded_checkpoints", "skipped_steps"):
-            events = self.story.get(kind, [])
-            self.story |= {kind: [event for event in events if event["step"] <= max(last_step, 0)]} if events else {}
+        self.calls = calls
+        for kind in {"checkpoints", "loaded_checkpoints", "skipped_steps"} & set(self.story):
+            self.story[kind] = [event for event in self.story[kind] if event["step"] < max(next_step, 1)]
 
     def discard(self) -> None:
         """Removes a record in which nothing was logged."""
@@ -99,22 +93,19 @@ class RunRecord:
             shutil.rmtree(self.folder)
 
     def close(self) -> None:
-        """Lets another process write this record."""
+        """Lets another writer have this record."""
         self._metrics.close()
         self._media.close()
-        os.close(self._lock)
+        unlock(self.folder, self._lock)
 
-    def _entry(self, step: int | None) -> dict[str, Any]:
-        number, self.calls = self.calls, self.calls + 1
-        step = self.last_step + 1 if step is None else int(step)
-        self.last_step = max(step, self.last_step)
-        return {"n": number, "step": step, "time": time.time()}
+    def finish(self) -> None:
+        """Notes the end of the run."""
+        self.tell(state="finished", ended=datetime.now(UTC).isoformat(timespec="seconds"))
+        self.close()
 
-
-def new_folder(parent: Path, project: str) -> Path:
-    """The folder of a new run of a project."""
-    started = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    return parent / safe_name(project) / f"{started}-{secrets.token_hex(2)}"
+    def _entry(self, step: int) -> dict[str, Any]:
+        self.calls += 1
+        return {"n": self.calls - 1, "step": step, "time": time.time()}
 
 
 def safe_name(name: str) -> str:

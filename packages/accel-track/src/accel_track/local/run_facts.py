@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -36,23 +37,17 @@ def versions() -> dict[str, str]:
     """The versions of packages that are installed."""
     found = {}
     for name in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return found
 
 
 def commit(folder: Path) -> dict[str, Any] | None:
     """The commit of a folder, and whether tracked files differ from it; None outside of git."""
-    command = ["git", "-C", str(folder)]
+    command = ["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
     try:
-        head = subprocess.run([*command, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10)
-        changes = subprocess.run(
-            [*command, "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True, timeout=10
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    if head.returncode:
-        return None
-    return {"commit": head.stdout.strip(), "changed": bool(changes.stdout.strip())}
+    head, _, changed = done.stdout.strip().partition("-")
+    return {"commit": head, "changed": bool(changed)} if head else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,14 +12,11 @@ from accel_state.errors import CannotRun
 from accel_track.runs.recorded_run import RecordedRun, find_run, find_runs
 from accel_track.runs.tables import comparison, listing, shown
 
+PATH = click.Path(path_type=Path)
 FOLDER = click.option(
-    "--dir",
-    "folder",
-    type=click.Path(path_type=Path),
-    default=Path("runs"),
-    show_default=True,
-    help="The logging_dir of the runs.",
+    "--dir", "folder", type=PATH, default="runs", show_default=True, help="The logging_dir of the runs."
 )
+RUNS = click.argument("run", nargs=-1, required=True)
 EPILOG = """\b
 examples:
   accel runs                                   what there is in the folder runs
@@ -44,7 +40,7 @@ def runs(context: click.Context, folder: Path) -> None:
 @FOLDER
 def list_(folder: Path) -> None:
     """Lists the runs in a folder, the newest last."""
-    _print(listing(list(find_runs(folder)), folder))
+    click.echo("\n".join(listing(find_runs(folder), folder)))
 
 
 @runs.command()
@@ -52,25 +48,25 @@ def list_(folder: Path) -> None:
 @FOLDER
 def show(run: str, folder: Path) -> None:
     """Shows what RUN was, and the last value of each metric."""
-    _print(shown(find_run(run, folder)))
+    click.echo("\n".join(shown(find_run(run, folder))))
 
 
 @runs.command()
-@click.argument("run", nargs=-1, required=True)
+@RUNS
 @FOLDER
 def compare(run: Sequence[str], folder: Path) -> None:
     """Shows the last values of several RUNs side by side, and what differs in their configurations."""
-    _print(comparison(_distinct([find_run(word, folder) for word in run])))
+    click.echo("\n".join(comparison(_distinct(run, folder))))
 
 
 @runs.command()
-@click.argument("run", nargs=-1, required=True)
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The page to write.")
+@RUNS
+@click.option("-o", "--output", type=PATH, required=True, help="The page to write.")
 @click.option("-m", "--metric", multiple=True, help="A metric to draw; all, if none is named. May be given again.")
 @FOLDER
 def plot(run: Sequence[str], output: Path, metric: Sequence[str], folder: Path) -> None:
     """Draws the metrics of RUNs into one page, which needs no network."""
-    found = _distinct([find_run(word, folder) for word in run])
+    found = _distinct(run, folder)
     known = sorted({name for each in found for name in each.series})
     problems = [f"no metric {name!r}; there are: {', '.join(known) or 'none'}" for name in metric if name not in known]
     if find_spec("bokeh") is None:
@@ -83,15 +79,11 @@ def plot(run: Sequence[str], output: Path, metric: Sequence[str], folder: Path) 
         output.write_text(page(found, list(metric) or known), encoding="utf-8")
     except OSError as error:
         raise CannotRun("accel runs plot", [f"{output} could not be written: {error}"]) from error
-    _print([f"{len(found)} runs, {len(metric) or len(known)} metrics: {output}"])
+    click.echo(f"{len(found)} runs, {len(metric) or len(known)} metrics: {output}")
 
 
-def _distinct(found: list[RecordedRun]) -> list[RecordedRun]:
-    return list({run.folder: run for run in found}.values())
-
-
-def _print(lines: Sequence[str]) -> None:
-    sys.stdout.write("\n".join(lines) + "\n")
+def _distinct(words: Sequence[str], folder: Path) -> list[RecordedRun]:
+    return list({run.folder: run for run in (find_run(word, folder) for word in words)}.values())
 
 
 COMMAND = runs

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
+import logging
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +16,7 @@ from accel_track.local.record import CONFIG, METRICS, STORY
 from accel_track.local.record_lock import is_locked
 from accel_track.values import as_number, flat
 
+logger = logging.getLogger("accel")
 #: the values of a metric by their steps, which grow
 Series = dict[int, float]
 
@@ -38,7 +38,7 @@ class RecordedRun:
         """The values of the configuration by their paths."""
         path = self.folder / CONFIG
         found = json.loads(path.read_text()) if path.exists() else {}
-        return dict(flat(found)) if isinstance(found, dict) else {"config": found}
+        return dict(flat(found if isinstance(found, dict) else {"config": found}))
 
     @cached_property
     def lines(self) -> list[dict[str, Any]]:
@@ -59,15 +59,25 @@ class RecordedRun:
     def state(self) -> str:
         """Whether the run goes on, has finished, or was interrupted."""
         told = str(self.story.get("state", "unknown"))
-        # a process that closes the file of its lock gives the lock up
-        own = self.story.get("process") == os.getpid()
-        return "interrupted" if told == "running" and not own and not is_locked(self.folder) else told
+        return "interrupted" if told == "running" and not is_locked(self.folder) else told
 
 
-def find_runs(parent: Path) -> Iterator[RecordedRun]:
+def find_runs(parent: Path) -> list[RecordedRun]:
     """The runs below a folder, the oldest first: parent/project/run, or parent/run."""
-    for path in sorted([*parent.glob(f"*/{STORY}"), *parent.glob(f"*/*/{STORY}")], key=lambda path: path.parent.name):
-        yield RecordedRun(path.parent, json.loads(path.read_text()))
+    paths = sorted([*parent.glob(f"*/{STORY}"), *parent.glob(f"*/*/{STORY}")], key=lambda path: path.parent.name)
+    return [run for path in paths if (run := _read(path)) is not None]
+
+
+def _read(path: Path) -> RecordedRun | None:
+    """The run whose story the file tells; None, and a warning, if the file is of somebody else."""
+    try:
+        story = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        story = error
+    if isinstance(story, dict):
+        return RecordedRun(path.parent.resolve(), story)
+    logger.warning("%s is left out, as it tells of no run: %.100r", path, story)
+    return None
 
 
 def find_run(word: str, parent: Path) -> RecordedRun:
@@ -75,9 +85,9 @@ def find_run(word: str, parent: Path) -> RecordedRun:
 
     Raises: CannotRun with what there is, if the word means no run or several.
     """
-    if (Path(word) / STORY).is_file():
-        return RecordedRun(Path(word).resolve(), json.loads((Path(word) / STORY).read_text()))
-    runs = list(find_runs(parent))
+    if (path := Path(word) / STORY).is_file() and (own := _read(path)) is not None:
+        return own
+    runs = find_runs(parent)
     if word == "last" and runs:
         return runs[-1]
     meant = [run for run in runs if run.folder.name.startswith(word) or run.name.startswith(word)]

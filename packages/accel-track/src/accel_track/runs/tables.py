@@ -9,7 +9,8 @@ from typing import Any
 
 from accel_track.runs.recorded_run import RecordedRun
 
-WIDTH = 48
+#: how many characters of a value a table shows, and how many of those that are the same in all runs
+WIDTH, ALIKE = 48, 8
 
 
 def listing(runs: Sequence[RecordedRun], folder: Path) -> list[str]:
@@ -17,7 +18,7 @@ def listing(runs: Sequence[RecordedRun], folder: Path) -> list[str]:
     if not runs:
         return [f'no runs in {folder}; Accelerator(log_with="local") leaves them there']
     rows = [
-        [run.name, run.state, str(run.lines[-1]["step"]) if run.lines else "-", run.story.get("started", "-")]
+        [run.name, run.state, run.lines[-1]["step"] if run.lines else "-", run.story.get("started", "-")]
         for run in runs
     ]
     return table(["run", "state", "last step", "started"], rows)
@@ -36,15 +37,14 @@ def shown(run: RecordedRun) -> list[str]:
         "commit": f"{git['commit']}{', with changes' if git['changed'] else ''}" if git else None,
         "started": story.get("started"),
         "ended": story.get("ended"),
-        "restarts": _steps(story.get("restarts", [])),
-        "checkpoints": _steps(story.get("checkpoints", [])),
-        "skipped steps": _steps(story.get("skipped_steps", [])),
+        **{
+            name: _steps(story.get(name.replace(" ", "_"), [])) for name in ("restarts", "checkpoints", "skipped steps")
+        },
     }
-    lines = table(["", run.name], [[name, _text(value, 10**6)] for name, value in facts.items() if value])
-    metrics = [[name, str(max(points)), _text(points[max(points)])] for name, points in sorted(run.series.items())]
-    configured = [[name, _text(value)] for name, value in run.config.items()]
+    metrics = [[name, max(points), points[max(points)]] for name, points in sorted(run.series.items())]
+    configured = [[name, *_cut([_text(value)])] for name, value in run.config.items()]
     return [
-        *lines,
+        *table(["", run.name], [[name, value] for name, value in facts.items() if value]),
         *(["", *table(["metric", "step", "last value"], metrics)] if metrics else []),
         *(["", *table(["config", ""], configured)] if configured else []),
     ]
@@ -52,44 +52,47 @@ def shown(run: RecordedRun) -> list[str]:
 
 def comparison(runs: Sequence[RecordedRun]) -> list[str]:
     """The last values side by side, and the settings that differ."""
-    names = sorted({name for run in runs for name in run.series})
-    last = [[name, *(_last(run, name) for run in runs)] for name in names]
-    settings = dict.fromkeys(name for run in runs for name in run.config)
-    differing = [name for name in settings if len({json.dumps(run.config.get(name, _Absent)) for run in runs}) > 1]
-    rows = [[name, *(_text(run.config[name]) if name in run.config else "-" for run in runs)] for name in differing]
     heads = [run.name for run in runs]
+    series = [{name: _text(points[max(points)]) for name, points in run.series.items()} for run in runs]
+    configs = [{name: _text(value) for name, value in run.config.items()} for run in runs]
+    last = _side_by_side(series)
+    settings = _side_by_side(configs)
+    differing = {name: texts for name, texts in settings.items() if len(set(texts)) > 1}
     same = len(settings) - len(differing)
+    rows = [[name, *_cut(texts)] for name, texts in differing.items()]
     return [
-        *table(["last value", *heads], last),
+        *table(["last value", *heads], [[name, *last[name]] for name in sorted(last)]),
         "",
         *(table(["config that differs", *heads], rows) if rows else ["their configurations are equal"]),
         *([f"({same} settings are equal)"] if rows and same else []),
     ]
 
 
-#: what no setting is
-_Absent = ["absent", "accel"]
+def _side_by_side(runs: Sequence[dict[str, str]]) -> dict[str, list[str]]:
+    return {name: [run.get(name, "-") for run in runs] for name in dict.fromkeys(name for run in runs for name in run)}
 
 
-def _last(run: RecordedRun, name: str) -> str:
-    points = run.series.get(name)
-    return _text(points[max(points)]) if points else "-"
+def _cut(texts: list[str]) -> list[str]:
+    """The texts, cut to the width of a column if they still differ then."""
+    alike = next((at for at, letters in enumerate(zip(*texts, strict=False)) if len(set(letters)) > 1), 0)
+    start = max(alike - ALIKE, 0) if max(map(len, texts)) > WIDTH else 0
+    cut = [f"{'...' * (start > 0)}{text[start : start + WIDTH]}{'...' * (len(text) > start + WIDTH)}" for text in texts]
+    return cut if len(set(cut)) == len(set(texts)) else texts
 
 
 def _steps(events: Sequence[dict[str, Any]]) -> str:
-    shown = ", ".join(str(event["step"]) for event in events[-10:])
-    return f"{len(events)} (at steps {'..., ' if len(events) > 10 else ''}{shown})" if events else ""
+    newest = ", ".join(str(event["step"]) for event in events[-10:])
+    return f"{len(events)} (at steps {'..., ' if len(events) > 10 else ''}{newest})" if events else ""
 
 
-def _text(value: Any, width: int = WIDTH) -> str:
-    text = f"{value:.6g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
+def _text(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
     # of a name or value that a terminal would take as an order
-    text = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return text if len(text) <= width else f"{text[: width - 3]}..."
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
     """Rows in columns."""
-    cells = [list(heads), *([_text(cell, 10**6) for cell in row] for row in rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(heads))]
+    cells = [[_text(cell) for cell in row] for row in (heads, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]

@@ -1,7 +1,5 @@
 """ClearML."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, final
 
@@ -14,6 +12,7 @@ class ClearmlTracker(ClientTracker):
     """Records a task of the project; other arguments go to `clearml.Task.init`."""
 
     name = "clearml"
+    ends_by = "close"
 
     def start(self) -> None:
         """Begins a task of the name "run", unless `task_name` says another."""
@@ -35,11 +34,6 @@ class ClearmlTracker(ClientTracker):
 
     def _write_table(self, name: str, columns: list[str], rows: list[list[Any]], step: int, **kwargs: Any) -> None:
         self._run.get_logger().report_table(name, name, step, table_plot=[columns, *rows], **kwargs)
-
-    def finish(self) -> None:
-        """Ends the task."""
-        if self._run is not None:
-            self._run.close()
 
 
 TRACKER = ClearmlTracker

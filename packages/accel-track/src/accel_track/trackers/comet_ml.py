@@ -1,7 +1,5 @@
 """Comet."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, final
 
@@ -15,6 +13,7 @@ class CometTracker(ClientTracker):
 
     name = "comet_ml"
     takes = (int, float, str)
+    ends_by = "end"
 
     def start(self) -> None:
         """Begins an experiment."""
@@ -26,10 +25,8 @@ class CometTracker(ClientTracker):
 
     def _write(self, values: dict[str, Any], step: int, **kwargs: Any) -> None:
         texts = {name: value for name, value in values.items() if isinstance(value, str)}
-        if numbers := {name: value for name, value in values.items() if name not in texts}:
-            self._run.log_metrics(numbers, step=step, **kwargs)
-        for name, text in texts.items():
-            self._run.log_other(name, text)
+        self._run.log_metrics({name: values[name] for name in values if name not in texts}, step=step, **kwargs)
+        self._run.log_others(texts)
 
     def _write_images(self, name: str, images: list[Any], step: int, **kwargs: Any) -> None:
         for place, image in enumerate(images):
@@ -37,11 +34,6 @@ class CometTracker(ClientTracker):
 
     def _write_table(self, name: str, columns: list[str], rows: list[list[Any]], step: int, **kwargs: Any) -> None:
         self._run.log_table(f"{name}-{step}.csv", rows, headers=columns, **kwargs)
-
-    def finish(self) -> None:
-        """Ends the experiment."""
-        if self._run is not None:
-            self._run.end()
 
 
 TRACKER = CometTracker

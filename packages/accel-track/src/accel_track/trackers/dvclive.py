@@ -1,7 +1,5 @@
 """DVCLive."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, final
 
@@ -15,6 +13,7 @@ class DvcliveTracker(ClientTracker):
 
     name = "dvclive"
     takes = (int, float, str)
+    ends_by = "end"
 
     def start(self) -> None:
         """Opens the folder."""
@@ -34,11 +33,6 @@ class DvcliveTracker(ClientTracker):
         self._run.step = step
         for place, image in enumerate(images):
             self._run.log_image(f"{name}/{step}-{place}.png", image)
-
-    def finish(self) -> None:
-        """Ends the run."""
-        if self._run is not None:
-            self._run.end()
 
 
 TRACKER = DvcliveTracker

@@ -1,7 +1,5 @@
 """MLflow, by a client that does not depend on the thread."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,8 +24,8 @@ class MlflowTracker(ClientTracker):
     default_logging_directory = "runs"
 
     def __init__(self, project: str, logging_dir: str | Path, /, *, tracking_uri: str | None = None, **kwargs: Any):
-        super().__init__(project, **kwargs)
-        self._folder, self._uri, self._id = Path(logging_dir).absolute(), tracking_uri, ""
+        super().__init__(project, logging_dir, **kwargs)
+        self._uri, self._id = tracking_uri, ""
         #: the last step of each metric that MLflow has of an older life of the run
         self._had = dict[str, int]()
 

@@ -1,10 +1,6 @@
 """TensorBoard, by torch's writer of event files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, final
 
 from accel_track.client_tracker import ClientTracker
@@ -18,16 +14,7 @@ class TensorBoardTracker(ClientTracker):
     name = "tensorboard"
     requires_logging_directory = True
     takes = (int, float, str)
-
-    def __init__(self, project: str, logging_dir: str | Path, /, **kwargs: Any) -> None:
-        super().__init__(project, **kwargs)
-        self._folder = Path(logging_dir).absolute() / project
-
-    @classmethod
-    def missing(cls) -> str | None:
-        """What to install; None if tensorboard and torch are there."""
-        there = find_spec("tensorboard") is not None and find_spec("torch") is not None
-        return None if there else "pip install 'accel-track[tensorboard]'"
+    ends_by = "close"
 
     def start(self) -> None:
         """Opens an event file."""
@@ -36,18 +23,16 @@ class TensorBoardTracker(ClientTracker):
     def _open(self, **more: Any) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter
 
-        self._run = SummaryWriter(str(self._folder), **{**self._kwargs, **more})
+        self._run = SummaryWriter(str(self._folder / self._project), **{**self._kwargs, **more})
 
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
         """Writes the values as hyperparameters, and as YAML."""
-        settings = {name: plain(value) for name, value in flat(plain(values))}
+        settings = dict(flat(plain(values)))
         # TensorBoard takes numbers and texts only
-        known = {
-            name: value if isinstance(value, int | float | str) else str(value) for name, value in settings.items()
-        }
+        known = {name: value if isinstance(value, self.takes) else str(value) for name, value in settings.items()}
         self._run.add_hparams(known, metric_dict={}, run_name=".")
         lines = [f"{name}: {value!r}\n" for name, value in known.items()]
-        (self._folder / "hparams.yml").write_text("".join(lines), encoding="utf-8")
+        (self._folder / self._project / "hparams.yml").write_text("".join(lines), encoding="utf-8")
 
     def _write(self, values: dict[str, Any], step: int, **kwargs: Any) -> None:
         for name, value in values.items():
@@ -58,20 +43,14 @@ class TensorBoardTracker(ClientTracker):
     def _write_images(self, name: str, images: list[Any], step: int, **kwargs: Any) -> None:
         import numpy as np
 
-        together = np.stack([np.asarray(image) for image in images])
-        self._run.add_images(name, together, global_step=step, **{"dataformats": "NHWC", **kwargs})
+        together = np.stack([np.asarray(image.convert("RGB")) for image in images])
+        self._run.add_images(name, together, global_step=step, dataformats="NHWC", **kwargs)
         self._run.flush()
 
     def _write_table(self, name: str, columns: list[str], rows: list[list[Any]], step: int, **kwargs: Any) -> None:
         lines = [columns, ["---"] * len(columns), *rows]
         text = "\n".join(f"| {' | '.join(str(cell).replace('|', '/') for cell in line)} |" for line in lines)
-        self._run.add_text(name, text, global_step=step)
-        self._run.flush()
-
-    def finish(self) -> None:
-        """Closes the event file."""
-        if self._run is not None:
-            self._run.close()
+        self._write({name: text}, step, **kwargs)
 
     def state_dict(self) -> dict[str, Any]:
         """The step after which the reader is to leave out what older event files have."""
@@ -82,10 +61,9 @@ class TensorBoardTracker(ClientTracker):
 
         Raises: LookupError without older event files.
         """
-        if not any(self._folder.glob("events.out.tfevents*")):
-            raise LookupError(f"there are no event files in {self._folder}")
-        if self._run is not None:
-            self._run.close()
+        if not any((self._folder / self._project).glob("events.out.tfevents*")):
+            raise LookupError(f"there are no event files in {self._folder / self._project}")
+        self.finish()
         self._next_step = state["next_step"]
         self._open(purge_step=self._next_step)
 

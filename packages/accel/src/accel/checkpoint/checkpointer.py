@@ -38,6 +38,8 @@ class Checkpointer:
         self._processes = processes
         self._votes = RankVotes(processes)
         self._tracking = tracking
+        #: a checkpoint that the trackers have not heard of
+        self._unnoted: Path | None = None
         self._saver = StateSaver(processes, self._votes, registry, project, tracking.states)
         self._loader = StateLoader(processes, self._votes, registry, project, tracking)
         self.signals = StopSignals(self._votes)
@@ -54,8 +56,10 @@ class Checkpointer:
         Raises: CheckpointError, on every process, if it could not be written; ValueError without a folder.
         Collective: every process must call.
         """
-        folder = self._saver.save(output_dir, asynchronous=asynchronous, max_shard_size=max_shard_size)
-        self._tracking.saved(folder)
+        self.wait()
+        self._unnoted = folder = self._saver.save(output_dir, asynchronous=asynchronous, max_shard_size=max_shard_size)
+        if not asynchronous:
+            self.wait()
         return folder
 
     def wait(self) -> None:
@@ -64,7 +68,10 @@ class Checkpointer:
         Raises: CheckpointError, on every process, when it could not be written.
         Collective: every process must call.
         """
+        folder, self._unnoted = self._unnoted, None
         self._saver.wait()
+        if folder is not None:
+            self._tracking.saved(folder)
 
     def load(self, input_dir: str | Path | None) -> Path:
         """The folder of the checkpoint that everything goes on from.

@@ -76,6 +76,7 @@ class TrackingSession:
         self._loaded: Mapping[str, Any] = {}
         self._resuming = False
         self._config: Mapping[str, Any] | None = None
+        self._saved_at: dict[str, int] = {}
 
     def start(
         self,
@@ -187,6 +188,8 @@ class TrackingSession:
         self.flush("save_state")
         # only this process writes the checkpoint: trackers that every process has would all go on in its run
         states = {tracker.name: self._state(tracker) for tracker in self.trackers if tracker.main_process_only}
+        steps = [state["next_step"] - 1 for state in states.values() if "next_step" in state]
+        self._saved_at = {"step": max(*steps, 0)} if steps else {}
         return {name: state for name, state in states.items() if state}
 
     def _state(self, tracker: GeneralTracker) -> Mapping[str, Any]:
@@ -197,8 +200,8 @@ class TrackingSession:
             return {}
 
     def saved(self, folder: Path) -> None:
-        """Notes a checkpoint."""
-        self._put(DueCall("mark", ("checkpoint", {"path": str(folder)})))
+        """Notes the newest checkpoint, which is on the disk, at the step that it was taken after."""
+        self._put(DueCall("mark", ("checkpoint", {"path": str(folder), **self._saved_at})))
 
     def loaded(self, folder: Path, states: Mapping[str, Any], *, resuming: bool) -> None:
         """Goes on in the runs of a checkpoint; what this process has logged itself stays.

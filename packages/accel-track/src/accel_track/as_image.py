@@ -1,0 +1,29 @@
+"""Images of scripts as images of Pillow, which every client takes."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+
+def as_image(image: Any) -> Any:
+    """The image of Pillow that an array shows; an image of Pillow as it is.
+
+    Shape: (height, width) or (height, width, channels), with 1 to 4 channels.
+    Units: whole numbers from 0 to 255, or others from 0 to 1.
+    Raises: ValueError for an array of another shape; ImportError without Pillow and numpy.
+    """
+    if hasattr(image, "save"):
+        return image
+    if find_spec("PIL") is None or find_spec("numpy") is None:
+        raise ImportError("images need Pillow and numpy, which are not installed: pip install 'accel-track[images]'")
+    import numpy as np
+    from PIL import Image
+
+    pixels = np.asarray(image)
+    if pixels.ndim not in (2, 3) or 0 in pixels.shape or pixels.shape[2:] not in ((), (1,), (2,), (3,), (4,)):
+        raise ValueError(f"an image has the shape (height, width, channels) with 1 to 4 channels, found {pixels.shape}")
+    if pixels.dtype.kind in "fb":
+        pixels = np.nan_to_num(pixels).clip(0, 1) * 255
+    pixels = pixels.round().astype(np.uint8)
+    return Image.fromarray(pixels[:, :, 0] if pixels.shape[2:] == (1,) else pixels)
