@@ -68,7 +68,7 @@ def _picture(name: str, runs: Sequence[RecordedRun]) -> Any:
         values[np.isinf(values)] = np.nan
         # arrays travel as bytes, which a browser reads many times faster than lists
         data = {"step": np.array(list(points), dtype=float), "value": values}
-        draw = drawn.line if len(points) > 1 else drawn.scatter  # a single point has no line
+        draw: Any = drawn.line if len(points) > 1 else drawn.scatter  # a single point has no line
         lines.append(
             draw("step", "value", source=data, color=Category10_10[place % 10], legend_label=run.name, name=run.name)
         )
