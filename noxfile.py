@@ -257,7 +257,7 @@ def browser(session: nox.Session) -> None:
 def trackers(session: nox.Session) -> None:
     """Records runs by the clients of all trackers, offline, and reads them back; arguments go to pytest."""
     of_trackers = {line for lines in PACKAGES["accel-track"]["optional-dependencies"].values() for line in lines}
-    install(session, "accel-track", "accel-testing", extra=(*TESTING, TORCH, *sorted(of_trackers)))
+    install(session, *PACKAGES, extra=(*TESTING, TORCH, *sorted(of_trackers)))
     session.run("pytest", "-n", "0", "-rs", *(session.posargs or ["packages/accel-track/tests/trackers"]))
 
 

@@ -2,6 +2,8 @@
 
 import math
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -82,3 +84,17 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in [name for name in os.environ if name.startswith(("WANDB_", "MLFLOW_", "COMET_", "CLEARML_"))]:
         monkeypatch.delenv(name)
     return tmp_path
+
+
+@pytest.fixture
+def record_on_two(offline: Path) -> Callable[[str], Path]:
+    """Logs the metrics of `expected`, an image and a table to the tracker of a name, on two processes; the folder."""
+
+    def record(name: str) -> Path:
+        script = str(Path(__file__).parent / "trackers" / "record_offline.py")
+        launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+        done = subprocess.run([sys.executable, *launcher, script, name, "write"], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return offline
+
+    return record

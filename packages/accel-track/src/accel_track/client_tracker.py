@@ -107,6 +107,13 @@ class ClientTracker(GeneralTracker):
     def _write_table(self, name: str, columns: list[str], rows: list[list[Any]], step: int, **kwargs: Any) -> None:
         raise NotImplementedError(f"{self.name} takes no tables")
 
+    def _reopen(self, state: Mapping[str, Any], **kwargs: Any) -> None:
+        """Goes on by a run that is opened with these arguments."""
+        self.finish()
+        self._next_step = state["next_step"]
+        self._kwargs |= kwargs
+        self.start()
+
     def _step(self, step: int | None) -> int:
         chosen = self._next_step if step is None else int(step)
         self._next_step = max(self._next_step, chosen + 1)

@@ -1,4 +1,4 @@
-"""Records a run by a client, offline, in the working directory, or prints what its reader finds: NAME write|read."""
+"""Records a run by a client, offline, in the working directory, or reads what it has left there: NAME write|read."""
 
 import csv
 import json
@@ -11,31 +11,34 @@ from typing import Any
 
 import numpy as np
 import yaml
-from accel_track.trackers import TRACKERS
+from accel import Accelerator
 
 Found = tuple[dict[str, list[list[float]]], Any]
 ARGUMENTS: dict[str, dict[str, Any]] = {
+    "aim": {"system_tracking_interval": None, "capture_terminal_logs": False, "log_system_params": False},
     "clearml": {"auto_connect_frameworks": False, "auto_resource_monitoring": False, "auto_connect_streams": False},
     "comet_ml": {"online": False},
     "dvclive": {"dir": "live", "save_dvc_exp": False},
     "swanlab": {"mode": "local", "log_dir": "lab"},
     "trackio": {"embed": False, "auto_log_cpu": False},
+    "wandb": {"mode": "offline"},
 }
-TABLES = ("clearml", "comet_ml", "trackio")
+#: what takes no tables
+NO_TABLES = ("aim", "dvclive", "swanlab")
 
 
 def write(name: str) -> None:
     """Three metrics of 100 steps, a configuration, an image, and a table if the client takes tables."""
-    kind: Any = TRACKERS.load(name)
-    tracker = kind("project", *(["logs"] if kind.requires_logging_directory else []), **ARGUMENTS[name])
-    tracker.start()
-    tracker.store_init_configuration({"lr": 0.1, "model": {"layers": 2}})
+    accelerator = Accelerator(cpu=True, log_with=name, project_dir="logs")
+    accelerator.init_trackers("project", {"lr": 0.1, "model": {"layers": 2}}, {name: ARGUMENTS.get(name, {})})
     for step in range(100):
-        tracker.log({"loss": 1 / (step + 1), "rate": np.float32(step), "deep": {"a": step * 2}}, step=step)
-    tracker.log_images({"image": [np.zeros((4, 4, 3), np.uint8)]}, step=100)
-    if name in TABLES:
-        tracker.log_table("table", ["a"], [[1]], step=100)
-    tracker.finish()
+        accelerator.log({"loss": 1 / (step + 1), "rate": np.float32(step), "deep": {"a": step * 2}}, step=step)
+    accelerator.log_images({"image": [np.zeros((4, 4, 3), np.uint8)]}, step=100)
+    if name not in NO_TABLES:
+        accelerator.log_table("table", ["a"], [[1]], step=100)
+    lost = [delivery.lost for delivery in accelerator._tracking._deliveries]
+    accelerator.end_training()
+    assert not any(lost), lost
 
 
 def grouped(points: Iterator[tuple[str, float, float]]) -> dict[str, list[list[float]]]:
@@ -44,6 +47,21 @@ def grouped(points: Iterator[tuple[str, float, float]]) -> dict[str, list[list[f
     for name, step, value in points:
         found.setdefault(name, []).append([step, value])
     return found
+
+
+def read_aim() -> Found:
+    """From the index that `aim up` makes, and shows."""
+    aim: Any = import_module("aim")
+    repository = aim.Repo("logs")
+    (name,) = repository.list_all_runs()
+    import_module("aim.sdk.index_manager").RepoIndexManager.get_index_manager(repository).index(name)
+    run = aim.Run(name, repo=repository, read_only=True)
+    assert run.get_image_sequence("image", aim.Context({})) is not None
+    tables = {metric.name: metric.dataframe() for metric in run.metrics()}
+    found = {
+        path: [list(row) for row in zip(table["step"], table["value"], strict=True)] for path, table in tables.items()
+    }
+    return json.loads(json.dumps(found, default=float)), run["hparams"]
 
 
 def read_clearml() -> Found:
@@ -117,6 +135,7 @@ def read_trackio() -> Found:
 
 
 READERS = {
+    "aim": read_aim,
     "clearml": read_clearml,
     "comet_ml": read_comet_ml,
     "dvclive": read_dvclive,

@@ -51,6 +51,16 @@ def test_a_run_in_two_lives_is_read_back(
     assert {one.path for one in reader.list_artifacts(run.info.run_id)} == {"images", "table-100.json"}
 
 
+def test_two_processes_record_once(record_on_two: Callable[[str], Path], expected: dict[str, list[float]]) -> None:
+    """S137."""
+    folder = record_on_two("mlflow")
+    reader = MlflowTracker("project", folder).client.MlflowClient(f"sqlite:///{folder / 'logs' / 'mlflow.db'}")
+    (run,) = reader.search_runs([reader.get_experiment_by_name("project").experiment_id])
+    for name, values in expected.items():
+        points = sorted(reader.get_metric_history(run.info.run_id, name), key=lambda point: point.step)
+        assert [(point.step, point.value) for point in points] == list(enumerate(values))
+
+
 def test_a_run_that_is_not_there_is_told(offline: Path) -> None:
     with pytest.raises(LookupError, match="MLflow has no run gone"):
         MlflowTracker("project", offline).resume({"run": "gone", "next_step": 1})

@@ -1,5 +1,6 @@
 """Event files, read back by TensorBoard's own reader."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,3 +69,11 @@ def test_a_run_that_is_gone_on_with_has_each_step_once(tmp_path: Path) -> None:
     assert [(event.step, event.value) for event in events] == [(step, float(step)) for step in range(12)]
     with pytest.raises(LookupError, match="no event files"):
         TensorBoardTracker("other", tmp_path).resume(state)
+
+
+def test_two_processes_record_once(record_on_two: Callable[[str], Path], expected: dict[str, list[float]]) -> None:
+    """S137."""
+    reader = read(record_on_two("tensorboard") / "logs" / "project")
+    for name, values in expected.items():
+        assert [event.step for event in reader.Scalars(name)] == list(range(100))
+        assert [event.value for event in reader.Scalars(name)] == pytest.approx(values)

@@ -72,3 +72,11 @@ def test_a_run_in_two_lives_is_read_back(
     assert any("image" in str(list(line)) for line in lines)
     assert any("table" in str(list(line)) for line in lines)
     again.client.teardown()
+
+
+def test_two_processes_record_once(record_on_two: Callable[[str], Path], expected: dict[str, list[float]]) -> None:
+    """S137."""
+    lines = history(record_on_two("wandb"))
+    for name, values in expected.items():
+        assert [line[name] for line in lines if name in line] == pytest.approx(values)
+    assert [line["_step"] for line in lines if "loss" in line] == list(range(100))

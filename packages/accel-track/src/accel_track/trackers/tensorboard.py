@@ -18,12 +18,9 @@ class TensorBoardTracker(ClientTracker):
 
     def start(self) -> None:
         """Opens an event file."""
-        self._open()
-
-    def _open(self, **more: Any) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter
 
-        self._run = SummaryWriter(str(self._folder / self._project), **{**self._kwargs, **more})
+        self._run = SummaryWriter(str(self._folder / self._project), **self._kwargs)
 
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
         """Writes the values as hyperparameters, and as YAML."""
@@ -63,9 +60,7 @@ class TensorBoardTracker(ClientTracker):
         """
         if not any((self._folder / self._project).glob("events.out.tfevents*")):
             raise LookupError(f"there are no event files in {self._folder / self._project}")
-        self.finish()
-        self._next_step = state["next_step"]
-        self._open(purge_step=self._next_step)
+        self._reopen(state, purge_step=state["next_step"])
 
 
 TRACKER = TensorBoardTracker

@@ -22,10 +22,7 @@ class WandbTracker(WandbInterface):
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """Goes on in the run: in one more file of it offline; the service leaves out steps that it has."""
-        self.finish()
-        self._next_step = state["next_step"]
-        self._kwargs |= {"id": state["run"], "resume": "allow"}
-        self.start()
+        self._reopen(state, id=state["run"], resume="allow")
 
 
 TRACKER = WandbTracker

@@ -29,7 +29,7 @@ def captured(values: Mapping[str, Any]) -> tuple[dict[str, Any], Callable[[], bo
         kind = type(value)
         if kind in _FIXED:
             kept[name] = value
-        elif kind is torch.Tensor and value.is_cpu and value.numel() == 1:
+        elif kind is torch.Tensor and value.is_cpu and not value.dim():
             kept[name] = value.item()
         else:
             kept[name] = _captured(value, devices)

@@ -144,10 +144,11 @@ class TrackingSession:
         Raises: TypeError for a step that is no whole number, or arguments of trackers that are none.
         """
         if self._records:
-            step, own = _checked("log", step, own)
+            if own is not None or type(step) is not int:  # as is most usual, and costs nothing
+                step, own = _checked("log", step, own)
             self._logged = True
             kept, due = captured(values)
-            self._put(DueCall("log", (kept,), {"step": step}, own, due))
+            self._hand_on(DueCall("log", (kept,), {"step": step}, own or {}, due))
 
     def call(self, method: str, arguments: Mapping[str, Any], own: PerTracker | None) -> None:
         """Calls a method of all trackers, without waiting for any; the first argument is positional.
@@ -159,7 +160,7 @@ class TrackingSession:
             self._logged = True
             kept, due = captured({**arguments, "step": step})
             first, *others = kept
-            self._put(DueCall(method, (kept[first],), {name: kept[name] for name in others}, own, due))
+            self._hand_on(DueCall(method, (kept[first],), {name: kept[name] for name in others}, own, due))
 
     @property
     def _records(self) -> bool:
@@ -168,10 +169,13 @@ class TrackingSession:
 
     def _put(self, call: DueCall) -> None:
         if self._records:
-            for pump in self._pumps:
-                pump.put(call)
-            if self._direct.trackers:
-                self._direct.deliver([call])
+            self._hand_on(call)
+
+    def _hand_on(self, call: DueCall) -> None:
+        for pump in self._pumps:
+            pump.put(call)
+        if self._direct.trackers:
+            self._direct.deliver([call])
 
     def prepared(self, ready: object) -> None:
         """Is told of each object that was prepared: an optimizer that may skip steps tells of them."""
