@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -37,3 +38,12 @@ def _one_ahead(batches: Iterator[Any], epoch: LoaderPass, copies: CopyStream) ->
         copies.await_copy(copied)
         epoch.last, epoch.tail, epoch.at = facts
         yield moved
+
+
+def timed(batches: Iterator[Any], on_wait: Callable[[float], None]) -> Iterator[Any]:
+    """The batches; `on_wait` is told how many seconds passed from when each was asked for until it came."""
+    asked = perf_counter()
+    for batch in batches:
+        on_wait(perf_counter() - asked)
+        yield batch
+        asked = perf_counter()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from accel_data.iterable.reader import Reader, cut_alike
 from accel_data.iterable.source import is_stateful, state_of
-from accel_data.loaders.device_prefetch import on_device
+from accel_data.loaders.device_prefetch import on_device, timed
 from accel_data.loaders.dispatch import Dispatch
 from accel_data.resume.consumption_log import ConsumptionLog
 from accel_data.resume.cursors import IterableCursor, MapCursor, UnreadCursor
@@ -80,13 +80,12 @@ class DataLoaderShard(DataLoader[Batch]):
         self._dispatch = dispatch
         # batches that are read for one of each rank, and the ranks that divide them
         self._together, self._dividing = (dispatch.together, dispatch.ranks) if dispatch is not None else (1, 1)
-        self._transport = transport
-        self._hardware = hardware
-        self._non_blocking = non_blocking
-        self._fingerprint = fingerprint
+        self._transport, self._hardware = transport, hardware
+        self._non_blocking, self._fingerprint = non_blocking, fingerprint
+        #: is told of each batch how many seconds the script has waited for it
+        self.on_wait: Callable[[float], None] | None = None
         self._step_marker = step_marker_of(device, self.accumulation, hardware)
-        self._skip = 0
-        self._seeds = True
+        self._skip, self._seeds = 0, True
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override] # torch names a private class of its own
         with self.accumulation.iterating(self, rows=self.rows) as epoch:
@@ -102,7 +101,8 @@ class DataLoaderShard(DataLoader[Batch]):
                 if self._step_marker is not None:
                     served = self._step_marker.mark_steps(served)
                 passes = epoch.passes
-                for batch in on_device(served, epoch, self.device, non_blocking=self._non_blocking):
+                served = on_device(served, epoch, self.device, non_blocking=self._non_blocking)
+                for batch in served if self.on_wait is None else timed(served, self.on_wait):
                     if passes[-1] is not epoch:
                         epoch.take_over()
                     epoch.came += 1

@@ -38,15 +38,24 @@ class TrackerCalls:
         """
         self._tracking.start(project_name, config, init_kwargs)
 
-    def log(self, values: Mapping[str, Any], step: int | None = None, log_kwargs: PerTracker | None = None) -> None:
+    def log(
+        self,
+        values: Mapping[str, Any],
+        step: int | None = None,
+        log_kwargs: PerTracker | None = None,
+        *,
+        tokens: Any = None,
+    ) -> None:
         """Hands values to the trackers; `log_kwargs` has more arguments for single trackers, by name.
 
-        Never waits for a device or a tracker. Tensors have the values of now, whatever later steps do to them.
+        Never waits for a device or a tracker. Tensors have the values of now, whatever later steps do to them. With
+        `tokens`, those of all processes since the call before that named them, `tokens_per_second`, `step_time_s` and
+        `data_wait_s` are recorded too, from the second such call on.
 
         Raises: TypeError for tensors that are divided over ranks, a step that is no whole number, or `log_kwargs`
         that have no dictionary for a tracker.
         """
-        self._tracking.log(values, step, log_kwargs)
+        self._tracking.log(values, step, log_kwargs, tokens)
 
     def log_images(
         self, values: Mapping[str, Sequence[Any]], step: int | None = None, log_kwargs: PerTracker | None = None

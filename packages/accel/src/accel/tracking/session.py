@@ -12,6 +12,7 @@ from typing import Any, final
 
 import torch
 from accel_amp import AcceleratedOptimizer
+from accel_data.loaders.loader import DataLoaderShard
 from accel_track import TRACKERS, GeneralTracker
 from accel_track.delivery import Delivery, DueCall
 from accel_track.pump import Pump
@@ -19,6 +20,7 @@ from accel_track.pump import Pump
 from accel.configuration import ProjectConfiguration
 from accel.tracking.captured import captured, read, runs_on_streams
 from accel.tracking.choice import LogWith, choose
+from accel.tracking.throughput import ThroughputMeter
 
 logger = logging.getLogger("accel")
 
@@ -77,6 +79,7 @@ class TrackingSession:
         self._resuming = False
         self._config: Mapping[str, Any] | None = None
         self._saved_at: dict[str, int] = {}
+        self._throughput = ThroughputMeter()
 
     def start(
         self,
@@ -107,6 +110,7 @@ class TrackingSession:
         self._deliveries = [Delivery([tracker], read) for tracker in wanted if tracker.in_thread]
         self._direct = Delivery([tracker for tracker in wanted if not tracker.in_thread], read)
         self._logged, self._loaded, self._process = False, {}, os.getpid()
+        self._throughput.restart()
         # lazy tensors are computed at the end of a step: before, reading them would cut their graph in two
         lazy = self._device.type != "cpu" and not runs_on_streams(self._device)
         # a thread for each: no tracker waits for another
@@ -138,14 +142,16 @@ class TrackingSession:
             return False
         return True
 
-    def log(self, values: Mapping[str, Any], step: int | None, own: PerTracker | None) -> None:
-        """Hands the values of a step to the trackers, without waiting for any.
+    def log(self, values: Mapping[str, Any], step: int | None, own: PerTracker | None, tokens: Any = None) -> None:
+        """Hands the values of a step to the trackers, without waiting for any, and what its `tokens` took.
 
         Raises: TypeError for a step that is no whole number, or arguments of trackers that are none.
         """
         if self._records:
             if own is not None or type(step) is not int:  # as is most usual, and costs nothing
                 step, own = _checked("log", step, own)
+            if tokens is not None:
+                values = {**self._throughput.measured(tokens, step), **values}
             self._logged = True
             kept, due = captured(values)
             self._hand_on(DueCall("log", (kept,), {"step": step}, own or {}, due))
@@ -178,7 +184,9 @@ class TrackingSession:
             self._direct.deliver([call])
 
     def prepared(self, ready: object) -> None:
-        """Is told of each object that was prepared: an optimizer that may skip steps tells of them."""
+        """Is told of each object that was prepared: loaders tell of waits, optimizers of steps that they skip."""
+        if self.chosen and isinstance(ready, DataLoaderShard):
+            ready.on_wait = self._throughput.waited
         if self.chosen and isinstance(ready, AcceleratedOptimizer) and ready.scaler is not None:
             ready.on_step = self._stepped
 
