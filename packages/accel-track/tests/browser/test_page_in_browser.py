@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="no c
 #: ready when every picture of the document is drawn
 DRAWN = "return typeof Bokeh !== 'undefined' && Bokeh.documents.length == 1 && Bokeh.documents[0].is_idle"
 LINES = """return Bokeh.documents[0].roots().flatMap(figure => figure.renderers)
-    .filter(r => r.glyph && r.glyph.type == 'Line').map(r => [r.data_source.data.run[0], r.data_source.data.step.length,
+    .filter(r => r.glyph && r.glyph.type == 'Line').map(r => [r.name, r.data_source.data.step.length,
     r.data_source.data.value[9], r.data_source.data.step[9]])"""
 
 
@@ -42,14 +42,17 @@ def test_three_runs_of_ten_thousand_steps_are_drawn(
     record_runs(tmp_path, 3, 10_000)
     path = tmp_path / "page.html"
     path.write_text(page(list(find_runs(tmp_path)), ["loss", "rate", hostile]))
+    browser.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
     began = time.monotonic()
     browser.get(path.as_uri())
     while not browser.execute_script(DRAWN):
         assert time.monotonic() - began < 20
         time.sleep(0.01)
     took = time.monotonic() - began
-    print(f"drawn after {took:.2f} s")
-    assert took < 10, "it takes about a second"
+    figures = browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+    (worked,) = (figure["value"] for figure in figures if figure["name"] == "TaskDuration")
+    print(f"drawn after {took:.2f} s, of which {worked:.2f} s of a processor")
+    assert worked < 2, "a busy machine waits longer, and works no longer"
     lines = browser.execute_script(LINES)
     assert len(lines) == 9
     assert sorted(lines)[0][0] == "project/run0"
