@@ -16,6 +16,7 @@ from benchmarks.rows import (
     share,
     steady,
     step,
+    tracking,
 )
 
 ROWS: tuple[Row, ...] = (
@@ -33,6 +34,7 @@ ROWS: tuple[Row, ...] = (
     *checkpoint.ROWS,
     *sharded_checkpoint.ROWS,
     *launch.ROWS,
+    *tracking.ROWS,
 )
 
 __all__ = ["ROWS"]
