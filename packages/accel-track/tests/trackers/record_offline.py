@@ -56,7 +56,8 @@ def read_aim() -> Found:
     (name,) = repository.list_all_runs()
     import_module("aim.sdk.index_manager").RepoIndexManager.get_index_manager(repository).index(name)
     run = aim.Run(name, repo=repository, read_only=True)
-    assert run.get_image_sequence("image", aim.Context({})) is not None
+    context = import_module("aim.storage.context").Context({})
+    assert run.get_image_sequence("image", context) is not None
     tables = {metric.name: metric.dataframe() for metric in run.metrics()}
     found = {
         path: [list(row) for row in zip(table["step"], table["value"], strict=True)] for path, table in tables.items()
