@@ -21,7 +21,7 @@ def recorded(folder: Path, loss: float, **config: object) -> Path:
     tracker.log({"loss": 9.0}, step=1)
     tracker.log({"loss": loss, "note": "x"}, step=5)
     tracker.log({"loss": 8.0}, step=3)
-    path = tracker.tracker.folder
+    path: Path = tracker.tracker.folder
     tracker.finish()
     return path
 
