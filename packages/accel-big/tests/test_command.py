@@ -161,7 +161,7 @@ def test_help_is_printed_without_torch(silent_environ: Mapping[str, str]) -> Non
 def test_help_lists_every_option_dtype_and_optimizer_and_the_defaults() -> None:
     text = " ".join(COMMAND.get_help(click.Context(COMMAND)).split())
     words = re.sub(r"[,:;.]", " ", text).split()
-    assert {*DTYPES, *STATES, "--dtypes", "--optimizer", "--json"} <= set(words)
+    assert {*DTYPES, *STATES, "--dtypes", "--optimizer", "--max_memory", "--plot", "--json"} <= set(words)
     assert f"Default: {' '.join(DEFAULT_DTYPES)}." in text
     assert f"Default: {COMMAND.make_context('estimate-memory', ['m:x']).params['optimizer']}." in text
 
@@ -175,6 +175,7 @@ def test_help_lists_every_option_dtype_and_optimizer_and_the_defaults() -> None:
         (["--dtypes=a,b", "m:x"], ["m:x"], ["a", "b"]),
         (["--dtypes", "a", "--optimizer", "sgd", "./folder"], ["./folder"], ["a"]),
         (["--dtypes", "a", "--dtypes", "b", "m:x"], ["m:x"], ["a", "b"]),
+        (["--dtypes", "a", "b", "--max_memory", "0=1GB", "cpu=1GB", "m:x"], ["m:x"], ["a", "b"]),
     ],
 )
 def test_dtypes_may_be_anywhere(tokens: list[str], models: list[str], dtypes: list[str]) -> None:

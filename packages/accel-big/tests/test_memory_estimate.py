@@ -12,7 +12,8 @@ from typing import Any, Literal
 import pytest
 import torch
 from accel_big.estimate_options import DTYPES, STATES
-from accel_big.estimate_report import human, report
+from accel_big.estimate_report import report
+from accel_big.estimate_text import human
 from accel_big.memory_estimate import Estimate, estimate, measure_model, measure_weights
 from accel_checkpoint import save_weights
 from accel_state.errors import CannotRun

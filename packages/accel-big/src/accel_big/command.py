@@ -1,5 +1,6 @@
 """`accel estimate-memory`: reads the command line, and prints an estimate."""
 
+import re
 import sys
 from importlib.util import find_spec
 
@@ -7,6 +8,7 @@ import click
 
 from accel_big.estimate_options import DEFAULT_DTYPES, DEFAULT_OPTIMIZER, DTYPES, STATES
 
+_DEVICE_SIZE = re.compile(r"[^=]*=[^/\\:]*")
 #: options of accelerate estimate-memory, and why accel has no such option
 FOREIGN = {
     "--library_name": "config.json says which library it is of",
@@ -29,6 +31,7 @@ examples:
   accel estimate-memory models:make_large
   accel estimate-memory torchvision.models:resnet50 --dtypes float32 --optimizer sgd_momentum
   accel estimate-memory ~/models/llama --dtypes bfloat16 --json
+  accel estimate-memory ~/models/llama --max_memory 0=24GB cpu=64GB --plot map.svg
 
 exit codes: 0; 2 if there is nothing to count."""
 
@@ -39,8 +42,12 @@ def _complete(_: click.Context, parameter: click.Parameter, incomplete: str) -> 
     return [word for word in words if word.startswith(incomplete)]
 
 
+#: options that take all words up to the next option
+LISTED = ("--dtypes", "--max_memory")
+
+
 class _Command(click.Command):
-    """Takes all words after --dtypes up to the next option as dtypes, but for a last word that can only be MODEL."""
+    """Takes all words after a listed option up to the next option, but for a last word that can only be MODEL."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Reads a line.
@@ -52,17 +59,20 @@ class _Command(click.Command):
             flag = word.partition("=")[0]
             if flag in FOREIGN:
                 raise click.UsageError(f"{flag} is not an option here: {FOREIGN[flag]}")
-            after = words[-1:] == ["--dtypes"]
-            if after and word.startswith("-"):
-                raise click.UsageError("--dtypes needs a value, found none")
-            listed = "--dtypes" in words and not word.startswith("-") and not after and words[-2:-1] == ["--dtypes"]
-            words += ["--dtypes", word] if listed else [word]
+            option = words[-1] if words and words[-1] in LISTED else None
+            if option is not None and word.startswith("-"):
+                raise click.UsageError(f"{option} needs a value, found none")
+            going_on = len(words) > 1 and words[-2] in LISTED and option is None and not word.startswith("-")
+            words += [words[-2], word] if going_on else [word]
         super().parse_args(ctx, words)
-        dtypes = [dtype for part in ctx.params["dtypes"] for dtype in part.split(",") if dtype]
         models = [*ctx.params["models"]]
-        if not models and dtypes and not dtypes[-1].isidentifier():
-            models.append(dtypes.pop())
-        ctx.params |= {"dtypes": tuple(dtypes), "models": tuple(models)}
+        for name in ("dtypes", "max_memory"):
+            values = [value for part in ctx.params[name] for value in part.split(",") if value]
+            is_value = str.isidentifier if name == "dtypes" else _DEVICE_SIZE.fullmatch
+            if not models and values and not is_value(values[-1]):
+                models.append(values.pop())
+            ctx.params[name] = tuple(values)
+        ctx.params["models"] = tuple(models)
         return []
 
 
@@ -83,8 +93,23 @@ class _Command(click.Command):
     help="adam, adamw, adamax, nadam, radam, adadelta: two numbers for each parameter; rmsprop, adagrad, sgd_momentum:"
     f" one; sgd: none; all in the dtype of the parameters. Default: {DEFAULT_OPTIMIZER}.",
 )
+@click.option(
+    "--max_memory",
+    metavar="DEVICE=SIZE ...",
+    multiple=True,
+    help="Print also what lies where within this memory, for each dtype: 0=24GB 1=24GB cpu=64GB, and disk=SIZE if it"
+    " has a limit. The devices need not be there.",
+)
+@click.option("--plot", metavar="FILE.svg", help="Draw what lies where.")
 @click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON, in bytes.")
-def COMMAND(models: tuple[str, ...], dtypes: tuple[str, ...], optimizer: str, as_json: bool) -> int:
+def COMMAND(
+    models: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    optimizer: str,
+    max_memory: tuple[str, ...],
+    plot: str | None,
+    as_json: bool,
+) -> int:
     """Prints the estimate, and returns exit code 0.
 
     Raises: CannotRun with every reason why there is no estimate.
@@ -104,6 +129,8 @@ def COMMAND(models: tuple[str, ...], dtypes: tuple[str, ...], optimizer: str, as
         models[0] if len(models) == 1 else None,
         dtypes=dtypes or DEFAULT_DTYPES,
         optimizer=optimizer,
+        max_memory=max_memory,
+        plot=plot,
         form="json" if as_json else "table",
         problems=problems,
     )

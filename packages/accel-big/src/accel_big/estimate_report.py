@@ -7,11 +7,15 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Literal
 
 from accel_state.errors import CannotRun
 
+from accel_big.estimate_map import MapEstimate, joined, map_estimate, memory_of
 from accel_big.estimate_options import DTYPES, SHORT, STATES
+from accel_big.estimate_picture import draw
+from accel_big.estimate_text import columns, human, printable
 from accel_big.memory_estimate import Estimate, ModelSize, estimate, measure_model, measure_weights
 from accel_big.model_source import COMMAND, LoadedModel, load, locate
 
@@ -27,17 +31,30 @@ NOT_COUNTED = (
     "Activations, which grow with the batch, are not counted. With --mixed_precision parameters, gradients and state"
     " stay in float32: that row is the one of training."
 )
+ROOM_KEPT = (
+    "The first accelerator and cpu keep room for the largest layer that is still to come, which may be brought there."
+)
 
 
 def report(
-    model: str | None, *, dtypes: Sequence[str], optimizer: str, form: Literal["table", "json"], problems: Sequence[str]
+    model: str | None,
+    *,
+    dtypes: Sequence[str],
+    optimizer: str,
+    max_memory: Sequence[str] = (),
+    plot: str | None = None,
+    form: Literal["table", "json"],
+    problems: Sequence[str],
 ) -> str:
-    """The text that `accel estimate-memory` prints.
+    """The text that `accel estimate-memory` prints. With `plot` it also writes the picture of the device maps.
 
     Raises: CannotRun with `problems` and all others.
     """
     full = [SHORT.get(dtype, dtype) for dtype in dtypes]
-    wrong = [*problems, *(_unknown("dtype", dtype, DTYPES) for dtype in full if dtype not in DTYPES)]
+    memory, unclear = memory_of(max_memory)
+    wrong = [*problems, *unclear, *(_unknown("dtype", dtype, DTYPES) for dtype in full if dtype not in DTYPES)]
+    if plot is not None and (not max_memory or not plot.endswith(".svg")):
+        wrong.append(f"--plot {plot}: expected a file of type .svg, and --max_memory with the devices of the map")
     wrong += [] if optimizer in STATES else [_unknown("optimizer", optimizer, STATES)]
     source = None
     if model is not None:
@@ -48,12 +65,18 @@ def report(
     if wrong or source is None:
         raise CannotRun(COMMAND, wrong)
     loaded = load(source)
+    maps: list[MapEstimate] = []
     if isinstance(loaded, LoadedModel):
         size, how = measure_model(*loaded), LARGEST
+        maps = [map_estimate(loaded.model, memory, dtype) for dtype in dict.fromkeys(full)] if memory else []
+    elif memory:
+        raise CannotRun(COMMAND, ["--max_memory needs a model: weights do not say which modules they are of"])
     else:
         size, how = measure_weights(loaded.path, loaded.notes), LARGEST_BY_NAME
     rows = [estimate(size, dtype, optimizer) for dtype in dict.fromkeys(full)]
-    return _json(size, rows, optimizer) if form == "json" else _table(size, rows, optimizer, how)
+    if plot is not None:
+        draw(size.made_by, maps, Path(plot))
+    return _json(size, rows, optimizer, maps) if form == "json" else _table(size, rows, optimizer, how, maps)
 
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> str:
@@ -62,9 +85,10 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> str:
     return f"there is no {what} {name!r}{meant} (known: {', '.join(known)})"
 
 
-def _json(model: ModelSize, rows: Sequence[Estimate], optimizer: str) -> str:
+def _json(model: ModelSize, rows: Sequence[Estimate], optimizer: str, maps: Sequence[MapEstimate]) -> str:
     return json.dumps(
         {
+            **({"device_maps": [asdict(found) for found in maps]} if maps else {}),
             "model": model.made_by,
             "parameters": sum(tensor.count for tensor in model.parameters),
             "trained_parameters": sum(tensor.count for tensor in model.parameters if tensor.trained),
@@ -78,7 +102,7 @@ def _json(model: ModelSize, rows: Sequence[Estimate], optimizer: str) -> str:
     )
 
 
-def _table(model: ModelSize, rows: Sequence[Estimate], optimizer: str, how: str) -> str:
+def _table(model: ModelSize, rows: Sequence[Estimate], optimizer: str, how: str, maps: Sequence[MapEstimate]) -> str:
     count = sum(tensor.count for tensor in model.parameters)
     trained = sum(tensor.count for tensor in model.parameters if tensor.trained)
     built = sum(tensor.size for tensor in (*model.parameters, *model.buffers))
@@ -90,11 +114,7 @@ def _table(model: ModelSize, rows: Sequence[Estimate], optimizer: str, how: str)
         sizes: list[int | None] = [row.largest_layer_bytes, row.total_bytes]
         sizes += [row.gradients_bytes, row.optimizer_state_bytes, row.training_bytes]
         cells.append([row.dtype, *("-" if size is None else human(size) for size in sizes)])
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines.append("")
-    for first, *rest in cells:
-        padded = (cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))
-        lines.append("  ".join([first.ljust(widths[0]), *padded]))
+    lines += ["", *columns(cells)]
     dtypes_of: dict[str, list[str]] = {}
     for row in rows:
         dtypes_of.setdefault(row.largest_layer, []).append(row.dtype)
@@ -103,18 +123,24 @@ def _table(model: ModelSize, rows: Sequence[Estimate], optimizer: str, how: str)
     lines.append("")
     for text in (f"Largest layer: {'; '.join(largest)}.", how, NOT_COUNTED):
         lines += textwrap.wrap(text, WIDTH)
-    # names may come from a foreign file, which must not control the terminal
-    return "\n".join("".join(letter if letter.isprintable() else "?" for letter in line) for line in lines)
+    for found in maps:
+        lines += ["", *_map_lines(found)]
+    lines += ["", *textwrap.wrap(ROOM_KEPT, WIDTH)] if maps else []
+    return "\n".join(map(printable, lines))
 
 
-def human(size: int) -> str:
-    """A size in the largest unit in which it is at least 1.
-
-    Units: bytes, with KiB of 1024.
-    """
-    number = float(size)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if number < 1024 or unit == "TiB":
-            break
-        number /= 1024
-    return f"{size} B" if unit == "B" else f"{number:.2f} {unit}"
+def _map_lines(found: MapEstimate) -> list[str]:
+    if found.refusal:
+        return textwrap.wrap(f"{found.dtype} does not fit: {found.refusal}", WIDTH)
+    cells = [[found.dtype, "allowed", "taken", "left"]]
+    for share in found.shares:
+        limits = ["-", human(share.taken), "-"]
+        if share.allowed is not None:
+            limits = [human(share.allowed), human(share.taken), human(share.allowed - share.taken)]
+        cells.append([share.device, *limits])
+    first, *rest = columns(cells)
+    lines = [f"{first}  parts"]
+    for line, share in zip(rest, found.shares, strict=True):
+        parts = ", ".join(name for name, _ in joined(share.parts)) or "nothing"
+        lines += textwrap.wrap(f"{line}  {parts}", WIDTH, subsequent_indent=" " * (len(first) + 2))
+    return lines

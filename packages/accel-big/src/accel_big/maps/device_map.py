@@ -43,26 +43,44 @@ def infer_auto_device_map(
 
     Raises: CannotRun if the model does not fit, with the sizes; and as `get_max_memory`.
     """
+    no_split = no_split_classes(model, no_split_module_classes)
     memory = get_max_memory(max_memory)
-    sizes = compute_module_sizes(model, dtype, special_dtypes)
-    walk = _Walk(model, sizes, no_split_classes(model, no_split_module_classes), memory)
-    walk.place("", model)
-    chosen = clean_device_map(walk.chosen) if clean_result else walk.chosen
+    chosen, sizes = map_within(model, memory, no_split, dtype, special_dtypes, offload_buffers=offload_buffers)
     for name, device in chosen.items() if verbose else ():
         logger.info("device_map: %r -> %r (%s bytes)", name, device, f"{sizes[name]:,}")
+    return clean_device_map(chosen) if clean_result else chosen
+
+
+def map_within(
+    model: nn.Module,
+    memory: Mapping[int | str, int],
+    no_split: frozenset[str],
+    dtype: Dtype | None = None,
+    special_dtypes: Mapping[str, Dtype] | None = None,
+    *,
+    offload_buffers: bool = False,
+) -> tuple[DeviceMap, dict[str, int]]:
+    """A device for each part of the model, also devices that this machine has not, and the sizes of all modules.
+
+    Units: bytes.
+    Raises: CannotRun if the model does not fit.
+    """
+    sizes = compute_module_sizes(model, dtype, special_dtypes)
+    walk = _Walk(model, sizes, no_split, memory)
+    walk.place("", model)
     main = next(iter(memory))
     if not offload_buffers and isinstance(main, int):
         buffers = compute_module_sizes(model, dtype, special_dtypes, buffers_only=True)
-        brought = sum(buffers.get(name, 0) for name, device in chosen.items() if device in ("cpu", "disk"))
+        brought = sum(buffers.get(name, 0) for name, device in walk.chosen.items() if device in ("cpu", "disk"))
         if walk.used[main] + brought > memory[main]:
             raise CannotRun(
-                f"a device map within {memory}",
+                f"a device map within {dict(memory)}",
                 [
                     f"buffers of {brought:,} bytes of offloaded modules do not fit on device {main} beside its"
                     f" {walk.used[main]:,} bytes: give offload_buffers=True, or it more memory"
                 ],
             )
-    return chosen
+    return walk.chosen, sizes
 
 
 class _Walk:
