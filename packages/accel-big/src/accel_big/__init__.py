@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from accel_big.dispatch import cpu_offload, disk_offload, dispatch_model, load_checkpoint_and_dispatch
     from accel_big.hooks.align_devices import AlignDevicesHook, attach_align_device_hook, attach_execution_device_hook
+    from accel_big.hooks.blocks import attach_align_device_hook_on_blocks
     from accel_big.hooks.cpu_offload import CpuOffload, UserCpuOffloadHook, cpu_offload_with_hook
     from accel_big.hooks.model_hook import (
         ModelHook,
@@ -38,6 +39,7 @@ _NAMES_OF = {
         "attach_align_device_hook",
         "attach_execution_device_hook",
     ),
+    "accel_big.hooks.blocks": ("attach_align_device_hook_on_blocks",),
     "accel_big.hooks.cpu_offload": (
         "CpuOffload",
         "UserCpuOffloadHook",
@@ -78,6 +80,7 @@ __all__ = [
     "UserCpuOffloadHook",
     "add_hook_to_module",
     "attach_align_device_hook",
+    "attach_align_device_hook_on_blocks",
     "attach_execution_device_hook",
     "check_device_map",
     "clean_device_map",

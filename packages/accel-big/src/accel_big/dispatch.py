@@ -13,6 +13,7 @@ from accel_state.errors import CannotRun
 from torch import nn
 
 from accel_big.hooks.align_devices import AlignDevicesHook, attach_align_device_hook
+from accel_big.hooks.blocks import bring_arguments
 from accel_big.hooks.model_hook import add_hook_to_module, hook_of
 from accel_big.loading import load_checkpoint_in_model, load_parts
 from accel_big.look_ahead import LookAhead
@@ -108,6 +109,10 @@ def _dispatched(
             around = AlignDevicesHook(io_same_device=True, skip_keys=skip_keys)
             add_hook_to_module(model, around)
             around.execution_device = main  # of the arguments: the model's own tensors are placed below
+        for name, device in device_map.items() if several else ():
+            if name and name not in tensors:
+                elsewhere = device == DISK or real_device(device) == _CPU
+                bring_arguments(model.get_submodule(name), main if elsewhere else device, skip_keys)
         if weights:
             add_hook_to_module(model, DispatchGuard(weights), append=True)
         held = {id(tensor): tensor.nbytes for tensor in tensors.values() if tensor.device == _CPU}
@@ -241,12 +246,15 @@ def load_checkpoint_and_dispatch(
     preload_module_classes: list[str] | None = None,
     force_hooks: bool = False,
     strict: bool = False,
+    full_state_dict: bool = True,
+    broadcast_from_rank0: bool = False,
 ) -> nn.Module:
     """Loads weights onto the devices of a map, and dispatches the model: `load_checkpoint_in_model`, `dispatch_model`.
 
     The map may be one of the words "auto" and "balanced" (accelerators get like shares), "balanced_low_0" (the first
     gets little) and "sequential" (the first is filled first), for what fits into `max_memory`. Safetensors need no
-    offload folder: what is on disk is read from them. `offload_state_dict` changes nothing.
+    offload folder: what is on disk is read from them. `offload_state_dict`, `full_state_dict` and
+    `broadcast_from_rank0` change nothing: each process reads the files.
 
     Raises: as the two functions.
     """

@@ -29,14 +29,19 @@ def load_checkpoint_in_model(
     offload_state_dict: bool = False,
     offload_buffers: bool = False,
     keep_in_fp32_modules: list[str] | None = None,
+    offload_8bit_bnb: bool = False,
     strict: bool = False,
+    full_state_dict: bool = True,
+    broadcast_from_rank0: bool = False,
 ) -> None:
     """Loads weights onto the devices of a map. Nothing changes before the map and all files are checked.
 
     What the map has on "disk" goes to the meta device, and the offload folder gets an index that tells
     `dispatch_model` where it is: safetensors files are not written again, others once. Buffers are not offloaded
     without `offload_buffers`. `dtype` converts floating-point weights, but for modules named in
-    `keep_in_fp32_modules`. `offload_state_dict` changes nothing: no state dict is ever held in memory.
+    `keep_in_fp32_modules`. These change nothing: `offload_state_dict` and `full_state_dict`, as no state dict is ever
+    held in memory; `broadcast_from_rank0`, as each process reads the files; `offload_8bit_bnb`, as quantised tensors
+    stay where they are.
 
     Raises: CheckpointError with all that is wrong with the files; CannotRun with all that is wrong with the map.
     """

@@ -62,6 +62,25 @@ def test_devices_are_filled_in_order_and_the_first_keeps_room() -> None:
     }
 
 
+def test_an_accelerator_that_would_stay_empty_gets_a_later_part_if_that_is_asked_for() -> None:
+    """S141."""
+    inner = nn.Sequential(nn.Linear(2, 2), nn.Linear(6, 6))
+    model = nn.Sequential(nn.Linear(20, 20), inner, nn.Linear(4, 4))
+    memory: dict[int | str, int | str] = {0: 10000, 1: 190, "cpu": 10000}
+    assert infer_auto_device_map(model, {0: 1, **memory}) == {"": 0}
+    memory = {0: 1, 1: 190, "cpu": 10000}
+    assert infer_auto_device_map(model, memory) == {"": "cpu"}
+    found = infer_auto_device_map(model, memory, fallback_allocation=True)
+    assert found == {"0": "cpu", "1.0": "cpu", "1.1": 1, "2": "cpu"}
+    model[2].weight = nn.Parameter(model[1][0].weight.new_zeros(4, 4))  # type: ignore[index]
+    whole = infer_auto_device_map(model, memory, ["Sequential"], fallback_allocation=True)
+    assert whole == {"": "cpu"}, "a part that is not cut may be too large"
+    model[2].bias = model[1][1].bias = nn.Parameter(torch.zeros(6))  # type: ignore[index]
+    tied = infer_auto_device_map(model, memory, fallback_allocation=True)
+    assert tied["1.0"] == 1
+    assert tied["1.1"] == tied["2"] == "cpu"
+
+
 def test_blocks_are_split_unless_they_may_not_be() -> None:
     model = nn.Sequential(Three(), Three(), Three())
     whole = {"0": 0, "1": 1, "2": 1}

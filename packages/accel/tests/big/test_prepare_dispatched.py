@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from accel import Accelerator, cpu_offload, disk_offload, dispatch_model
+from accel_checkpoint import CheckpointError
 from accel_state.errors import CannotRun
 from torch import nn
 
@@ -39,6 +40,7 @@ def test_it_is_evaluated_and_saved(tmp_path: Path) -> None:
     model = accelerator.prepare_model(disk_offload(make(), tmp_path / "o"), evaluation_mode=True)
     with torch.no_grad():
         assert torch.equal(model(x), whole(x))
+    assert all(torch.equal(accelerator.get_state_dict(model)[name], held) for name, held in whole.state_dict().items())
     accelerator.save_model(model, tmp_path / "saved")
     again = make()
     nn.init.zeros_(again[0].weight)  # type: ignore[arg-type]
@@ -46,3 +48,16 @@ def test_it_is_evaluated_and_saved(tmp_path: Path) -> None:
 
     load_checkpoint_in_model(again, tmp_path / "saved", strict=True)
     assert torch.equal(again(x), whole(x))
+
+
+def test_a_checkpoint_has_the_numbers_and_is_not_read_into_it(tmp_path: Path) -> None:
+    """S144, S145: what save_state writes of a dispatched model is what a whole one loads."""
+    accelerator = Accelerator(cpu=True)
+    accelerator.prepare_model(disk_offload(make(), tmp_path / "o"), evaluation_mode=True)
+    accelerator.save_state(tmp_path / "state")
+    with pytest.raises(CheckpointError, match="load_state_dict of a dispatched model"):
+        accelerator.load_state(tmp_path / "state")
+    other = Accelerator(cpu=True)
+    again = other.prepare(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5)))
+    other.load_state(tmp_path / "state")
+    assert all(torch.equal(again.state_dict()[name], held) for name, held in make().state_dict().items())

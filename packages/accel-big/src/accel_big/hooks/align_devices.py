@@ -26,7 +26,8 @@ class AlignDevicesHook(ModelHook):
 
     Weights come from `weights_map`, or from a copy on the CPU; they have no gradients. Tensors that are not plain
     numbers, such as quantised ones of a class of their own, stay where they are. With `io_same_device` the result goes
-    where the first argument was. Entries of mappings under `skip_keys` are not moved.
+    where the first argument was. Entries of mappings under `skip_keys` are not moved. `tied_params_map` changes
+    nothing: tied weights stay tied without it.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class AlignDevicesHook(ModelHook):
         offload_buffers: bool = False,
         place_submodules: bool = False,
         skip_keys: str | list[str] | None = None,
+        tied_params_map: Mapping[int, Any] | None = None,
         *,
         prefix: str = "",
         look_ahead: LookAhead | None = None,
@@ -153,6 +155,7 @@ def attach_align_device_hook(
     module_name: str = "",
     skip_keys: str | list[str] | None = None,
     preload_module_classes: list[str] | None = None,
+    tied_params_map: Mapping[int, Any] | None = None,
     *,
     look_ahead: LookAhead | None = None,
 ) -> None:
@@ -160,7 +163,7 @@ def attach_align_device_hook(
 
     Modules of `preload_module_classes` have a hook for all that is in them, and so have attention and parametrized
     modules of torch, which use what is in them without calling it. `execution_device` may be a mapping of the names
-    of tensors to devices.
+    of tensors to devices. `tied_params_map` changes nothing.
     """
     whole = type(module).__name__ in (preload_module_classes or ())
     whole = whole or isinstance(module, nn.MultiheadAttention) or is_parametrized(module)
@@ -205,8 +208,12 @@ def attach_execution_device_hook(
     execution_device: Place,
     skip_keys: str | list[str] | None = None,
     preload_module_classes: list[str] | None = None,
+    tied_params_map: Mapping[int, Any] | None = None,
 ) -> None:
-    """Moves a module and its arguments to a device, also if modules in it are called by themselves."""
+    """Moves a module and its arguments to a device, also if modules in it are called by themselves.
+
+    `tied_params_map` changes nothing.
+    """
     attach_align_device_hook(
         module, execution_device, skip_keys=skip_keys, preload_module_classes=preload_module_classes
     )

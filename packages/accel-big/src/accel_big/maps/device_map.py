@@ -33,19 +33,23 @@ def infer_auto_device_map(
     verbose: bool = False,
     clean_result: bool = True,
     offload_buffers: bool = False,
+    fallback_allocation: bool = False,
 ) -> DeviceMap:
     """A device for each part of the model: an index of an accelerator, "cpu" or "disk".
 
     The first accelerator and the CPU keep room for the largest layer that is still to come, which may have to be
     brought there. Tied weights stay together, and so do modules of `no_split_module_classes`. What fits nowhere is on
     disk, unless `max_memory` limits that. Buffers of what is not on an accelerator are brought to the first one, and
-    stay there without `offload_buffers`.
+    stay there without `offload_buffers`. With `fallback_allocation` an accelerator that would stay empty, as the next
+    part is too large for it, gets the largest later part that it can hold.
 
     Raises: CannotRun if the model does not fit, with the sizes; and as `get_max_memory`.
     """
     no_split = no_split_classes(model, no_split_module_classes)
     memory = get_max_memory(max_memory)
-    chosen, sizes = map_within(model, memory, no_split, dtype, special_dtypes, offload_buffers=offload_buffers)
+    chosen, sizes = map_within(
+        model, memory, no_split, dtype, special_dtypes, offload_buffers=offload_buffers, fallback=fallback_allocation
+    )
     for name, device in chosen.items() if verbose else ():
         logger.info("device_map: %r -> %r (%s bytes)", name, device, f"{sizes[name]:,}")
     return clean_device_map(chosen) if clean_result else chosen
@@ -59,6 +63,7 @@ def map_within(
     special_dtypes: Mapping[str, Dtype] | None = None,
     *,
     offload_buffers: bool = False,
+    fallback: bool = False,
 ) -> tuple[DeviceMap, dict[str, int]]:
     """A device for each part of the model, also devices that this machine has not, and the sizes of all modules.
 
@@ -66,7 +71,7 @@ def map_within(
     Raises: CannotRun if the model does not fit.
     """
     sizes = compute_module_sizes(model, dtype, special_dtypes)
-    walk = _Walk(model, sizes, no_split, memory)
+    walk = _Walk(model, sizes, no_split, memory, fallback=fallback)
     walk.place("", model)
     main = next(iter(memory))
     if not offload_buffers and isinstance(main, int):
@@ -87,8 +92,15 @@ class _Walk:
     """One pass through the model. Each module is asked once for each device that it does not fit on."""
 
     def __init__(
-        self, model: nn.Module, sizes: dict[str, int], no_split: frozenset[str], memory: Mapping[int | str, int]
+        self,
+        model: nn.Module,
+        sizes: dict[str, int],
+        no_split: frozenset[str],
+        memory: Mapping[int | str, int],
+        *,
+        fallback: bool = False,
     ) -> None:
+        self._model, self._fallback = model, fallback
         self.chosen: DeviceMap = {}
         self.used: dict[int | str, int] = dict.fromkeys(memory, 0)
         self._sizes, self._no_split = sizes, no_split
@@ -120,9 +132,7 @@ class _Walk:
             device = self._devices[self._at]
             room = self._largest_after[self._end[name]] if device in self._keeps_room else 0
             if name not in self._brought and self.used[device] + need + room <= self._memory[device]:
-                self.used[device] += need
-                self.chosen |= dict.fromkeys((name, *partners), device)
-                self._brought |= {prefix for partner in partners for prefix in prefixes(partner)}
+                self._choose(name, partners, device)
                 return
             if parts:
                 for part, child in parts:
@@ -130,7 +140,28 @@ class _Walk:
                 return
             if device == self._devices[-1]:
                 self._refuse(name, need)
+            if self._fallback and isinstance(device, int) and not self.used[device]:
+                self._fill_with_later_part(name, device)
+                if name in self.chosen:  # as a partner of that part
+                    return
             self._at += 1
+
+    def _choose(self, name: str, partners: list[str], device: int | str) -> None:
+        self.used[device] += self._sizes[name] + sum(self._sizes[partner] for partner in partners)
+        self.chosen |= dict.fromkeys((name, *partners), device)
+        self._brought |= {prefix for partner in partners for prefix in prefixes(partner)}
+
+    def _fill_with_later_part(self, large: str, device: int | str) -> None:
+        """Gives a device the largest part that it can hold. What the part is in will be divided."""
+        room = self._memory[device] - (self._largest_after[0] if device in self._keeps_room else 0)
+        for name in sorted(self._end, key=self._sizes.__getitem__, reverse=True):
+            partners = self._partners(name)
+            need = self._sizes[name] + sum(self._sizes[partner] for partner in partners)
+            divided = any(prefix in self.chosen for prefix in prefixes(name)) or name in self._brought
+            if name and not divided and name != large and 0 < need <= room:
+                self._choose(name, [*partners], device)
+                self._brought |= set(prefixes(name))
+                return
 
     def _partners(self, name: str) -> list[str]:
         """What is tied to something in `name`, to something that is tied to it, and so on, and is not in `name`."""
