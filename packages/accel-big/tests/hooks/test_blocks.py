@@ -77,8 +77,8 @@ def test_blocks_of_no_module_are_told_all_at_once() -> None:
 def test_arguments_of_a_block_go_to_its_device_before_its_layers_run(tmp_path: Path) -> None:
     """S143: with one device that has two names, as there are not two here."""
     net = Net()
-    places = {"first": "cpu", "blocks": torch.device("cpu", 0)}
-    model = dispatch_model(copy.deepcopy(net), places, main_device="cpu", offload_dir=tmp_path)
+    places: dict[str, int | str | torch.device] = {"first": "cpu", "blocks": torch.device("cpu", 0)}
+    model: Any = dispatch_model(copy.deepcopy(net), places, main_device="cpu", offload_dir=tmp_path)
     for block in model.blocks:
         assert [str(hook.execution_device) for hook in hooks(block)] == ["cpu:0"]
     assert [str(hook.execution_device) for hook in hooks(model.first)] == ["cpu"]
