@@ -2,6 +2,7 @@
 
 from benchmarks.row import Row
 from benchmarks.rows import (
+    big_models,
     checkpoint,
     costly,
     exchange,
@@ -33,6 +34,7 @@ ROWS: tuple[Row, ...] = (
     *exchange_cost.ROWS,
     *checkpoint.ROWS,
     *sharded_checkpoint.ROWS,
+    *big_models.ROWS,
     *launch.ROWS,
     *tracking.ROWS,
 )

@@ -74,6 +74,9 @@ def test_tensors_of_models_are_named_and_placed() -> None:
         utils.set_module_tensor_to_device(model, "0.weight", "cpu", value=torch.zeros(3))
     utils.set_module_tensor_to_device(model, "0.weight", "cpu", value=torch.ones(2, 2), dtype=torch.float64)
     assert model[0].weight.dtype is torch.float64
+    counted = "1.num_batches_tracked"
+    utils.set_module_tensor_to_device(model, counted, "cpu", value=torch.tensor(3), dtype=torch.float16)
+    assert model[1].num_batches_tracked.dtype is torch.int64, "integers keep their dtype"
     with pytest.raises(ValueError, match="neither a parameter nor a buffer"):
         utils.set_module_tensor_to_device(model, "0.wait", "cpu")
     assert (utils.dtype_byte_size(torch.bfloat16), utils.dtype_byte_size(torch.bool)) == (2, 0.125)
