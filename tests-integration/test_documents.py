@@ -44,6 +44,8 @@ def run_blocks_alone(path: Path) -> int:
         ("reference/checkpoints.md", 1),
         ("guides/preemption.md", 1),
         ("guides/launching.md", 1),
+        ("guides/troubleshooting.md", 2),
+        ("guides/questions.md", 1),
         ("guides/gpus.md", 1),
         ("guides/big-models.md", 2),
         ("guides/tracking.md", 2),

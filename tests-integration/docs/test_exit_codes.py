@@ -19,6 +19,8 @@ def test_the_table_has_the_codes_of_the_code() -> None:
         int(code) for code in re.findall(r"^\| (\d+) \| [^|]+ \| [^|]+ \|$", TEXT, re.MULTILINE) if int(code) < 128
     }
     assert codes == {0, REFUSED, HUNG, STOPPED}
+    for code in (HUNG, STOPPED):
+        assert f"## Exit code {code}\n" in TEXT
 
 
 def test_the_signals_have_their_numbers() -> None:

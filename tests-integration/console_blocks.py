@@ -1,0 +1,49 @@
+"""Runs the blocks of a page that show commands and what they print."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+BLOCK = re.compile(r"^```console\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+
+
+def commands(text: str) -> list[tuple[str, str]]:
+    """Each command of a page with what it prints."""
+    found = []
+    for block in BLOCK.findall(text):
+        for part in block.removeprefix("$ ").split("\n$ "):
+            command, _, shown = part.partition("\n")
+            found.append((command, shown.rstrip("\n")))
+    return found
+
+
+def run(text: str, folder: Path) -> int:
+    """Runs the commands in a folder and counts them: `cat` writes the file that it shows; three dots are anything."""
+    (folder / "accel").write_text(f'#!/bin/sh\nexec {sys.executable} -m accel "$@"\n')
+    (folder / "accel").chmod(0o755)
+    (folder / "python").symlink_to(sys.executable)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("ACCEL_")}
+    environ |= {"PATH": f"{folder}:{Path(sys.executable).parent}:{environ['PATH']}", "ACCEL_HOME": str(folder)}
+    environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    for command, shown in commands(text):
+        if command.startswith("cat "):
+            (folder / command.removeprefix("cat ")).write_text(shown + "\n")
+            continue
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=folder,
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        wanted = re.escape(shown).replace(re.escape("..."), ".*")
+        if not re.fullmatch(wanted, done.stdout.strip(), flags=re.DOTALL):
+            raise AssertionError(f"$ {command}\n{done.stdout}")
+    return len(commands(text))
