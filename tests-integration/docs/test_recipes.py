@@ -1,8 +1,11 @@
 """The scripts under docs/examples run, on one process and on two."""
 
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,15 +13,57 @@ from repository import ROOT
 
 EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.py"))
 PAGE = ROOT / "docs" / "tutorials" / "recipes.md"
+#: a part of what each prints at its end
 LAST_WORDS = {
     "averaged_weights": "epoch 2: loss",
     "contrastive": "among 32 pairs",
+    "cross_validation": "result: accuracy 9",
     "digits": "accuracy",
     "distillation": "epoch 2: divergence",
     "early_stopping": "no improvement for 2 epochs",
     "gan": "epoch 2: critic",
+    "profiling": "for ui.perfetto.dev: profile_0.json",
 }
-SHORTER = {"digits": ["--epochs", "1"]}
+SHORTER = {
+    "digits": ["--epochs", "1"],
+}
+#: whose result is the same on any number of processes, and how far roundings may move its numbers
+ALIKE = {
+    "cross_validation": 1.0,
+}
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
+Output = Callable[[Path, int], str]
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Output:
+    """What a script prints on some processes; it runs once in this file."""
+
+    @cache
+    def run(path: Path, processes: int) -> str:
+        folder = tmp_path_factory.mktemp(path.stem)
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+        environ |= {"ACCEL_HOME": str(folder), "HF_HOME": str(folder), "HF_HUB_OFFLINE": "1"}
+        launch = [sys.executable, "-m", "accel", "launch", "--cpu", "-n", str(processes), str(path)]
+        done = subprocess.run(
+            [*launch, *SHORTER.get(path.stem, [])],
+            cwd=folder,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=110,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+def result(text: str) -> tuple[str, list[float]]:
+    """The line of the result: its words, and its numbers."""
+    (line,) = (line for line in text.splitlines() if line.startswith("result: "))
+    return NUMBER.sub("N", line), [float(number) for number in NUMBER.findall(line)]
 
 
 def test_the_page_shows_every_script() -> None:
@@ -27,18 +72,20 @@ def test_the_page_shows_every_script() -> None:
 
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_a_recipe_runs(path: Path, processes: int, tmp_path: Path) -> None:
+def test_a_recipe_runs(path: Path, processes: int, output: Output) -> None:
     """S10: what the pages show works as it is."""
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "ACCEL_HOME": str(tmp_path)}
-    launch = [sys.executable, "-m", "accel", "launch", "--cpu", "-n", str(processes), str(path)]
-    done = subprocess.run(
-        [*launch, *SHORTER.get(path.stem, [])],
-        cwd=tmp_path,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert LAST_WORDS[path.stem] in done.stdout
+    assert LAST_WORDS[path.stem] in output(path, processes)
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_the_result_is_the_same_on_two_processes(name: str, output: Output) -> None:
+    path = ROOT / "docs" / "examples" / f"{name}.py"
+    (words, alone), (same_words, together) = (result(output(path, processes)) for processes in (1, 2))
+    assert words == same_words
+    assert together == pytest.approx(alone, abs=ALIKE[name])
+
+
+def test_each_process_leaves_a_trace(output: Output) -> None:
+    profiled = output(ROOT / "docs" / "examples" / "profiling.py", 2)
+    assert "process 1: read" in profiled
+    assert "result: 2 traces for ui.perfetto.dev: profile_0.json, profile_1.json" in profiled
