@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from accel import TorchDynamoPlugin
 from accel.compat import deepspeed_names
 from accel.configuration import DataLoaderConfiguration
 from accel.settings import Settings, resolve
@@ -44,6 +45,22 @@ def test_the_launcher_sets_what_the_script_leaves_open() -> None:
     environ = {"ACCEL_USE_CPU": "1", "ACCEL_MIXED_PRECISION": "bf16", "ACCEL_GRADIENT_ACCUMULATION_STEPS": "4"}
     settings = resolved(environ)
     assert (settings.cpu, settings.mixed_precision, settings.accumulation_steps) == (True, "bf16", 4)
+
+
+def test_the_launcher_says_how_to_compile_unless_the_script_does() -> None:
+    """S188: `--dynamo_backend`."""
+    environ = {"ACCEL_DYNAMO_CONFIG": "backend=eager,use_dynamic=true"}
+    assert resolved(environ).compilation == TorchDynamoPlugin("eager", dynamic=True)
+    assert resolved(environ, dynamo_backend="no").compilation == TorchDynamoPlugin()
+    assert resolved(environ, dynamo_plugin=TorchDynamoPlugin("aot_eager")).compilation.backend == "aot_eager"
+    wrong = {
+        "backend=nobody": "dynamo_backend='nobody'",
+        "backend=eager,use_dynamic=maybe": "dynamic=maybe: expected true",
+        "backend=eager,speed=9": "unknown entry speed",
+    }
+    for words, problem in wrong.items():
+        with pytest.raises(ValueError, match=problem):
+            resolved({"ACCEL_DYNAMO_CONFIG": words})
 
 
 def test_code_wins_over_the_environment() -> None:

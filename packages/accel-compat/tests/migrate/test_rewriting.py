@@ -46,8 +46,9 @@ def test_a_program_that_does_not_import_accelerate_stays() -> None:
     [
         ("accelerate launch --bf16 t.py", "accel launch --mixed_precision bf16 t.py", "--bf16 -> --mixed_prec"),
         ("accelerate launch --num-processes 2 t.py", "accel launch --num-processes 2 t.py", "accelerate launch ->"),
-        ("accelerate launch --dynamo_backend=no t.py", "accel launch t.py", "--dynamo_backend no is left out"),
-        ("accelerate launch --dynamo_backend inductor t.py", "accel launch --dynamo_backend inductor t.py", "not supp"),
+        ("accelerate launch --dynamo_mode=default t.py", "accel launch --dynamo_mode=default t.py", "launch ->"),
+        ("accelerate launch --rdzv_id=none t.py", "accel launch t.py", "--rdzv_id none is left out"),
+        ("accelerate launch --downcast_bf16 t.py", "accel launch --downcast_bf16 t.py", "not supported"),
         ("accelerate launch --gpus 2 t.py", "accel launch --gpus 2 t.py", "in accel this is --gpu_ids, numbers"),
         ("accelerate launch --nothing t.py", "accel launch --nothing t.py", "--nothing is not an option of accel"),
         ("accelerate launch $FLAGS --bf16 t.py", "accel launch $FLAGS --bf16 t.py", "accelerate launch -> accel"),

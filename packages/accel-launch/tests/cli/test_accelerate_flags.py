@@ -68,7 +68,6 @@ def test_what_asks_for_nothing_here_is_accepted(text: str) -> None:
 
 
 REFUSED = [
-    ("--dynamo_backend inductor", "accel launch cannot do that yet"),
     ("--tpu", "accel launch cannot use TPUs yet"),
     ("--mpirun_hostfile hosts", "start the script with mpirun itself"),
     ("--ipex", "accel launch does not set up Intel's extension or XPUs; use the extension in the script"),
@@ -132,7 +131,6 @@ def test_the_flags_for_several_machines_and_for_logs_are_accels_own() -> None:
 @pytest.mark.parametrize(
     ("tokens", "key", "value"),
     [
-        (["--dynamo_backend", "inductor"], "dynamo_backend", "inductor"),
         (["--downcast_bf16"], "downcast_bf16", True),
     ],
 )
@@ -152,7 +150,6 @@ def test_a_flag_and_the_key_of_a_config_file_are_refused_in_the_same_words(
         ("--deepspeed_hostfile", "DeepSpeed"),
         ("--megatron_lm_tp_degree", "Megatron-LM"),
         ("--fp8_backend", "fp8"),
-        ("--dynamo_mode", "torch.compile in the script"),
     ],
 )
 def test_details_of_what_is_not_there_yet_are_refused_with_its_name(flag: str, words: str) -> None:

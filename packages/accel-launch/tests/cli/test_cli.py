@@ -179,7 +179,7 @@ def test_decision_10_under_torchrun_the_place_is_kept(accel: Run, show: str) -> 
 
 
 def test_everything_that_is_wrong_is_told_at_once_and_nothing_starts(accel: Run, show: str, tmp_path: Path) -> None:
-    (tmp_path / "bad.yaml").write_text("dynamo_backend: INDUCTOR\nprocesses: 4\n")
+    (tmp_path / "bad.yaml").write_text("downcast_bf16: true\nprocesses: 4\n")
     done = accel("launch", "--config_file", "bad.yaml", "-n", "0", "shwo.py", environ={"ACCEL_MIXED_PRECISION": "fp7"})
     assert (done.returncode, done.stdout) == (2, "")
     first, *rest = done.stderr.splitlines()
@@ -187,7 +187,7 @@ def test_everything_that_is_wrong_is_told_at_once_and_nothing_starts(accel: Run,
     for words in (
         "--num_processes: expected",
         "ACCEL_MIXED_PRECISION in the environment: 'fp7'",
-        "dynamo_backend: 'INDUCTOR'",
+        "downcast_bf16: 'true'",
         "'processes'",
         "'show.py'?",
     ):

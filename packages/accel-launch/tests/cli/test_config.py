@@ -104,6 +104,12 @@ def test_decision_12_a_file_of_accelerate_is_read(tmp_path: Path) -> None:
         ({"ipex_config": {"ipex": False, "use_xpu": False}, "use_mps_device": False, "use_cpu": False}, {"cpu": False}),
         ({"mpirun_config": {"mpirun_ccl": "0", "mpirun_hostfile": ""}, "ipex_config": {}, "tp_config": {}}, {}),
         ({"dynamo_config": {"dynamo_backend": "NO", "dynamo_mode": "default"}, "tp_config": {"tp_size": 1}}, {}),
+        ({"dynamo_backend": "NO"}, {}),
+        ({"dynamo_backend": "INDUCTOR"}, {"dynamo_config": {"backend": "inductor"}}),
+        (
+            {"dynamo_config": {"dynamo_backend": "INDUCTOR", "dynamo_use_dynamic": False, "dynamo_mode": "default"}},
+            {"dynamo_config": {"backend": "inductor", "use_dynamic": "false", "mode": "default"}},
+        ),
         (
             {
                 "parallelism_config": {
@@ -143,7 +149,7 @@ def test_foreign_words_are_understood(content: dict[str, object], expected: dict
         ({"ipex_config": {"ipex": False, "use_xpu": True}}, "is not supported: accel launch does not set up Intel's"),
         ({"ipex_config": {"ipx": False}}, "ipex_config"),
         ({"mpirun_config": {"mpirun_hostfile": "~/hosts", "mpirun_ccl": "1"}}, "start the script with mpirun itself"),
-        ({"dynamo_config": {"dynamo_backend": "INDUCTOR"}}, "dynamo_config"),
+        ({"dynamo_config": {"dynamo_mode": "fast"}}, "mode=fast: expected one of default, reduce-overhead"),
         ({"tpu_use_cluster": True}, "tpu_use_cluster"),
         ({"tpu_name": "pod"}, "tpu_name"),
         ({"distributed_type": "MEGATRON_LM"}, "expected NO, MULTI_CPU, MULTI_GPU, FSDP or DEEPSPEED"),
@@ -167,7 +173,7 @@ def test_what_cannot_be_followed_is_refused_in_words(content: dict[str, object],
 
 
 def test_all_problems_come_at_once_with_the_file_and_the_nearest_name(tmp_path: Path) -> None:
-    path = write(tmp_path, "num_process: 2\nmixed_precison: bf16\nzzz: 1\ndynamo_backend: inductor\nuse_cpu: maybe\n")
+    path = write(tmp_path, "num_process: 2\nmixed_precison: bf16\nzzz: 1\ndowncast_bf16: true\nuse_cpu: maybe\n")
     problems = read(path).problems
     assert len(problems) == 5
     assert all(str(path) in problem for problem in problems)

@@ -134,7 +134,7 @@ def test_update_rewrites_a_file_of_accelerate_lists_what_it_dropped_and_keeps_th
 
 
 def test_update_refuses_what_accel_cannot_do_and_leaves_the_file_alone(accel: Run, tmp_path: Path) -> None:
-    text = "downcast_bf16: true\ndynamo_backend: INDUCTOR\n"
+    text = "downcast_bf16: true\ntpu_name: pod\n"
     (tmp_path / "c.yaml").write_text(text)
     done = accel("config", "update", "--config_file", "c.yaml")
     assert done.returncode == 2
@@ -262,6 +262,9 @@ def values_of(option: LaunchOption) -> st.SearchStrategy[Value]:
         return st.dictionaries(st.sampled_from(["auto_wrap_policy", "min_num_params"]), NAME, min_size=1)
     if option.name == "deepspeed_config":
         return st.dictionaries(st.sampled_from(["deepspeed_config_file", "offload_param_device"]), NAME, min_size=1)
+    if option.name == "dynamo_config":
+        backend, mode = st.sampled_from(["eager", "inductor"]), st.sampled_from(["default", "max-autotune"])
+        return st.fixed_dictionaries({"backend": backend}, optional={"mode": mode})
     if isinstance(option.type, SchedulerName):
         return st.sampled_from(BROUGHT)
     if isinstance(option.type, click.Choice):

@@ -25,6 +25,8 @@ PARALLELISM_CONFIG = "ACCEL_PARALLELISM_CONFIG"
 #: whether DeepSpeed's engine trains, and how, as name=value,...
 USE_DEEPSPEED = "ACCEL_USE_DEEPSPEED"
 DEEPSPEED_CONFIG = "ACCEL_DEEPSPEED_CONFIG"
+#: how torch.compile compiles models, as name=value,...
+DYNAMO_CONFIG = "ACCEL_DYNAMO_CONFIG"
 #: whether `import accelerate` is answered by accel, which package accel-compat does
 AS_ACCELERATE = "ACCEL_AS_ACCELERATE"
 #: a folder in which each process notes its exchanges, for the launcher to read
@@ -154,6 +156,7 @@ class EnvironSettings:
     fsdp: Mapping[str, str] | None = None
     parallelism: Mapping[str, str] | None = None
     deepspeed: Mapping[str, str] | None = None
+    dynamo: Mapping[str, str] | None = None
 
 
 def settings(environ: Mapping[str, str]) -> EnvironSettings:
@@ -171,6 +174,7 @@ def settings(environ: Mapping[str, str]) -> EnvironSettings:
         fsdp=_pairs_of(environ, FSDP_CONFIG) or {} if flag(environ, USE_FSDP) else None,
         parallelism=_pairs_of(environ, PARALLELISM_CONFIG),
         deepspeed=_pairs_of(environ, DEEPSPEED_CONFIG) or {} if flag(environ, USE_DEEPSPEED) else None,
+        dynamo=_pairs_of(environ, DYNAMO_CONFIG),
     )
 
 

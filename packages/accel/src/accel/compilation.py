@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from accel_parallel import like_blocks
 from torch import nn
+
+#: entries of a config file that are fields under a shorter name
+_SHORT = ("use_fullgraph", "use_dynamic")
+_TRUTHS = frozenset({"fullgraph", "dynamic", "use_regional_compilation"})
+_FROM_WORDS = _TRUTHS | {"backend", "mode"}
 
 
 @dataclass
@@ -29,6 +34,22 @@ class TorchDynamoPlugin:
 
     def __post_init__(self) -> None:
         self.backend = (self.backend or "no").lower()
+
+    @classmethod
+    def from_words(cls, words: Mapping[str, str]) -> TorchDynamoPlugin:
+        """The plugin for the entries of `dynamo_config` in a config file.
+
+        Raises: ValueError for an entry that it does not have, or that is neither true nor false.
+        """
+        fields = {name.removeprefix("use_") if name in _SHORT else name: word for name, word in words.items()}
+        unknown = sorted(fields.keys() - _FROM_WORDS)
+        wrong = [name for name in fields.keys() & _TRUTHS if fields[name].lower() not in ("true", "false")]
+        if unknown or wrong:
+            problems = [f"unknown entry {name}" for name in unknown]
+            problems += [f"{name}={fields[name]}: expected true or false" for name in sorted(wrong)]
+            raise ValueError("dynamo_config: " + "; ".join(problems))
+        truths: dict[str, Any] = {name: fields[name].lower() == "true" for name in fields.keys() & _TRUTHS}
+        return cls(**{**fields, **truths})
 
     def problems(self) -> list[str]:
         """What is wrong with it, in words."""
@@ -76,14 +97,19 @@ def _calling(block: nn.Module) -> Callable[..., Any]:
     return call
 
 
-def from_names(backend: str | None, plugin: TorchDynamoPlugin | None) -> TorchDynamoPlugin:
-    """The plugin that two arguments ask for.
+def from_names(
+    backend: str | None, plugin: TorchDynamoPlugin | None, words: Mapping[str, str] | None = None
+) -> TorchDynamoPlugin:
+    """The plugin that two arguments ask for; if none is given, that of the launcher's words.
 
     Raises: ValueError when both are given, or the backend is not known.
     """
     if backend is not None and plugin is not None:
         raise ValueError("dynamo_backend and dynamo_plugin: give one of them")
-    chosen = plugin or TorchDynamoPlugin(backend=backend)
+    of_launcher = words is not None and backend is None
+    chosen = plugin or (
+        TorchDynamoPlugin.from_words(words or {}) if of_launcher else TorchDynamoPlugin(backend=backend)
+    )
     problems = chosen.problems()
     if problems:
         raise ValueError("; ".join(problems))

@@ -105,7 +105,9 @@ def resolve(
         problems += _wrong_steps(steps)
     kinds = _tried(lambda: rng_types_of(["generator"] if rng_types is None else rng_types), list[RNGType](), problems)
     handlers = _tried(lambda: Handlers.of(kwargs_handlers), Handlers(), problems)
-    compilation = _tried(lambda: from_names(dynamo_backend, dynamo_plugin), TorchDynamoPlugin(), problems)
+    compilation = _tried(
+        lambda: from_names(dynamo_backend, dynamo_plugin, from_environ.dynamo), TorchDynamoPlugin(), problems
+    )
     if handlers.ddp.static_graph and steps is not None and steps > 1:
         problems.append(
             f"static_graph=True with gradient_accumulation_steps={steps}: torch needs gradients to travel in the first"

@@ -26,7 +26,7 @@ _IGNORED = (
 )
 #: flags by the reason why they cannot be followed, unless their value asks for nothing, or is the value after the =
 _UNSUPPORTED = {
-    NOT_YET: "--downcast_bf16 --dynamo_backend=",
+    NOT_YET: "--downcast_bf16",
     _TPU: "--env= --tpu --tpu_cluster --tpu_use_sudo --vm=",
     _MEGATRON: "--use_megatron_lm",
     WITH_MPIRUN: "--mpirun_hostfile= --mpirun_ccl=",
@@ -59,7 +59,6 @@ _RENAMED = {
 #: what the names of flags begin with that are details of something else
 _DETAILS = {
     ("deepspeed_",): _BY_LAUNCHER,
-    ("dynamo_",): "accel launch cannot compile models yet; call torch.compile in the script",
     ("fp8_",): "accel has no settings for fp8 yet",
     ("megatron_lm_",): _MEGATRON,
 }

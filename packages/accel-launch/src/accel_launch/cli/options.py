@@ -92,6 +92,12 @@ class LaunchSettings:
         " --parallelism_config_NAME VALUE gives one.",
         callback=with_parts,
     )
+    dynamo_config: Mapping[str, str] | None = _setting(
+        PAIRS,
+        "How torch.compile compiles models, unless the script says otherwise, such as"
+        " backend=inductor,use_regional_compilation=true; --dynamo_backend inductor gives one.",
+        callback=with_parts,
+    )
     num_cpu_threads_per_process: int | None = _setting(
         COUNT, "OMP_NUM_THREADS of each process. Default: cores divided by processes, if there are several."
     )

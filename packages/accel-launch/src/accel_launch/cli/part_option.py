@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from accel_launch.cli.launch_option import Sources
-from accel_launch.config.sharding_config import NAMES, PREFIX, normalised
+from accel_launch.config.sharding_config import NAMES, PREFIX, SWITCHES, normalised
 
 
 @final
@@ -19,7 +19,10 @@ class PartOption(click.Option):
     def __init__(self, whole: str, part: str) -> None:
         self.whole, self.part = whole, part
         flag = f"{PREFIX[whole]}{part}"
-        super().__init__([flag, f"--{flag}"], hidden=True, expose_value=False, is_eager=True, default=None)
+        declared = [flag, f"--{flag}"]
+        super().__init__(
+            declared, is_flag=part in SWITCHES, hidden=True, expose_value=False, is_eager=True, default=None
+        )
 
     def handle_parse_result(self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]) -> Any:
         """Notes the value."""

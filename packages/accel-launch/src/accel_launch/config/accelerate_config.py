@@ -11,6 +11,8 @@ from collections.abc import Mapping
 COMPUTE_ENVIRONMENT = "compute_environment"
 DISTRIBUTED_TYPE = "distributed_type"
 LEGACY_FP16 = "fp16"
+#: what older files have in place of `dynamo_config`
+LEGACY_DYNAMO = "dynamo_backend"
 LOCAL, SAGEMAKER = "LOCAL_MACHINE", "AMAZON_SAGEMAKER"
 
 NOT_YET = "accel launch cannot do that yet"
@@ -24,14 +26,13 @@ _NOTHING = ("", "no", "none", "false", "0", "-1")
 _DETAILS = ("debug", "main_training_function", "same_network")
 #: keys whose value is a mapping, with the parts of it that ask for something; the others are details of those
 _PARTS = {
-    "dynamo_config": r"dynamo_backend",
     "ipex_config": r"ipex|use_xpu",
     "mpirun_config": r"mpirun_hostfile",
     "tp_config": r".*_size",
 }
 ACCELERATE_KEYS = frozenset(
     {
-        *("command_file", "commands", "downcast_bf16", "dynamo_backend", "fp8_config"),
+        *("command_file", "commands", "downcast_bf16", "fp8_config"),
         *("megatron_lm_config", "tpu_env", "tpu_name", "tpu_use_cluster", "tpu_use_sudo", "tpu_vm"),
         *("tpu_zone", "use_mps_device"),
         *_PARTS,
@@ -45,7 +46,9 @@ SAGEMAKER_KEYS = frozenset(
         "transformers_version",
     }
 )
-KNOWN = frozenset({*ACCELERATE_KEYS, *SAGEMAKER_KEYS, COMPUTE_ENVIRONMENT, DISTRIBUTED_TYPE, LEGACY_FP16})
+KNOWN = frozenset(
+    {*ACCELERATE_KEYS, *SAGEMAKER_KEYS, COMPUTE_ENVIRONMENT, DISTRIBUTED_TYPE, LEGACY_DYNAMO, LEGACY_FP16}
+)
 
 
 def asks_nothing(value: object) -> bool:

@@ -26,6 +26,7 @@ from accel_launch.config.accelerate_config import (
     DISTRIBUTED_TYPE,
     FALSE_WORDS,
     KNOWN,
+    LEGACY_DYNAMO,
     LEGACY_FP16,
     LOCAL,
     SAGEMAKER,
@@ -159,6 +160,8 @@ def translate(content: Mapping[object, object]) -> tuple[dict[str, str], list[st
             meant = did_you_mean(str(key), [*BY_KEY, *KNOWN])
             problems.append(f"unknown key {str(key)!r}{f'{meant} If not,' if meant else ':'} remove the line")
     problems += _legacy_fp16(content, values)
+    if content.get(LEGACY_DYNAMO) is not None and "dynamo_config" not in values:
+        values["dynamo_config"] = f"backend={as_text(content[LEGACY_DYNAMO])}"
     if place == SAGEMAKER:
         problems += _sagemaker(content, values)
     elif place == LOCAL:

@@ -1,4 +1,4 @@
-"""The names of `fsdp_config`, `deepspeed_config` and `parallelism_config`, in files and flags, and FSDP1's other words.
+"""The names of options that have entries, in files and flags, and FSDP1's other words for them.
 
 Source: shared/reference/accelerate-api.md, sections 1.12 and 1.13.
 """
@@ -26,8 +26,18 @@ NAMES = {
         *("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "sp_size", "cp_backend", "cp_comm_strategy"),
         *("sp_backend", "sp_seq_length", "sp_seq_length_is_variable", "sp_attn_implementation"),
     ),
+    "dynamo_config": ("backend", "mode", "use_fullgraph", "use_dynamic", "use_regional_compilation"),
 }
-PREFIX = {"fsdp_config": "fsdp_", "deepspeed_config": "", "parallelism_config": "parallelism_config_"}
+PREFIX = {
+    "fsdp_config": "fsdp_",
+    "deepspeed_config": "",
+    "parallelism_config": "parallelism_config_",
+    "dynamo_config": "dynamo_",
+}
+#: entries whose flags take no value
+SWITCHES = ("use_fullgraph", "use_dynamic", "use_regional_compilation")
+#: the modes of torch.compile
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 #: what fully_shard and accel launch do by themselves, whatever a file says
 _BY_ITSELF = ("version", "backward_prefetch", "forward_prefetch", "use_orig_params", "sync_module_states")
 _BY_LAUNCHER = ("deepspeed_multinode_launcher",)
@@ -52,6 +62,8 @@ def normalised(option: str, given: Mapping[str, str]) -> tuple[dict[str, str], l
         problems += [f"{name}={sizes[name]}: expected a whole number of at least 1" for name in wrong]
         # a mesh has one place along an axis of size 1
         return ({} if set(sizes.values()) <= {"1"} else sizes), problems
+    if option == "dynamo_config":
+        return _of_compiler(entries, problems)
     strategy = entries.pop("sharding_strategy", "").upper()
     if strategy in _RESHARD:
         entries["reshard_after_forward"] = _RESHARD[strategy]
@@ -60,6 +72,23 @@ def normalised(option: str, given: Mapping[str, str]) -> tuple[dict[str, str], l
     elif strategy:
         problems.append(f"sharding_strategy={strategy}: expected FULL_SHARD or SHARD_GRAD_OP; else leave FSDP out")
     return {name: value for name, value in entries.items() if name not in (*_BY_ITSELF, *_BY_LAUNCHER)}, problems
+
+
+def _of_compiler(entries: Mapping[str, str], problems: list[str]) -> tuple[dict[str, str], list[str]]:
+    """The entries for torch.compile, none if nothing is compiled, and the problems."""
+    wanted = {name: value.lower() for name, value in entries.items()}
+    for name, value in wanted.items():
+        if name == "mode" and value not in MODES:
+            problems.append(f"mode={value}: expected one of {', '.join(MODES)}")
+        elif name in SWITCHES and value not in ("true", "false"):
+            problems.append(f"{name}={value}: expected true or false")
+    asked = {name: value for name, value in wanted.items() if value not in ("false", "default")}
+    if asked.pop("backend", "no") == "no":
+        problems += [
+            f"{name}={value}, and nothing is compiled: add --dynamo_backend inductor" for name, value in asked.items()
+        ]
+        return {}, problems
+    return wanted, problems
 
 
 def sharding_problems(

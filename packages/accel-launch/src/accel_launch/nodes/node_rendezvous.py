@@ -25,7 +25,7 @@ COUNT = "num_processes"
 #: settings that a script reads, and that have to be the same for all its processes
 SHARED = (
     *(COUNT, "mixed_precision", "gradient_accumulation_steps", "use_fsdp", "fsdp_config", "use_deepspeed"),
-    *("deepspeed_config", "parallelism_config"),
+    *("deepspeed_config", "parallelism_config", "dynamo_config"),
 )
 
 
