@@ -22,7 +22,10 @@ OLDEST = ("torch==2.9.0", "torchao==0.14.1")
 XLA = ("torch==2.9.0", "torch_xla==2.9.0")
 # beside torch, whose headers it is built against; its kernels are built when they are used
 # libraries that import accelerate, and the release of it that figures are compared with
-CLIENTS = ("accelerate==1.15.0", "trl>=1.16", "diffusers>=0.42", "transformers>=5", "peft>=0.18", "datasets>=5")
+CLIENTS = (
+    *("accelerate==1.15.0", "trl>=1.16", "diffusers>=0.42", "transformers>=5", "peft>=0.18", "datasets>=5"),
+    "torchdata>=0.11",
+)
 DEEPSPEED = "deepspeed==0.19.8"
 TESTING = (
     "pytest>=8",

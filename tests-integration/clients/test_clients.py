@@ -1,4 +1,4 @@
-"""Libraries that import accelerate train on accel as they are, with the losses of Accelerate beside it.
+"""Libraries that import accelerate train on accel as they are, with the losses of Accelerate beside it (S184).
 
 `nox -s clients` has an environment with all of them; where a library is absent its tests are skipped.
 """

@@ -30,7 +30,8 @@ def main(folder):
     average = EMAModel(model.parameters(), model_cls=UNet2DModel, model_config=model.config)
     noise_scheduler = DDPMScheduler(num_train_timesteps=50)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    loader = DataLoader(images, batch_size=4, shuffle=True)
+    # without a generator Accelerate draws another order for two processes than for one; accel draws the same
+    loader = DataLoader(images, batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(2))
     rate = get_scheduler("cosine", optimizer, num_warmup_steps=2, num_training_steps=16)
     model, optimizer, loader, rate = accelerator.prepare(model, optimizer, loader, rate)
     draw = torch.Generator().manual_seed(accelerator.process_index)

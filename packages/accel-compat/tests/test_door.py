@@ -33,7 +33,7 @@ def printed(done: "subprocess.CompletedProcess[str]") -> list[str]:
 def test_imports_of_accelerate_are_answered_by_accel(python: Python) -> None:
     """S180: a module, its parts, what it is asked for, and the things in it, which are accel's own."""
     program = """
-import accelerate, accelerate.utils.operations, accelerate.utils.nothing_like
+import accelerate, accelerate.utils.operations, accelerate.utils.bnb
 import accel, accel.utils, accel.data_loader
 from accelerate import Accelerator
 from accelerate.data_loader import skip_first_batches
@@ -42,7 +42,7 @@ from accelerate.utils.dataclasses import DistributedType
 assert Accelerator is accel.Accelerator and DistributedType is accel.DistributedType
 assert skip_first_batches is accel.data_loader.skip_first_batches
 assert accelerate.utils.operations.set_seed is set_seed is accel.utils.set_seed
-assert accelerate.utils.nothing_like.set_seed is set_seed
+assert accelerate.utils.bnb.set_seed is set_seed
 assert "Accelerator" in dir(accelerate) and accelerate.__all__ == accel.__all__
 print(accelerate.__version__, accelerate.utils.__name__)
 """
@@ -120,6 +120,14 @@ def test_a_module_that_accel_lacks_is_named(python: Python) -> None:
 def test_a_name_that_accel_lacks_has_words(python: Python) -> None:
     done = python(f"{OPEN}import accelerate.utils; accelerate.utils.prepare_nxd")
     assert "accel.utils" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", ["prepare_pippy", "nothing_like_that"])
+def test_a_name_that_accel_lacks_is_no_module(name: str, python: Python) -> None:
+    """S180: the import fails, and gives nothing that takes its place."""
+    done = python(f"{OPEN}from accelerate.utils import {name}")
+    assert f"ImportError: cannot import name '{name}'" in done.stderr
+    assert f"accel has no module accel.utils.{name}" in done.stderr
 
 
 def test_it_does_not_import_torch(python: Python) -> None:

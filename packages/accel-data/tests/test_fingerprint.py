@@ -310,6 +310,33 @@ def test_tensors_that_are_drawn_at_random_are_a_warning_unless_an_error_is_asked
     assert first[2][2].count("What differs: indices (") == 1
 
 
+def of_unlike_lengths() -> list[str]:
+    """What preparing says of datasets with 8 and 9 samples where a warning is asked for."""
+    transport, said = TorchDist(), []
+    ways: list[dict[str, Any]] = [{}, {"even_batches": False}, {"dispatch_batches": True}]
+    for way in ways:
+        loader = DataLoader(RangeDataset(8 + transport.rank), batch_size=2)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            try:
+                prepare_data_loader(loader, transport=transport, check_datasets="warn", **way)
+            except ValueError as error:
+                said.append(str(error))
+            else:
+                said.append(" ".join(str(each.message) for each in told))
+    return said
+
+
+def test_unlike_lengths_are_no_mere_warning_where_ranks_would_wait_without_end(world: MakePool) -> None:
+    """S174."""
+    first, second = world(2).run(of_unlike_lengths)
+    assert first[0] == second[0]
+    assert "What differs: the length." in first[0]
+    assert "a warning is not enough" in first[0]
+    assert all("What differs: the length." in words and "not enough" not in words for words in first[1:])
+    assert second[1:] == ["", ""], "rank 0 speaks for all"
+
+
 def test_a_check_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="check_datasets='warning': expected True, False"):
         prepare_data_loader(DataLoader(RangeDataset(8)), check_datasets="warning")  # type: ignore[arg-type]

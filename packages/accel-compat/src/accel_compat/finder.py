@@ -21,8 +21,11 @@ PEER = "accelerate"
 #: the release of Accelerate whose names accel answers, which is what programs are told
 VERSION = "1.15.0"
 PAGE = "docs/guides/programs-for-accelerate.md"
-#: modules of Accelerate whose parts may lack a name here that the module itself has
-_WHOLE = ("utils", "test_utils")
+#: modules of Accelerate with those of its parts that the module itself answers here
+_WHOLE = {
+    "utils": "ao bnb deepspeed megatron_lm rich torch_xla tqdm transformer_engine",
+    "test_utils": "examples testing training",
+}
 _COMMANDS = f"{PEER}.commands."
 #: modules that Python runs after -m, and that are the command line here
 _PROGRAMS = ("accelerate_cli", "config.__main__", "env", "test")
@@ -168,9 +171,10 @@ def answer_for(fullname: str) -> str | None:
     if fullname.removeprefix(_COMMANDS) in _PROGRAMS:
         return "accel_launch.cli.program"
     parts = fullname.split(".")[1:]
-    ours = ".".join([accel.__name__, *(parts[:1] if parts[:1] and parts[0] in _WHOLE else parts)])
-    exact = ".".join([accel.__name__, *parts])
-    for name in dict.fromkeys((exact, ours)):
+    names = [".".join([accel.__name__, *parts])]
+    if len(parts) == 2 and parts[1] in _WHOLE.get(parts[0], "").split():
+        names.append(f"{accel.__name__}.{parts[0]}")
+    for name in names:
         try:
             if find_spec(name) is not None:
                 return name

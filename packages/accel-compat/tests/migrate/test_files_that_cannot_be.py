@@ -77,6 +77,7 @@ def test_a_number_that_json_does_not_have_is_refused() -> None:
         ),
         (["import accelerate\nawait f()\nx.y?\n"], ["import accel as accelerate\nawait f()\nx.y?\n"]),
         (["import accelerate\nx = (7\n% 2)"], ["import accel as accelerate\nx = (7\n% 2)"]),
+        (["import accelerate\n%time f()\nx = (7\n% 2)"], ["import accel as accelerate\n%time f()\nx = (7\n% 2)"]),
         (
             ["from accelerate import Accelerator", "Accelerator(even_batches=False)", "import accelerate.utils"],
             [

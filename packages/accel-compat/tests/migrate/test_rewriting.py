@@ -58,6 +58,15 @@ def test_a_program_that_does_not_import_accelerate_stays() -> None:
         ("echo ${ACCELERATE_USE_CPU}", "echo ${ACCEL_USE_CPU}", "ACCELERATE_USE_CPU -> ACCEL_USE_CPU"),
         ("export ACCELERATE_NOTHING=1", "export ACCELERATE_NOTHING=1", "sets nothing in accel"),
         ("pip install -U accelerate", "pip install -U accelerate", "installs accelerate"),
+        ("conda install -c a accelerate", "conda install -c a accelerate", "installs accelerate"),
+        ("poetry add accelerate", "poetry add accelerate", "installs accelerate"),
+        ("$(which accelerate) launch t.py", "$(which accelerate) launch t.py", "asks where Accelerate is"),
+        ("'accelerate' launch t.py", "'accelerate' launch t.py", "a quoted word is Accelerate"),
+        (
+            "python -m accelerate.commands.accelerate_cli env",
+            "python -m accelerate.commands.accelerate_cli env",
+            "python -m accel has",
+        ),
     ],
 )
 def test_commands_have_the_options_of_accel(before: str, after: str, words: str) -> None:

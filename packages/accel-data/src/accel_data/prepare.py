@@ -66,9 +66,9 @@ def prepare_data_loader(
     promises that it comes in one order everywhere; then each rank reads it and keeps its part. `already_sharded=True`
     says that a stream gives each rank its part by itself. The logger "accel_data" tells how a stream is read.
 
-    Ranks that hold different datasets are refused; with check_datasets="warn" they are a warning. So are tensors with
-    other numbers, as scripts draw them at random, unless "error" is asked for or processes divide layers among them.
-    False compares nothing.
+    Ranks that hold different datasets are refused; with check_datasets="warn" they are a warning, unless their lengths
+    differ. So are tensors with other numbers, as scripts draw them at random, unless "error" is asked for or processes
+    divide layers among them. False compares nothing.
 
     `ending` says what happens to samples that do not fill a round: "pad", "drop", "exact" or "join"; left out, it
     follows from `drop_last` and `even_batches`.
@@ -96,7 +96,10 @@ def prepare_data_loader(
     elif check_datasets and together and ranks is not None:
         # processes that divide layers compute one model's output from their batches: unlike ones make it wrong
         strict = check_datasets is True and ranks.copies > 1
-        known = check_same_dataset(dataloader.dataset, ranks.world, "error" if strict else check_datasets)
+        # rank 0 alone reads for all; ranks that leave a stream at different batches are told so
+        unequal = stream or bool(dispatch_batches) or end is Ending.UNEVEN
+        check = "error" if strict else check_datasets
+        known = check_same_dataset(dataloader.dataset, ranks.world, check, unequal=unequal)
     else:
         known = fingerprint(dataloader.dataset)
     equal = even_batches and end is not Ending.UNEVEN
@@ -171,12 +174,28 @@ def settings_of(loader: DataLoader[Any]) -> dict[str, Any]:
 
     Raises: TypeError for a loader whose class iterates in a way of its own, which another loader could not repeat.
     """
-    if type(loader).__iter__ not in (DataLoader.__iter__, DataLoaderShard.__iter__):
+    known = (DataLoader.__iter__, DataLoaderShard.__iter__)
+    if type(loader).__iter__ not in known and not _has_a_state(loader):
         raise TypeError(
             f"{type(loader).__name__} iterates in a way of its own (it defines __iter__), which is lost when it is"
             " sharded; prepare a plain DataLoader, and put what it does into the dataset or the collate_fn"
         )
     return {name: getattr(loader, name) for name in KEPT if hasattr(loader, name)}
+
+
+def _has_a_state(loader: Any) -> bool:
+    """Whether it is torchdata's loader, which iterates as torch's and has a state, as prepared loaders have.
+
+    Raises: ValueError if it holds a state that was loaded, which has to go into the prepared loader.
+    """
+    home = type(loader).__iter__.__module__
+    if home != "torchdata.stateful_dataloader.stateful_dataloader":
+        return False
+    if loader.next_iter_state is not None:
+        raise ValueError(
+            "the StatefulDataLoader holds a loaded state, of torchdata's form: prepare it before it is used"
+        )
+    return True
 
 
 def _refuse_dispatching(where: DataRank, transport: Transport | None, *, equal: bool) -> None:

@@ -63,6 +63,28 @@ def test_a_loader_that_iterates_in_its_own_way_is_refused() -> None:
         prepare_data_loader(WithLoop(RangeDataset(4)))
 
 
+class StatefulDataLoader(DataLoader[Any]):
+    """What torchdata's class has: an `__iter__` of its module, and a place for a state."""
+
+    next_iter_state: dict[str, Any] | None = None
+
+    def __iter__(self) -> Any:
+        raise NotImplementedError
+
+
+StatefulDataLoader.__iter__.__module__ = "torchdata.stateful_dataloader.stateful_dataloader"
+
+
+def test_the_loader_of_torchdata_is_taken_unless_it_holds_a_state() -> None:
+    """S171."""
+    stateful = StatefulDataLoader(RangeDataset(4), batch_size=1)
+    loader = prepare_data_loader(stateful, num_processes=2, process_index=1)
+    assert [batch.tolist() for batch in loader] == [[1], [3]]
+    stateful.next_iter_state = {}
+    with pytest.raises(ValueError, match="holds a loaded state"):
+        prepare_data_loader(stateful, num_processes=2, process_index=1)
+
+
 def test_a_subclass_that_iterates_like_torch_is_taken() -> None:
     loader = prepare_data_loader(WithMore(RangeDataset(4)), num_processes=2, process_index=1)
     assert isinstance(loader, DataLoaderShard)

@@ -44,6 +44,10 @@ OFF = (
     ' If it is meant so, let it be a warning, by DataLoaderConfiguration(check_datasets="warn"), or switch the check'
     " off by check_datasets=False; both are keywords of prepare_data_loader, too."
 )
+UNEQUAL = (
+    "\nTheir lengths differ, so ranks would take different numbers of batches, and wait for each other without end:"
+    ' a warning is not enough. Give all ranks as many samples, or let ranks end alone by ending="join".'
+)
 DRAWN = (
     "If numbers are drawn at random, seed them alike on all ranks, as by accel.utils.set_seed(0) before they are drawn:"
     " each rank takes its share of its own numbers, so that a sample of an epoch is not what one process would see."
@@ -99,12 +103,14 @@ def fingerprint(dataset: Any) -> Fingerprint:
     return Fingerprint(type(dataset).__name__, length, hexadecimal(sorted(parts.items())), parts, frozenset(drawn))
 
 
-def check_same_dataset(dataset: object, transport: Transport, check: Check = True) -> Fingerprint:
+def check_same_dataset(
+    dataset: object, transport: Transport, check: Check = True, *, unequal: bool = False
+) -> Fingerprint:
     """The fingerprint of `dataset` on rank 0, which no rank is seen to hold in another form.
 
     What only some ranks have, such as an open file or a list that is still empty on others, makes no difference. If
     nothing differs but numbers of tensors, as scripts draw them at random, that is a warning on rank 0. With "error"
-    it is refused, and with "warn" whatever differs is a warning.
+    it is refused, and with "warn" whatever differs is a warning, but for lengths unless ranks may end `unequal`.
 
     Raises: ValueError on every rank, with what each holds, when datasets differ or are sharded already.
     Collective: every rank of the transport must call.
@@ -126,6 +132,9 @@ def check_same_dataset(dataset: object, transport: Transport, check: Check = Tru
             f"all ranks share one dataset, and hold different ones:{''.join(rows)}\n"
             f"What differs: {'; '.join(differences)}.\n{DRAWN if only_drawn else advice}"
         )
+        lengths = {theirs.length for theirs in everyone} - {None}
+        if check == "warn" and len(lengths) > 1 and not unequal:
+            raise ValueError(f"{words}{UNEQUAL}")
         if check != "warn" and not (only_drawn and check != "error"):
             raise ValueError(f"{words}{OFF}")
         if transport.rank == 0:

@@ -163,7 +163,11 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return _version()
     if name not in _FOUND_IN:
-        raise AttributeError(f"module 'accel' has no attribute {name!r}")
+        if name.startswith("_"):
+            raise AttributeError(f"module 'accel' has no attribute {name!r}")
+        from accel.compat.doors import find
+
+        return find(name, "accel")
     return getattr(import_module(_FOUND_IN[name]), name)
 
 

@@ -21,6 +21,9 @@ def test_an_accelerator_tells_what_it_was_asked_for() -> None:
     config = DataLoaderConfiguration(use_seedable_sampler=True, data_seed=5)
     accelerator = Accelerator(cpu=True, dataloader_config=config, rng_types=["torch"], mixed_precision="bf16")
     assert accelerator.dataloader_config == config
+    before, accelerator.dataloader_config = accelerator.dataloader_config, DataLoaderConfiguration(split_batches=True)
+    assert (accelerator.split_batches, before.split_batches) == (True, config.split_batches)
+    accelerator.dataloader_config = before
     assert accelerator.use_seedable_sampler
     assert accelerator.use_stateful_dataloader
     assert not accelerator.non_blocking

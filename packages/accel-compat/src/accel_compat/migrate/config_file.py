@@ -9,15 +9,18 @@ from typing import Any
 
 import yaml
 from accel_launch.cli.launch_command import resolve_options
+from accel_launch.cli.option_types import as_text
 from accel_launch.cli.options import BY_NAME
 from accel_launch.config.accelerate_config import COMPUTE_ENVIRONMENT, DISTRIBUTED_TYPE, SAGEMAKER
 from accel_launch.config.config_writer import HEADER, file_text
+from accel_launch.config.sharding_config import NAMES, normalised
 
 from accel_compat.migrate.report import Kind, Note, Rewritten
 from accel_compat.migrate.shell_commands import rewrite_commands
 
 _COMMENT_LINE = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _COMMENT_AFTER = re.compile(r"^[ \t]*[^#\s].*?[ \t](#.*)$", re.MULTILINE)
+_SETTING = re.compile(rf"^(?:{DISTRIBUTED_TYPE}|{COMPUTE_ENVIRONMENT})[ \t]*:", re.MULTILINE)
 
 
 def rewrite_config(path: Path, text: str) -> Rewritten:
@@ -46,6 +49,14 @@ def rewrite_config(path: Path, text: str) -> Rewritten:
     notes = [Note(1, Kind.CHANGED, "rewritten in accel's own keys")]
     own = {str(BY_NAME[name].key) for name in said}
     dropped = [str(key) for key in content if key not in own and key != DISTRIBUTED_TYPE]
+    dropped += [
+        f"{key}.{name}"
+        for key, entries in content.items()
+        if key in NAMES and isinstance(entries, Mapping)
+        for name, value in entries.items()
+        # alone it is neither a setting nor a problem
+        if normalised(str(key), {str(name): as_text(value)}) == ({}, [])
+    ]
     if dropped:
         notes.append(Note(1, Kind.CHANGED, f"left out, for they set nothing here: {', '.join(dropped)}"))
     if path.suffix != ".json":
@@ -72,6 +83,10 @@ def _rewrite_other(text: str, content: Any) -> Rewritten:
     new = rewrite_commands(text)
     if (content is None) != (_content(new.text) is None):
         return Rewritten(text, (Note(1, Kind.BY_HAND, "commands in this file could not be rewritten safely"),))
+    if content is None and (found := _SETTING.search(text)) is not None:
+        line = text.count("\n", 0, found.start()) + 1
+        words = "settings in a file of several documents, or of no YAML: put them into a file of their own"
+        return Rewritten(new.text, (*new.notes, Note(line, Kind.BY_HAND, words)))
     return new
 
 

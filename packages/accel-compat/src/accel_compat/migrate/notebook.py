@@ -13,7 +13,7 @@ from accel_compat.migrate.report import CannotRewrite, Kind, Note, Rewritten
 from accel_compat.migrate.shell_commands import rewrite_commands
 
 #: a line for the notebook and not for Python, behind what may stand for it in a program
-_MAGIC = re.compile(r"^([ \t]*)((?:[\w, ]+=[ \t]*)?[!%](?:.*\\\n)*.*|[\w.]+\?\??[ \t]*)$", re.MULTILINE)
+_MAGIC = re.compile(r"^([ \t]*)((?:[\w, ]+=[ \t]*)?(?:!|%%?[A-Za-z_])(?:.*\\\n)*.*|[\w.]+\?\??[ \t]*)$", re.MULTILINE)
 _SHELL_CELL = re.compile(r"\s*%%(bash|sh|script|writefile|file)\b")
 
 

@@ -10,6 +10,7 @@ from accel_launch.cli.options import OPTIONS
 from accel_launch.cli.part_option import PART_OPTIONS
 from accel_launch.config.accelerate_config import asks_nothing
 
+from accel_compat.migrate.mentions import notes_of_mentions
 from accel_compat.migrate.report import Kind, Note, Rewritten
 
 _GAP = r"(?:[ \t]|\\\r?\n)+"
@@ -26,7 +27,6 @@ _WORD = re.compile(
     r"|\$\([^()'\"`\n]*\)|`[^'\"`\n]*`|[^\s'\"\\;|&#<>()`])++)(?![(`])"
 )
 _VARIABLE = re.compile(r"(?:(\$\{?)|(?<![\w$]))ACCELERATE_([A-Z0-9_]+)\b")
-_INSTALL = re.compile(r"\bpip[\d.]*[ \t]+install\b[^\n]*?(?<![\w./-])accelerate\b(?![-/])")
 _IMPORT = re.compile(r"^[ \t]*(?:import|from)[ \t]+accelerate\b", re.MULTILINE)
 _COMMENT = re.compile(r"(?:^|\s)#")
 _INSTEAD = {
@@ -64,9 +64,7 @@ def rewrite_commands(text: str) -> Rewritten:
             out.append(flags)
     result, more = _variables("".join([*out, text[done:]]))
     notes += more
-    for found in _INSTALL.finditer(text):
-        line = text.count("\n", 0, found.start()) + 1
-        notes.append(Note(line, Kind.BY_HAND, "installs accelerate: install accel from a clone, see README.md"))
+    notes += notes_of_mentions(text)
     for found in _IMPORT.finditer(text):
         words = "Python inside another text imports Accelerate: import accel there"
         notes.append(Note(text.count("\n", 0, found.start()) + 1, Kind.BY_HAND, words))

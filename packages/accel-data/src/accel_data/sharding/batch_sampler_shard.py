@@ -41,18 +41,24 @@ class BatchSamplerShard(BatchSampler):
         self.sampler = getattr(batch_sampler, "sampler", batch_sampler)
         self.where = DataRank(process_index, num_processes)
         self.split_batches = split_batches
-        self.even_batches = even_batches
         self.batch_size: Any = size
         self.drop_last = bool(getattr(batch_sampler, "drop_last", False))
         self.ending = ending or Ending.of(drop_last=self.drop_last, even_batches=even_batches)
         if num_processes == 1:  # alone, batches are what the batch sampler says
             self.ending = Ending.DROP if self.ending is Ending.DROP and follows_torch(batch_sampler) else Ending.UNEVEN
+        self._made_with = (even_batches, self.ending)
         #: the order of the newest pass, drawn with the first call
         self.newest: Callable[[], IndexOrder] = partial(self.draw, 0)
         #: called before each order is drawn
         self.before_draw: Callable[[], None] | None = None
         #: the item of the order at which passes begin
         self.skip = 0
+
+    @property
+    def even_batches(self) -> bool:
+        """What it was made with; in a block that ends passes in another way, whether ranks get equally many batches."""
+        even_batches, ending = self._made_with
+        return even_batches if self.ending is ending else self.ending is not Ending.UNEVEN
 
     @property
     def rows(self) -> int | None:

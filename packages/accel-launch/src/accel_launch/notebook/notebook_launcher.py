@@ -29,7 +29,7 @@ REFERENCE_DEFAULTS: dict[str, tuple[object, ...]] = {
     "master_addr": ("127.0.0.1",),
     "node_rank": (0,),
     "num_nodes": (1,),
-    "rdzv_backend": ("static",),
+    "rdzv_backend": ("static", "c10d"),
     "rdzv_endpoint": ("",),
     "rdzv_conf": (None, {}),
     "rdzv_id": ("none",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,10 @@ class AccelerateAttributes(TrainingStep):
     def dataloader_config(self) -> DataLoaderConfiguration:
         """The configuration of loaders that are prepared from now on; its fields may be set."""
         return self.settings.data
+
+    @dataloader_config.setter
+    def dataloader_config(self, config: DataLoaderConfiguration) -> None:
+        self.settings = self._preparer.settings = replace(self.settings, data=config)
 
     @property
     def use_seedable_sampler(self) -> bool:

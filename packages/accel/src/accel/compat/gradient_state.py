@@ -29,6 +29,10 @@ class GradientState:
         """Shows this window from now on."""
         cls._newest = weakref.ref(accumulation)
 
+    @classmethod
+    def _reset_state(cls) -> None:
+        cls._newest = None
+
     @property
     def window(self) -> AccumulationState:
         """The window itself, with everything that it can tell."""

@@ -94,6 +94,11 @@ def is_fp8_available() -> bool:
     return _installed("torchao")
 
 
+def is_rocm_available() -> bool:
+    """Whether torch was built for ROCm."""
+    return torch.version.hip is not None
+
+
 def is_weights_only_available() -> bool:
     """True: torch reads weights without running code from files."""
     return True
