@@ -10,6 +10,8 @@ PLUG_INS = ("devices/torch_accelerator.py", "devices/xla.py", "devices/__init__.
 #: files beside the plug-ins, and what of one vendor they cannot ask torch for in general
 REASONS = {
     "accel/compat/names/availability.py": "answers is_rocm_available, which scripts for Accelerate ask",
+    "accel/compat/names/constants.py": "kinds of set-up whose exchanges are torch's",
+    "accel/compat/names/enumerations.py": "names of compilers in scripts for Accelerate",
     "accel_amp/precisions/bf16.py": "torch tells only of CUDA if it emulates bfloat16",
     "accel_amp/precisions/fp16.py": "XLA has no loss scaler",
     "accel_amp/precisions/fp8.py": "torchao's float8 products are kernels of CUDA",
@@ -18,6 +20,7 @@ REASONS = {
     "accel_checkpoint/pinned_memory.py": "pinned memory and streams of CUDA",
     "accel_data/loaders/device_prefetch.py": "XLA has no streams",
     "accel_launch/cli/commands/env.py": "prints what a report of a defect needs",
+    "accel_launch/config/sharding_config.py": "a mode of torch.compile",
     "accel_launch/job/affinity.py": "the driver's list of where GPUs are",
     "accel_launch/job/job.py": "variables that hide GPUs",
     "accel_launch/job/plan.py": "variables that hide GPUs",

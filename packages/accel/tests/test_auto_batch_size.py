@@ -35,6 +35,19 @@ def test_the_sizes_are_those_of_the_reference() -> None:
     assert tried == expected
 
 
+def test_a_function_gives_the_next_size() -> None:
+    sizes, tried = iter((7, 5)), []
+
+    @find_executable_batch_size(starting_batch_size=9, reduce_batch_size_fn=lambda: next(sizes))
+    def fit(batch_size: int) -> None:
+        tried.append(batch_size)
+        if batch_size > 5:
+            raise OUT_OF_MEMORY["cuda"]()
+
+    fit()
+    assert tried == [9, 7, 5]
+
+
 @pytest.mark.parametrize("kind", OUT_OF_MEMORY)
 def test_every_way_to_say_out_of_memory_is_understood(kind: str) -> None:
     tried = []

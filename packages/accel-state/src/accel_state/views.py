@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from accel_state.process_control import ProcessControl
 from accel_state.process_group import GroupOptions
 from accel_state.run import Run, RunRequest
 from accel_state.run_context import acquire, ask_anew, current, is_initialized, release
+
+if TYPE_CHECKING:
+    import torch
 
 
 @final
@@ -50,6 +53,14 @@ class PartialState(ProcessControl):
     def initialized(self) -> bool:
         """Whether the process has a run."""
         return is_initialized()
+
+    @property
+    def default_device(self) -> torch.device:
+        """The device of this process."""
+        return self.device
+
+    def set_device(self) -> None:
+        """Nothing: the device was chosen when the run began."""
 
     def destroy_process_group(self) -> None:
         """Ends the run of this process, and closes the process group if the run opened it."""

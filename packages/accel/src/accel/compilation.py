@@ -10,6 +10,8 @@ import torch
 from accel_parallel import like_blocks
 from torch import nn
 
+from accel.handlers import KwargsHandler
+
 #: entries of a config file that are fields under a shorter name
 _SHORT = ("use_fullgraph", "use_dynamic")
 _TRUTHS = frozenset({"fullgraph", "dynamic", "use_regional_compilation"})
@@ -17,7 +19,7 @@ _FROM_WORDS = _TRUTHS | {"backend", "mode"}
 
 
 @dataclass
-class TorchDynamoPlugin:
+class TorchDynamoPlugin(KwargsHandler):
     """How `prepare` compiles models; the backend "no", or None, leaves them as they are.
 
     With `use_regional_compilation` each block of a list of like blocks, as transformers have, is compiled by itself:

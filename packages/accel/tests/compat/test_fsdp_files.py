@@ -18,7 +18,7 @@ from torch.optim import AdamW
 utils = import_module("accel.utils")
 
 
-def saves_and_loads(folder: str) -> list[Any]:
+def saves_and_loads(folder: str, **ways: bool) -> list[Any]:
     accelerator = Accelerator(cpu=True, strategy="fsdp2")
 
     def made(seed: int) -> tuple[Any, Any]:
@@ -31,11 +31,11 @@ def saves_and_loads(folder: str) -> list[Any]:
 
     model, optimizer = made(0)
     other, other_optimizer = made(1)
-    utils.save_fsdp_model(None, accelerator, model, folder)
-    utils.save_fsdp_optimizer(None, accelerator, optimizer, model, folder)
+    utils.save_fsdp_model(None, accelerator, model, folder, **ways)
+    utils.save_fsdp_optimizer(None, accelerator, optimizer, model, folder, use_dcp=ways.get("use_dcp", True))
     accelerator.wait_for_everyone()
-    utils.load_fsdp_model(None, accelerator, other, folder)
-    utils.load_fsdp_optimizer(None, accelerator, other_optimizer, other, folder)
+    utils.load_fsdp_model(None, accelerator, other, folder, **ways)
+    utils.load_fsdp_optimizer(None, accelerator, other_optimizer, other, folder, **ways)
     for mine, loaded in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(mine.to_local(), loaded.to_local())
         first, second = optimizer.state[mine]["exp_avg"], other_optimizer.state[loaded]["exp_avg"]
@@ -51,6 +51,17 @@ def test_sharded_models_are_written_read_and_merged(world: MakePool, tmp_path: P
     assert [merged[name].tolist() for name, _ in Mlp().named_parameters()] == whole
     with pytest.raises(CheckpointError, match="is no folder"):
         utils.merge_fsdp_weights(tmp_path / "nothing", tmp_path / "merged")
+
+
+@pytest.mark.parametrize("ways", [{"use_dcp": False}, {"adapter_only": True}])
+def test_ranks_write_files_of_their_own_or_trained_weights_alone(
+    ways: dict[str, bool], world: MakePool, tmp_path: Path
+) -> None:
+    """S175."""
+    world(2).run(saves_and_loads, str(tmp_path), **ways)
+    of_ranks = sorted(path.name for path in tmp_path.glob("*_rank*.bin"))
+    names = ("optimizer_0", "pytorch_model_fsdp_0") if ways == {"use_dcp": False} else ()
+    assert of_ranks == [f"{name}_rank{rank}.bin" for name in names for rank in (0, 1)]
 
 
 def test_a_process_of_a_program_is_told_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,13 @@ def test_a_name_that_is_said_to_be_here_is_here(name: str) -> None:
     assert name in dir(import_module("accel.utils"))
 
 
+def test_layers_for_float8_are_chosen_by_their_size_and_name() -> None:
+    chosen = import_module("accel.utils").filter_first_and_last_linear_layers
+    model = torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(3)))
+    assert [chosen(model, name) for name in ("0", "1", "2")] == [False, True, False]
+    assert not chosen(torch.nn.Linear(16, 8), "1")
+
+
 def test_nine_of_ten_names_are_the_same() -> None:
     """S175: of those that are not about the product of one vendor."""
     general = set(EVERY) - KNOWN.vendors

@@ -38,14 +38,22 @@ class _Trial:
 
 @overload
 def find_executable_batch_size(
-    function: Callable[Concatenate[int, P], R], starting_batch_size: int = 128
+    function: Callable[Concatenate[int, P], R],
+    starting_batch_size: int = 128,
+    reduce_batch_size_fn: Callable[[], int] | None = None,
 ) -> Callable[P, R]: ...
 @overload
 def find_executable_batch_size(
-    function: None = None, starting_batch_size: int = 128
+    function: None = None, starting_batch_size: int = 128, reduce_batch_size_fn: Callable[[], int] | None = None
 ) -> Callable[[Callable[Concatenate[int, P], R]], Callable[P, R]]: ...
-def find_executable_batch_size(function: Callable[..., Any] | None = None, starting_batch_size: int = 128) -> Any:
+def find_executable_batch_size(
+    function: Callable[..., Any] | None = None,
+    starting_batch_size: int = 128,
+    reduce_batch_size_fn: Callable[[], int] | None = None,
+) -> Any:
     """A decorator that calls with the starting batch size first, and with nine tenths of it while memory is short.
+
+    `reduce_batch_size_fn` gives the next size instead, and is called on every process.
 
     Every call starts anew, and every try has to make anew what depends on the size. When one process is out of memory,
     all try again with the same smaller size. They learn of it at the end of a try: one that leaves the function between
@@ -56,7 +64,11 @@ def find_executable_batch_size(function: Callable[..., Any] | None = None, start
     Collective: where the function exchanges data or a run is open, every process must call.
     """
     if function is None:
-        return functools.partial(find_executable_batch_size, starting_batch_size=starting_batch_size)
+        return functools.partial(
+            find_executable_batch_size,
+            starting_batch_size=starting_batch_size,
+            reduce_batch_size_fn=reduce_batch_size_fn,
+        )
     tried: Callable[..., Any] = function
 
     @functools.wraps(tried)
@@ -71,7 +83,10 @@ def find_executable_batch_size(function: Callable[..., Any] | None = None, start
             if not short:
                 return result
             del result
-            batch_size = int(min(trial.batch_size for trial in trials) * SHRINK)
+            if reduce_batch_size_fn is None:
+                batch_size = int(min(trial.batch_size for trial in trials) * SHRINK)
+            else:
+                batch_size = min(trial.batch_size for trial in _exchange(_Trial(reduce_batch_size_fn())))
             last = "; ".join(f"rank {rank} with {trial.batch_size}: {trial.shortage}" for rank, trial in short.items())
         raise RuntimeError(
             f"No executable batch size found, reached zero: `{_name(tried)}` began with {starting_batch_size}, and was"

@@ -1,5 +1,7 @@
 """Names of files that Accelerate's checkpoints have: what `load_state` reads of them, and other tools look for."""
 
+from accel_state.distributed_type import DistributedType
+
 MODEL_NAME = "pytorch_model"
 SAFE_MODEL_NAME = "model"
 OPTIMIZER_NAME = "optimizer"
@@ -15,4 +17,8 @@ SAFE_WEIGHTS_NAME = "model.safetensors"
 SAFE_WEIGHTS_PATTERN_NAME = "model{suffix}.safetensors"
 SAFE_WEIGHTS_INDEX_NAME = "model.safetensors.index.json"
 FSDP_MODEL_NAME = "pytorch_model_fsdp"
-TORCH_DISTRIBUTED_OPERATION_TYPES = ["all_gather", "all_reduce", "broadcast", "gather", "reduce", "scatter"]
+#: the kinds of set-up whose exchanges are torch's
+TORCH_DISTRIBUTED_OPERATION_TYPES = [
+    *(str(kind) for kind in DistributedType if kind not in (DistributedType.NO, DistributedType.XLA)),
+    "TP",
+]

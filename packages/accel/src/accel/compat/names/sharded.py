@@ -60,6 +60,14 @@ def has_ao_layers(model: nn.Module) -> bool:
     return any(type(module).__module__.startswith("torchao.") for module in model.modules())
 
 
+def filter_first_and_last_linear_layers(module: nn.Module, fqn: str) -> bool:
+    """Whether a layer of this name may compute in float8: not the first or last linear one, in multiples of 16."""
+    if isinstance(module, nn.Linear) and (module.in_features % 16 or module.out_features % 16):
+        return False
+    linear = [name for name, layer in module.named_modules() if isinstance(layer, nn.Linear)]
+    return fqn not in (linear[:1] + linear[-1:])
+
+
 def has_offloaded_params(module: nn.Module) -> bool:
     """Whether a hook of the module puts its weights on their device for the while of a forward."""
     return bool(getattr(getattr(module, "_hf_hook", None), "offload", False))

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 
-class RegressionDataset(Dataset[dict[str, np.float32]]):
+class RegressionDataset(Dataset[dict[str, Tensor]]):
     """Points x with y = a x + b and noise of 0.1; without a seed they differ in each process."""
 
     def __init__(self, a: float = 2, b: float = 3, length: int = 64, seed: int | None = None) -> None:
-        draw = np.random.default_rng(seed)
+        draw = torch.Generator("cpu")
+        if seed is None:
+            draw.seed()
+        else:
+            draw.manual_seed(seed)
         self.length = length
-        self.x = draw.standard_normal(length).astype(np.float32)
-        self.y = (a * self.x + b + 0.1 * draw.standard_normal(length)).astype(np.float32)
+        self.x = torch.randn(length, generator=draw, device="cpu")
+        self.y = a * self.x + b + 0.1 * torch.randn(length, generator=draw, device="cpu")
 
     def __len__(self) -> int:
         return self.length
 
-    def __getitem__(self, index: int) -> dict[str, np.float32]:
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
         return {"x": self.x[index], "y": self.y[index]}
 
 
@@ -29,8 +32,9 @@ class RegressionModel(nn.Module):
 
     def __init__(self, a: float = 0, b: float = 0) -> None:
         super().__init__()
-        self.a = nn.Parameter(torch.tensor(float(a)))
-        self.b = nn.Parameter(torch.tensor(float(b)))
+        device = torch.get_default_device()
+        self.a = nn.Parameter(torch.full((), float(a), dtype=torch.float32, device=device))
+        self.b = nn.Parameter(torch.full((), float(b), dtype=torch.float32, device=device))
 
     def forward(self, x: Tensor) -> Tensor:
         """The line at these points."""
