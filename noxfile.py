@@ -243,7 +243,8 @@ def deepspeed(session: nox.Session) -> None:
 
 @nox.session
 def clients(session: nox.Session) -> None:
-    """Trains by transformers, peft, trl and diffusers on accel and on Accelerate, and compares losses (minutes)."""
+    """Trains by transformers, peft, trl and diffusers on accel and on Accelerate, and runs Accelerate's own tests."""
+    # a quarter of an hour on two busy cores, and gigabytes of libraries: .ci/run leaves it out
     install(session, *PACKAGES, extra=(*TESTING, TORCH, *CLIENTS))
     chosen = session.posargs or ["tests-integration/clients"]
     session.run("pytest", "--timeout", "600", *chosen, env={"ACCEL_CLIENTS": "1"})

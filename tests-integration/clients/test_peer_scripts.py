@@ -37,9 +37,7 @@ CANNOT: dict[tuple[str, str], str] = {
         "test_reinstantiated_state",
     ): "an Accelerator keeps its run, so a reset of the state breaks nothing",
     ("test_sync", "check_model_parameters"): SHORT_WINDOW,
-    ("test_ddp_comm_hook", "test_ddp_comm_hook(DDPCommunicationHookType.BATCHED_POWER_SGD"): (
-        "torch 2.13 fails in it when PowerSGD begins, so it is refused"
-    ),
+    ("test_ddp_comm_hook", "test_ddp_comm_hook"): ("torch 2.13 fails in it when PowerSGD begins, so it is refused"),
     ("test_notebook", "test_fault_tolerant"): LAUNCHES_ONCE,
     ("test_notebook", "test_monitoring"): LAUNCHES_ONCE,
     ("test_distributed_data_loop", "test_join_raises_warning_for_iterable_when_overriding_even_batches"): (

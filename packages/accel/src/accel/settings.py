@@ -145,9 +145,7 @@ def resolve(
         problems += options.problems() if options is not None else []
     if problems:
         raise ValueError("Accelerator(...): " + "\n  ".join(dict.fromkeys(problems)))
-    data = dataloader_config or DataLoaderConfiguration()
-    if data.check_datasets is True and flag(environ, AS_ACCELERATE):
-        data = replace(data, check_datasets="warn")  # programs for Accelerate may draw their data without a seed
+    data = of_loaders(dataloader_config or DataLoaderConfiguration(), environ)
     return Settings(
         cpu=cpu or from_environ.cpu,
         mixed_precision=precision,
@@ -166,6 +164,13 @@ def resolve(
         step_scheduler_with_optimizer=step_scheduler_with_optimizer,
         scheduler_once_per_step=scheduler_once_per_step,
     )
+
+
+def of_loaders(config: DataLoaderConfiguration, environ: Mapping[str, str]) -> DataLoaderConfiguration:
+    """The configuration of loaders; programs for Accelerate may draw their data without a seed, and are only warned."""
+    if config.check_datasets is True and flag(environ, AS_ACCELERATE):
+        return replace(config, check_datasets="warn")
+    return config
 
 
 def _sizes_of_launcher(words: Mapping[str, str], asked: ParallelismConfig | None) -> ParallelismConfig:

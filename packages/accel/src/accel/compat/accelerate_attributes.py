@@ -8,6 +8,7 @@ from typing import Any
 
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler
 from accel_parallel import EngineOptions
+from accel_state.environ import process_environ
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -20,6 +21,7 @@ from accel.handlers import (
     InitProcessGroupKwargs,
     ProfileKwargs,
 )
+from accel.settings import of_loaders
 from accel.step.training_step import TrainingStep
 
 
@@ -49,7 +51,7 @@ class AccelerateAttributes(TrainingStep):
 
     @dataloader_config.setter
     def dataloader_config(self, config: DataLoaderConfiguration) -> None:
-        self.settings = self._preparer.settings = replace(self.settings, data=config)
+        self.settings = self._preparer.settings = replace(self.settings, data=of_loaders(config, process_environ()))
 
     @property
     def use_seedable_sampler(self) -> bool:
