@@ -101,11 +101,12 @@ def shared(session: nox.Session) -> None:
     note.write_text(state)
 
 
-def in_shared(session: nox.Session, command: str, *arguments: str) -> None:
-    """Runs a command of the shared environment."""
+def in_shared(session: nox.Session, command: str, *arguments: str, folders: tuple[str, ...] = ()) -> None:
+    """Runs a command of the shared environment, which imports from these folders of the tree too."""
     programs = SHARED / "bin"
     path = os.pathsep.join([str(programs), os.environ["PATH"]])
-    session.run(str(programs / command), *arguments, env={"PATH": path}, external=True)
+    environment = {"PATH": path, "PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in folders)}
+    session.run(str(programs / command), *arguments, env=environment if folders else {"PATH": path}, external=True)
 
 
 def bare(session: nox.Session) -> dict[str, str]:
@@ -188,10 +189,18 @@ def docs(session: nox.Session) -> None:
     shared(session)
     strict = ("--fresh-env", "--fail-on-warning", "--keep-going", "--nitpicky", "--quiet", "--jobs", str(CORES))
     in_shared(session, "sphinx-build", *strict, "--conf-dir", "docs/_site", "docs", ".nox/site")
+    in_shared(session, "python", "docs/_site/check_links.py", ".nox/site")
     in_shared(session, "python", "docs/_site/readability.py")
     print("the site: .nox/site/index.html")
     if "serve" in session.posargs:
         in_shared(session, "python", "-m", "http.server", "--bind", "127.0.0.1", "--directory", ".nox/site")
+
+
+@nox.session(venv_backend="none")
+def pictures(session: nox.Session) -> None:
+    """Draws the pictures of the pages anew, from what the packages do."""
+    shared(session)
+    in_shared(session, "python", "-m", "pictures", folders=("tests-integration", "tests-integration/scripts"))
 
 
 @nox.session

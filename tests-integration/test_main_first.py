@@ -106,7 +106,7 @@ def test_an_exchange_of_the_main_process_alone_is_found(size: int, jobs: Jobs) -
     assert "all ranks wait for each other" in done.err, done.err
     assert f"in gather at {line_of(SCRIPT, 'gathers first')} " in done.err
     for rank in range(1, size):
-        waits = [row for row in done.err.splitlines() if row.startswith(f"  rank {rank} waits since")]
+        waits = [row for row in done.err.splitlines() if row.startswith(f"  rank {rank} has been waiting for")]
         assert any(
             f"in main_process_first (after rank 0) at {line_of(SCRIPT, 'gathers later')} " in row for row in waits
         )

@@ -141,7 +141,7 @@ def test_the_time_to_stop_is_the_one_that_was_asked_for(grace_s: int, tmp_path: 
     assert time.monotonic() - told >= grace_s
     done = job.end()
     assert done.code == 128 + signal.SIGTERM, done.err
-    assert f"killed, since still running {grace_s} s later: rank 0, 1" in done.err
+    assert f"had not ended {grace_s} s later, and had to be killed: rank 0, 1" in done.err
     assert done.left() == []
 
 

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -20,8 +16,11 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.intersphinx",
     "sphinx_copybutton",
+    "inline_pictures",
     "links_to_the_tree",
+    "messages",
     "plain_docstrings",
+    "stored_inventories",
 ]
 exclude_patterns = ["_site", "examples/README.md"]
 

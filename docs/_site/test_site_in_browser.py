@@ -54,6 +54,8 @@ def browser() -> Iterator[webdriver.Chrome]:
     options.set_capability("goog:loggingPrefs", {"performance": "ALL"})
     service = webdriver.ChromeService(shutil.which("chromedriver"))
     driver = webdriver.Chrome(options=options, service=service)
+    # the list of messages is long, and the machine may be busy
+    driver.set_script_timeout(600)
     yield driver
     driver.quit()
 

@@ -260,7 +260,7 @@ class Runs:
 def test_code_in_weights_is_not_run(tmp_path: Path, name: str) -> None:
     torch.save(Runs(tmp_path / "was-here"), tmp_path / name)
     path = tmp_path / name if name == "weights.pt" else tmp_path
-    expected = "only .safetensors files are looked at" if not name.endswith("safetensors") else "damaged or no safe"
+    expected = "only .safetensors files are looked at" if not name.endswith("safetensors") else "damaged, or not a safe"
     with pytest.raises(CannotRun, match=expected):
         told(path)
     assert not (tmp_path / "was-here").exists()

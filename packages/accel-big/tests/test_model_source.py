@@ -106,7 +106,7 @@ def test_mistakes_in_code_are_told_with_their_place(module: Callable[[str, str],
         ("there.py:make", "there.py:make: there is no 'make'; there is only"),
         ("models:", "expected MODULE:NAME, such as"),
         ("bert-base-cased", "Models of the hub are not downloaded"),
-        ("weights.safetensors", "is no file and no folder in"),
+        ("weights.safetensors", "is neither a file nor a folder in"),
     ],
 )
 def test_what_is_not_there_is_told(model: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

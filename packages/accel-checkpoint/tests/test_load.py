@@ -224,7 +224,7 @@ def test_an_index_that_names_files_that_are_missing_is_refused(tmp_path: Path, n
 def test_an_index_that_is_none_is_refused(tmp_path: Path, content: str | bytes) -> None:
     index = tmp_path / "model.safetensors.index.json"
     index.write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert refuses(model(), tmp_path).startswith(f"{index} is no index of weights: ")
+    assert refuses(model(), tmp_path).startswith(f"{index} is not an index of weights: ")
 
 
 def test_an_index_of_nothing_is_refused(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_a_truncated_shard_is_refused_and_nothing_is_changed(tmp_path: Path, lef
     save_weights(model(1).state_dict(), tmp_path, max_shard_size=500)
     file = tmp_path / f"model-{shard:05d}-of-00003.safetensors"
     file.write_bytes(file.read_bytes()[:left])
-    assert refuses(model(), tmp_path).startswith(f"{file} is damaged or no safetensors file: ")
+    assert refuses(model(), tmp_path).startswith(f"{file} is damaged, or not a safetensors file: ")
 
 
 @pytest.mark.parametrize("left", [0, 100, -1])

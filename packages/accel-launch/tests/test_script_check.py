@@ -65,7 +65,7 @@ def test_a_module_is_found_and_not_imported(folder: Path, name: str) -> None:
         ("trian", "module 'trian' was not found"),
         ("some_package.wrok", "did you mean 'some_package.work'?"),
         ("some_package", "a package without a __main__ module"),
-        ("train.sub", "train is no package"),
+        ("train.sub", "train is not a package"),
         ("train.py", "leave out -m to run the file train.py"),
         ("some/file", "is not a module name"),
     ],

@@ -269,5 +269,6 @@ def test_a_job_that_was_ended_from_outside_is_told_in_one_line() -> None:
     result = JobResult(2, first=ended, outside=signal.SIGTERM, killed=(1,), grace_s=30)
     assert result.code == 143
     assert explain(result) == (
-        "accel: the job of 2 was ended by SIGTERM from outside\n  killed, since still running 30 s later: rank 1"
+        "accel: the job of 2 was ended by SIGTERM from outside\n"
+        "  had not ended 30 s later, and had to be killed: rank 1"
     )

@@ -102,7 +102,7 @@ WRONG = [
     (Model(vocabulary=9), {"embedding": "rowwise"}, "embedding: dim 0 of its weight has 9 entries"),
     (Model(tied=True), {"head": "rowwise", "embedding": "rowwise"}, "embedding.weight and head.weight are one weight"),
     (CONVOLUTION, {"0": "rowwise"}, "0: a Conv1d cannot be divided, only Linear and Embedding can"),
-    (wrong_heads(), PLAN, "num_key_value_heads=1 is no multiple of 2"),
+    (wrong_heads(), PLAN, "num_key_value_heads=1 is not a multiple of 2"),
 ]
 
 

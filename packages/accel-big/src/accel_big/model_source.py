@@ -60,7 +60,7 @@ def locate(text: str) -> ModelSource:
     module, colon, name = text.partition(":")
     if not colon:
         near = " Models of the hub are not downloaded: give the folder they are in." if "." not in path.name else ""
-        raise _refused(f"{text!r} is no file and no folder in {Path.cwd()}. Expected {FORMS}.{near}")
+        raise _refused(f"{text!r} is neither a file nor a folder in {Path.cwd()}. Expected {FORMS}.{near}")
     if module.endswith(".py"):
         return _in_file(text, module, name)
     if not all(part.isidentifier() for part in f"{module}.{name}".split(".")):

@@ -31,7 +31,7 @@ def test_all_wrong_sizes_and_devices_are_told() -> None:
         get_max_memory({"cpu": "-1GB", "disk": "much", "gpu": 5, 90: 5})
     told = "\n".join(caught.value.reasons)
     assert len(caught.value.reasons) == 4
-    for part in ("'cpu': size '-1GB'", "'disk': size 'much'", "'gpu' is no device", "90 is no device"):
+    for part in ("'cpu': size '-1GB'", "'disk': size 'much'", "'gpu' is not a device", "90 is not a device"):
         assert part in told
 
 

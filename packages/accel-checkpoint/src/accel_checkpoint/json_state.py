@@ -156,7 +156,7 @@ def _name(dtype: torch.dtype) -> str:
 def _dtype(name: str) -> torch.dtype:
     dtype = vars(torch).get(name)
     if not isinstance(dtype, torch.dtype):
-        raise CheckpointError(f"the state is damaged: {name!r} is no dtype")
+        raise CheckpointError(f"the state is damaged: {name!r} is not a dtype")
     return dtype
 
 
@@ -215,7 +215,7 @@ def _inline(dtype: str, shape: list[int], text: str) -> torch.Tensor:
 def _of_numpy(tag: str, content: Any, inner: Callable[[Any], Any]) -> Any:
     numpy: Any = importlib.import_module("numpy")  # it was there when this was encoded
     if not re.fullmatch(r"[<>|=][biufc]\d{1,2}", content[0]):
-        raise CheckpointError(f"the state is damaged: {content[0]!r} is no number")
+        raise CheckpointError(f"the state is damaged: {content[0]!r} is not a number")
     kind = numpy.dtype(content[0])
     if tag == "$number":
         return numpy.frombuffer(base64.b64decode(content[1], validate=True), dtype=kind)[0]

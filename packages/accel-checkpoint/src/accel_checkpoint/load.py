@@ -255,7 +255,7 @@ def _files_of_index(index: Path) -> list[Path]:
         # Accelerate reads an index that is the map itself, too
         names = sorted(set((read["weight_map"] if "weight_map" in read or not read else read).values()))
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"{index} is no index of weights: {error}") from error
+        raise CheckpointError(f"{index} is not an index of weights: {error}") from error
     if not names:
         raise CheckpointError(f"{index} names no files")
     outside = [name for name in names if not isinstance(name, str) or Path(name).name != name]

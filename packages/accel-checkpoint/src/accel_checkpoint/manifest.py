@@ -82,14 +82,16 @@ def read_manifest(folder: Path) -> Manifest:
         manifest = Manifest(body["about"], files, body["items"], body["ranks"], body.get("parts", {}))
         unknown = [name for names in manifest.parts.values() for name in names if name not in files]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{path} is no manifest: {type(error).__name__}: {error}") from error
+        raise CheckpointError(f"{path} is not a manifest: {type(error).__name__}: {error}") from error
     if not (isinstance(manifest.about, dict) and isinstance(manifest.items, dict) and isinstance(manifest.ranks, list)):
-        raise CheckpointError(f"{path} is no manifest: about and items are mappings, and ranks a list")
+        raise CheckpointError(f"{path} is not a manifest: about and items are mappings, and ranks a list")
     if unknown:
-        raise CheckpointError(f"{path} is no manifest: it has no digest of the parts {', '.join(map(repr, unknown))}")
+        raise CheckpointError(
+            f"{path} is not a manifest: it has no digest of the parts {', '.join(map(repr, unknown))}"
+        )
     wrong = [name for name, item in manifest.items.items() if not isinstance(item, dict)]
     if wrong:
-        raise CheckpointError(f"{path} is no manifest: {', '.join(map(repr, wrong))} of its items are no mappings")
+        raise CheckpointError(f"{path} is not a manifest: {', '.join(map(repr, wrong))} of its items are not mappings")
     return manifest
 
 
@@ -129,7 +131,7 @@ def open_regular(path: Path) -> FileIO:
         raise CheckpointError(f"{path} cannot be read{linked}: {error}") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise CheckpointError(f"{path} is no regular file")
+        raise CheckpointError(f"{path} is not a regular file")
     return FileIO(descriptor)
 
 
@@ -152,7 +154,7 @@ def _digest(path: Path, name: str, entry: Any) -> FileDigest:
     if not is_inside(name):
         raise CheckpointError(f"{path} names a file outside of its folder: {name!r}")
     if type(entry["size"]) is not int or entry["size"] < 0 or type(entry["xxh3"]) is not str:
-        raise CheckpointError(f"{path} is no manifest: size and xxh3 of {name} are {entry!r}")
+        raise CheckpointError(f"{path} is not a manifest: size and xxh3 of {name} are {entry!r}")
     return FileDigest(entry["size"], entry["xxh3"])
 
 

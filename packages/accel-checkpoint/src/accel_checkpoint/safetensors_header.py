@@ -54,11 +54,11 @@ def read_header(path: Path) -> SafetensorsHeader:
         metadata = head.pop("__metadata__", {})
         tensors = {name: _stored(entry, 8 + length) for name, entry in head.items()}
     except (ValueError, KeyError, IndexError, AttributeError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"{path} is damaged or no safetensors file: it has no header ({error})") from error
+        raise CheckpointError(f"{path} is damaged, or not a safetensors file: it has no header ({error})") from error
     end = max((tensor.begin + tensor.size for tensor in tensors.values()), default=8 + length)
     if end != total:
         raise CheckpointError(
-            f"{path} is damaged or no safetensors file: its header tells of {end} bytes, it has {total}"
+            f"{path} is damaged, or not a safetensors file: its header tells of {end} bytes, it has {total}"
         )
     return SafetensorsHeader(tensors, metadata)
 
@@ -81,9 +81,9 @@ def _stored(entry: dict[str, Any], begin_of_numbers: int) -> StoredTensor:
     dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
     numbers = (*shape, begin, end)
     if not isinstance(dtype, str) or not all(type(number) is int and number >= 0 for number in numbers) or end < begin:
-        raise ValueError(f"{entry} is no tensor")
+        raise ValueError(f"its entry {entry} is not a tensor")
     if math.prod(shape) and end == begin:
-        raise ValueError(f"{entry} has no bytes for its numbers")
+        raise ValueError(f"its entry {entry} has no bytes for its numbers")
     return StoredTensor(dtype, tuple(shape), begin_of_numbers + begin, end - begin)
 
 

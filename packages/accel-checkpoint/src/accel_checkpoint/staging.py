@@ -74,7 +74,9 @@ class StagedCheckpoint:
                 if not is_inside(name):
                     raise CheckpointError(f"{name!r} cannot be the name of a file of a checkpoint: give it a plain one")
                 if path.is_symlink() or not (path.is_file() or path.is_dir()):
-                    raise CheckpointError(f"{name} of the checkpoint is a link or no regular file: write files into it")
+                    raise CheckpointError(
+                        f"{name} of the checkpoint is a link, or not a regular file: write files into it"
+                    )
                 if path.is_dir():
                     self.filesystem.flush_folder(path)
                 elif name not in self.files:
@@ -160,7 +162,7 @@ def require_replaceable(target: Path) -> None:
         with suppress(FileNotFoundError):
             names = ", ".join(sorted(path.name for path in target.iterdir())[:5])
             raise CheckpointError(
-                f"{target} has files that are of no checkpoint of accel ({names}): give save_state another folder"
+                f"{target} has files that are not of a checkpoint of accel ({names}): give save_state another folder"
             )
 
 

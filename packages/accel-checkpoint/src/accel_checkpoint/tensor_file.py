@@ -132,7 +132,7 @@ class TensorFile:
         try:
             self._reader = cast(Any, safe_open(path, framework="pt", device="cpu"))  # its methods have no types
         except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{path} is damaged or no safetensors file: {error}") from error
+            raise CheckpointError(f"{path} is damaged, or not a safetensors file: {error}") from error
         self.names: list[str] = list(self._reader.keys())
         self.metadata: dict[str, str] = self._reader.metadata() or {}
 

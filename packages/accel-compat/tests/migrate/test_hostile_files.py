@@ -194,7 +194,7 @@ FILES = [
         ("accelerate launch\nACCEL_USE_CPU=1 accel launch -m x",),
         file="job",
     ),
-    Hostile("a spreadsheet", "accelerate,1\n", refused="of no kind", file="table.csv"),
+    Hostile("a spreadsheet", "accelerate,1\n", refused="its kind is not among", file="table.csv"),
 ]
 
 

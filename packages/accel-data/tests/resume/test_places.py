@@ -183,7 +183,7 @@ def test_what_one_rank_refuses_all_refuse(world: MakePool) -> None:
     [
         ({"consumed": "3"}, "consumed is '3'"),
         ({"rng_at_start": []}, "rng_at_start is []"),
-        ({"drawn_by": "BatchOf"}, "was drawn by BatchOf and is by RandomSampler now"),
+        ({"drawn_by": "BatchOf"}, "was drawn by BatchOf and is drawn by RandomSampler now"),
     ],
 )
 def test_a_damaged_or_foreign_state_is_refused(entries: State, words: str) -> None:

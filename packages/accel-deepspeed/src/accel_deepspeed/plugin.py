@@ -148,7 +148,9 @@ class DeepSpeedPlugin(EngineOptions):
         except (OSError, ValueError) as error:
             raise ValueError(f"hf_ds_config={str(self.hf_ds_config)!r} cannot be read: {error}") from None
         if not isinstance(read, dict):
-            raise ValueError(f"hf_ds_config={str(self.hf_ds_config)!r} holds a {type(read).__name__}, and no object")
+            raise ValueError(
+                f"hf_ds_config={str(self.hf_ds_config)!r} holds a {type(read).__name__}: expected a JSON object"
+            )
         return read
 
 

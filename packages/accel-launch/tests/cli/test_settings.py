@@ -122,7 +122,7 @@ def test_wrong_variables_are_all_reported() -> None:
 def test_t15_a_misspelt_variable_names_the_one_that_was_meant_and_others_are_left_alone(
     name: str, meant: str | None
 ) -> None:
-    expected = f"{name} in the environment is no variable of accel; did you mean {meant}? If not, unset it"
+    expected = f"{name} in the environment is not a variable of accel; did you mean {meant}? If not, unset it"
     assert problems({name: "2"}) == (() if meant is None else (expected,))
     assert problems({name: ""}) == ()
 
@@ -144,7 +144,7 @@ def test_every_variable_that_accel_reads_is_known() -> None:
     found = {name for text in sources for name in re.findall(r"\"(ACCEL_[A-Z_]+[A-Z])\"", text)}
     assert {"ACCEL_STORE_FD", "ACCEL_HOME", "ACCEL_WATCHDOG"} <= found
     told = variable_problems(dict.fromkeys(found, "1"), LaunchSettings())
-    assert [problem for problem in told if "no variable of accel" in problem] == []
+    assert [problem for problem in told if "not a variable of accel" in problem] == []
 
 
 def test_nothing_said_is_one_process_of_nothing_special() -> None:

@@ -21,7 +21,7 @@ def find_batch_size(data: Any) -> int:
         if leaf.ndim == 0:
             raise TypeError(f"the batch size is the length of a tensor; the one at data{path} has no dims")
         return len(leaf)
-    raise ValueError(f"cannot find the batch size of an empty {type(data).__name__}")
+    raise ValueError(f"cannot find the batch size of an empty {type(data).__name__}: expected a tensor in it")
 
 
 def ignorant_find_batch_size(data: Any) -> int | None:

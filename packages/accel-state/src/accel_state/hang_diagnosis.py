@@ -41,7 +41,7 @@ class RankStatus:
         if self.ended:
             return f"has come to the end of its script{f'; its last was {self.call}' if self.call else ''}"
         if self.waits is not None:
-            return f"waits since {self.waits:.0f} s in {self.call} (exchange {self.number})"
+            return f"has been waiting for {self.waits:.0f} s in {self.call} (exchange {self.number})"
         last = f"; its last was {self.call} (exchange {self.number})" if self.call is not None else ""
         return f"is in no exchange of accel's, but at {self.doing}{last}"
 

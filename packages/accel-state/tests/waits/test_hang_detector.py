@@ -60,7 +60,7 @@ def test_the_limit_is_kept_and_costs_a_few_requests_of_each_rank(size: int, limi
     assert job.run(60, doing, alike) <= 20 * size
     ((_, at, diagnosis),) = job.told[told:]
     assert diagnosis.text.startswith(f"a wait has lasted {limit} s, and {limit} s is its limit\n")
-    assert f"at train.py:0\n  rank 1 waits since {limit} s in gather" in diagnosis.text
+    assert f"at train.py:0\n  rank 1 has been waiting for {limit} s in gather" in diagnosis.text
     assert at <= limit + 1
     assert len(job.left) == size
     assert max(job.left.values()) <= limit + 5

@@ -49,7 +49,7 @@ def test_a_wait_for_one_that_is_gone_is_in_vain() -> None:
     assert diagnosis.fatal
     lines = diagnosis.text.splitlines()
     assert lines[0] == "rank 1 is gone, and others wait for it"
-    assert lines[1] == "  rank 0 waits since 30 s in gather at train.py:10 (exchange 3)"
+    assert lines[1] == "  rank 0 has been waiting for 30 s in gather at train.py:10 (exchange 3)"
     assert lines[2] == "  rank 1 is gone"
 
 
@@ -76,8 +76,8 @@ def test_ranks_that_wait_in_different_calls_wait_for_each_other() -> None:
     assert diagnosis.fatal
     assert diagnosis.text.splitlines()[:3] == [
         "all ranks wait for each other",
-        "  rank 0 waits since 6 s in gather at train.py:10 (exchange 3)",
-        "  rank 1 waits since 7 s in main_process_first at train.py:11 (exchange 3)",
+        "  rank 0 has been waiting for 6 s in gather at train.py:10 (exchange 3)",
+        "  rank 1 has been waiting for 7 s in main_process_first at train.py:11 (exchange 3)",
     ]
 
 
@@ -111,7 +111,7 @@ def test_a_wait_ends_at_its_limit() -> None:
         "a wait has lasted 100 s, and 100 s is its limit",
         "  rank 0 is in no exchange of accel's, but at data.py:7 in load: time.sleep(9); its last was reduce at"
         " train.py:5 (exchange 2)",
-        "  rank 1 waits since 100 s in gather at train.py:11 (exchange 3)",
+        "  rank 1 has been waiting for 100 s in gather at train.py:11 (exchange 3)",
         "  rank 2 does not answer: it is stopped, or in code that never lets go of Python",
     ]
     assert "InitProcessGroupKwargs(timeout=...)" in lines[-1]
@@ -128,7 +128,7 @@ def test_a_long_wait_is_told_before_it_is_ended() -> None:
     diagnosis = diagnosed([waiting(0, NOTICE), working(1)])
     assert diagnosis is not None
     assert not diagnosis.fatal
-    assert diagnosis.text.startswith("a wait has lasted 60 s (its limit is 100 s)\n  rank 0 waits since 60 s")
+    assert diagnosis.text.startswith("a wait has lasted 60 s (its limit is 100 s)\n  rank 0 has been waiting for 60 s")
 
 
 @given(st.floats(0, 1e6), st.integers(0, 3))

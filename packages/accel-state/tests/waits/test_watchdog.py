@@ -94,7 +94,7 @@ def test_a_wait_that_is_too_long_ends_the_job_with_one_report(job: Job, capfd: p
     assert job.leaves(0, 1)
     (report,) = reports(capfd)
     assert report.startswith("accel: a wait has lasted 0 s, and 0 s is its limit\n")
-    assert f"  rank 0 waits since 0 s in gather at {site} (exchange 1)\n" in report
+    assert f"  rank 0 has been waiting for 0 s in gather at {site} (exchange 1)\n" in report
     assert f"  rank 1 is in no exchange of accel's, but at {__file__}:" in report
 
 
@@ -124,7 +124,7 @@ def test_ranks_that_wait_for_each_other_are_found_before_the_limit(
     (report,) = reports(capfd)
     assert report.startswith("accel: all ranks wait for each other\n")
     for rank, (what, site) in enumerate(zip(whats, sites, strict=True)):
-        assert f"\n  rank {rank} waits since 0 s in {what} at {site} (exchange 1)\n" in report
+        assert f"\n  rank {rank} has been waiting for 0 s in {what} at {site} (exchange 1)\n" in report
 
 
 def test_ranks_that_wait_in_the_same_call_are_left_alone(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
@@ -211,7 +211,7 @@ def test_a_long_wait_is_told_each_time_it_has_doubled(
     time.sleep(1.1)
     told = reports(capfd)
     assert 1 <= len(told) <= 3
-    assert all("(its limit is 1000 s)\n  rank 0 waits since" in one for one in told)
+    assert all("(its limit is 1000 s)\n  rank 0 has been waiting for" in one for one in told)
     assert job.left == {}
 
 

@@ -100,7 +100,7 @@ def _check(request: SubmitRequest) -> None:
     """Notes submit options that sbatch could not read, or that contradict how accel launch works."""
     options, problems = request.options, request.problems
     wrong = [name for name in options if not _NAME.fullmatch(name)]
-    problems += [f"submit option {name!r} is no option of sbatch: expected one such as partition" for name in wrong]
+    problems += [f"submit option {name!r} is not an option of sbatch: expected one such as partition" for name in wrong]
     lines = [name for name, value in options.items() if not str(value).isprintable()]
     problems += [f"submit option {name}={options[name]!r}: a value of sbatch is one line" for name in lines]
     if "requeue" in options and "no-requeue" in options:

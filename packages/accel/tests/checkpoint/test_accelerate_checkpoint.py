@@ -245,7 +245,7 @@ def test_nothing_is_written_over_it(tmp_path: Path) -> None:
     accelerator, _, _ = begun()
     accelerator.load_state(tmp_path / "theirs")
     before = sorted(one.name for one in (tmp_path / "theirs").iterdir())
-    with pytest.raises(CheckpointError, match="files that are of no checkpoint of accel"):
+    with pytest.raises(CheckpointError, match="files that are not of a checkpoint of accel"):
         accelerator.save_state(tmp_path / "theirs")
     assert sorted(one.name for one in (tmp_path / "theirs").iterdir()) == before
 

@@ -193,7 +193,7 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "thesis.tex").write_text("years")
-    with pytest.raises(CheckpointError, match=r"files that are of no checkpoint of accel \(thesis.tex\)"):
+    with pytest.raises(CheckpointError, match=r"files that are not of a checkpoint of accel \(thesis.tex\)"):
         accelerator.save_state(other)
     assert [one.name for one in tmp_path.rglob("*")] == ["other", "thesis.tex"]
     (tmp_path / "link").symlink_to(other)

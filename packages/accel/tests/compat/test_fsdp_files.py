@@ -49,7 +49,7 @@ def test_sharded_models_are_written_read_and_merged(world: MakePool, tmp_path: P
     written = utils.merge_fsdp_weights(tmp_path / "pytorch_model_fsdp_0", tmp_path / "merged")
     merged = load_file(written)
     assert [merged[name].tolist() for name, _ in Mlp().named_parameters()] == whole
-    with pytest.raises(CheckpointError, match="is no folder"):
+    with pytest.raises(CheckpointError, match="is not a folder"):
         utils.merge_fsdp_weights(tmp_path / "nothing", tmp_path / "merged")
 
 

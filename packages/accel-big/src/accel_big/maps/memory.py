@@ -34,7 +34,7 @@ def get_max_memory(max_memory: Memory | None = None) -> dict[DeviceKey, int]:
             problems.append(f"{device!r}: {error}")
         if device not in ("cpu", "disk") and (type(device) is not int or not 0 <= device < count):
             there = f"accelerators 0 to {count - 1}" if count else "no accelerator"
-            problems.append(f"{device!r} is no device: expected 'cpu', 'disk' or an index; torch finds {there}")
+            problems.append(f"{device!r} is not a device: expected 'cpu', 'disk' or an index; torch finds {there}")
     if problems:
         raise CannotRun(f"max_memory={dict(max_memory)!r}", problems)
     accelerators: list[DeviceKey] = sorted(device for device in sizes if isinstance(device, int))

@@ -188,7 +188,7 @@ def weights_in(folder: str | Path) -> dict[str, StoredWeight]:
         try:
             return read_index(json.loads(index.read_text(encoding="utf-8")), Path(folder))
         except (ValueError, AttributeError, TypeError, KeyError, RecursionError) as error:
-            raise CheckpointError(f"{index} is no index of offloaded weights: {error}") from error
+            raise CheckpointError(f"{index} is not an index of offloaded weights: {error}") from error
     found: dict[str, StoredWeight] = {}
     for file in weight_files(folder):
         found |= stored_weights(file)

@@ -41,7 +41,8 @@ class WeightFile:
             count = math.prod(tensor.shape)
             if count * _DTYPES[tensor.dtype].itemsize != tensor.size:
                 raise CheckpointError(
-                    f"{path} is damaged or no safetensors file: {name} has {tensor.size} bytes for {list(tensor.shape)}"
+                    f"{path} is damaged, or not a safetensors file: {name} has {tensor.size} bytes for"
+                    f" {list(tensor.shape)}"
                 )
 
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -80,13 +80,13 @@ def _masked(source: str) -> tuple[str, str, list[str]]:
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found := dict(pairs)) < len(pairs):
-        raise ValueError(f"a key is there twice among {', '.join(sorted(found))}")
+        raise ValueError(f"it has a key twice, which is among {', '.join(sorted(found))}")
     return found
 
 
 def _float(text: str) -> float:
     if isinf(number := float(text)):
-        raise ValueError(f"the number {text} is too large")
+        raise ValueError(f"it has the number {text}, and {text} is too large")
     return number
 
 

@@ -101,7 +101,7 @@ def _kind(path: Path, body: bytes) -> str:
     if path.suffix in _SHELL or path.name in _SHELL_NAMES or (first.startswith(b"#!") and b"sh" in first):
         return "shell"
     kinds = "Python, notebooks (.ipynb), shell scripts and config files (.yaml, .json)"
-    raise CannotRewrite(f"it is of no kind that accel migrate knows: {kinds}")
+    raise CannotRewrite(f"its kind is not among those that accel migrate knows: {kinds}")
 
 
 def _encoding(body: bytes) -> str:

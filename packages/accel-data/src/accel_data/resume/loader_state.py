@@ -125,14 +125,15 @@ class LoaderState:
             wrong.append(f"{self.consumed} samples of {self.length} were served: that cannot be")
         if self.drawn_by != fresh.drawn_by:
             wrong.append(
-                f"the order was drawn by {self.drawn_by or 'a stream'} and is by {fresh.drawn_by or 'a stream'} now"
+                f"the order was drawn by {self.drawn_by or 'a stream'} and is drawn by"
+                f" {fresh.drawn_by or 'a stream'} now"
             )
         begun = bool(self.consumed or self.sources)
         streams = self.streams != fresh.streams and bool(self.streams and fresh.streams)
         if begun and self.unit == "readers" and (streams or self.unit != fresh.unit):
             wrong.append(
                 f"the stream divides itself, and was read by {self.streams} processes or loader workers in all; now it"
-                f" is by {fresh.streams}, whose parts are others. Continue with as many"
+                f" is read by {fresh.streams}, whose parts differ. Continue with {self.streams}"
             )
         elif self.consumed and self.unit != fresh.unit:
             wrong.append(

@@ -48,4 +48,4 @@ def _misspelt(environ: Mapping[str, str]) -> Iterator[str]:
             near = suggest(name.removeprefix(PREFIX), known, likeness=0.8)
             if near is not None:
                 meant = known[near]
-                yield f"{name} in the environment is no variable of accel; did you mean {meant}? If not, unset it"
+                yield f"{name} in the environment is not a variable of accel; did you mean {meant}? If not, unset it"

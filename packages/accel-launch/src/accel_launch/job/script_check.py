@@ -66,7 +66,7 @@ def _module_problem(name: str, cwd: Path) -> str | None:
         path = spec.submodule_search_locations or ()
         if not path and depth < len(parts):
             file = f"; leave out -m to run the file {name}" if parts[-1] == "py" else ""
-            return f"module {name!r} cannot be run: {full} is no package{file}"
+            return f"module {name!r} cannot be run: {full} is not a package{file}"
     if path and PathFinder.find_spec(f"{name}.__main__", path) is None:
         modules = _some(module.name for module in pkgutil.iter_modules(path) if not module.ispkg) or "it has none"
         without = "it is a package without a __main__ module"

@@ -97,7 +97,9 @@ def _after_signal(result: JobResult, number: signal.Signals) -> str:
     lines = [f"accel: the job of {result.size} was ended by {number.name} from outside"]
     if result.first is not None and result.first.status > 0:
         lines.append(f"  rank {result.first.rank} (pid {result.first.pid}) {how_ended(result.first.status)}")
-    return "\n".join([*lines, *_ranks(f"killed, since still running {result.grace_s:g} s later", result.killed)])
+    return "\n".join(
+        [*lines, *_ranks(f"had not ended {result.grace_s:g} s later, and had to be killed", result.killed)]
+    )
 
 
 def _ranks(words: str, ranks: tuple[int, ...]) -> list[str]:

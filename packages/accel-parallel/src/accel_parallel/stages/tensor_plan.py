@@ -181,7 +181,7 @@ def _heads_not_divisible(model: nn.Module, ranks: int) -> list[str]:
         config = config.get_text_config()
     heads = {name: getattr(config, name, None) for name in ("num_attention_heads", "num_key_value_heads")}
     return [
-        f"{name}={count} is no multiple of {ranks}; use a tp_size that divides it"
+        f"{name}={count} is not a multiple of {ranks}; use a tp_size that divides it"
         for name, count in heads.items()
         if isinstance(count, int) and count % ranks
     ]

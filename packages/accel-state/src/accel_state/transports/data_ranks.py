@@ -26,7 +26,9 @@ class DataRanks(Transport):
 
     def __init__(self, world: Transport, copies: int) -> None:
         if copies < 1 or world.size % copies:
-            raise ValueError(f"{world.size} processes cannot be divided into groups of {copies}")
+            raise ValueError(
+                f"{world.size} processes cannot be divided into groups of {copies}; start a multiple of {copies}"
+            )
         self._world = world
         self.copies = copies
         self.rank, self.size = world.rank // copies, world.size // copies

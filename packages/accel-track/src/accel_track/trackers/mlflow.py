@@ -59,7 +59,9 @@ class MlflowTracker(ClientTracker):
         for first in range(0, len(params), AT_ONCE):
             self._run.log_batch(self._id, params=params[first : first + AT_ONCE])
         if long:
-            raise ValueError(f"MLflow takes values of {LONGEST} characters, and longer are {', '.join(long)}")
+            raise ValueError(
+                f"MLflow takes values of {LONGEST} characters, and longer are {', '.join(long)}; shorten them"
+            )
 
     def _write(self, values: dict[str, Any], step: int, **kwargs: Any) -> None:
         fresh = {name: value for name, value in values.items() if step > self._had.get(name, -1)}

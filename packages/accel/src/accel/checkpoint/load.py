@@ -80,7 +80,7 @@ class StateLoader:
         folder = self._project.checkpoints.absolute()
         there = next(path for path in (folder, *folder.parents) if path.exists())
         if not there.is_dir():
-            return [f"{there} is a file, and no folder"]
+            return [f"{there} is a file, not a folder"]
         return [] if os.access(there, os.W_OK | os.X_OK) else [f"{there} may not be written to"]
 
     def _first_whole(self, chosen: list[Path], *, resuming: bool) -> tuple[Path, Manifest]:
@@ -141,10 +141,10 @@ class StateLoader:
         problems, manifest, digest, read = list[str](), None, "", dict[str, Any]()
         try:
             if not folder.is_dir():
-                raise CheckpointError(f"{folder} is no folder")
+                raise CheckpointError(f"{folder} is not a folder")
             inside = [*list_checkpoints(folder), *list_checkpoints(folder / "checkpoints")]
             if inside and not (folder / MANIFEST).exists():
-                raise CheckpointError(f"{folder} is no checkpoint, but has some in it: give one, {inside[-1][1]}")
+                raise CheckpointError(f"{folder} is not a checkpoint, but has some in it: give one, {inside[-1][1]}")
             manifest = read_manifest(folder)
             names, keep = self._share(manifest)
             result = verify(folder, manifest, names, keep=keep)

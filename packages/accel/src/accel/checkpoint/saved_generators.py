@@ -26,7 +26,9 @@ class SavedGenerators:
         mesh = manifest.about.get("mesh", {})
         copies = mesh.get(str(Axis.TENSOR), 1) if isinstance(mesh, dict) else 1
         if type(copies) is not int or copies < 1 or self._saved_by % copies:
-            raise ValueError(f"{self._saved_by} processes cannot have divided layers by {copies}")
+            raise ValueError(
+                f"the manifest is damaged: it says that {self._saved_by} processes divided layers by {copies}"
+            )
         self._saved, self._here = self._saved_by // copies, run.mesh.data_size
         self._place = run.mesh.data_rank(run.topology.rank)
         own = self._place * copies if self._saved == self._here else 0

@@ -185,7 +185,7 @@ class AccelerateCheckpoint:
             self.problems.append(str(error).splitlines()[0])
             return None
         if not isinstance(state, dict):
-            self.problems.append(f"{name} holds a {type(state).__name__}, and no state")
+            self.problems.append(f"{name} holds a {type(state).__name__}, not a state")
             return None
         return state
 

@@ -95,8 +95,8 @@ class GradientAccumulation:
         """Raises: ValueError for another length of windows where ranks may end apart."""
         if self._joining and steps != self._accumulation.every:
             raise ValueError(
-                f"gradient_accumulation_steps = {steps} inside join_uneven_inputs: set it before the block, at whose"
-                " beginning all agree on how those that have ended take part"
+                f"gradient_accumulation_steps = {steps} inside join_uneven_inputs: set it before the block, since"
+                " ranks agree on it when the block begins"
             )
 
     def state_dict(self) -> dict[str, Any]:

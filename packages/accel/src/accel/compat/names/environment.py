@@ -61,7 +61,7 @@ def convert_dict_to_env_variables(current_env: Mapping[str, Any]) -> list[str]:
     lines = []
     for name, value in current_env.items():
         if not name or set("\n;=") & set(name) or set("\n;") & set(str(value)):
-            warnings.warn(f"{name!r} is no variable of one line, and is left out", stacklevel=2)
+            warnings.warn(f"{name!r} is not a variable of one line, and is left out", stacklevel=2)
         else:
             lines.append(f"{name}={value}\n")
     return lines

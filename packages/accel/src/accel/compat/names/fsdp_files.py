@@ -162,7 +162,9 @@ def merge_fsdp_weights(
     """
     folder = Path(checkpoint_dir)
     if not folder.is_dir():
-        raise CheckpointError(f"{folder} is no folder: give the folder {FSDP_MODEL_NAME}_N that save_fsdp_model wrote")
+        raise CheckpointError(
+            f"{folder} is not a folder: give the folder {FSDP_MODEL_NAME}_N that save_fsdp_model wrote"
+        )
     state = DistributedCheckpoint(folder).state(lambda path: None)
     weights = state.get("model", state)
     wrong = [str(name) for name, tensor in weights.items() if not isinstance(tensor, torch.Tensor)]

@@ -84,7 +84,9 @@ def set_module_tensor_to_device(
     holders: list[dict[str, Any]] = [owner._parameters, owner._buffers]
     holder = next((known for known in holders if leaf in known), None)
     if holder is None:
-        raise ValueError(f"{tensor_name} is neither a parameter nor a buffer of {type(module).__name__}")
+        raise ValueError(
+            f"{tensor_name} is neither a parameter nor a buffer of {type(module).__name__}; give a name of one"
+        )
     if fp16_statistics is not None:
         raise ValueError(f"{tensor_name}: fp16_statistics are of 8-bit layers; their library loads them")
     before: torch.Tensor | None = holder[leaf]
@@ -95,7 +97,9 @@ def set_module_tensor_to_device(
     if given.is_meta and place.type != "meta":
         raise ValueError(f"{tensor_name} is on the meta device, which holds no numbers: give the values for {place}")
     if before is not None and given.shape != before.shape:
-        raise ValueError(f"{tensor_name} has the shape {list(before.shape)}, and the values have {list(given.shape)}")
+        raise ValueError(
+            f"{tensor_name} has the shape {list(before.shape)}, and the values have {list(given.shape)}; give as many"
+        )
     asked = getattr(torch, dtype) if isinstance(dtype, str) else dtype
     kept = before.dtype if before is not None and value is not None else given.dtype
     wanted = (asked or kept) if given.dtype.is_floating_point else given.dtype
