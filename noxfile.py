@@ -41,6 +41,7 @@ TESTING = (
     "torchao>=0.14",
     "datasets>=5",
     "webdataset>=1",
+    "optuna>=4",
     "bokeh>=3.4",
     "tensorboard>=2.15",
 )

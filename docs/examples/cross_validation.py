@@ -52,9 +52,7 @@ def main() -> None:
         scores.append(right.double().mean())
         accelerator.print(f"fold {fold}: accuracy {scores[-1]:.2%} of {len(held_out)} samples")
         # The Accelerator forgets this fold. Otherwise it would hold all models and optimizers until the end.
-        model, optimizer, train_loader, test_loader = accelerator.free_memory(
-            model, optimizer, train_loader, test_loader
-        )
+        accelerator.free_memory()
 
     accuracy = (guessed == data.tensors[1]).double().mean()
     spread = torch.stack(scores).std()

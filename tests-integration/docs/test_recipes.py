@@ -16,20 +16,36 @@ PAGE = ROOT / "docs" / "tutorials" / "recipes.md"
 #: a part of what each prints at its end
 LAST_WORDS = {
     "averaged_weights": "epoch 2: loss",
+    "causal_lm": "result: perplexity",
     "contrastive": "among 32 pairs",
     "cross_validation": "result: accuracy 9",
+    "datasets_stream": "after 1440 samples an epoch",
     "digits": "accuracy",
     "distillation": "epoch 2: divergence",
     "early_stopping": "no improvement for 2 epochs",
     "gan": "epoch 2: critic",
+    "image_classification": "of 360 held-out images",
+    "lora": "with the adapters from the disk",
+    "optuna_search": "of 3\n",
+    "preemptible": "epoch 19: loss",
     "profiling": "for ui.perfetto.dev: profile_0.json",
+    "webdataset_stream": "after 1440 samples an epoch",
 }
 SHORTER = {
+    "causal_lm": ["--epochs", "2"],
     "digits": ["--epochs", "1"],
+    "image_classification": ["--epochs", "4"],
+    "optuna_search": ["--trials", "3", "--epochs", "2"],
 }
 #: whose result is the same on any number of processes, and how far roundings may move its numbers
 ALIKE = {
+    "causal_lm": 0.5,
     "cross_validation": 1.0,
+    "datasets_stream": 1.0,
+    "image_classification": 3.0,
+    "lora": 0.05,
+    "preemptible": 1.0,
+    "webdataset_stream": 1.0,
 }
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 Output = Callable[[Path, int], str]

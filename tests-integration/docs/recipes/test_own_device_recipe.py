@@ -1,0 +1,44 @@
+"""The device under docs/examples/own_device is found by its entry point alone, and passes the checks for makers."""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from repository import ROOT
+from silent_environ import silent
+
+FOLDER = ROOT / "docs" / "examples" / "own_device"
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """An environment in which the distribution is found, without an install."""
+    project = tomllib.loads((FOLDER / "pyproject.toml").read_text())["project"]
+    information = tmp_path / "own_device-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 1.0\n")
+    lines = []
+    for group, entries in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {target}" for name, target in entries.items())]
+    (information / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    own = silent(tmp_path)
+    path = os.pathsep.join([str(tmp_path), str(FOLDER), own["PYTHONPATH"]])
+    return {**own, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+
+
+def test_an_accelerator_runs_on_it(environ: dict[str, str]) -> None:
+    script = "from accel import Accelerator; a = Accelerator(); a.free_memory(); print(type(a.run.device).__name__)"
+    done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "CpuThatReturnsMemory\n"), done.stderr
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_it_passes_the_checks_for_makers(environ: dict[str, str], processes: int) -> None:
+    command = [sys.executable, "-m", "accel", "conformance", "--device", "cpu", "-n", str(processes), "--json"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "failed" not in {row["outcome"] for row in json.loads(done.stdout)["checks"]}
