@@ -70,7 +70,7 @@ def main() -> None:
     train, held_out = pieces(arguments.text)
     model = language_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    train_loader = DataLoader(TensorDataset(train), arguments.batch_size, shuffle=True, drop_last=True)
+    train_loader: Any = DataLoader(TensorDataset(train), arguments.batch_size, shuffle=True, drop_last=True)
     test_loader = DataLoader(TensorDataset(held_out), arguments.batch_size)
     model, optimizer, train_loader, test_loader = accelerator.prepare(model, optimizer, train_loader, test_loader)
     scheduler = get_constant_schedule_with_warmup(optimizer, num_warmup_steps=10)

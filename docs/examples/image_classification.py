@@ -90,9 +90,8 @@ def main() -> None:
     bunch = load_digits()
     images = torch.tensor(bunch.images, dtype=torch.float32).unsqueeze(1) / 16
     labels = torch.tensor(bunch.target)
-    test, train = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0)).split(
-        [HELD_OUT, len(labels) - HELD_OUT]
-    )
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    test, train = order[:HELD_OUT], order[HELD_OUT:]
     train_data = Images(images[train], labels[train], random_crop, random_rotation, random_erasing)
     test_data = Images(images[test], labels[test])
     model = classifier()

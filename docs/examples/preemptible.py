@@ -8,6 +8,7 @@ kubectl apply -f docs/examples/kubernetes/job.yaml
 import argparse
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 from accel import Accelerator, ProjectConfiguration
@@ -43,7 +44,7 @@ def main() -> None:
     train_data, test_data = random_split(data, [len(data) - HELD_OUT, HELD_OUT], generator=alike)
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATES[arguments.task])
-    train_loader = DataLoader(train_data, batch_size=32, shuffle=True, drop_last=True)
+    train_loader: Any = DataLoader(train_data, batch_size=32, shuffle=True, drop_last=True)
     test_loader = DataLoader(test_data, batch_size=128)
     model, optimizer, train_loader, test_loader = accelerator.prepare(model, optimizer, train_loader, test_loader)
     if (checkpoint := accelerator.resume()) is not None:
