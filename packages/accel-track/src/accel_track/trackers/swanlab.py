@@ -10,6 +10,7 @@ class SwanlabTracker(WandbInterface):
     """Records a run of the project; other arguments go to `swanlab.init`."""
 
     name = "swanlab"
+    in_thread = False  # its finish puts handlers of signals back, which only the main thread may
 
 
 TRACKER = SwanlabTracker
