@@ -20,8 +20,9 @@ from accel_data.sharding.seedable_sampler import SeedableRandomSampler
 
 #: one item in this many is noted; it is prime, so that no sampler of a regular pattern hides from it
 EVERY = 31
-#: so are the newest samples, or the newest batch: an order that differs from some place on differs there
+#: so are the newest samples, or batches: an order that differs from some place on differs there
 NEWEST = 16
+NEWEST_BATCHES = 4
 #: indices that are turned into Python numbers at a time, about
 CHUNK = 8192
 
@@ -103,9 +104,9 @@ class LazyOrder:
         self.last: int | None = None
         self.tail: BatchPadding | None = None
         self._numbers: Callable[[list[Any]], array[int]] = batch_numbers if whole else sample_numbers
-        #: a checksum of the items that are noted, the newest samples, and the digest after each round that was read
+        self._window = NEWEST_BATCHES if whole else NEWEST
+        #: a checksum of the items that are noted, the newest items, and the digest after each round that was read
         self._noted, self._newest, self._digests = 0, array("Q"), array("I")
-        self._newest_batch = 0
         self._start = self._take(min(round_size, skip))
         while self._take(min(CHUNK, skip - self.end)):
             pass
@@ -158,15 +159,10 @@ class LazyOrder:
         following = -self.end % EVERY
         if following < len(items):
             self._noted = zlib.crc32(self._numbers(items[following::EVERY]), self._noted)
+        newest = self._numbers(items[-self._window :])
+        self._newest = newest if len(newest) == self._window else (self._newest + newest)[-self._window :]
         self.end += len(items)
-        if self._whole:
-            # of each round one batch, without a list of numbers: it is read for every batch of a rank
-            self._newest_batch = batch_number(items[-1]) if items else self._newest_batch
-            self._digests.append((self._noted ^ self._newest_batch) & 0xFFFFFFFF)
-        else:
-            newest = self._numbers(items[-NEWEST:])
-            self._newest = newest if len(newest) == NEWEST else (self._newest + newest)[-NEWEST:]
-            self._digests.append(zlib.crc32(self._newest, self._noted))
+        self._digests.append(zlib.crc32(self._newest, self._noted))
         return items
 
 
@@ -201,12 +197,14 @@ def sample_numbers(items: list[Any]) -> array[int]:
 
 def batch_numbers(batches: list[Any]) -> array[int]:
     """A number for each batch, made of its ends."""
-    return array("Q", [batch_number(batch) % 2**64 for batch in batches])
-
-
-def batch_number(batch: Any) -> int:
-    """A number for a batch, made of its ends; the same in every process."""
     try:
-        return 31 * operator.index(batch[0]) + operator.index(batch[-1])
+        return array("Q", [31 * batch[0] + batch[-1] for batch in batches])
+    except (TypeError, LookupError, OverflowError):  # not all are lists of indices
+        return array("Q", map(_batch_number, batches))
+
+
+def _batch_number(batch: Any) -> int:
+    try:
+        return (31 * operator.index(batch[0]) + operator.index(batch[-1])) % 2**64
     except (TypeError, LookupError):  # it has no indices, is empty, or can only be iterated, once
         return content_number(batch)
