@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from repository import ROOT
 
+#: some are slow on a busy machine
+pytestmark = pytest.mark.timeout(1200)
 EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.py"))
 PAGE = ROOT / "docs" / "tutorials" / "recipes.md"
 #: a part of what each prints at its end
@@ -67,7 +69,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Output:
             env=environ,
             capture_output=True,
             text=True,
-            timeout=110,
+            timeout=500,
             check=False,
         )
         assert done.returncode == 0, done.stderr

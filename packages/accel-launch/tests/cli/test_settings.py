@@ -49,6 +49,11 @@ def three_values(option: LaunchOption) -> tuple[Value, Value, Value]:
             {"deepspeed_config_file": "ds.json", "offload_param_device": "cpu"},
             {"gradient_clipping": "0.5"},
         ),
+        "dynamo_config": (
+            {"backend": "eager"},
+            {"backend": "inductor", "mode": "default"},
+            {"backend": "aot_eager", "use_dynamic": "true"},
+        ),
         "parallelism_config": ({"tp_size": "2"}, {"dp_shard_size": "2", "tp_size": "3"}, {"dp_replicate_size": "4"}),
     }
     if option.name in named:

@@ -18,7 +18,7 @@ from torch.optim import AdamW
 utils = import_module("accel.utils")
 
 
-def saves_and_loads(folder: str, **ways: bool) -> list[Any]:
+def saves_and_loads(folder: str, ways: dict[str, bool]) -> list[Any]:
     accelerator = Accelerator(cpu=True, strategy="fsdp2")
 
     def made(seed: int) -> tuple[Any, Any]:
@@ -45,7 +45,7 @@ def saves_and_loads(folder: str, **ways: bool) -> list[Any]:
 
 def test_sharded_models_are_written_read_and_merged(world: MakePool, tmp_path: Path) -> None:
     """S175."""
-    whole, _ = world(2).run(saves_and_loads, str(tmp_path))
+    whole, _ = world(2).run(saves_and_loads, str(tmp_path), {})
     written = utils.merge_fsdp_weights(tmp_path / "pytorch_model_fsdp_0", tmp_path / "merged")
     merged = load_file(written)
     assert [merged[name].tolist() for name, _ in Mlp().named_parameters()] == whole
@@ -58,7 +58,7 @@ def test_ranks_write_files_of_their_own_or_trained_weights_alone(
     ways: dict[str, bool], world: MakePool, tmp_path: Path
 ) -> None:
     """S175."""
-    world(2).run(saves_and_loads, str(tmp_path), **ways)
+    world(2).run(saves_and_loads, str(tmp_path), ways)
     of_ranks = sorted(path.name for path in tmp_path.glob("*_rank*.bin"))
     names = ("optimizer_0", "pytorch_model_fsdp_0") if ways == {"use_dcp": False} else ()
     assert of_ranks == [f"{name}_rank{rank}.bin" for name in names for rank in (0, 1)]
