@@ -66,7 +66,7 @@ class AliasFinder:
         if ours is None:
             import warnings
 
-            words = f"accel has no module {fullname.replace(PEER, 'accel', 1)}; {PAGE} says what to do instead"
+            words = f"there is no {fullname.replace(PEER, 'accel', 1)}; {PAGE} says what to do instead"
             warnings.warn(f"{fullname} is answered by accel under ACCEL_AS_ACCELERATE, and {words}", stacklevel=2)
             return None
         found = find_spec(ours)

@@ -19,7 +19,14 @@ def _stand_in(name: str) -> type:
 
 if TYPE_CHECKING or find_spec("accel_deepspeed") is not None:
     from accel_deepspeed import DeepSpeedPlugin, DummyOptim, DummyScheduler
+    from accel_deepspeed.config_queries import HfDeepSpeedConfig
 else:
-    DeepSpeedPlugin, DummyOptim, DummyScheduler = map(_stand_in, ("DeepSpeedPlugin", "DummyOptim", "DummyScheduler"))
+    _NAMES = ("DeepSpeedPlugin", "DummyOptim", "DummyScheduler", "HfDeepSpeedConfig")
+    DeepSpeedPlugin, DummyOptim, DummyScheduler, HfDeepSpeedConfig = map(_stand_in, _NAMES)
 
-__all__ = ["DeepSpeedPlugin", "DummyOptim", "DummyScheduler"]
+
+class DeepSpeedSchedulerWrapper:
+    """A class without objects: under DeepSpeed, too, `prepare` returns schedulers of class `AcceleratedScheduler`."""
+
+
+__all__ = ["DeepSpeedPlugin", "DeepSpeedSchedulerWrapper", "DummyOptim", "DummyScheduler", "HfDeepSpeedConfig"]

@@ -103,13 +103,14 @@ def _try(
     try:
         return function(batch_size, *args, **kwargs), None
     except BaseException as error:
-        if not _is_out_of_memory(error):
+        if not should_reduce_batch_size(error):
             raise  # at once: others may wait for this process in an exchange of the function
         # only words leave this block: the error holds the frames, and they the tensors that have to go
         return None, f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
+def should_reduce_batch_size(error: BaseException) -> bool:
+    """Whether memory was short, of a device or of the host."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)

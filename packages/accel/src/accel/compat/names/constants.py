@@ -1,4 +1,4 @@
-"""Names of files that Accelerate's checkpoints have: what `load_state` reads of them, and other tools look for."""
+"""Names of files in Accelerate's checkpoints, which `load_state` and other tools look for, and words of its options."""
 
 from accel_state.distributed_type import DistributedType
 
@@ -17,6 +17,9 @@ SAFE_WEIGHTS_NAME = "model.safetensors"
 SAFE_WEIGHTS_PATTERN_NAME = "model{suffix}.safetensors"
 SAFE_WEIGHTS_INDEX_NAME = "model.safetensors.index.json"
 FSDP_MODEL_NAME = "pytorch_model_fsdp"
+#: the words that FullyShardedDataParallelPlugin takes
+FSDP_AUTO_WRAP_POLICY = ["TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"]
+FSDP_SHARDING_STRATEGY = ["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2"]
 #: the kinds of set-up whose exchanges are torch's
 TORCH_DISTRIBUTED_OPERATION_TYPES = [
     *(str(kind) for kind in DistributedType if kind not in (DistributedType.NO, DistributedType.XLA)),

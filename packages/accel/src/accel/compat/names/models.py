@@ -86,6 +86,11 @@ def get_module_children_bottom_up(model: nn.Module, return_fqns: bool = False) -
     return found if return_fqns else [module for _, module in found]
 
 
+def get_module_class_from_name(module: nn.Module, name: str) -> type[nn.Module] | None:
+    """The class of this name of a module in the model; None if no module has such a class."""
+    return next((type(part) for part in module.modules() if type(part).__name__ == name), None)
+
+
 def get_pretty_name(obj: Any) -> str:
     """The name of a function or class, or that of the class of an object."""
     named = obj if hasattr(obj, "__qualname__") or hasattr(obj, "__name__") else type(obj)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -71,3 +72,18 @@ def filter_first_and_last_linear_layers(module: nn.Module, fqn: str) -> bool:
 def has_offloaded_params(module: nn.Module) -> bool:
     """Whether a hook of the module puts its weights on their device for the while of a forward."""
     return bool(getattr(getattr(module, "_hf_hook", None), "offload", False))
+
+
+def get_parameters_from_modules(
+    modules: Iterable[nn.Module] | str | None, model: nn.Module, device: torch.device | str
+) -> set[nn.Parameter] | None:
+    """The parameters of these modules, which are moved to the device; None if there are none.
+
+    A text is a pattern of the whole names of modules.
+    """
+    if not modules:
+        return None
+    if isinstance(modules, str):
+        pattern = re.compile(modules)
+        modules = [module for name, module in model.named_modules() if pattern.fullmatch(name)]
+    return {parameter for module in modules for parameter in module.to(device).parameters()}
