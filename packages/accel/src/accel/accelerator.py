@@ -71,7 +71,7 @@ class Accelerator(AccelerateAttributes, TrackerCalls):
         deepspeed_plugin: EngineOptions | None = None,
         megatron_lm_plugin: None = None,
         fp16: bool = False,
-        strategy: str | Strategy = AUTO,
+        strategy: str | Strategy | None = AUTO,
         scheduler_once_per_step: bool = False,
     ) -> None:
         self.settings = resolve(
@@ -88,7 +88,7 @@ class Accelerator(AccelerateAttributes, TrackerCalls):
             split_batches=split_batches,
             dataloader_config=dataloader_config,
             rng_types=rng_types,
-            strategy=strategy,
+            strategy=AUTO if strategy is None else strategy,
             fsdp_plugin=fsdp_plugin,
             parallelism_config=parallelism_config,
             deepspeed_plugin=deepspeed_plugin,

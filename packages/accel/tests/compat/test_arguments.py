@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 def test_arguments_that_ask_for_nothing_are_accepted() -> None:
     """S170."""
-    none = dict.fromkeys(("fsdp_plugin", "deepspeed_plugin", "parallelism_config", "megatron_lm_plugin"))
+    none = dict.fromkeys(("fsdp_plugin", "deepspeed_plugin", "parallelism_config", "megatron_lm_plugin", "strategy"))
     assert Accelerator(cpu=True, **none).num_processes == 1  # type: ignore[arg-type]
 
 

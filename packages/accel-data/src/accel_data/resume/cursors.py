@@ -171,7 +171,8 @@ def _warn_of_replay(start: StreamPosition, dataset: Any) -> None:
     if again:
         warnings.warn(
             f"{type(dataset).__name__} cannot be put at a place: {again} samples are read again and thrown away to come"
-            " back to where the state was taken. A dataset with state_dict and load_state_dict would not need that",
+            " back to where the state was taken. A dataset would not need that whose state_dict has all of its place,"
+            " which a buffer that shuffles is no part of",
             stacklevel=5,
         )
 

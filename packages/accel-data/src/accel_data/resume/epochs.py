@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -109,6 +110,13 @@ class EpochTracker:
             self._write(event, replace(running.about, **running.entries(running.epoch.at)))
 
     def _write(self, event: str, state: LoaderState) -> None:
-        # no line of the log can compare the places of many sources
-        if self.consumption_log is not None and state.unit not in ("shards", "readers"):
+        if self.consumption_log is None:
+            return
+        if state.unit not in ("shards", "readers"):
             self.consumption_log.write(event, state, world=self._world)
+        elif event in ("start", "resume"):  # no line of the log can compare the places of many sources
+            warnings.warn(
+                f"consumption_log: {self.consumption_log.path} gets no line of a stream of which each process reads"
+                " shards of its own; dispatch_batches=True lets the main process read for all, and tell what it read",
+                stacklevel=2,
+            )

@@ -241,8 +241,8 @@ class StateLoader:
         threads = checkpoint.manifest.about.get("threads")
         if threads != torch.get_num_threads():
             self._votes.warn_once(
-                f"the checkpoint was taken with {threads} threads a process, and {torch.get_num_threads()} go on: sums"
-                " are rounded otherwise"
+                f"the number of threads of each process is {torch.get_num_threads()} now, and was {threads} when the"
+                " checkpoint was taken: sums are rounded otherwise"
             )
 
     def _hooked_models(self, folder: Path, models: dict[str, nn.Module], saved: dict[str, nn.Module]) -> set[str]:

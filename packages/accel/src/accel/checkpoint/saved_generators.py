@@ -54,8 +54,8 @@ class SavedGenerators:
             process_rng.derive(self._states, self._place)
         if self._saved != self._here:
             votes.warn_once(
-                f"the checkpoint was taken by {_processes(self._saved_by, self._saved)}, and"
-                f" {_processes(self._run.topology.world_size, self._here)} go on: the first one's random numbers go on,"
+                f"the checkpoint was taken by {_processes(self._saved_by, self._saved)}, and is loaded by"
+                f" {_processes(self._run.topology.world_size, self._here)}: the first one's random numbers go on,"
                 " and those of the others begin anew, from them and the rank"
             )
         elif self._saved_by == self._run.topology.world_size > 2:
@@ -66,4 +66,6 @@ class SavedGenerators:
 
 
 def _processes(count: int, with_samples: int) -> str:
-    return f"{count} processes" + (f" ({with_samples} with samples of their own)" if count != with_samples else "")
+    return f"{count} process{'es' if count != 1 else ''}" + (
+        f" ({with_samples} with samples of their own)" if count != with_samples else ""
+    )
