@@ -46,7 +46,7 @@ def test_a_name_that_is_said_to_be_the_same_takes_the_same(name: str) -> None:
     if isinstance(theirs, type) and issubclass(theirs, enum.Enum):
         lacking = {member.name for member in theirs if member.name not in dir(ours)}
     elif isinstance(theirs, type) and issubclass(theirs, Warning):  # Python tells no signature of these
-        lacking = set() if issubclass(ours, theirs.__bases__) else {theirs.__base__}
+        lacking = set() if issubclass(ours, theirs.__bases__) else {str(theirs.__base__)}
     elif callable(theirs):
         taken = parameters(ours)
         rest = any(each.kind is each.VAR_KEYWORD for each in taken.values())
