@@ -26,13 +26,10 @@ def _search(value: object, seen: set[int], depth: int) -> Iterator[torch.Tensor]
         if value.grad_fn is not None:
             yield value
         return
-    if isinstance(value, Mapping):
-        for item in value.values():
-            yield from _search(item, seen, depth - 1)
-    elif isinstance(value, list | tuple | AnySet):
-        for item in value:
-            yield from _search(item, seen, depth - 1)
-    for item in [*_attributes(value)]:
+    members = (
+        value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple | AnySet) else ()
+    )
+    for item in [*members, *_attributes(value)]:
         yield from _search(item, seen, depth - 1)
 
 

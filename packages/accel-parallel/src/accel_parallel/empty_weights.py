@@ -18,16 +18,8 @@ def init_empty_weights(include_buffers: bool = False) -> Iterator[None]:
     Buffers get their numbers, which files of weights may lack, unless `include_buffers` puts them there too.
     `load_checkpoint_in_model` fills such a model.
     """
-    if include_buffers:
-        with torch.device("meta"):
-            yield
-        return
-    # torch says of the hook that it returns nothing, and takes what it returns
-    handle = module.register_module_parameter_registration_hook(_emptied)  # type: ignore[arg-type]
-    try:
+    with init_on_device("meta", include_buffers):
         yield
-    finally:
-        handle.remove()
 
 
 @contextmanager
@@ -37,33 +29,22 @@ def init_on_device(device: torch.device | str, include_buffers: bool | None = No
     On the meta device it is `init_empty_weights`.
     """
     place = torch.device(device)
-    if place.type == "meta":
-        with init_empty_weights(include_buffers=bool(include_buffers)):
-            yield
-        return
     if include_buffers:
         with place:
             yield
         return
 
     def moved(owner: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
+        """The parameter on the device; None for what stays as it is, so a tied one stays one."""
         if parameter is None or parameter.device == place or is_lazy(parameter):
             return None
         copy = nn.Parameter(parameter.detach().to(place), requires_grad=parameter.requires_grad)
         copy.__dict__.update(parameter.__dict__)
         return copy
 
+    # torch says of the hook that it returns nothing, and takes what it returns
     handle = module.register_module_parameter_registration_hook(moved)  # type: ignore[arg-type]
     try:
         yield
     finally:
         handle.remove()
-
-
-def _emptied(owner: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
-    """The parameter without its numbers; None for what stays as it is, so a tied one stays one."""
-    if parameter is None or parameter.is_meta or is_lazy(parameter):
-        return None
-    empty = nn.Parameter(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
-    empty.__dict__.update(parameter.__dict__)
-    return empty

@@ -5,13 +5,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial, wraps
-from types import FunctionType, GeneratorType, MethodType
+from types import FunctionType, GeneratorType, MethodType, NoneType
 from typing import Any, cast, final
 
 import torch
 from accel_amp import PrecisionPolicy, autocast
 from torch import nn
 from torch.autograd import Variable
+from torch.autograd.graph import register_multi_grad_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from accel_parallel.computed_tensors import computed_tensors
@@ -108,23 +109,17 @@ class ForwardingContainer(DistributedDataParallel):
         return result
 
     def _send_buffers_after_backward(self, tensors: list[torch.Tensor]) -> None:
-        handles: list[torch.utils.hooks.RemovableHandle] = []
-
         def begin(_: torch.Tensor) -> None:
-            for handle in handles:
-                handle.remove()
-            if handles:
-                handles.clear()
-                Variable._execution_engine.queue_callback(self._sync_buffers)
+            handle.remove()
+            Variable._execution_engine.queue_callback(self._sync_buffers)
 
-        hooked: list[Any] = [*tensors]
-        handles.extend(tensor.register_hook(begin) for tensor in hooked)
+        handle = register_multi_grad_hook(tensors, begin, mode="any")
 
     def _follow(self, handed_out: nn.Module) -> None:
         for module in handed_out.modules():
             hooks = module._forward_hooks.values()
             if not any(isinstance(hook, _Announcement) and hook.container() is self for hook in hooks):
-                module.register_forward_hook(_Announcement(self))
+                module.register_forward_hook(_Announcement(weakref.ref(self)))
 
     def _ungraded(self) -> list[nn.Parameter]:
         if not (torch.is_grad_enabled() and self.require_backward_grad_sync):
@@ -144,10 +139,8 @@ class ForwardingContainer(DistributedDataParallel):
 class _Announcement:
     """A forward hook of a module that a container has handed out; a copy of the module has a hook without effect."""
 
-    def __init__(self, container: ForwardingContainer | None = None) -> None:
-        self.container: Callable[[], ForwardingContainer | None] = (
-            weakref.ref(container) if container is not None else _nothing
-        )
+    def __init__(self, container: Callable[[], ForwardingContainer | None]) -> None:
+        self.container = container
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], result: Any) -> Any:
         container, torchs = self.container(), cast("Any", DistributedDataParallel)
@@ -156,9 +149,5 @@ class _Announcement:
             return result
         return container.announce(result)
 
-    def __reduce__(self) -> tuple[type[_Announcement], tuple[()]]:
-        return (_Announcement, ())
-
-
-def _nothing() -> None:
-    return None
+    def __reduce__(self) -> tuple[type[_Announcement], tuple[type[None]]]:
+        return (_Announcement, (NoneType,))  # which is called for the container, and gives None

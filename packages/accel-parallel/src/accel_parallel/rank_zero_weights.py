@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import chain
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.distributed.tensor import DTensor
-
-
-def send_weights(model: nn.Module, groups: Sequence[dist.ProcessGroup], device: torch.device) -> None:
-    """Gives all ranks of the groups the weights and buffers of the first; those on the meta device are left out.
-
-    Collective: every rank must call with a model of like parameters.
-    """
-    send_tensors(chain(model.parameters(), model.buffers()), groups, device)
+from accel_amp import local_part
 
 
 def send_tensors(tensors: Iterable[torch.Tensor], groups: Sequence[dist.ProcessGroup], device: torch.device) -> None:
@@ -26,7 +16,7 @@ def send_tensors(tensors: Iterable[torch.Tensor], groups: Sequence[dist.ProcessG
     """
     with torch.no_grad():
         for tensor in tensors:
-            held = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+            held = local_part(tensor)
             if held.is_meta or not groups:
                 continue
             there = held.to(device).contiguous()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -18,24 +19,9 @@ Styles = dict[str, ParallelStyle]
 logger = logging.getLogger("accel")
 
 
-def _sequence_norm() -> ParallelStyle:
-    return SequenceParallel(use_local_output=True)
-
-
-def _norm_of_own_heads() -> ParallelStyle:
-    # each rank norms heads of its own, and the weight's gradient is the sum of all ranks'. Torch's style does so
-    # whichever dim is said to be divided, if it is not the one that is normed
-    return SequenceParallel(sequence_dim=0, use_local_output=True)
-
-
-def _columns_gathered() -> ParallelStyle:
-    return ColwiseParallel(output_layouts=Replicate())
-
-
-def _rows_of_whole_input() -> ParallelStyle:
-    return RowwiseParallel(input_layouts=Replicate())
-
-
+#: styles that leave inputs and outputs of a layer whole
+_columns_gathered = partial(ColwiseParallel, output_layouts=Replicate())
+_rows_of_whole_input = partial(RowwiseParallel, input_layouts=Replicate())
 #: the styles by the names that Transformers has for them; None leaves the module whole
 STYLES: dict[str, Callable[[], ParallelStyle] | None] = {
     "colwise": ColwiseParallel,
@@ -46,8 +32,10 @@ STYLES: dict[str, Callable[[], ParallelStyle] | None] = {
     "rowwise_rep": _rows_of_whole_input,
     "embedding_colwise": _columns_gathered,
     "embedding_rowwise": _rows_of_whole_input,
-    "sequence_parallel": _sequence_norm,
-    "replicated_with_grad_allreduce": _norm_of_own_heads,
+    "sequence_parallel": partial(SequenceParallel, use_local_output=True),
+    # each rank norms heads of its own, and the weight's gradient is the sum of all ranks'. Torch's style does so
+    # whichever dim is said to be divided, if it is not the one that is normed
+    "replicated_with_grad_allreduce": partial(SequenceParallel, sequence_dim=0, use_local_output=True),
     "replicate": None,
 }
 #: the dim of the weight that a style divides
@@ -56,13 +44,6 @@ _DIVIDED_DIMS = {
     (nn.Linear, RowwiseParallel): 1,
     (nn.Embedding, ColwiseParallel): 1,
     (nn.Embedding, RowwiseParallel): 0,
-}
-#: what divides that dim of the weight, and leaves inputs and outputs whole
-_STYLE_FOR_DIM = {
-    (nn.Linear, 0): _columns_gathered,
-    (nn.Linear, 1): _rows_of_whole_input,
-    (nn.Embedding, 0): _rows_of_whole_input,
-    (nn.Embedding, 1): _columns_gathered,
 }
 
 
@@ -205,7 +186,11 @@ def _divide_ties(model: nn.Module, styles: Styles) -> list[str]:
 
 
 def _styles_for_dim(module: nn.Module, dim: int | None) -> list[ParallelStyle]:
-    return [make() for (kind, at), make in _STYLE_FOR_DIM.items() if isinstance(module, kind) and at == dim]
+    makes: dict[type, Callable[[], ParallelStyle]] = {
+        ColwiseParallel: _columns_gathered,
+        RowwiseParallel: _rows_of_whole_input,
+    }
+    return [makes[way]() for (kind, way), at in _DIVIDED_DIMS.items() if isinstance(module, kind) and at == dim]
 
 
 def _ties(model: nn.Module) -> list[tuple[str, ...]]:

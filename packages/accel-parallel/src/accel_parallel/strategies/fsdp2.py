@@ -23,7 +23,7 @@ from accel_parallel.clip import clip_sharded_norm, sharded_norm
 from accel_parallel.fsdp_options import FullyShardedDataParallelPlugin
 from accel_parallel.invariants import ModelFacts
 from accel_parallel.rank_zero_source import RankZeroSource
-from accel_parallel.rank_zero_weights import send_weights
+from accel_parallel.rank_zero_weights import send_tensors
 from accel_parallel.sharded_forward import ShardedForward
 from accel_parallel.stages.gradient_comparison import GradientComparison
 from accel_parallel.stages.tensor_parallel import divide_layers
@@ -95,7 +95,8 @@ class Fsdp2(Strategy):
         if masters is not None:
             _make_masters(model)
         layers = whole[str(Axis.TENSOR)]
-        send_weights(model, [*groups, layers.get_group()] if styles else groups, run.placed_on)
+        everywhere = [*groups, layers.get_group()] if styles else groups
+        send_tensors([*model.parameters(), *model.buffers()], everywhere, run.placed_on)
         if styles:
             divide_layers(model, styles, layers, run.placed_on)
         whole_everywhere = self._whole(model)

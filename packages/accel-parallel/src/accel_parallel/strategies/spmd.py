@@ -1,6 +1,7 @@
 """One process drives all XLA devices; the compiler divides batches and parameters over them (SPMD)."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, ClassVar, final
@@ -47,9 +48,6 @@ class Spmd(OneProcess):
     name: ClassVar[str] = "spmd"
     begin = staticmethod(show_devices_as_one)
 
-    def __init__(self) -> None:
-        self._mesh: Any = None
-
     def check(self, run: Run, precision: Precision) -> Sequence[str]:
         """A reason without XLA, and beside other processes."""
         problems = []
@@ -66,26 +64,21 @@ class Spmd(OneProcess):
 
     def setup(self, model: nn.Module, run: Run, policy: PrecisionPolicy) -> nn.Module:
         """The model itself, its parameters divided over the devices. Collective: no other rank exists."""
-        devices = self._devices()
         for parameter in model.parameters():
-            _divide(parameter.data, self._mesh, longest_divisible(parameter.shape, devices))
+            _divide(parameter.data, self._mesh, longest_divisible(parameter.shape, self._mesh.size()))
         model.register_forward_pre_hook(self._divide_inputs, with_kwargs=True)
         return model
 
-    def _devices(self) -> int:
-        runtime = import_module("torch_xla.runtime")
-        if self._mesh is None:
-            count = runtime.global_runtime_device_count()
-            self._mesh = import_module("torch_xla.distributed.spmd").Mesh(list(range(count)), (count,), (AXIS,))
-        devices: int = runtime.global_runtime_device_count()
-        return devices
+    @cached_property
+    def _mesh(self) -> Any:
+        devices = import_module("torch_xla.runtime").global_runtime_device_count()
+        return import_module("torch_xla.distributed.spmd").Mesh(list(range(devices)), (devices,), (AXIS,))
 
     def _divide_inputs(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Divides the tensors of a call along dim 0, if each device gets as many samples."""
-        devices = self._devices()
         for tensor in _tensors([*args, *kwargs.values()]):
             whole = tensor.device.type == "xla" and tensor.dim() and not _is_divided(tensor)
-            if whole and tensor.shape[0] % devices == 0:
+            if whole and tensor.shape[0] % self._mesh.size() == 0:
                 _divide(tensor, self._mesh, 0)
 
 
