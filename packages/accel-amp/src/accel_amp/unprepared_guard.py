@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import chain
-from typing import Any, final
+from typing import final
 
 import torch
 from accel_state import AccumulationState
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from accel_amp.scaler import LossScaler
+from accel_amp.step_hook import call_before_steps
 
 
 @final
@@ -39,8 +38,7 @@ class UnpreparedGuard:
     def arm(self) -> None:
         """Begins to watch steps, which takes time: there is a scale or a window from now on."""
         if self._hook is None:
-            self._hook = register_optimizer_step_pre_hook(_refuse(weakref.ref(self)))
-            weakref.finalize(self, self._hook.remove)  # torch keeps the hook for every optimizer there is
+            self._hook = call_before_steps(self._refuse)
 
     def release(self) -> None:
         """Forgets all parameters, whose ids other objects may get later."""
@@ -54,15 +52,10 @@ class UnpreparedGuard:
         groups = (group["params"] for group in optimizer.param_groups)
         return any(id(parameter) in self._guarded for parameter in chain.from_iterable(groups))
 
-
-def _refuse(guard_of: weakref.ref[UnpreparedGuard]) -> Callable[..., None]:
-    def refuse(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        guard = guard_of()
-        if guard is None:
-            return
-        accumulation, scaler = guard.accumulation, guard.scaler
+    def _refuse(self, optimizer: Optimizer) -> None:
+        accumulation, scaler = self.accumulation, self.scaler
         in_time = accumulation.due or not accumulation.waiting
-        if (in_time and (scaler is None or scaler.stepping)) or not guard.owns(optimizer):
+        if (in_time and (scaler is None or scaler.stepping)) or not self.owns(optimizer):
             return
         name = type(optimizer).__name__
         if scaler is None:
@@ -76,5 +69,3 @@ def _refuse(guard_of: weakref.ref[UnpreparedGuard]) -> Callable[..., None]:
             f"this {name} is not prepared, and would step with gradients that fp16 has multiplied by"
             f" {scaler.grad_scaler.get_scale():g}; pass it to accelerator.prepare and step with what that returns"
         )
-
-    return refuse

@@ -48,3 +48,17 @@ def init_on_device(device: torch.device | str, include_buffers: bool | None = No
         yield
     finally:
         handle.remove()
+
+
+def refuse_empty(model: nn.Module) -> None:
+    """Refuses a model with parameters on the meta device, if weights cannot come after `prepare`.
+
+    Raises: ValueError with some of their names.
+    """
+    empty = [name for name, parameter in model.named_parameters() if parameter.is_meta]
+    if empty:
+        raise ValueError(
+            f"{type(model).__name__} has {len(empty)} parameters on the meta device ({', '.join(empty[:3])}), and"
+            " each process is to hold all of it: load its weights before prepare, with"
+            " load_checkpoint_in_model(model, folder, {'': accelerator.device}), or shard it"
+        )

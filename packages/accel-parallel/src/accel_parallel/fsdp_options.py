@@ -37,8 +37,8 @@ class FullyShardedDataParallelPlugin:
     says itself), those of `min_num_params` parameters or more, none, or what a function of the model returns.
     `reshard_after_forward` frees a gathered block after its forward; an int is the number of ranks that share it then.
     `ignored_modules`, given as modules or as a pattern of their names, stay whole on every rank. `forward_methods` are
-    methods beside `forward` that call modules of the model; None is `generate`, if the model has it. With
-    `cpu_ram_efficient_loading` only rank 0 needs weights: on other ranks the model may be on the meta device.
+    methods that find all weights gathered; None is `generate`, if the model has it. Other public methods gather them
+    by calling a module. With `cpu_ram_efficient_loading` other ranks than 0 may have the model on the meta device.
     """
 
     fsdp_version: int = 2

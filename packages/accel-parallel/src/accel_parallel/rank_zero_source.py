@@ -1,8 +1,8 @@
-"""Weights that only the first rank has: each parameter is sent when it has been sharded, and the rest stays empty."""
+"""The weights of the first rank, sent to others: all at once, or each when it has been sharded."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, final
 
 import torch
@@ -11,8 +11,6 @@ from accel_amp import local_part
 from accel_state import Run
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
-
-from accel_parallel.rank_zero_weights import send_tensors
 
 
 @final
@@ -66,6 +64,23 @@ class RankZeroSource:
                 # every rank has the whole: nothing more is sent
                 part = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
                 local_part(parameter).copy_(local_part(part))
+
+
+def send_tensors(tensors: Iterable[torch.Tensor], groups: Sequence[dist.ProcessGroup], device: torch.device) -> None:
+    """Gives all ranks of the groups the numbers of the first; tensors on the meta device are left out.
+
+    Collective: every rank must call with like tensors in like order.
+    """
+    with torch.no_grad():
+        for tensor in tensors:
+            held = local_part(tensor)
+            if held.is_meta or not groups:
+                continue
+            there = held.to(device).contiguous()
+            for group in groups:
+                dist.broadcast(there, group=group, group_src=0)
+            if there is not held:
+                held.copy_(there)
 
 
 def _replace(tensor: torch.Tensor, numbers: torch.Tensor) -> None:

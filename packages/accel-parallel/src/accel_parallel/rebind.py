@@ -48,9 +48,9 @@ def follow(model: nn.Module, names: Sequence[tuple[str, nn.Parameter]], optimize
     Collective: as `rebind`.
     """
     now = dict(model.named_parameters(remove_duplicate=False))
-    first_name = {id(parameter): name for name, parameter in reversed(names)}
-    before = {id(parameter): parameter for _, parameter in names}
-    new_of = replaced(before.values(), [now[first_name[key]] for key in before])
+    # the first name of a tied parameter counts
+    before = {parameter: now[name] for name, parameter in reversed(names)}
+    new_of = replaced(before, before.values())
     if new_of:
         for optimizer in optimizers:
             rebind(optimizer, new_of)

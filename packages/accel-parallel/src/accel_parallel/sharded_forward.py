@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
-from typing import Any, final
+from inspect import getattr_static
+from types import FunctionType
+from typing import Any, cast, final
 
 import torch
 import torch.distributed as dist
 from accel_amp import PrecisionPolicy, autocast
+from accel_amp.step_hook import call_before_steps
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.nn.modules.module import register_module_forward_pre_hook
 
-from accel_parallel.rank_zero_weights import send_tensors
+from accel_parallel.computed_tensors import computed_tensors
+from accel_parallel.rank_zero_source import send_tensors
 
 
 @final
@@ -22,31 +25,29 @@ class ShardedForward:
     """Buffers are those of the first rank in each forward; no weight stays gathered after a forward without gradients.
 
     No weight stays gathered over an optimizer step either, after a forward that had no backward: it would be out of
-    date.
+    date. Public methods that the model's class adds to those of torch may call modules of the model: the first call
+    gathers weights. A method that calls none may be called on one rank alone.
+
+    Source: `FSDPState._pre_forward` and `_post_forward` of torch 2.9 to 2.13.
     """
 
     def __init__(
         self, model: nn.Module, groups: Sequence[dist.ProcessGroup], device: torch.device, policy: PrecisionPolicy
     ) -> None:
         self._model, self._groups, self._device, self._policy = model, groups, device, policy
-        self._depth = 0
+        self._in_method = False
         self._sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
         # buffers that are not saved, such as frequencies and masks, are constants
         kept = model.state_dict(keep_vars=True)
         self._shared = [name for name, _ in model.named_buffers() if name in kept]
         if self._shared:
             model.register_forward_pre_hook(self._share_buffers)
+        self._modules, self._state = set(model.modules()), cast("Any", model)._get_fsdp_state()
         model.register_forward_hook(self._free_after_evaluation)
-        this = weakref.ref(self)
-
-        def free(*_: Any) -> None:
-            if (alive := this()) is not None:
-                alive._free()
-
-        weakref.finalize(self, register_optimizer_step_pre_hook(free).remove)
+        call_before_steps(self._free)
 
     def register(self, names: Iterable[str]) -> None:
-        """Lets methods of these names call the model's modules, as its forward does, in the precision of the policy.
+        """Lets methods of these names use all weights, as the model's forward does, in the precision of the policy.
 
         Raises: ValueError for a name that is no method.
         """
@@ -54,26 +55,62 @@ class ShardedForward:
             if not callable(getattr(self._model, name, None)):
                 raise ValueError(f"forward_methods: {type(self._model).__name__} has no method {name!r}")
             register_fsdp_forward_method(self._model, name)
-            setattr(self._model, name, self._around(getattr(self._model, name)))
+            method = getattr(self._model, name)
+            setattr(self._model, name, self._around(method, method))
+        kind, others = type(self._model), {*dir(nn.Module), *dir(FSDPModule), *vars(self._model)}
+        for name in dir(kind):
+            if not name.startswith("_") and name not in others and isinstance(getattr_static(kind, name), FunctionType):
+                method = getattr(self._model, name)
+                setattr(self._model, name, self._around(self._gathering(method), method))
 
-    def _around(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(method)
+    def _gathering(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """The method; if it calls modules of the model, weights are gathered before the first of them."""
+
         def call(*args: Any, **kwargs: Any) -> Any:
-            self._depth += 1
+            gathered = False
+
+            def gather(module: nn.Module, _: Any) -> None:
+                nonlocal gathered
+                if module in self._modules:
+                    handle.remove()
+                    gathered = module is not self._model  # whose forward gathers by itself
+                if gathered:
+                    self._share_buffers()
+                    self._state._pre_forward(self._model, (), {})
+
+            handle, result = register_module_forward_pre_hook(gather), None
+            try:
+                result = method(*args, **kwargs)
+            finally:
+                handle.remove()
+                if gathered:
+                    self._state._post_forward(self._model, (), computed_tensors(result))
+            return result
+
+        return call
+
+    def _around(self, method: Callable[..., Any], inside: Callable[..., Any]) -> Callable[..., Any]:
+        """The method, as it is called from outside of forwards and such methods; in them it is `inside`."""
+
+        @wraps(inside)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or self._in_method or self._state._state_ctx.iter_forward_root is not None:
+                return inside(*args, **kwargs)
+            self._in_method = True
             try:
                 with autocast(self._policy, self._device.type):
                     return method(*args, **kwargs)
             finally:
-                self._depth -= 1
+                self._in_method = False
                 self._free_after_evaluation()
 
         return call
 
     def _free_after_evaluation(self, *_: Any) -> None:
-        if self._depth == 0 and not torch.is_grad_enabled():
+        if not self._in_method and not torch.is_grad_enabled():
             self._free()
 
-    def _free(self) -> None:
+    def _free(self, *_: Any) -> None:
         for module in self._sharded:
             module.reshard()
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import weakref
 from collections.abc import Mapping
-from typing import Any, final
+from typing import final
 
+from accel_amp.step_hook import call_before_steps
 from accel_state import AccelError, Transport
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 
 class UnlikeParameters(AccelError, RuntimeError):
@@ -27,13 +26,7 @@ class UsedParameters:
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], transport: Transport) -> None:
         self._parameters, self._transport = dict(parameters), transport
-        this = weakref.ref(self)
-
-        def compare(optimizer: Optimizer, *_: Any) -> None:
-            if (alive := this()) is not None:
-                alive.compare(optimizer)
-
-        weakref.finalize(self, register_optimizer_step_pre_hook(compare).remove)
+        call_before_steps(self.compare)
 
     def compare(self, optimizer: Optimizer) -> None:
         """Compares what ranks lack of the parameters of an optimizer.

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable, Sequence
-from typing import Any, final
+from typing import final
 
 import torch
 import torch.distributed as dist
+from accel_amp.step_hook import call_before_steps
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 
 @final
@@ -22,14 +21,7 @@ class WholeGradients:
 
     def __init__(self, parameters: Iterable[nn.Parameter], groups: Sequence[dist.ProcessGroup]) -> None:
         self._parameters, self._groups = list(parameters), groups
-        this = weakref.ref(self)
-
-        def average(optimizer: Optimizer, *_: Any) -> None:
-            alive = this()
-            if alive is not None and alive._is_of(optimizer):
-                alive.average()
-
-        weakref.finalize(self, register_optimizer_step_pre_hook(average).remove)
+        call_before_steps(self._average_for)
 
     def average(self) -> None:
         """Averages them: one exchange for each dtype.
@@ -64,6 +56,7 @@ class WholeGradients:
                 if some:
                     parameter.grad = (total / ranks).view_as(parameter)
 
-    def _is_of(self, optimizer: Optimizer) -> bool:
+    def _average_for(self, optimizer: Optimizer) -> None:
         mine = {id(parameter) for parameter in self._parameters}
-        return any(id(held) in mine for group in optimizer.param_groups for held in group["params"])
+        if any(id(held) in mine for group in optimizer.param_groups for held in group["params"]):
+            self.average()

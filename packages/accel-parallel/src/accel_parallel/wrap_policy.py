@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from torch import nn
 
@@ -81,12 +81,8 @@ def _refuse_unknown(model: nn.Module, class_names: Sequence[str]) -> None:
     if unknown:
         raise UnknownBlocks(
             f"{type(model).__name__} has no module of the class {', '.join(unknown)}; it has"
-            f" {', '.join(sorted(_listed(here)))}"
+            f" {', '.join(sorted(here - {'ModuleList', 'Sequential', 'ModuleDict'}))}"
         )
-
-
-def _listed(names: Iterable[str]) -> Iterator[str]:
-    return (name for name in names if name not in ("ModuleList", "Sequential", "ModuleDict"))
 
 
 def _is_called(module: nn.Module) -> bool:

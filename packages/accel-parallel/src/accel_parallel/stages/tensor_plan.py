@@ -186,10 +186,7 @@ def _divide_ties(model: nn.Module, styles: Styles) -> list[str]:
 
 
 def _styles_for_dim(module: nn.Module, dim: int | None) -> list[ParallelStyle]:
-    makes: dict[type, Callable[[], ParallelStyle]] = {
-        ColwiseParallel: _columns_gathered,
-        RowwiseParallel: _rows_of_whole_input,
-    }
+    makes: dict[type, Any] = {ColwiseParallel: _columns_gathered, RowwiseParallel: _rows_of_whole_input}
     return [makes[way]() for (kind, way), at in _DIVIDED_DIMS.items() if isinstance(module, kind) and at == dim]
 
 

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_, get_total_norm
 
 from accel_parallel.comm_hooks import CommHook, CommHookSettings
+from accel_parallel.empty_weights import refuse_empty
 from accel_parallel.forwarding_container import ForwardingContainer
 from accel_parallel.strategy import Strategy
 from accel_parallel.uneven import WindowEnd
@@ -54,13 +55,8 @@ class Ddp(Strategy):
         Raises: ValueError for a model on the meta device.
         Collective: every rank must call.
         """
-        empty = [name for name, held in model.named_parameters() if held.is_meta and run.placed_on.type != "meta"]
-        if empty:
-            raise ValueError(
-                f"{type(model).__name__} has {len(empty)} parameters on the meta device ({', '.join(empty[:3])}), and"
-                " each process is to hold all of it: load its weights before prepare, with"
-                " load_checkpoint_in_model(model, folder, {'': accelerator.device}), or shard it"
-            )
+        if run.placed_on.type != "meta":
+            refuse_empty(model)
         if not any(parameter.requires_grad for parameter in model.parameters()):
             for tensor in chain(model.parameters(), model.buffers()):
                 tensor.data.copy_(run.transport.broadcast(tensor.data, 0))

@@ -22,8 +22,7 @@ from torch.distributed.fsdp import (
 from accel_parallel.clip import clip_sharded_norm, sharded_norm
 from accel_parallel.fsdp_options import FullyShardedDataParallelPlugin
 from accel_parallel.invariants import ModelFacts
-from accel_parallel.rank_zero_source import RankZeroSource
-from accel_parallel.rank_zero_weights import send_tensors
+from accel_parallel.rank_zero_source import RankZeroSource, send_tensors
 from accel_parallel.sharded_forward import ShardedForward
 from accel_parallel.stages.gradient_comparison import GradientComparison
 from accel_parallel.stages.tensor_parallel import divide_layers
