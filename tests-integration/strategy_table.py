@@ -101,7 +101,6 @@ def fails(test: str, words: str) -> Cell:
 
 #: the feature has no meaning with this strategy
 EMPTY = "-"
-UNTESTED = "not tested"
 
 _OF_MODELS = "together/equal_models/every_layout_trains_as_one_process"
 _OF_PLANS = "together/equal_models/divided_layers_train_as_one_process"
@@ -113,7 +112,11 @@ _ZERO = "deepspeed/training/all_stages_of_zero_train_as_ddp"
 _ZERO_REFUSES = "deepspeed/training/what_deepspeed_cannot_do_is_refused_in_words"
 _ZERO_MODELS = "deepspeed/tasks/models_of_transformers_train_as_ddp_does"
 _ZERO_TASKS_REFUSE = "deepspeed/tasks/local_steps_and_empty_models_are_refused"
+_ZERO_COMPILED = "deepspeed/tasks/compiled_models_train_as_ddp_does"
 _DEVICES = "accel/spmd/four_devices_train_as_one"
+_AS_ONE_DEVICE = "accel/spmd_features/a_feature_does_with_four_devices_what_it_does_with_one"
+_DEVICES_REFUSE = "accel/spmd_features/what_several_devices_cannot_do_is_refused_in_words"
+_NO_NUMBERS = "torch draws no random numbers again on xla"
 _HALF = "together/layout_features/half_precision_trains_as_ddp_does"
 _ANY = "together/sharded_checkpoints/any_layout_loads_what_any_other_saved"
 _SHARDED_REFUSES = "together/layout_features/what_needs_whole_weights_on_each_rank_is_refused"
@@ -132,20 +135,19 @@ _FILES = "together/whole_weights/the_files_of_a_sharded_model_are_those_of_one_p
 Row = Mapping[str, Cell | str]
 
 
-def row(single: Cell | str, ddp: Cell | str, *others: Cell | str) -> Row:
-    """Cells in the order of STRATEGIES; those that are left out at the end are not tested."""
-    cells = [single, ddp, *others]
-    return dict(zip(STRATEGIES, [*cells, *[UNTESTED] * (len(STRATEGIES) - len(cells))], strict=True))
+def row(*cells: Cell | str) -> Row:
+    """Cells in the order of STRATEGIES, one for each."""
+    return dict(zip(STRATEGIES, cells, strict=True))
 
 
-def trains(single: str, ddp: str = "", *, spmd: Cell | str = UNTESTED) -> Row:
+def trains(single: str, ddp: str = "", *, spmd: str) -> Row:
     """A feature of training that the large tests of each sharded strategy hold."""
-    return row(*map(yes, (single, ddp or single, _FSDP2, _HSDP, _TP, _BOTH, _ZERO)), spmd)
+    return row(*map(yes, (single, ddp or single, _FSDP2, _HSDP, _TP, _BOTH, _ZERO, spmd)))
 
 
-def models(single: Cell | str, deepspeed: Cell | str = UNTESTED) -> Row:
+def models(single: Cell | str, deepspeed: Cell | str, spmd: Cell) -> Row:
     """A feature that the tests with models of Transformers hold."""
-    return row(single, *map(yes, (_OF_MODELS, _OF_MODELS, _OF_MODELS, _OF_PLANS, _OF_PLANS)), deepspeed)
+    return row(single, *map(yes, (_OF_MODELS, _OF_MODELS, _OF_MODELS, _OF_PLANS, _OF_PLANS)), deepspeed, spmd)
 
 
 def needs_whole_weights(single: Cell | str, ddp: str, words: str, deepspeed: Cell | str) -> Row:
@@ -154,11 +156,11 @@ def needs_whole_weights(single: Cell | str, ddp: str, words: str, deepspeed: Cel
 
 
 FEATURES: dict[str, Row] = {
-    "models of Transformers": models(yes(_OF_MODELS), yes(_ZERO_MODELS)),
-    "accumulation": trains("accel/step/accumulated_steps_equal_those_of_the_large_batch", spmd=yes(_DEVICES)),
-    "`clip_grad_norm_`": trains("accel/step/clipping_by_norm_is_that_of_torch", spmd=yes(_DEVICES)),
-    "`clip_grad_value_`": row(*[yes(_VALUES)] * 6, refused(_ZERO_REFUSES, "use clip_grad_norm_")),
-    "weighted losses": trains("accel/weights/weighted_gradients_are_those_of_the_large_batch"),
+    "models of Transformers": models(yes(_OF_MODELS), yes(_ZERO_MODELS), yes(_AS_ONE_DEVICE)),
+    "accumulation": trains("accel/step/accumulated_steps_equal_those_of_the_large_batch", spmd=_DEVICES),
+    "`clip_grad_norm_`": trains("accel/step/clipping_by_norm_is_that_of_torch", spmd=_DEVICES),
+    "`clip_grad_value_`": row(*[yes(_VALUES)] * 6, refused(_ZERO_REFUSES, "use clip_grad_norm_"), yes(_AS_ONE_DEVICE)),
+    "weighted losses": trains("accel/weights/weighted_gradients_are_those_of_the_large_batch", spmd=_AS_ONE_DEVICE),
     "bf16": row(
         yes("accel/equal_steps/steps_in_half_precision_equal_those_of_one_process"),
         yes("accel/equal_steps/steps_in_half_precision_equal_those_of_one_process"),
@@ -167,6 +169,7 @@ FEATURES: dict[str, Row] = {
         yes("accel/tensor_parallel/half_precision_trains_as_one_process_does"),
         yes(_HALF),
         yes("deepspeed/training/half_precision_trains_as_ddp_does"),
+        yes(_AS_ONE_DEVICE),
     ),
     "fp16": row(
         yes("accel/equal_steps/steps_in_half_precision_equal_those_of_one_process"),
@@ -176,6 +179,7 @@ FEATURES: dict[str, Row] = {
         yes(_HALF),
         yes("accel/tensor_parallel/half_precision_trains_as_one_process_does"),
         yes("deepspeed/training/half_precision_trains_as_ddp_does"),
+        refused(_DEVICES_REFUSE, "XLA trains in bf16"),
     ),
     "an fp16 overflow on one rank skips the step of all": row(
         EMPTY,
@@ -185,11 +189,15 @@ FEATURES: dict[str, Row] = {
         EMPTY,
     ),
     "tied weights": trains(
-        "accel/any_device/training_with_tied_weights_equals_plain_pytorch", _OF_MODELS, spmd=yes(_DEVICES)
+        "accel/any_device/training_with_tied_weights_equals_plain_pytorch", _OF_MODELS, spmd=_DEVICES
     ),
-    "frozen weights": trains(_OF_MODELS),
-    "adapters (peft)": models(yes(_OF_MODELS), yes(_ZERO_MODELS)),
-    "activation checkpointing": models(yes("parallel/recompute/less_is_kept_and_no_number_changes"), yes(_ZERO_MODELS)),
+    "frozen weights": trains(_OF_MODELS, spmd=_AS_ONE_DEVICE),
+    "adapters (peft)": models(yes(_OF_MODELS), yes(_ZERO_MODELS), yes(_AS_ONE_DEVICE)),
+    "activation checkpointing": models(
+        yes("parallel/recompute/less_is_kept_and_no_number_changes"),
+        yes(_ZERO_MODELS),
+        refused(_DEVICES_REFUSE, _NO_NUMBERS),
+    ),
     "torch.compile, block by block": row(
         yes("accel/compilation/a_compiled_model_is_the_same_model"),
         yes("accel/compilation/a_compiled_model_is_the_same_model"),
@@ -197,6 +205,8 @@ FEATURES: dict[str, Row] = {
         soaked(_COPIES_COMPILED),
         yes(_PLANS_COMPILED),
         soaked(_PLANS_COMPILED),
+        yes(_ZERO_COMPILED),
+        refused(_DEVICES_REFUSE, "torch_xla 2.9 computes wrong gradients then"),
     ),
     "torch.compile, the whole model": row(
         yes("accel/compilation/a_compiled_model_is_the_same_model"),
@@ -204,6 +214,8 @@ FEATURES: dict[str, Row] = {
         soaked(_COMPILED),
         soaked(_COPIES_COMPILED),
         *[fails("together/layout_features/dynamo_cannot_compile_divided_layers_whole", "Mixing fake modes")] * 2,
+        yes(_ZERO_COMPILED),
+        refused(_DEVICES_REFUSE, "torch_xla 2.9 computes wrong gradients then"),
     ),
     "torch.compile and activation checkpointing": row(
         *[yes(_COMPILED_AGAIN)] * 2,
@@ -211,18 +223,22 @@ FEATURES: dict[str, Row] = {
         yes(_COMPILED_AGAIN),
         *[refused("accel/sharding_refused/wrong_setups_are_refused_in_words", "torch.compile cannot recompute layers")]
         * 2,
+        yes(_ZERO_COMPILED),
+        refused(_DEVICES_REFUSE, _NO_NUMBERS),
     ),
     "two models, two optimizers": row(
         yes("accel/prepare/several_models_optimizers_and_loaders_in_one_call"),
         yes("accel/prepare/several_models_optimizers_and_loaders_in_one_call"),
         *[yes(_TWO)] * 4,
         refused(_ZERO_REFUSES, "it trains one model for each Accelerator"),
+        yes(_AS_ONE_DEVICE),
     ),
     "`gather_for_metrics`": row(
         yes("accel/processes/evaluation_gives_back_the_dataset"),
         yes("accel/processes/evaluation_gives_back_the_dataset"),
         *[yes("together/layout_tasks/metrics_see_each_sample_once_and_in_order")] * 4,
         yes("deepspeed/tasks/metrics_see_each_sample_once_and_in_order"),
+        yes(_AS_ONE_DEVICE),
     ),
     "`save_state`, `load_state`": row(
         *[yes(_ANY)] * 4,
@@ -232,18 +248,22 @@ FEATURES: dict[str, Row] = {
         yes(_DEVICES),
     ),
     "a checkpoint of another strategy": row(
-        *[yes(_ANY)] * 6, yes("deepspeed/training/checkpoints_go_from_one_stage_to_another_and_to_ddp")
+        *[yes(_ANY)] * 6,
+        yes("deepspeed/training/checkpoints_go_from_one_stage_to_another_and_to_ddp"),
+        yes(_AS_ONE_DEVICE),
     ),
     "`save_state(asynchronous=True)`": row(
         yes("accel/save_state/what_is_written_behind_is_what_was_there_at_the_call"),
         yes("accel/save_rounds/a_save_takes_two_rounds"),
         *[yes("together/sharded_checkpoints/a_sharded_save_behind_has_the_numbers_of_its_moment")] * 4,
         yes("deepspeed/tasks/a_save_behind_has_the_numbers_of_its_moment"),
+        yes(_AS_ONE_DEVICE),
     ),
     "`save_model`, `get_state_dict`": row(
         yes("accel/any_device/saved_weights_come_back"),
         *[yes(_FILES)] * 5,
         yes("deepspeed/training/weights_that_are_divided_are_saved_whole_in_float32"),
+        yes(_AS_ONE_DEVICE),
     ),
     "weights of a model on meta": row(
         yes(_META),
@@ -252,6 +272,7 @@ FEATURES: dict[str, Row] = {
         ),
         *[yes(_META)] * 4,
         refused(_ZERO_TASKS_REFUSE, "are on the meta device"),
+        refused(_DEVICES_REFUSE, "on the meta device"),
     ),
     "`no_sync`": row(EMPTY, *[yes(_NO_SYNC)] * 5, refused(_ZERO_REFUSES, "no_sync: DeepSpeed's engine"), EMPTY),
     "`join_uneven_inputs`": needs_whole_weights(

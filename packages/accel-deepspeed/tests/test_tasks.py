@@ -24,6 +24,13 @@ CASES = [
 ]
 
 
+COMPILED = [
+    Case("llama", dtype="float32", steps=4, backend="aot_eager"),
+    Case("llama", dtype="float32", steps=4, backend="aot_eager", regional=False),
+    Case("llama", dtype="float32", steps=4, backend="aot_eager", recompute=True),
+]
+
+
 def train(case: Case, stage: int) -> Trained:
     with pytest.MonkeyPatch.context() as patch:
         ways: dict[str, Any] = {"deepspeed_plugin": DeepSpeedPlugin(zero_stage=stage)} if stage else {}
@@ -39,6 +46,17 @@ def test_models_of_transformers_train_as_ddp_does(world: MakePool, case: Case) -
     wanted = wanted._replace(weights={name.removeprefix("module."): value for name, value in wanted.weights.items()})
     for stage in (2, 3):
         for found in pool.run(train, case, stage, timeout_s=60):
+            assert_same(found, wanted, 1e-5)
+
+
+@pytest.mark.parametrize("case", COMPILED, ids=["blocks", "the whole model", "blocks that are recomputed"])
+def test_compiled_models_train_as_ddp_does(world: MakePool, case: Case) -> None:
+    """The model that DeepSpeed's engine holds is compiled, and the engine is not."""
+    pool = world(2)
+    wanted = pool.run(train, case._replace(backend="no"), 0, timeout_s=60)[0]
+    wanted = wanted._replace(weights={name.removeprefix("module."): value for name, value in wanted.weights.items()})
+    for stage in (2, 3):
+        for found in pool.run(train, case, stage, timeout_s=90):
             assert_same(found, wanted, 1e-5)
 
 

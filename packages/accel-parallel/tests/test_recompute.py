@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -97,6 +98,19 @@ def test_what_would_recompute_nothing_or_twice_is_refused() -> None:
     model: Any = Model()
     model.blocks[0].gradient_checkpointing = True
     with pytest.raises(ValueError, match="does it already"):
+        recompute(model, like_blocks(model))
+
+
+class Elsewhere(Model):
+    """A model on a device that torch has no module for."""
+
+    def parameters(self, recurse: bool = True) -> Any:
+        return iter([SimpleNamespace(device=SimpleNamespace(type="odd"))])
+
+
+def test_a_device_whose_random_numbers_torch_does_not_keep_is_refused() -> None:
+    model = Elsewhere()
+    with pytest.raises(ValueError, match=r"torch draws no random numbers again on odd \(it has no torch.odd\)"):
         recompute(model, like_blocks(model))
 
 

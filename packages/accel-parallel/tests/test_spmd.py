@@ -1,13 +1,14 @@
 """How parameters are divided over the devices of one process, and when that is refused."""
 
-from accel_amp import PRECISIONS
+import pytest
+from accel_amp import PRECISIONS, PrecisionPolicy
 from accel_parallel.strategies.spmd import Spmd, longest_divisible
 from accel_state import Run, Topology
 from accel_state.devices.cpu import Cpu
 from accel_state.transports.single import Single
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import device
+from torch import device, nn
 
 
 @given(st.lists(st.integers(0, 40), max_size=4), st.integers(1, 8))
@@ -26,3 +27,13 @@ def test_other_processes_and_other_devices_are_told_at_once() -> None:
         "it divides work over XLA devices, and this process is on cpu",
         "one process drives all devices, and this job has 2",
     ]
+
+
+def test_compiled_models_and_models_without_weights_are_refused() -> None:
+    run = Run(Topology(), Cpu(), device("cpu"), Single())
+    model = nn.Sequential(nn.Linear(2, 2))
+    model[0].compile(backend="eager")
+    with pytest.raises(ValueError, match=r"torch\.compile with several XLA devices"):
+        Spmd().setup(model, run, PrecisionPolicy())
+    with pytest.raises(ValueError, match="Linear has 2 parameters on the meta device"):
+        Spmd().setup(nn.Linear(2, 2, device="meta"), run, PrecisionPolicy())

@@ -26,21 +26,8 @@ def _search(value: object, seen: set[int], depth: int) -> Iterator[torch.Tensor]
         if value.grad_fn is not None:
             yield value
         return
-    members = (
-        value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple | AnySet) else ()
-    )
-    for item in [*members, *_attributes(value)]:
+    state = object.__getstate__(value)  # the attributes, and apart from them those in slots
+    parts = (value, *(state if isinstance(state, tuple) else (state,)))
+    items = value if isinstance(value, list | tuple | AnySet) else ()
+    for item in [*items, *(item for part in parts if isinstance(part, Mapping) for item in part.values())]:
         yield from _search(item, seen, depth - 1)
-
-
-def _attributes(value: object) -> Iterator[object]:
-    try:
-        yield from vars(value).values()
-    except TypeError:  # a plain container, a function of C, or a class with slots alone
-        for kind in type(value).__mro__:
-            names = vars(kind).get("__slots__", ())
-            for name in (names,) if isinstance(names, str) else names:
-                try:
-                    yield getattr(value, name)
-                except AttributeError:  # a slot that nothing was put into
-                    continue

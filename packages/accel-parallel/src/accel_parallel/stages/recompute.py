@@ -44,7 +44,8 @@ class RecomputedForward:
 def recompute(model: nn.Module, blocks: Sequence[nn.Module]) -> None:
     """Lets the backward compute the activations of each block again; names, keys and classes stay.
 
-    Raises: UnknownBlocks if there is no block; ValueError if the model does the same by itself already.
+    Raises: UnknownBlocks if there is no block; ValueError if the model does the same by itself already, or if torch has
+    no generators for its device.
     """
     if not blocks:
         raise UnknownBlocks(
@@ -56,6 +57,12 @@ def recompute(model: nn.Module, blocks: Sequence[nn.Module]) -> None:
         raise ValueError(
             f"activation checkpointing was asked for, and {type(model).__name__} does it already, since"
             " gradient_checkpointing_enable(); leave out one of the two"
+        )
+    kinds = {parameter.device.type for parameter in model.parameters()} - {"cpu", "meta"}
+    if strange := [kind for kind in kinds if not hasattr(torch, kind)]:
+        raise ValueError(
+            f"activation checkpointing: torch draws no random numbers again on {strange[0]} (it has no"
+            f" torch.{strange[0]}); leave it out, or call what the maker of the device has for it in the model"
         )
     for block in blocks:
         if not isinstance(block.forward, RecomputedForward):

@@ -1,6 +1,6 @@
 """One process drives all XLA devices; the compiler divides batches and parameters over them (SPMD)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
@@ -11,6 +11,7 @@ from accel_amp import Precision, PrecisionPolicy
 from accel_state import CannotRun, Run
 from torch import nn
 
+from accel_parallel.empty_weights import refuse_empty
 from accel_parallel.one_process import OneProcess
 
 #: the axis of devices over which both samples and parameters are divided
@@ -63,7 +64,16 @@ class Spmd(OneProcess):
         return problems
 
     def setup(self, model: nn.Module, run: Run, policy: PrecisionPolicy) -> nn.Module:
-        """The model itself, its parameters divided over the devices. Collective: no other rank exists."""
+        """The model itself, its parameters divided over the devices. Collective: no other rank exists.
+
+        Raises: ValueError for a model on the meta device, or one that torch compiles.
+        """
+        refuse_empty(model)
+        if any(module._compiled_call_impl is not None for module in model.modules()):
+            raise ValueError(
+                "torch.compile with several XLA devices: torch_xla 2.9 computes wrong gradients then; leave it out, as"
+                " XLA compiles every step already"
+            )
         for parameter in model.parameters():
             _divide(parameter.data, self._mesh, longest_divisible(parameter.shape, self._mesh.size()))
         model.register_forward_pre_hook(self._divide_inputs, with_kwargs=True)
@@ -76,7 +86,7 @@ class Spmd(OneProcess):
 
     def _divide_inputs(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Divides the tensors of a call along dim 0, if each device gets as many samples."""
-        for tensor in _tensors([*args, *kwargs.values()]):
+        for tensor in _tensors([args, kwargs]):
             whole = tensor.device.type == "xla" and tensor.dim() and not _is_divided(tensor)
             if whole and tensor.shape[0] % self._mesh.size() == 0:
                 _divide(tensor, self._mesh, 0)
@@ -97,16 +107,12 @@ def _is_divided(tensor: torch.Tensor) -> bool:
     return bool(import_module("torch_xla")._XLAC._get_xla_sharding_spec(tensor))
 
 
-def _tensors(values: Sequence[Any]) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, Mapping):
-            found += _tensors(list(value.values()))
-        elif isinstance(value, list | tuple):
-            found += _tensors(value)
-    return found
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _tensors(item)
 
 
 STRATEGY = Spmd
