@@ -29,7 +29,7 @@ def measure(*, quick: bool) -> list[Curve]:
     for size in (2, 4) if quick else SIZES:
         for name, seconds in _of_world(size, 3 if quick else ROUNDS).items():
             lines.setdefault(name, []).append((size, seconds * 1e3))
-    return [Curve("divided-layers", "A step with divided layers, four cores", "processes", "ms a step", lines)]
+    return [Curve("divided-layers", "A step with divided layers", "processes", "ms a step", lines)]
 
 
 def _of_world(size: int, rounds: int) -> dict[str, float]:
