@@ -105,7 +105,7 @@ def trained(ways: dict[str, Any], blocks: int, backend: str = "no") -> dict[str,
 
 @pytest.mark.parametrize("blocks", [0, 2])
 def test_methods_of_a_sharded_model_train_as_one_process_does(world: MakePool, blocks: int) -> None:
-    """T31."""
+    """S190, T31."""
     wanted = trained({}, blocks)
     for found in world(2).run(trained, {"strategy": "fsdp2"}, blocks):
         torch.testing.assert_close(found, wanted)
