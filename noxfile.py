@@ -264,7 +264,7 @@ def clients(session: nox.Session) -> None:
 def browser(session: nox.Session) -> None:
     """Tests the page of `accel runs plot` in chromium, which has to be there with its chromedriver."""
     install(session, *PACKAGES, extra=(*TESTING, "selenium>=4.20"))
-    session.run("pytest", "-s", *(session.posargs or ["packages/accel-track/tests/browser"]))
+    session.run("pytest", "-s", *(session.posargs or ["packages/accel-runs/tests/browser"]))
 
 
 @nox.session

@@ -1,6 +1,5 @@
-"""Records to look at, and a run that every tracker is given; `nox -s trackers` has the clients that read it back."""
+"""A run that every tracker is given; `nox -s trackers` has the clients that read it back."""
 
-import math
 import os
 import subprocess
 import sys
@@ -10,9 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from accel_track import GeneralTracker
-from accel_track.local.record import RunRecord
-
-HOSTILE = "</script><script>document.title = 'taken over'</script>"
 
 STEPS = 100
 CONFIG = {"lr": 0.1, "model": {"layers": 2}}
@@ -21,34 +17,6 @@ EXPECTED = {
     "rate": [float(step) for step in range(STEPS)],
     "deep/a": [step * 2.0 for step in range(STEPS)],
 }
-
-
-def _record_runs(parent: Path, runs: int, steps: int) -> list[Path]:
-    """Runs with a loss, a rate and a metric whose name is code; each with a checkpoint and a restart."""
-    folders = [parent / "project" / f"run{number}" for number in range(runs)]
-    for number, folder in enumerate(folders):
-        record = RunRecord(folder)
-        record.tell(project="project", run=folder.name, state="finished", started="today")
-        for step in range(steps):
-            values = {"loss": 1 / (step + 1) + number, "rate": math.nan if step == 1 else 0.1, HOSTILE: math.sin(step)}
-            record.log(values, step)
-            if step == steps // 2:
-                record.tell_event("checkpoint", step, {})
-        record.tell_event("restart", steps - 1, {})
-        record.close()
-    return folders
-
-
-@pytest.fixture
-def hostile() -> str:
-    """The name of a metric that is code."""
-    return HOSTILE
-
-
-@pytest.fixture
-def record_runs() -> Callable[[Path, int, int], list[Path]]:
-    """Writes a number of runs, with a number of steps, into a folder."""
-    return _record_runs
 
 
 def _write_steps(tracker: GeneralTracker, first: int = 0, end: int = STEPS) -> None:

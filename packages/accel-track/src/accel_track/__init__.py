@@ -1,4 +1,4 @@
-"""Every run leaves a record: trackers, the record in a folder, and the command `accel runs`."""
+"""Every run leaves a record: trackers, and the record in a folder."""
 
 from accel_track.logger_type import LoggerType
 from accel_track.tracker import GeneralTracker, on_main_process

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accel_track.runs.command import COMMAND
+from accel_runs.command import COMMAND
 from click.testing import CliRunner, Result
 
 pytest.importorskip("bokeh", reason="environments without what draws pages")
@@ -68,5 +68,5 @@ def test_without_bokeh_the_page_is_refused_in_words(
     tmp_path: Path, record_runs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record_runs(tmp_path, 1, 2)
-    monkeypatch.setattr("accel_track.runs.command.find_spec", lambda name: None)
-    assert "pip install 'accel-track[plot]'" in str(run("last", "--dir", tmp_path, "-o", tmp_path / "p").exception)
+    monkeypatch.setattr("accel_runs.command.find_spec", lambda name: None)
+    assert "pip install 'accel-runs[plot]'" in str(run("last", "--dir", tmp_path, "-o", tmp_path / "p").exception)

@@ -10,11 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from accel_state.errors import CannotRun
-
-from accel_track.local.lines import entries
-from accel_track.local.record import CONFIG, METRICS, STORY
-from accel_track.local.record_lock import is_locked
-from accel_track.values import as_number, flat
+from accel_track.local import CONFIG, METRICS, STORY, as_number, entries, flat, is_locked
 
 logger = logging.getLogger("accel")
 #: the values of a metric by their steps, which grow

@@ -4,8 +4,8 @@ import logging
 from pathlib import Path
 
 import pytest
+from accel_runs.command import COMMAND
 from accel_track.local.record import RunRecord
-from accel_track.runs.command import COMMAND
 from accel_track.trackers.local import LocalTracker
 from click.testing import CliRunner, Result
 
@@ -61,9 +61,11 @@ def test_a_name_cannot_give_orders_to_the_terminal(tmp_path: Path) -> None:
     assert "\x1b" not in run("show", "last", "--dir", tmp_path).output
 
 
-def test_a_run_that_was_killed_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_has_lost_its_writer_is_interrupted(tmp_path: Path) -> None:
+    """S134."""
     record = RunRecord(tmp_path / "project" / "run")
     record.tell(state="running", process=1)
+    assert "running" in run("--dir", tmp_path).output
     record.close()
     assert "interrupted" in run("--dir", tmp_path).output
 

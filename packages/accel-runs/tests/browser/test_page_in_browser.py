@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accel_track.runs.bokeh import page
-from accel_track.runs.recorded_run import find_runs
+from accel_runs.bokeh import page
+from accel_runs.recorded_run import find_runs
 
 webdriver: Any = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: nox -s browser")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")

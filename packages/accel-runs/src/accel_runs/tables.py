@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from accel_track.runs.recorded_run import RecordedRun
+from accel_runs.recorded_run import RecordedRun
 
 #: how many characters of a value a table shows, and how many of those that are the same in all runs
 WIDTH, ALIKE = 48, 8

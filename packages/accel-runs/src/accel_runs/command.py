@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 from accel_state.errors import CannotRun
 
-from accel_track.runs.recorded_run import RecordedRun, find_run, find_runs
-from accel_track.runs.tables import comparison, listing, shown
+from accel_runs.recorded_run import RecordedRun, find_run, find_runs
+from accel_runs.tables import comparison, listing, shown
 
 PATH = click.Path(path_type=Path)
 FOLDER = click.option(
@@ -70,10 +70,10 @@ def plot(run: Sequence[str], output: Path, metric: Sequence[str], folder: Path) 
     known = sorted({name for each in found for name in each.series})
     problems = [f"no metric {name!r}; there are: {', '.join(known) or 'none'}" for name in metric if name not in known]
     if find_spec("bokeh") is None:
-        problems.append("pages are drawn by bokeh, which is not installed: pip install 'accel-track[plot]'")
+        problems.append("pages are drawn by bokeh, which is not installed: pip install 'accel-runs[plot]'")
     if problems:
         raise CannotRun("accel runs plot", problems)
-    from accel_track.runs.bokeh import page
+    from accel_runs.bokeh import page
 
     try:
         output.write_text(page(found, list(metric) or known), encoding="utf-8")

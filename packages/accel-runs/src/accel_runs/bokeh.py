@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from accel_track.runs.recorded_run import RecordedRun
+from accel_runs.recorded_run import RecordedRun
 
 #: rows of the table of a metric, for readers who do not see the picture
 ROWS = 11

@@ -1,1 +1,0 @@
-"""What records hold: the command `accel runs`."""
