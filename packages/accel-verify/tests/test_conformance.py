@@ -86,11 +86,14 @@ def test_a_device_that_another_distribution_brings_passes(tmp_path: Path, monkey
     assert {check.name for check in checks.CHECKS} - passed == {"sharded training has the numbers of the CPU"}
 
 
-def test_two_processes_on_the_cpu_pass_all_checks() -> None:
+def test_two_processes_on_the_cpu_pass_all_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And leave no file behind."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     code, told = conformance("--device", "cpu", "-n", "2")
     assert {row["outcome"] for row in told["checks"]} == {"passed"}, told
     assert code == 0
     assert {check.name for check in checks.CHECKS} < {row["check"] for row in told["checks"]}
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_a_device_that_is_not_there_fails() -> None:
@@ -119,9 +122,14 @@ def half_of(accelerator: Accelerator, tensor: torch.Tensor, how: str) -> torch.T
     ],
 )
 def test_what_a_device_does_wrong_is_found(
-    monkeypatch: pytest.MonkeyPatch, owner: Any, method: str, wrong: Any, check: Callable[[Accelerator], None]
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    owner: Any,
+    method: str,
+    wrong: Any,
+    check: Callable[[Accelerator], None],
 ) -> None:
-    accelerator = Accelerator(cpu=True)
+    accelerator = Accelerator(cpu=True, project_dir=tmp_path)
     check(accelerator)
     accelerator.free_memory()
     monkeypatch.setattr(owner, method, wrong)

@@ -198,8 +198,8 @@ def weights_are_filled(accelerator: Accelerator) -> None:
 
 
 def _folder(accelerator: Accelerator) -> Path:
-    """A folder of the main process, for all."""
-    name = tempfile.mkdtemp(prefix="accel-conformance-") if accelerator.is_main_process else ""
+    """A new folder for all processes, in that of the project, whose owner removes it."""
+    name = tempfile.mkdtemp(dir=accelerator.project_dir) if accelerator.is_main_process else ""
     return Path(accelerator.run.transport.broadcast_object(name, 0))
 
 

@@ -33,18 +33,18 @@ def main(folder: Path, kind: str) -> int:
 
         code = 0
         for precision in PRECISIONS:
-            code = max(code, _run(kind, precision, note))
+            code = max(code, _run(folder, kind, precision, note))
             if code > 1:
                 return 1
             release()
     return code
 
 
-def _run(kind: str, precision: str, note: Note) -> int:
+def _run(folder: Path, kind: str, precision: str, note: Note) -> int:
     """0 if no check of the precision failed; 2 if nothing more can be run."""
     mine = [check for check in CHECKS if precision in check.precisions]
     try:
-        accelerator = Accelerator(mixed_precision=precision, cpu=kind == "cpu")
+        accelerator = Accelerator(mixed_precision=precision, cpu=kind == "cpu", project_dir=folder)
         found = accelerator.device.type
         require(f"accel found the device {found}, and not {kind}: is its package installed?", found == kind)
     except CannotRun as error:
