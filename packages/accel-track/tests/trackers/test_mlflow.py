@@ -35,6 +35,8 @@ def test_a_run_in_two_lives_is_read_back(
     write_steps(again, 50)
     with pytest.raises(TypeError, match=r"note \(str\) was left out"):
         again.log({"note": "good"}, step=100)
+    with pytest.raises(TypeError, match="'flag'"):
+        again.log({"loss": 1.0}, step=100, flag=True)
     with pytest.raises(ValueError, match="longer are text"):
         again.store_init_configuration({"text": "a" * 6001})
     again.log_images({"image": [np.zeros((4, 4, 3), np.uint8)]}, step=100)

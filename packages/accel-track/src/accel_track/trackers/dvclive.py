@@ -32,7 +32,7 @@ class DvcliveTracker(ClientTracker):
     def _write_images(self, name: str, images: list[Any], step: int, **kwargs: Any) -> None:
         self._run.step = step
         for place, image in enumerate(images):
-            self._run.log_image(f"{name}/{step}-{place}.png", image)
+            self._run.log_image(f"{name}/{step}-{place}.png", image, **kwargs)
 
 
 TRACKER = DvcliveTracker

@@ -66,7 +66,8 @@ class MlflowTracker(ClientTracker):
     def _write(self, values: dict[str, Any], step: int, **kwargs: Any) -> None:
         fresh = {name: value for name, value in values.items() if step > self._had.get(name, -1)}
         now, make = int(time.time() * 1000), self.client.entities.Metric
-        self._run.log_batch(self._id, metrics=[make(name, float(value), now, step) for name, value in fresh.items()])
+        metrics = [make(name, float(value), now, step) for name, value in fresh.items()]
+        self._run.log_batch(self._id, metrics=metrics, **kwargs)
 
     def _write_images(self, name: str, images: list[Any], step: int, **kwargs: Any) -> None:
         for place, image in enumerate(images):
