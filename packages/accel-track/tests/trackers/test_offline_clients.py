@@ -23,6 +23,8 @@ def test_what_was_logged_is_read_back(
     if TRACKERS.load(name).missing() is not None:
         pytest.skip(f"{name} is not installed: nox -s trackers")
     own = {"CLEARML_OFFLINE_MODE": "1", "COMET_OFFLINE_DIRECTORY": "comet", "TRACKIO_DIR": str(tmp_path / "io")}
+    # else ClearML forks while a thread of it starts git; the fork may keep a pipe open on whose end that thread waits
+    (tmp_path / "clearml.conf").write_text("sdk { development { report_use_subprocess: false } }")
     environment = {**os.environ, **own, "HOME": str(tmp_path), "USERPROFILE": str(tmp_path), "DO_NOT_TRACK": "1"}
     for command in ([sys.executable, *launcher, RECORD, name, "write"], [sys.executable, RECORD, name, "read"]):
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
