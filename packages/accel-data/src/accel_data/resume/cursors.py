@@ -171,8 +171,8 @@ def _warn_of_replay(start: StreamPosition, dataset: Any) -> None:
     if again:
         warnings.warn(
             f"{type(dataset).__name__} cannot be put at a place: {again} samples are read again and thrown away to come"
-            " back to where the state was taken. A dataset would not need that whose state_dict has all of its place,"
-            " which a buffer that shuffles is no part of",
+            " back to where the state was taken. A dataset whose state_dict has all of its place does not need that;"
+            " the buffer of a shuffle is not in such a state",
             stacklevel=5,
         )
 
