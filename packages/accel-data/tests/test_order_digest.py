@@ -103,6 +103,25 @@ def test_of_an_order_that_is_known_some_items_of_all_and_the_newest_are_compared
         assert KnownOrder(other, 0).digest(1000) != known, place
 
 
+@pytest.mark.parametrize("world", [1, 3, 40])
+@pytest.mark.parametrize("asked", [1, 7, 1000])
+def test_a_digest_does_not_depend_on_when_it_is_asked_for(world: int, asked: int) -> None:
+    """Those of many rounds are made in a row; a list of indices may be changed once it is handed out."""
+    numbers = torch.randperm(world * 200 * 3, generator=torch.Generator().manual_seed(0)).tolist()
+    batches = [numbers[first : first + 3] for first in range(0, len(numbers), 3)]
+    known, alone = KnownOrder(torch.tensor(numbers), 0), digests(batches, 1, whole=True)
+    for whole in (False, True):
+        each = world if whole else world * 3
+        expected = {n * each: alone[n * each] if whole else known.digest(n * each) for n in range(201)}
+        order = LazyOrder(map(list, batches) if whole else iter(numbers), 0, each, whole=whole)
+        dealt = chain.from_iterable(order.deal(DataRank(0, world), rows=3, ending=Ending.REPEAT))
+        for place, batch in enumerate(dealt, start=1):
+            if place % asked == 0:
+                assert order.digest(place * each) == expected[place * each]
+            batch.reverse()
+        assert {place: order.digest(place) for place in expected} == expected
+
+
 @pytest.mark.parametrize("whole", [False, True])
 def test_an_order_that_is_read_keeps_a_few_bytes_a_round(whole: bool) -> None:
     """Its digest is known at each place of the pass, also when the pass is long."""

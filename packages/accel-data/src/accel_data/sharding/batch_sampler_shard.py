@@ -85,15 +85,15 @@ class BatchSamplerShard(BatchSampler):
 
     def __iter__(self) -> Iterator[Any]:
         self.newest = order = cache(partial(self.draw, self.skip))
-        # one loop in C: a chain of generators would cost each batch a frame for every link
-        return chain.from_iterable(self._dealt(order))
+        # loops in C: a chain of generators would cost each batch a frame for every link
+        return chain.from_iterable(chain.from_iterable(self._dealt(order)))
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"newest": partial(self.draw, 0)}  # an order that is dealt stays with its pass
 
-    def _dealt(self, order: Callable[[], IndexOrder]) -> Iterator[Iterable[Any]]:
+    def _dealt(self, order: Callable[[], IndexOrder]) -> Iterator[Iterator[Iterable[Any]]]:
         # the order is drawn with the first batch, as torch's samplers do
-        yield from order().deal(self.where, rows=self.rows, ending=self.ending)
+        yield order().deal(self.where, rows=self.rows, ending=self.ending)
 
     def __len__(self) -> int:
         if follows_torch(self.batch_sampler) and self.rows is not None:

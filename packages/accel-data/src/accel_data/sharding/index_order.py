@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain, islice
+from operator import length_hint
 from typing import Any, final
 
 import torch
@@ -25,6 +26,8 @@ NEWEST = 16
 NEWEST_BATCHES = 4
 #: indices that are turned into Python numbers at a time, about
 CHUNK = 8192
+#: rounds of which the digests are made in a row
+SETTLED = 64
 
 
 @final
@@ -105,11 +108,16 @@ class LazyOrder:
         self.tail: BatchPadding | None = None
         self._numbers: Callable[[list[Any]], array[int]] = batch_numbers if whole else sample_numbers
         self._window = NEWEST_BATCHES if whole else NEWEST
-        #: a checksum of the items that are noted, the newest items, and the digest after each round that was read
-        self._noted, self._newest, self._digests = 0, array("Q"), array("I")
+        #: the digest after each round that was read, but for the newest rounds: theirs are made many in a row
+        self._digests = array("I")
+        #: a checksum of the items that are noted, and as it was after each of the newest rounds
+        self._noted, self._checksums = 0, list[int]()
+        #: the newest items of each of them, behind those of the round before
+        self._newest, self._before = array("Q"), 0
         self._start = self._take(min(round_size, skip))
         while self._take(min(CHUNK, skip - self.end)):
             pass
+        self._settle()
         del self._digests[:-1]
         # most samplers draw with the first item
         self._items = chain(list(islice(items, 1)), items)
@@ -122,31 +130,55 @@ class LazyOrder:
         size = rows or 1
         own: Any = where.index if self._whole else slice(where.index * size, (where.index + 1) * size)
         least = rows or 0 if self._whole else 0
-        held, number, short = list[Any](), 0, list[Any]()
-        while len(taken := self._take(self._round)) == self._round:
-            self._start = self._start or taken
+        items, count, window, checksums = self._items, self._round, self._window, self._checksums
+        start, held, short, note = self._start, list[Any](), list[Any](), self._newest.append
+        # As `_take` and `batch_numbers` do: calls of them would cost each batch a microsecond on CPython 3.11. Python
+        # code between two batches runs three times as long as in a loop of its own, as torch takes the caches.
+        while len(taken := [*islice(items, count)]) == count:
+            following = -self.end % EVERY
+            self.end += count
+            if following < count:
+                self._noted = zlib.crc32(self._numbers(taken[following::EVERY]), self._noted)
+            newest = taken if count <= window else taken[-window:]
+            if self._whole:
+                for batch in newest:
+                    try:
+                        note(31 * batch[0] + batch[-1])
+                    except (TypeError, LookupError, OverflowError):  # it is no list of indices
+                        note(_batch_number(batch))
+            else:
+                self._newest += self._numbers(newest)
+            checksums.append(self._noted)
+            if len(checksums) == SETTLED:
+                self._settle()
+            start = start or taken
             # a round whose last batch is short ends in another way if it is the last of all
-            short = taken if least and operator.length_hint(taken[-1], 1) < least else []
-            if not (short and ending is Ending.DROP):
-                number += len(held)
+            short = taken if least and length_hint(taken[-1], 1) < least else []
+            if short and ending is Ending.DROP:
+                held.append(taken[own])
+            else:
                 yield held
-                held = []
-            held.append(taken[own])
-            taken = []  # batches of other ranks are let go before the next ones come
+                held = [taken[own]]
+            taken = newest = batch = []  # batches of other ranks are let go before the next ones come
+        full = max(self.end - self._skip, 0) // count
+        self._items = iter(taken)
+        taken = self._take(count)
         if short and not taken:
-            taken = short
+            taken, full = short, full - 1
             held.pop()
-        start = self._start or taken
+        start = start or taken
         last = last_of_samples(taken, start, where, rows=size, ending=ending)
         if self._whole:
             last = last_of_batches(taken, start, where, rows=rows, ending=ending)
-        for items, self.tail in last:
-            held.append(items)
-        self.last = number + len(held)
+        self.last = full
+        for batch, self.tail in last:
+            held.append(batch)
+            self.last += 1
         yield held
 
     def digest(self, count: int) -> int:
         """As `KnownOrder.digest`; `count` lies at the end of a round."""
+        self._settle()
         return self._digests[-(-max(count - self._skip, 0) // self._round)]
 
     def ended(self) -> AbstractContextManager[None]:
@@ -159,11 +191,25 @@ class LazyOrder:
         following = -self.end % EVERY
         if following < len(items):
             self._noted = zlib.crc32(self._numbers(items[following::EVERY]), self._noted)
-        newest = self._numbers(items[-self._window :])
-        self._newest = newest if len(newest) == self._window else (self._newest + newest)[-self._window :]
         self.end += len(items)
-        self._digests.append(zlib.crc32(self._newest, self._noted))
+        self._newest += self._numbers(items[-self._window :])
+        self._checksums.append(self._noted)
+        if len(items) != self._round:
+            self._settle()
         return items
+
+    def _settle(self) -> None:
+        """Makes the digests of the rounds that have none; of these only the last one may have been short."""
+        numbers, checksums, each = self._newest, self._checksums, min(self._round, self._window)
+        if not checksums:
+            return
+        ends = [*range(self._before + each, self._before + each * len(checksums), each), len(numbers)]
+        newest = [numbers[max(end - self._window, 0) : end] for end in ends]
+        self._digests.extend(map(zlib.crc32, newest, checksums))
+        # in place: `deal` holds on to both
+        del numbers[: -self._window]
+        checksums.clear()
+        self._before = len(numbers)
 
 
 IndexOrder = KnownOrder | LazyOrder
