@@ -118,6 +118,18 @@ def test_one_that_only_lost_a_peer_prints_one_line(accel: Run, tmp_path: Path) -
     assert "ValueError: the cause" in end.splitlines()[-2:][0], "its traceback is the last thing on the screen"
 
 
+def test_the_file_for_fatal_signals_is_left_without_a_warning(
+    silent_environ: Mapping[str, str], tmp_path: Path
+) -> None:
+    """As when the script has faulthandler write elsewhere, and at the end of the process."""
+    install = "import faulthandler, os\nfrom accel_state.failure_file import install\ninstall(os.environ)\n"
+    environ = {**silent_environ, "ACCEL_FLIGHT_RECORDER": str(tmp_path), "PYTHONWARNINGS": "always"}
+    for then in ("", "faulthandler.enable()", "import ctypes; ctypes.string_at(0)"):
+        done = subprocess.run([sys.executable, "-c", install + then], env=environ, capture_output=True, text=True)
+        assert "ResourceWarning" not in done.stderr
+    assert [file.stat().st_size > 0 for file in sorted(tmp_path.glob("fault-0-*"))].count(True) == 1
+
+
 def test_what_torch_asks_for_is_written_too(silent_environ: Mapping[str, str], tmp_path: Path) -> None:
     file = tmp_path / "error.json"
     code = "import os\nfrom accel_state.failure_file import install\ninstall(os.environ)\nraise ValueError('no')"

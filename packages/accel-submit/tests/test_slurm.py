@@ -159,6 +159,17 @@ def test_a_job_that_has_saved_queues_itself_again(
     assert (said.read_text().splitlines() if said.exists() else []) == asked
 
 
+def test_a_task_of_an_array_queues_only_itself_again(
+    accel: Run, script: str, programs: Programs, tmp_path: Path
+) -> None:
+    """By the name of the task: the last one has the number of the array, which stands for all tasks."""
+    path = programs(srun="exit 75", scontrol='echo "$@" >> asked')
+    assert accel(*SLURM, "-n", "1", "--submit_options", "array=0-3", script, environ=path).returncode == 0
+    array = {"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}
+    subprocess.run(["/bin/bash", FILE], cwd=tmp_path, env={**path, **array, "SECONDS": "100"}, check=False)
+    assert (tmp_path / "asked").read_text() == "requeue 7_3\n"
+
+
 def test_the_shell_outlives_a_signal_to_all_of_the_job(
     accel: Run, script: str, programs: Programs, tmp_path: Path
 ) -> None:

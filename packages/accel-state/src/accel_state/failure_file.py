@@ -44,7 +44,9 @@ def install(environ: Mapping[str, str]) -> None:
 
         with suppress(OSError):
             if not faulthandler.is_enabled():
-                faulthandler.enable(path.with_name(f"fault-{rank}-{pid}").open("wb", buffering=0))
+                # a number, and no object: whatever has faulthandler write elsewhere would drop it unclosed
+                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+                faulthandler.enable(os.open(path.with_name(f"fault-{rank}-{pid}"), flags, 0o666))
 
 
 @final

@@ -1,6 +1,7 @@
 """SLURM: a batch file that starts `accel launch` once on each machine, and queues itself again after a stop.
 
-Source: the manual pages of sbatch and srun, https://slurm.schedmd.com/sbatch.html.
+Source: the manual pages of sbatch and srun, https://slurm.schedmd.com/sbatch.html; and of job arrays,
+https://slurm.schedmd.com/job_array.html.
 """
 
 import re
@@ -34,9 +35,9 @@ exit "$$code"
 """
 REQUEUE = f"""\
 # If it was asked to stop, and has saved: the same job goes on where it was. A job that is told of its end as soon as it
-# has begun would do so for ever.
+# has begun would do so for ever. One task of an array has the number of the array, by which all its tasks would go.
 if [ "$code" -eq {STOPPED} ] && [ "$SECONDS" -ge {NOTICE_S} ]; then
-    scontrol requeue "$SLURM_JOB_ID"
+    scontrol requeue "${{SLURM_ARRAY_JOB_ID:+${{SLURM_ARRAY_JOB_ID}}_}}${{SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}}"
 fi"""
 
 
