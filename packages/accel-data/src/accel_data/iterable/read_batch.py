@@ -48,12 +48,13 @@ class ReadBatch:
 
 @final
 class ReadCollate:
-    """A `collate_fn` for what readers give: it hands the samples to the loader's own one."""
+    """A `collate_fn` for what readers give: it hands the samples of each batch to the loader's own one."""
 
     def __init__(self, collate: Callable[[Any], Any]) -> None:
         self.collate = collate
 
-    def __call__(self, batch: ReadBatch) -> ReadBatch:
-        if not batch.end:
-            batch.value = self.collate(batch.value)
-        return batch
+    def __call__(self, read: ReadBatch | list[ReadBatch]) -> ReadBatch | list[ReadBatch]:
+        for batch in read if isinstance(read, list) else (read,):
+            if not batch.end:
+                batch.value = self.collate(batch.value)
+        return read

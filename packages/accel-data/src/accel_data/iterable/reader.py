@@ -25,13 +25,15 @@ Shard = Callable[..., Any]
 
 
 @final
-class Reader(IterableDataset[ReadBatch]):
+class Reader(IterableDataset[ReadBatch | list[ReadBatch]]):
     """Reads a stream for one rank: what a DataLoader that does not batch itself iterates over.
 
     Without `shards` it reads the whole stream, and keeps this rank's slice of each round. With `shards`, the number of
     logical shards of the job, it reads this rank's in turn, one sample of each. Shards and turns do not depend on the
     number of ranks: as long as no shard has ended, samples n*k to n*(k+1) of the turns are the k-th batch of n of the
     job, at any world. Without `shard` the one shard of each reader is the whole stream, which divides itself.
+
+    With `at_a_time` above 1 it gives so many batches in a list, of which a DataLoader makes one step.
 
     `readers` are the processes that read for this rank; if `persistent` they live on as loader workers. `together` says
     whether ranks exchange what they know. `unit` says what is counted: "samples", "batches", or samples of "shards" or
@@ -66,6 +68,8 @@ class Reader(IterableDataset[ReadBatch]):
         self.passes, self.finished = 0, torch.zeros(1, dtype=torch.int64, device="cpu")
         if persistent:
             self.finished.share_memory_()  # type: ignore[no-untyped-call] # of torch
+        #: batches of a list; 1 for batches without a list
+        self.at_a_time = 1
         #: whether the first batch of the next pass comes with a digest of the first sample
         self.tells_first = False
         self._epoch: int | None = None
@@ -74,7 +78,7 @@ class Reader(IterableDataset[ReadBatch]):
         left = self.ending is Ending.DROP and self.where.of > 1
         self._lives_on = not self.rank_alone or not (left or hasattr(self.dataset, "set_epoch"))
 
-    def __iter__(self) -> Iterator[ReadBatch]:
+    def __iter__(self) -> Iterator[ReadBatch | list[ReadBatch]]:
         worker = get_worker_info()
         reader = 0 if worker is None else worker.id
         self.passes += worker is not None
@@ -83,7 +87,10 @@ class Reader(IterableDataset[ReadBatch]):
         start, self.start = self.start or StreamPosition({}, {}), None
         # a source that divides itself among the workers that it sees would divide its shard again
         begin = partial(self._begun, reader, start, left)
-        return unseen_worker(begin) if self.shard is not None else begin()
+        batches = unseen_worker(begin) if self.shard is not None else begin()
+        if self.at_a_time == 1:
+            return batches
+        return iter(lambda: list(islice(batches, self.at_a_time)), [])
 
     def _begun(self, reader: int, start: StreamPosition, left: bool) -> Iterator[ReadBatch]:
         own = self._own(self.where.index, reader) if self.rank_alone else [reader]

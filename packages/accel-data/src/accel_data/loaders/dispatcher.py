@@ -8,6 +8,7 @@ from typing import Any, TypeVar, final
 from accel_ops.rng import RNGType
 from accel_state import Device, Transport
 
+from accel_data.iterable.reader import Reader
 from accel_data.loaders.dispatch import Dispatch
 from accel_data.loaders.loader import DataLoaderShard
 from accel_data.sharding.rank_slices import DataRank, Ending, refuse_split
@@ -34,6 +35,8 @@ class DataLoaderDispatcher(DataLoaderShard[Batch]):
         **settings: Any,
     ) -> None:
         together = 1 if split_batches else transport.size
+        if isinstance(dataset, Reader) and not settings.get("num_workers"):
+            dataset.at_a_time = together  # workers take turns batch by batch, and the order would be another one
         super().__init__(
             dataset,
             where=DataRank(transport.rank, transport.size),

@@ -94,7 +94,8 @@ class IterableCursor:
 
     def served(self, batches: Iterator[Any], epoch: LoaderPass) -> Iterator[Any]:
         """The batches of this rank; `epoch` is true of each before it is yielded."""
-        source = self._without_ends(batches) if self._reader.persistent else batches
+        source = chain.from_iterable(batches) if self._reader.at_a_time > 1 else batches
+        source = self._without_ends(source) if self._reader.persistent else source
         source = rotated(source, self._first) if self._first else source
         source = source if self._same is None else self._compared(iter(source), self._same)
         steps = with_last(source)
