@@ -54,6 +54,10 @@ class Scatter:
         Raises: the error of what cannot be pickled, before anything is sent.
         Collective: every other rank must receive.
         """
+        payloads = self._only_numbers(parts) if note is None else None
+        if payloads is not None:
+            self._transport.scatter(self._what, payloads, self._source)
+            return
         others = [parts[rank] for rank in self._others]
         taken = self._taken_apart(others)
         apart = not all([part.is_small for part in taken])
@@ -67,6 +71,16 @@ class Scatter:
             sent = [_messages_of(part.tensors)[1] for part in taken]
             sent.insert(self._source, [])
             self._transport.scatter_tensors(self._what, sent, [], self._source)
+
+    def _only_numbers(self, parts: Sequence[Any]) -> list[bytes] | None:
+        """The messages if all parts are small and laid out as those before them; None if a part is not."""
+        payloads = [b""] * len(parts)
+        for rank, (known, is_small) in zip(self._others, self._newest, strict=True):
+            tensors: list[torch.Tensor] = []
+            if known is None or not is_small or _outline(parts[rank], tensors) != known or _has_twins(tensors):
+                return None
+            payloads[rank] = _ONLY_NUMBERS + to_bytes(tensors)
+        return payloads
 
     def _taken_apart(self, parts: Sequence[Any]) -> list[_Part]:
         room = self._room
@@ -108,7 +122,7 @@ def _taken_apart(data: Any, known: Any, known_is_small: bool, room: int) -> _Par
     """The part of a rank; its layout is known if its outline is."""
     tensors: list[torch.Tensor] = []
     outline = _outline(data, tensors)
-    if len(set(map(id, tensors))) < len(tensors):
+    if _has_twins(tensors):
         outline = None  # a tensor twice is to arrive as a tensor twice
     if outline is not None:
         is_known = outline == known
@@ -119,6 +133,10 @@ def _taken_apart(data: Any, known: Any, known_is_small: bool, room: int) -> _Par
     if len({tensor.device for tensor in tensors if not tensor.is_cpu}) > 1:  # the receiver has them all on one
         around, tensors = serialization.pack(data), []
     return _Part(data, tensors, travels_small(tensors, room), around=around)
+
+
+def _has_twins(tensors: list[torch.Tensor]) -> bool:
+    return len(set(map(id, tensors))) < len(tensors)
 
 
 def _outline(value: Any, tensors: list[torch.Tensor]) -> Any:
