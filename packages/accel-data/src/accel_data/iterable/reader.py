@@ -25,7 +25,7 @@ Shard = Callable[..., Any]
 
 
 @final
-class Reader(IterableDataset[ReadBatch | list[ReadBatch]]):
+class Reader(IterableDataset[Any]):
     """Reads a stream for one rank: what a DataLoader that does not batch itself iterates over.
 
     Without `shards` it reads the whole stream, and keeps this rank's slice of each round. With `shards`, the number of
@@ -78,7 +78,7 @@ class Reader(IterableDataset[ReadBatch | list[ReadBatch]]):
         left = self.ending is Ending.DROP and self.where.of > 1
         self._lives_on = not self.rank_alone or not (left or hasattr(self.dataset, "set_epoch"))
 
-    def __iter__(self) -> Iterator[ReadBatch | list[ReadBatch]]:
+    def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
         reader = 0 if worker is None else worker.id
         self.passes += worker is not None
