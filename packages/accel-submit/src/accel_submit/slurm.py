@@ -1,7 +1,6 @@
 """SLURM: a batch file that starts `accel launch` once on each machine, and queues itself again after a stop.
 
-Source: the manual pages of sbatch and srun, https://slurm.schedmd.com/sbatch.html; and of job arrays,
-https://slurm.schedmd.com/job_array.html.
+Source: https://slurm.schedmd.com/sbatch.html and https://slurm.schedmd.com/job_array.html.
 """
 
 import re
