@@ -170,6 +170,25 @@ def test_a_task_of_an_array_queues_only_itself_again(
     assert (tmp_path / "asked").read_text() == "requeue 7_3\n"
 
 
+@pytest.mark.parametrize(("signal", "grace", "told"), [("TERM@60", "60", "leaves 60 s"), ("TERM", "61", "leaves 60 s")])
+def test_a_signal_that_leaves_no_time_to_save_is_refused(
+    accel: Run, script: str, programs: Programs, tmp_path: Path, signal: str, grace: str, told: str
+) -> None:
+    options = ("-n", "1", "--grace_period", grace, "--submit_options", f"signal={signal}")
+    done = accel(*SLURM, *options, script, environ=programs())
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert not (tmp_path / FILE).exists()
+
+
+def test_a_job_that_is_told_early_is_queued_again_only_if_it_has_run_for_longer(
+    accel: Run, script: str, programs: Programs, tmp_path: Path
+) -> None:
+    options = ("-n", "1", "--submit_options", "signal=TERM@300")
+    assert accel(*SLURM, *options, script, environ=programs(srun="", scontrol="")).returncode == 0
+    assert '[ "$SECONDS" -ge 300 ]' in (tmp_path / FILE).read_text()
+
+
 def test_the_shell_outlives_a_signal_to_all_of_the_job(
     accel: Run, script: str, programs: Programs, tmp_path: Path
 ) -> None:

@@ -32,14 +32,12 @@ code=$$?
 $requeue
 exit "$$code"
 """
-REQUEUE = f"""\
+REQUEUE = """\
 # If it was asked to stop, and has saved: the same job goes on where it was. A job that is told of its end as soon as it
 # has begun would do so for ever. One task of an array has the number of the array, by which all its tasks would go.
-if [ "$code" -eq {STOPPED} ] && [ "$SECONDS" -ge {NOTICE_S} ]; then
-    scontrol requeue "${{SLURM_ARRAY_JOB_ID:+${{SLURM_ARRAY_JOB_ID}}_}}${{SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}}"
+if [ "$code" -eq %d ] && [ "$SECONDS" -ge %d ]; then
+    scontrol requeue "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}"
 fi"""
-
-
 _ONE = "1, as accel launch runs once on each machine and starts the processes there; say how many with --num_processes"
 
 
@@ -67,7 +65,7 @@ class SlurmScheduler(Scheduler):
 
     def write_job(self, request: SubmitRequest) -> str:
         """The batch file: the directives that the settings need, unless the submit options say otherwise."""
-        settings, options = request.settings, request.options
+        settings, options, grace = request.settings, request.options, request.settings.grace_period or 0
         gpus = None if settings.cpu or options.keys() & {*self.gpus_options} else str(request.processes_per_machine)
         directives = {
             "job-name": request.name,
@@ -78,11 +76,14 @@ class SlurmScheduler(Scheduler):
             # A job that is queued again goes on in the file of its output.
             "output": "%x-%j.out",
             "open-mode": "append",
-            "signal": f"SIGUSR1@{max(NOTICE_S, (settings.grace_period or 0) + 60)}",
+            "signal": f"SIGUSR1@{max(NOTICE_S, grace + 60)}",
             "requeue": None if "no-requeue" in options else "",
         }
         _check(request)
         said = {name: str(value) for name, value in {**directives, **options}.items() if value is not None}
+        notice = int((re.search(r"@(\d+)$", said["signal"]) or ("", 60))[1])  # sbatch's own time is 60 s
+        if notice <= grace:
+            request.problems.append(f"signal={said['signal']} leaves {notice} s: give it more, or --grace_period less")
         lines = [f"--{name}={shlex.quote(value)}" if value else f"--{name}" for name, value in said.items()]
         variables = [name for name in request.ignored if settings.origin(name) is ParameterSource.ENVIRONMENT]
         values = {
@@ -91,7 +92,7 @@ class SlurmScheduler(Scheduler):
             "variables": " ".join(f"ACCEL_{name.upper()}" for name in variables) or None,
             "cores": '--cpus-per-task="$SLURM_CPUS_PER_TASK" ' if "cpus-per-task" in said else "",
             "words": shlex.join(request.words()),
-            "requeue": REQUEUE if "requeue" in said else None,
+            "requeue": REQUEUE % (STOPPED, max(NOTICE_S, notice)) if "requeue" in said else None,
         }
         return render(TEMPLATE, values)
 
