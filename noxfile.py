@@ -19,13 +19,13 @@ TORCH = "torch==2.13.0"
 # The oldest torch that the packages declare, and the torchao that was built for it.
 OLDEST = ("torch==2.9.0", "torchao==0.14.1")
 # torch_xla imports beside the torch that it was built for, and is not built for every one; this is its newest.
-XLA = ("torch==2.9.0", "torch_xla==2.9.0")
-# beside torch, whose headers it is built against; its kernels are built when they are used
+XLA = (*OLDEST, "torch_xla==2.9.0")
 # libraries that import accelerate, and the release of it that figures are compared with
 CLIENTS = (
     *("accelerate==1.15.0", "trl>=1.16", "diffusers>=0.42", "transformers>=5", "peft>=0.18", "datasets>=5"),
     "torchdata>=0.11",
 )
+# beside torch, whose headers it is built against; its kernels are built when they are used
 DEEPSPEED = "deepspeed==0.19.8"
 TESTING = (
     "pytest>=8",
