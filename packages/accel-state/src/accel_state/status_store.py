@@ -14,6 +14,8 @@ from accel_state.store_connection import StoreConnection
 
 #: what is added to the number: for a question to all, a process at its end, a sign of life of rank 0, a diagnosis
 QUESTION, END, BEAT, DIAGNOSED = 1, 1 << 20, 1 << 38, 1 << 62
+#: the flag of a process that ends, in the flags of its stat; Source: PF_EXITING in Linux' include/linux/sched.h
+_EXITING = 0x4
 
 
 class Heartbeat(NamedTuple):
@@ -112,8 +114,9 @@ class StatusStore:
 def _lives(pid: int) -> bool:
     status = Path(f"/proc/{pid}/stat")
     try:
-        # one that has ended stays in the table until its parent has heard of it
-        return status.read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+        # a process that ends closes its connections before it is a zombie, and is that until its parent has heard of it
+        fields = status.read_text().rpartition(")")[2].split()
+        return fields[0] not in ("Z", "X") and not int(fields[6]) & _EXITING
     except OSError:
         pass
     try:

@@ -122,6 +122,19 @@ def test_a_process_that_ended_lives_no_longer(store: Any) -> None:
     assert status_store.alive(1) is False
 
 
+def test_a_process_that_ends_lives_no_longer(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T14: its connections are closed before it is a zombie, and whoever sees them closed asks for it at once."""
+    status_store = StatusStore(store, 0)
+    running = Path("/proc/self/stat").read_text()
+    before, _, after = running.rpartition(")")
+    fields = after.split()
+    fields[6] = str(int(fields[6]) | 0x4)
+    monkeypatch.setattr(Path, "read_text", lambda path: running)
+    assert status_store.alive(0) is True
+    monkeypatch.setattr(Path, "read_text", lambda path: f"{before}) {' '.join(fields)}")
+    assert status_store.alive(0) is False
+
+
 def test_a_stopped_process_lives(store: Any) -> None:
     """T26: it may go on."""
     status_store, process = StatusStore(store, 0), child()
