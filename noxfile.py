@@ -16,8 +16,8 @@ PACKAGES = {
 }
 # An unpinned torch may pull gigabytes of CUDA; this is the version that everything is tested with.
 TORCH = "torch==2.13.0"
-# The oldest torch that the packages declare, and the torchao that was built for it.
-OLDEST = ("torch==2.9.0", "torchao==0.14.1")
+# The oldest torch that the packages declare, and the oldest torchao that peft takes.
+OLDEST = ("torch==2.9.0", "torchao==0.16.0")
 # torch_xla imports beside the torch that it was built for, and is not built for every one; this is its newest.
 XLA = (*OLDEST, "torch_xla==2.9.0")
 # libraries that import accelerate, and the release of it that figures are compared with
@@ -38,7 +38,7 @@ TESTING = (
     "cloudpickle>=3",
     "transformers>=5",
     "peft>=0.18",
-    "torchao>=0.14",
+    "torchao>=0.16",
     "datasets>=5",
     "webdataset>=1",
     "optuna>=4",
