@@ -62,3 +62,23 @@ def test_one_process_does_not_write_a_record_twice(tmp_path: Path) -> None:
     record.log({"loss": 1.0}, 0)
     record.close()
     RunRecord(tmp_path).close()
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "media.jsonl", "run.json"])
+def test_a_record_that_cannot_be_opened_stays_free(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(IsADirectoryError):
+        RunRecord(tmp_path)
+    assert not is_locked(tmp_path)
+    (tmp_path / name).rmdir()
+    RunRecord(tmp_path).close()
+
+
+def test_a_record_is_closed_once(tmp_path: Path) -> None:
+    """A second close closes no file that was opened meanwhile."""
+    record = RunRecord(tmp_path)
+    record.close()
+    other = (tmp_path / "other").open("w")
+    record.close()
+    other.write("kept")
+    other.close()

@@ -8,6 +8,7 @@ import re
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -33,12 +34,15 @@ class RunRecord:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self._lock = lock(folder)
-        self._metrics, self._media = LineFile(folder / METRICS), LineFile(folder / MEDIA)
         #: the number of the next call
         self.calls = 0
-        story = folder / STORY
-        self.story: dict[str, Any] = json.loads(story.read_text()) if story.exists() else {}
+        with ExitStack() as opened:  # a record of which a file cannot be opened is given up whole
+            opened.callback(unlock, folder, lock(folder))
+            self._metrics = opened.enter_context(closing(LineFile(folder / METRICS)))
+            self._media = opened.enter_context(closing(LineFile(folder / MEDIA)))
+            story = folder / STORY
+            self.story: dict[str, Any] = json.loads(story.read_text()) if story.exists() else {}
+            self._opened = opened.pop_all()
 
     def tell(self, **facts: Any) -> None:
         """Adds facts to the story of the run."""
@@ -94,9 +98,7 @@ class RunRecord:
 
     def close(self) -> None:
         """Lets another writer have this record."""
-        self._metrics.close()
-        self._media.close()
-        unlock(self.folder, self._lock)
+        self._opened.close()
 
     def finish(self) -> None:
         """Notes the end of the run."""
