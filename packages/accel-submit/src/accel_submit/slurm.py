@@ -73,9 +73,8 @@ class SlurmScheduler(Scheduler):
             "ntasks-per-node": "1",
             "gpus-per-node": gpus,
             "cpus-per-task": request.cores,
-            # A job that is queued again goes on in the file of its output.
             "output": "%x-%j.out",
-            "open-mode": "append",
+            "open-mode": "append",  # a job that is queued again goes on in the file of its output
             "signal": f"SIGUSR1@{max(NOTICE_S, grace + 60)}",
             "requeue": None if "no-requeue" in options else "",
         }
