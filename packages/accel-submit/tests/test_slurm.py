@@ -170,11 +170,19 @@ def test_a_task_of_an_array_queues_only_itself_again(
     assert (tmp_path / "asked").read_text() == "requeue 7_3\n"
 
 
-@pytest.mark.parametrize(("signal", "grace", "told"), [("TERM@60", "60", "leaves 60 s"), ("TERM", "61", "leaves 60 s")])
+@pytest.mark.parametrize(
+    ("signal", "grace", "told"),
+    [
+        ("TERM@60", ["--grace_period", "60"], "signal=TERM@60: of its 60 s --grace_period 60 leaves none"),
+        ("TERM", ["--grace_period", "61"], "of its 60 s --grace_period 61 leaves none"),
+        ("TERM@5", [], "of its 5 s --grace_period 30 leaves none"),
+        ("TERM@2:00", [], "expected a signal for accel launch, such as TERM@60"),
+    ],
+)
 def test_a_signal_that_leaves_no_time_to_save_is_refused(
-    accel: Run, script: str, programs: Programs, tmp_path: Path, signal: str, grace: str, told: str
+    accel: Run, script: str, programs: Programs, tmp_path: Path, signal: str, grace: list[str], told: str
 ) -> None:
-    options = ("-n", "1", "--grace_period", grace, "--submit_options", f"signal={signal}")
+    options = ("-n", "1", *grace, "--submit_options", f"signal={signal}")
     done = accel(*SLURM, *options, script, environ=programs())
     assert done.returncode == 2
     assert told in done.stderr
@@ -232,7 +240,7 @@ def test_all_that_is_wrong_is_told_at_once_and_nothing_is_written(
         "ask for 4",
         "ntasks-per-node=8",
         "ntasks=9",
-        "signal=B:TERM@30: expected a signal that reaches accel launch, without B:",
+        "signal=B:TERM@30: expected a signal for accel launch, such as TERM@60, and no B:",
         "requeue and no-requeue contradict",
         "script 'gone.py' does not exist",
     ):

@@ -13,8 +13,8 @@ from click.core import ParameterSource
 
 from accel_submit.scheduler import Scheduler, SubmitRequest, Types, matching, render
 
-#: seconds before the end of a job at which it is told of it: enough to finish a step and to save
-NOTICE_S = 90
+#: seconds before the end of a job at which it is told of it: enough to finish a step and to save; accel launch's grace
+NOTICE_S, GRACE_S = 90, 30
 _NAME = re.compile(r"[a-z][a-z0-9]+(-[a-z0-9]+)*")
 
 # Since SLURM 22.05 srun takes the number of cores from its own options only. The machines of a job that has saved end
@@ -52,7 +52,7 @@ class SlurmScheduler(Scheduler):
         "nodes": COUNT,
         **dict.fromkeys(("ntasks-per-node", "tasks-per-node"), matching("1", _ONE)),
         "ntasks": matching("(?!)", "nothing, as there is one task on each machine"),
-        "signal": matching("(?i)(?!r?b:).*", "a signal that reaches accel launch, without B:"),
+        "signal": matching(r"(?i)(?!r?b:)[^@]+(@\d+)?", "a signal for accel launch, such as TERM@60, and no B:"),
     }
     takes_others = True
     machines_option = "nodes"
@@ -65,7 +65,7 @@ class SlurmScheduler(Scheduler):
 
     def write_job(self, request: SubmitRequest) -> str:
         """The batch file: the directives that the settings need, unless the submit options say otherwise."""
-        settings, options, grace = request.settings, request.options, request.settings.grace_period or 0
+        settings, options, grace = request.settings, request.options, request.settings.grace_period or GRACE_S
         gpus = None if settings.cpu or options.keys() & {*self.gpus_options} else str(request.processes_per_machine)
         directives = {
             "job-name": request.name,
@@ -82,7 +82,7 @@ class SlurmScheduler(Scheduler):
         said = {name: str(value) for name, value in {**directives, **options}.items() if value is not None}
         notice = int((re.search(r"@(\d+)$", said["signal"]) or ("", 60))[1])  # sbatch's own time is 60 s
         if notice <= grace:
-            request.problems.append(f"signal={said['signal']} leaves {notice} s: give it more, or --grace_period less")
+            request.problems.append(f"signal={said['signal']}: of its {notice} s --grace_period {grace} leaves none")
         lines = [f"--{name}={shlex.quote(value)}" if value else f"--{name}" for name, value in said.items()]
         variables = [name for name in request.ignored if settings.origin(name) is ParameterSource.ENVIRONMENT]
         values = {
