@@ -19,7 +19,7 @@ TORCH = "torch==2.13.0"
 # The oldest torch that the packages declare, and the oldest torchao that peft takes.
 OLDEST = ("torch==2.9.0", "torchao==0.16.0")
 # torch_xla imports beside the torch that it was built for, and is not built for every one; this is its newest.
-XLA = (*OLDEST, "torch_xla==2.9.0")
+XLA = ("torch==2.9.0", "torchao==0.16.0", "torch_xla==2.9.0")
 # libraries that import accelerate, and the release of it that figures are compared with
 CLIENTS = (
     *("accelerate==1.15.0", "trl>=1.16", "diffusers>=0.42", "transformers>=5", "peft>=0.18", "datasets>=5"),
