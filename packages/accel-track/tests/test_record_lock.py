@@ -10,19 +10,21 @@ from accel_track.local.record import RunRecord
 from accel_track.local.record_lock import is_locked, lock, unlock
 
 HOLDER = """
-import sys, time
+import sys
 from pathlib import Path
 from accel_track.local.record import RunRecord
 record = RunRecord(Path(sys.argv[1]))
 print("held", flush=True)
-time.sleep(120)
+sys.stdin.read()
 """
 
 
 @pytest.fixture
 def held(tmp_path: Path) -> Iterator[Path]:
     """A record that another process writes."""
-    process = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert process.stdout is not None
     process.stdout.readline()
     yield tmp_path
