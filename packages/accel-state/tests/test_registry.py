@@ -22,7 +22,7 @@ def abacus(monkeypatch: pytest.MonkeyPatch) -> type:
     vars(module)["DEVICE"] = Abacus
     monkeypatch.setitem(sys.modules, module.__name__, module)
     entry = EntryPoint("abacus", "third_party_abacus:DEVICE", GROUP)
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [entry] if group == GROUP else [])
+    monkeypatch.setattr("accel_state.registry.entry_points_of", lambda group: [entry] if group == GROUP else [])
     return Abacus
 
 
@@ -73,7 +73,7 @@ def test_an_environment_of_another_distribution_is_asked_by_its_priority(monkeyp
     vars(module)["ENVIRONMENT"] = Kite
     monkeypatch.setitem(sys.modules, module.__name__, module)
     entry = EntryPoint("kite", "third_party_kite:ENVIRONMENT", "accel.environments")
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [entry])
+    monkeypatch.setattr("accel_state.registry.entry_points_of", lambda group: [entry])
     torchrun = {"RANK": "0", "WORLD_SIZE": "1"}
     assert detect(torchrun | {"KITE": "flies"}).launcher == "kite"
     assert detect(torchrun).launcher == "torchrun"

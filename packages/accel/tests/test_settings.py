@@ -118,7 +118,7 @@ def test_a_sharded_strategy_is_refused_in_words(name: str) -> None:
 
 
 def without_deepspeed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [])
+    monkeypatch.setattr("accel_state.registry.entry_points_of", lambda group: [])
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import Generic, TypeVar, cast
 
+from accel_state.entry_points import entry_points_of
 from accel_state.errors import UnknownName
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
 
@@ -24,16 +21,11 @@ class Registry(Generic[T]):
     group: str
     symbol: str
 
-    def _others(self) -> Iterable[EntryPoint]:
-        from importlib.metadata import entry_points  # half of what importing this package would take
-
-        return entry_points(group=self.group)
-
     def names(self) -> tuple[str, ...]:
         """Every name that `load` accepts, sorted; nothing is imported but the folder itself."""
         folder = import_module(self.package).__path__
         ours = {module.name for module in pkgutil.iter_modules(folder) if not module.name.startswith("_")}
-        return tuple(sorted(ours | {entry.name for entry in self._others()}))
+        return tuple(sorted(ours | {entry.name for entry in entry_points_of(self.group)}))
 
     def load(self, name: str) -> T:
         """The plug-in called `name`.
@@ -42,7 +34,7 @@ class Registry(Generic[T]):
         """
         if name not in self.names():
             raise UnknownName(f"no {self.symbol.lower()} named {name!r}; there are: {', '.join(self.names())}")
-        for entry in self._others():
+        for entry in entry_points_of(self.group):
             if entry.name == name:
                 return cast(T, entry.load())
         return cast(T, getattr(import_module(f"{self.package}.{name}"), self.symbol))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing import forkserver
@@ -36,9 +37,9 @@ def fork_server(preload: Sequence[str]) -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*_PRELOAD, *preload])
     # the server skips, without a word, a preload module that it cannot import, and Python 3.11 does not give it our
-    # sys.path (python/cpython#117378): name our folder. OpenMP with one thread: a fork copies no other thread
+    # sys.path (python/cpython#117378): hand it on. OpenMP with one thread: a fork copies no other thread
     ours = str(Path(__file__).resolve().parent.parent)
-    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), ours]))
+    path = os.pathsep.join(dict.fromkeys(os.path.abspath(entry) for entry in [*sys.path, ours]))
     with _environment({"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}):
         forkserver.ensure_running()
     return context
