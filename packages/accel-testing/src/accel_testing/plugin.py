@@ -14,6 +14,7 @@ import pytest
 
 from accel_testing import leak_check
 from accel_testing.process_pool import MakePool, ProcessPool
+from accel_testing.programs.forking_python import ForkingPython
 from accel_testing.seeds import seeded
 
 if TYPE_CHECKING:
@@ -28,7 +29,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--device", choices=["cpu", "cuda", "xla"], default="cpu", help="kind of device that fixture `device` gives"
     )
-    parser.addini("world_preload", "modules that are imported once for all workers of `world`", "linelist", [])
+    parser.addini(
+        "world_preload",
+        "modules that are imported once for all workers of `world`, and all programs of `forking_python`",
+        "linelist",
+        [],
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -73,6 +79,13 @@ def world(request: pytest.FixtureRequest) -> Iterator[MakePool]:
             return stack.enter_context(ProcessPool(size, join=join, preload=preload))
 
         yield make
+
+
+@pytest.fixture(scope="session")
+def forking_python(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Give the path of a stand-in for `sys.executable`, whose programs are forked with torch imported."""
+    with ForkingPython(request.config.getini("world_preload")) as python:
+        yield python.executable
 
 
 @pytest.fixture

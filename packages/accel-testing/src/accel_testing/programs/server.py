@@ -1,0 +1,52 @@
+"""The process that imports modules once, and forks a monitor for each program that a stub asks for."""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from accel_testing.programs.monitor import monitor
+from accel_testing.programs.program import Program
+
+#: DDP's first use imports torch._dynamo, FSDP2's torch.distributed.fsdp: seconds in each program
+PRELOAD = ("torch", "torch._dynamo", "torch.distributed.fsdp", "torch.nn.parallel")
+
+
+def main(folder: str, path: Sequence[str], preload: Sequence[str]) -> None:
+    """Serve stubs until the standard input ends; in a forked child, run the program instead."""
+    for name in [*PRELOAD, *preload]:
+        try:
+            import_module(name)
+        except ImportError:
+            continue  # a program that needs it imports it, or fails, itself
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listening.bind(os.path.join(folder, "socket"))
+    listening.listen(128)
+    gc.collect()
+    gc.freeze()
+    Path(folder, "ready").touch()
+    program = _serve(listening, tuple(path))
+    if program is not None:
+        program.run()
+
+
+def _serve(listening: socket.socket, path: tuple[str, ...]) -> Program | None:
+    """Return the program in its process; None in the server, when its session has ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a monitor has ended
+    while True:
+        ready, _, _ = select.select([listening, sys.stdin.fileno()], [], [])
+        if sys.stdin.fileno() in ready:
+            return None
+        connection, _ = listening.accept()
+        if os.fork():
+            connection.close()
+            continue
+        listening.close()
+        return monitor(connection, path)
