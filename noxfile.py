@@ -201,7 +201,7 @@ def docs(session: nox.Session) -> None:
 def pictures(session: nox.Session) -> None:
     """Draws the pictures of the pages anew, from what the packages do."""
     shared(session)
-    in_shared(session, "python", "-m", "pictures", folders=("tests-integration", "tests-integration/scripts"))
+    in_shared(session, "python", "-m", "pictures", folders=("tests-integration/tools",))
 
 
 @nox.session
@@ -224,7 +224,7 @@ def gpu(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def gpu_checks(session: nox.Session) -> None:
     """Checks accel on a GPU with the interpreter at hand; nothing is installed (`-- --help` says what it can do)."""
-    folders = [bare(session)["PYTHONPATH"], str(ROOT / "tests-integration")]
+    folders = [bare(session)["PYTHONPATH"], str(ROOT / "tests-integration" / "tools")]
     environment = {"PYTHONPATH": os.pathsep.join(folders)}
     session.run("python", "-m", "gpu_checks", *session.posargs, env=environment, external=True)
 
@@ -278,7 +278,7 @@ def trackers(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def rows(session: nox.Session) -> None:
     """Lists the rows of docs/features.md that no test names."""
-    session.run("python", "tests-integration/feature_rows.py", external=True)
+    session.run("python", "tests-integration/tools/feature_rows.py", external=True)
 
 
 @nox.session(venv_backend="none")
@@ -317,7 +317,8 @@ def bench(session: nox.Session) -> None:
 def scale(session: nox.Session) -> None:
     """Draws what accel costs as processes, files and requests grow in number; `-- --help` says how."""
     install(session, "accel", extra=("matplotlib", "numpy"))
-    session.run("python", "-m", "scale", *session.posargs, env={"PYTHONPATH": str(ROOT / "tests-integration")})
+    path = os.pathsep.join(str(ROOT / "tests-integration" / folder) for folder in ("tools", "support"))
+    session.run("python", "-m", "scale", *session.posargs, env={"PYTHONPATH": path})
 
 
 @nox.session
@@ -340,7 +341,7 @@ def build(session: nox.Session) -> None:
         session.run(
             "python", "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), *map(str, wheels)
         )
-        session.run("python", "tests-integration/import_alone.py", name.replace("-", "_"), str(folder))
+        session.run("python", "tests-integration/tools/import_alone.py", name.replace("-", "_"), str(folder))
         if name in ALONE:
             session.run("python", "-c", ALONE[name], env={"PYTHONPATH": str(folder)})
     environment = Path(session.create_tmp()).resolve() / "env-accel"

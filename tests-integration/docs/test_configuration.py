@@ -15,7 +15,7 @@ TEXT = option_table.PAGE.read_text()
 def test_the_table_is_that_of_the_options() -> None:
     found = option_table.PLACE.search(TEXT)
     assert found is not None
-    assert found[0] == option_table.table(), "python tests-integration/option_table.py writes it anew"
+    assert found[0] == option_table.table(), "python tests-integration/tools/option_table.py writes it anew"
 
 
 @pytest.mark.parametrize("option", sorted(NAMES))

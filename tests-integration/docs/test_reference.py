@@ -30,7 +30,7 @@ def run_examples(path: Path) -> int:
 
 @pytest.mark.parametrize("package", sorted(reference_pages.public_names()))
 def test_every_public_name_has_an_entry(package: str) -> None:
-    """S10: what is public is documented; `python tests-integration/reference_pages.py` prints what to add."""
+    """S10: what is public is documented; `python tests-integration/tools/reference_pages.py` prints what to add."""
     problems = reference_pages.problems(package)
     assert not problems, "\n".join(problems)
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 ROW = re.compile(r"\b[Ss](\d{1,3}[ab]?)\b")
 
 

@@ -64,7 +64,7 @@ def test_every_block_of_a_page_runs(
 
 def test_the_pictures_of_divided_data_are_what_the_loaders_serve() -> None:
     assert data_pictures.PAGE.read_text() == data_pictures.page(data_pictures.PAGE.read_text()), (
-        "python tests-integration/scripts/data_pictures.py draws them anew"
+        "python tests-integration/tools/data_pictures.py draws them anew"
     )
 
 
@@ -72,7 +72,7 @@ def test_the_pictures_of_divided_data_are_what_the_loaders_serve() -> None:
 def test_the_reports_of_ranks_that_disagree_are_what_their_scripts_end_with() -> None:
     text = reports.PAGE.read_text()
     assert reports.without_times(text) == reports.without_times(reports.page(text)), (
-        "python tests-integration/scripts/reports.py writes them anew"
+        "python tests-integration/tools/reports.py writes them anew"
     )
 
 

@@ -14,7 +14,7 @@ from accel_compat.migrate.source_file import migrate
 from accel_testing import MakePool
 from silent_environ import silent
 
-SCRIPTS = Path(__file__).parent / "idioms"
+SCRIPTS = Path(__file__).parents[1] / "idioms"
 
 
 def migrated(name: str, folder: Path) -> Path:

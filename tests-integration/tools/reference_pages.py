@@ -1,4 +1,4 @@
-"""The entries of docs/reference: `python tests-integration/reference_pages.py` prints what is missing, to fill in.
+"""The entries of docs/reference: `python tests-integration/tools/reference_pages.py` prints what is missing.
 
 A package `accel_x` has the page docs/reference/accel_x.md. An entry is a heading with the name, the directive that
 takes its docstring in, and an example that runs. A name that `accel` has too has its entry in accel.md, and a link in
@@ -12,7 +12,7 @@ import re
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "reference"
 ENTRY = re.compile(r"^## `(\w+)`\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 LINK = "The same as [`accel.{name}`](accel.md#{anchor})."
@@ -32,7 +32,7 @@ ELSEWHERE = {("accel", "Accelerator"): "accelerator.md"}
 
 def public_names() -> dict[str, list[str]]:
     """The public names of each package, as they were decided."""
-    names: dict[str, list[str]] = json.loads((Path(__file__).parent / "public_names.json").read_text())
+    names: dict[str, list[str]] = json.loads((ROOT / "tests-integration" / "house" / "public_names.json").read_text())
     return names
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from accel.compat.doors import table
 
-PAGE = Path(__file__).parents[1] / "docs" / "guides" / "coming-from-accelerate.md"
-BEGIN, END = "<!-- made by tests-integration/name_table.py -->\n", "<!-- end of what is made -->\n"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "coming-from-accelerate.md"
+BEGIN, END = "<!-- made by tests-integration/tools/name_table.py -->\n", "<!-- end of what is made -->\n"
 
 
 def made() -> str:

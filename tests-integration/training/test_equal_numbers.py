@@ -13,7 +13,7 @@ import torch
 from accel_testing import assert_same_numbers
 from cases import CASES, EPOCHS, SAMPLES, by_hand, case_name
 
-SCRIPT = Path(__file__).parent / "scripts" / "equal_weights.py"
+SCRIPT = Path(__file__).parents[1] / "scripts" / "equal_weights.py"
 LAUNCHERS = {
     "python": [sys.executable],
     "torchrun": [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"],

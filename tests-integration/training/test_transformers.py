@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parent / "scripts" / "no_trainer.py"
+SCRIPT = Path(__file__).parents[1] / "scripts" / "no_trainer.py"
 
 
 @pytest.mark.grid(1)

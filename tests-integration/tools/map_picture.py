@@ -1,4 +1,4 @@
-"""Draws the picture of docs/guides/big-models.md; `python tests-integration/map_picture.py` writes it anew."""
+"""Draws the picture of docs/guides/big-models.md; `python tests-integration/tools/map_picture.py` writes it anew."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from accel_big.estimate_map import map_estimate, memory_of
 from accel_big.estimate_picture import draw
 from torch import nn
 
-PLACE = Path(__file__).parent.parent / "docs" / "pictures" / "device-map.svg"
+PLACE = Path(__file__).parents[2] / "docs" / "pictures" / "device-map.svg"
 
 
 class Block(nn.Module):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-PICTURE = Path(__file__).parent.parent / "docs" / "pictures" / "sharding-memory.svg"
+PICTURE = Path(__file__).parents[2] / "docs" / "pictures" / "sharding-memory.svg"
 COLORS = {"parameters": "#4c72b0", "gradients": "#dd8452", "masters": "#8172b3", "moments of AdamW": "#55a868"}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parent / "scripts" / "causal_lm.py"
+SCRIPT = Path(__file__).parents[1] / "scripts" / "causal_lm.py"
 CONFIG = """\
 num_processes: 2
 use_cpu: true

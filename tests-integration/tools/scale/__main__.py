@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 CURVES = Path(__file__).parent / "curves"
-PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+PICTURES = Path(__file__).parents[3] / "docs" / "pictures"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

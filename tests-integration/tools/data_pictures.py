@@ -1,6 +1,6 @@
 """Draws the pictures of docs/explanation/data.md: what each process is served, by the loaders themselves.
 
-`python tests-integration/scripts/data_pictures.py` draws them anew and writes them into the page.
+`python tests-integration/tools/data_pictures.py` draws them anew and writes them into the page.
 """
 
 import re

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "guides" / "sharding.md"
 PLACE = re.compile(r"(?<=<!-- strategies -->\n).*?(?=<!-- end of strategies -->)", re.DOTALL)
 FOLDERS = {

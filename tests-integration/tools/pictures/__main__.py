@@ -10,7 +10,7 @@ import memory_picture
 
 from pictures import device_maps, divided_data, dying_rank, windows
 
-FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
+FOLDER = Path(__file__).parents[3] / "docs" / "pictures"
 
 PICTURES: dict[str, Callable[[], str]] = {
     "accumulation-windows": lambda: windows.windows(windows.all_steps()),

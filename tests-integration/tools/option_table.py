@@ -9,7 +9,7 @@ from accel_launch.cli.option_types import FILE, FOLDER, SWITCH, OptionType
 from accel_launch.cli.options import OPTIONS
 from accel_launch.cli.program import ACCEL
 
-PAGE = Path(__file__).parent.parent / "docs" / "reference" / "configuration.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
 PLACE = re.compile(r"(?<=<!-- options -->\n).*?(?=<!-- end of options -->)", re.DOTALL)
 
 

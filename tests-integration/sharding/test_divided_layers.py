@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = str(Path(__file__).parent / "scripts" / "divided_layers.py")
+SCRIPT = str(Path(__file__).parents[1] / "scripts" / "divided_layers.py")
 
 
 def printed(*command: str) -> str:

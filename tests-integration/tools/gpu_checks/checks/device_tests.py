@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpu_checks.check import Findings, Setup, Skipped
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 NEEDED = ("pytest", "pytest_timeout", "hypothesis", "accel_testing")
 REHEARSED = "packages/accel-ops/tests/test_move.py"
 #: what a test that takes the fixture has in its signature

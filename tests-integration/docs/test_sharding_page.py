@@ -51,7 +51,7 @@ def test_each_cell_of_the_table_has_its_test() -> None:
 def test_the_table_is_that_of_the_tests() -> None:
     found = strategy_table.PLACE.search(strategy_table.PAGE.read_text())
     assert found is not None
-    assert found[0] == strategy_table.table(), "python tests-integration/strategy_table.py writes it anew"
+    assert found[0] == strategy_table.table(), "python tests-integration/tools/strategy_table.py writes it anew"
 
 
 def test_a_cell_without_its_test_is_told() -> None:
@@ -100,5 +100,5 @@ def test_a_rank_holds_what_the_arithmetic_says(world: MakePool, name: str) -> No
 
 def test_the_picture_is_that_of_the_arithmetic() -> None:
     assert memory_picture.PICTURE.read_text() == memory_picture.picture(), (
-        "python tests-integration/memory_picture.py draws it anew"
+        "python tests-integration/tools/memory_picture.py draws it anew"
     )
