@@ -54,7 +54,7 @@ Output = Callable[[Path, int], str]
 
 
 @pytest.fixture(scope="module")
-def output(tmp_path_factory: pytest.TempPathFactory) -> Output:
+def output(tmp_path_factory: pytest.TempPathFactory, forking_python: str) -> Output:
     """What a script prints on some processes; it runs once in this file."""
 
     @cache
@@ -62,7 +62,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Output:
         folder = tmp_path_factory.mktemp(path.stem)
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
         environ |= {"ACCEL_HOME": str(folder), "HF_HOME": str(folder), "HF_HUB_OFFLINE": "1"}
-        launch = [sys.executable, "-m", "accel", "launch", "--cpu", "-n", str(processes), str(path)]
+        launch = [forking_python, "-m", "accel", "launch", "--cpu", "-n", str(processes), str(path)]
         done = subprocess.run(
             [*launch, *SHORTER.get(path.stem, [])],
             cwd=folder,

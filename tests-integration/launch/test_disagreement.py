@@ -1,7 +1,7 @@
 """T4: processes that do not do the same end with one report that says who was where."""
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import disagree
@@ -19,14 +19,14 @@ BOUND_S = 90.0
 Jobs = Callable[[str, str], Ended]
 
 
-def ended(name: str, by: str) -> Ended:
-    return start(SCRIPT, name, by=ACCEL if by == "accel" else TORCHRUN).end()
+def ended(python: str, name: str, by: str) -> Ended:
+    return start(SCRIPT, name, by=ACCEL if by == "accel" else TORCHRUN, python=python).end()
 
 
 @pytest.fixture(scope="module")
-def jobs() -> Jobs:
+def jobs(forking_python: str) -> Jobs:
     """Runs a program when a test first asks for it."""
-    return cache(ended)
+    return cache(partial(ended, forking_python))
 
 
 def check(done: Ended, name: str) -> None:

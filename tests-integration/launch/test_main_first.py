@@ -19,7 +19,7 @@ Jobs = Callable[..., Ended]
 
 
 @pytest.fixture(scope="module")
-def jobs(request: pytest.FixtureRequest) -> Jobs:
+def jobs(request: pytest.FixtureRequest, forking_python: str) -> Jobs:
     """Runs a job of an accel launcher, or of torchrun, when a test first asks for it."""
     whole = request.config.getoption("--soak") and request.config.getoption("--soak-slice") is None
     work = 60 if whole else 8
@@ -27,7 +27,7 @@ def jobs(request: pytest.FixtureRequest) -> Jobs:
 
     def job(kind: str, size: int = 2) -> Ended:
         by, number = (TORCHRUN if kind == "machines" else ACCEL), seconds.get(kind, size)
-        return start(SCRIPT, kind, number, size=size, by=by).end(300)
+        return start(SCRIPT, kind, number, size=size, by=by, python=forking_python).end(300)
 
     return cache(job)
 

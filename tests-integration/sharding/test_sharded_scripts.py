@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,10 +20,12 @@ fsdp_config:
 """
 
 
-def launched(folder: Path, *options: str, script: tuple[str, ...] = ()) -> tuple[float, list[int], float, float]:
+def launched(
+    python: str, folder: Path, *options: str, script: tuple[str, ...] = ()
+) -> tuple[float, list[int], float, float]:
     """The perplexity, the text that was generated, bytes saved for each byte trained, and logits of what was saved."""
     done = subprocess.run(
-        [sys.executable, "-m", "accel_launch", "launch", *options, str(SCRIPT), "--output_dir", str(folder), *script],
+        [python, "-m", "accel_launch", "launch", *options, str(SCRIPT), "--output_dir", str(folder), *script],
         env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -38,13 +39,13 @@ def launched(folder: Path, *options: str, script: tuple[str, ...] = ()) -> tuple
 
 @pytest.mark.skipif(not (find_spec("transformers") and find_spec("peft")), reason="a library is not installed")
 @pytest.mark.parametrize("adapters", [False, True])
-def test_a_script_is_sharded_by_a_config_file_alone(tmp_path: Path, adapters: bool) -> None:
+def test_a_script_is_sharded_by_a_config_file_alone(tmp_path: Path, adapters: bool, forking_python: str) -> None:
     """S128, T10: two processes write what one writes; adapters alone are saved, and peft loads them."""
     config = tmp_path / "fsdp.yaml"
     config.write_text(CONFIG)
     script = ("--lora",) if adapters else ()
-    wanted = launched(tmp_path / "one", "--cpu", "-n", "1", script=script)
-    found = launched(tmp_path / "two", "--config_file", str(config), script=script)
+    wanted = launched(forking_python, tmp_path / "one", "--cpu", "-n", "1", script=script)
+    found = launched(forking_python, tmp_path / "two", "--config_file", str(config), script=script)
     assert found[0] == pytest.approx(wanted[0], rel=1e-3)
     assert found[1] == wanted[1]
     assert found[2] == wanted[2] <= 1.1

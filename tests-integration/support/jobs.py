@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-ACCEL = (sys.executable, "-m", "accel", "launch", "--cpu", "--num_processes")
+ACCEL = ("-m", "accel", "launch", "--cpu", "--num_processes")
 #: seconds within which what ends by itself must have ended: ten times what it takes, as the machine has other work too
 SOON_S = 30.0
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node")
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node")
 
 
 @dataclass(frozen=True)
@@ -60,20 +60,22 @@ class Job:
         return Ended(self.process.returncode, out, err + late, now, now - self.began, self.mark)
 
 
-def start(script: Path, *arguments: object, size: int = 2, by: Sequence[str] = ACCEL) -> Job:
-    """Starts the script in that many processes."""
+def start(
+    script: Path, *arguments: object, size: int = 2, by: Sequence[str] = ACCEL, python: str = sys.executable
+) -> Job:
+    """Start the script in that many processes, by a launcher that `python` runs: Python, or `forking_python`."""
     mark = f"mark-{uuid.uuid4().hex}"
-    command = [*by, str(size), str(script), *map(str, arguments), mark]
+    command = [python, *by, str(size), str(script), *map(str, arguments), mark]
     return _job(command, {}, mark)
 
 
-def start_by_hand(script: Path, *arguments: object, size: int = 2) -> list[Job]:
-    """Starts the script in that many processes that nobody supervises: what one does, it does by itself."""
+def start_by_hand(script: Path, *arguments: object, size: int = 2, python: str = sys.executable) -> list[Job]:
+    """Start the script in that many processes that nobody supervises: what one does, it does by itself."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     mark = f"mark-{uuid.uuid4().hex}"
-    command = [sys.executable, str(script), *map(str, arguments), mark]
+    command = [python, str(script), *map(str, arguments), mark]
     common = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1"}
     common |= {"MASTER_PORT": str(port), "ACCEL_USE_CPU": "1"}
     return [_job(command, {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, mark) for rank in range(size)]

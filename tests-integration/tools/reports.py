@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,10 +18,10 @@ CASE = re.compile(r"(<!-- report: \w+ -->\n```python\n)(.*?)(```\n\n```text\n)(.
 SAID = re.compile(r"^(?:\[rank0\]: )?(accel_\w+\.[\w.]+: .*|accel: (?!rank \d+ of).*)", re.MULTILINE)
 
 
-def page(text: str) -> str:
-    """The page with the reports of its scripts as they come now."""
+def page(text: str, python: str = sys.executable) -> str:
+    """Return the page with the reports of its scripts as they come now."""
     with ThreadPoolExecutor(1) as pool:
-        found = iter(list(pool.map(report, [match.group(2) for match in CASE.finditer(text)])))
+        found = iter(list(pool.map(partial(report, python), [match.group(2) for match in CASE.finditer(text)])))
 
     def drawn(match: re.Match[str]) -> str:
         now = next(found)
@@ -35,13 +36,13 @@ def without_times(said: str) -> str:
     return re.sub(r"\d+ s\b", "N s", said)
 
 
-def report(script: str) -> str:
+def report(python: str, script: str) -> str:
     """What the script ends with."""
     paths = os.pathsep.join(map(str, sorted(ROOT.glob("packages/*/src"))))
     with TemporaryDirectory() as folder:
         file = Path(folder) / "train.py"
         file.write_text(script)
-        command = [sys.executable, "-m", "accel", "launch", "--cpu", "--num_processes", "2", str(file)]
+        command = [python, "-m", "accel", "launch", "--cpu", "--num_processes", "2", str(file)]
         environ = {**os.environ, "PYTHONPATH": paths}
         done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=120)
     said = done.stderr.replace(f"{folder}/", "")

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
@@ -15,15 +14,15 @@ from cases import CASES, EPOCHS, SAMPLES, by_hand, case_name
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "equal_weights.py"
 LAUNCHERS = {
-    "python": [sys.executable],
-    "torchrun": [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"],
-    "accel launch": [sys.executable, "-m", "accel_launch", "launch", "--cpu", "-n", "2"],
+    "python": [],
+    "torchrun": ["-m", "torch.distributed.run", "--nproc-per-node", "2"],
+    "accel launch": ["-m", "accel_launch", "launch", "--cpu", "-n", "2"],
 }
 Trained = Callable[[str, dict[str, Any]], dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def trained(tmp_path_factory: pytest.TempPathFactory, forking_python: str) -> Trained:
     """What each launcher's run of the script wrote; every launcher runs once."""
     folders: dict[str, Path] = {}
 
@@ -32,7 +31,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
             folder = tmp_path_factory.mktemp(launcher.replace(" ", "-"))
             environ = {**os.environ, "OMP_NUM_THREADS": "1"}
             done = subprocess.run(
-                [*LAUNCHERS[launcher], str(SCRIPT), str(folder)], env=environ, capture_output=True, text=True
+                [forking_python, *LAUNCHERS[launcher], str(SCRIPT), str(folder)],
+                env=environ,
+                capture_output=True,
+                text=True,
             )
             assert done.returncode == 0, done.stderr
             folders[launcher] = folder

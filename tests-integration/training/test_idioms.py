@@ -4,7 +4,6 @@ import os
 import runpy
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -124,12 +123,12 @@ def test_big_model_inference(world: MakePool, tmp_path: Path) -> None:
     assert two == one
 
 
-def test_sharded_by_a_config_file(tmp_path: Path) -> None:
+def test_sharded_by_a_config_file(tmp_path: Path, forking_python: str) -> None:
     """S183: the classifier by a script of the shell, with a file that `accelerate config` has written."""
     for name in ("classification.py", "fsdp.yaml", "fsdp.sh"):
         migrated(name, tmp_path)
     command = tmp_path / "accel"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m accel "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec {forking_python} -m accel "$@"\n')
     command.chmod(0o755)
     environ = silent(tmp_path)
     environ["PATH"] = f"{tmp_path}{os.pathsep}{environ['PATH']}"

@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,10 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "no_trainer.py"
 @pytest.mark.grid(1)
 @pytest.mark.parametrize("precision", ["no", "bf16"])
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_script_without_a_trainer_runs(processes: int, precision: str, tmp_path: Path) -> None:
+def test_a_script_without_a_trainer_runs(processes: int, precision: str, tmp_path: Path, forking_python: str) -> None:
     """S12, S13, S62, S64, S84: dict batches, `.loss`, get_scheduler, tqdm, save_pretrained."""
     pytest.importorskip("transformers", reason="Transformers is not installed")
-    launch = [sys.executable, "-m", "accel_launch", "launch", "--cpu", "-n", str(processes)]
+    launch = [forking_python, "-m", "accel_launch", "launch", "--cpu", "-n", str(processes)]
     done = subprocess.run(
         [*launch, "--mixed_precision", precision, str(SCRIPT), "--output_dir", str(tmp_path)],
         env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},

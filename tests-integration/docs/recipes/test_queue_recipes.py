@@ -5,7 +5,6 @@ import re
 import shlex
 import socket
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +28,11 @@ wait $job
 
 
 @pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
+def environ(tmp_path: Path, forking_python: str) -> dict[str, str]:
     """An environment with a folder of small programs, `accel` among them, before all others in PATH."""
     (tmp_path / "bin").mkdir()
     own = silent(tmp_path)
-    program(tmp_path, "accel", f'exec {shlex.quote(sys.executable)} -m accel "$@"')
+    program(tmp_path, "accel", f'exec {shlex.quote(forking_python)} -m accel "$@"')
     (tmp_path / "docs").symlink_to(ROOT / "docs")
     return {**own, "PATH": f"{tmp_path / 'bin'}:{own['PATH']}", "OMP_NUM_THREADS": "1"}
 

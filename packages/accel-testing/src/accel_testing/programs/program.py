@@ -10,6 +10,7 @@ import importlib
 import io
 import os
 import random
+import resource
 import runpy
 import signal
 import sys
@@ -40,6 +41,7 @@ class Request:
     descriptors: Sequence[int]
     ignored: Sequence[int]
     blocked: Sequence[int]
+    limits: Mapping[int, tuple[int, int]]
     conditions: Mapping[str, str]
     received: Sequence[int]
 
@@ -99,6 +101,8 @@ class Program:
         os.environ.update(environ)
         os.chdir(self._request.folder)
         os.umask(self._request.umask)
+        for number, limit in self._request.limits.items():
+            resource.setrlimit(number, limit)
         sys.executable, *arguments = map(os.fsdecode, self._request.arguments)
         sys.orig_argv = [sys.executable, *arguments]
         unbuffered = arguments[0] == "-u" or bool(environ.get("PYTHONUNBUFFERED"))

@@ -34,12 +34,15 @@ def open_descriptors() -> "list[int]":
     return sorted(found)
 
 
+def limits() -> "dict[int, tuple[int, int]]":
+    """Return the limits of resources, by their numbers."""
+    numbers = {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
+    return {number: resource.getrlimit(number) for number in numbers}
+
+
 def conditions() -> "dict[str, str]":
     """Return what a process has from its parent and cannot hand to another process."""
-    limits = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
-    found = {name: str(resource.getrlimit(number)) for name, number in limits.items()}
-    found["user"] = str((os.getuid(), os.geteuid(), os.getgid(), os.getegid()))
-    found["niceness"] = str(os.nice(0))
+    found = {"user": str((os.getuid(), os.geteuid(), os.getgid(), os.getegid())), "niceness": str(os.nice(0))}
     if hasattr(os, "sched_getaffinity"):
         found["cores"] = str(sorted(os.sched_getaffinity(0)))
     for kind in ("net", "mnt", "pid", "user"):
@@ -71,6 +74,7 @@ def refuse(text: str) -> None:
 
 def main() -> None:
     """Ask for the program, pass signals on, and end as the program does."""
+    sys.argv[0] = os.path.realpath(sys.argv[0])
     passed_on = [number for number in _signal.valid_signals() if number not in KEPT]
     ignored = [
         number
@@ -93,6 +97,7 @@ def main() -> None:
             "descriptors": descriptors,
             "ignored": [int(number) for number in ignored],
             "blocked": [int(number) for number in mask],
+            "limits": limits(),
             "conditions": conditions(),
         }
     )
