@@ -115,7 +115,7 @@ def refused(folder: str) -> str:
 
 
 @pytest.mark.parametrize("damage", [evil_metadata, evil_tensor, outside, cut])
-def test_a_damaged_or_hostile_folder_is_refused_on_all_ranks_and_no_code_is_run(
+def test_a_damaged_or_hostile_folder_is_refused_and_no_code_is_run(
     world: MakePool, tmp_path: Path, damage: Any
 ) -> None:
     """T12: the metadata of the format is a pickle."""

@@ -152,7 +152,7 @@ def test_the_command_shows_the_layout_and_compares_tensors_of_any_layouts(world:
     assert any(re.match(r"model.safetensors: .* numbers differ", line) for line in differences)
 
 
-def test_a_part_that_the_main_process_does_not_find_is_an_error_that_says_why(tmp_path: Path) -> None:
+def test_a_part_that_the_main_process_lacks_is_an_error_that_says_why(tmp_path: Path) -> None:
     """Machines that share no disk."""
     job = SaveJob(tmp_path / "saved", new_tag(), True, CheckpointContents(), {}, [])
     job.begin()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -79,6 +80,9 @@ CLOCKS = {"time.time", "time.monotonic", "time.perf_counter", "perf_counter", "m
 MAKES_TENSORS = {function.__name__ for function in _device_constructors()}
 MAY_UNPICKLE = {"torch.load": {"accel_checkpoint.load"}}
 MAX_FILES = 24
+MAX_TEST_NAME = 70
+#: a row of docs/features.md, or a task: "s104b"
+ROW_CODE = re.compile(r"_[ast]\d+[ab]?(_|$)")
 
 
 @pytest.mark.parametrize("package", sorted(projects()))
@@ -204,6 +208,19 @@ def test_a_folder_holds_no_more_files_than_a_reader_takes_in() -> None:
     folders = {path.parent for part in parts for path in ROOT.glob(f"{part}/**/*.py")}
     counts = {where(folder): len(list(folder.glob("*.py"))) for folder in folders}
     assert {folder: count for folder, count in counts.items() if count > MAX_FILES} == {}, "make folders in it"
+
+
+def test_names_of_tests_are_sentences_of_one_line_without_codes() -> None:
+    """Codes of rows stand in docstrings."""
+    tests = [path for folder in ("packages", "tests-integration") for path in (ROOT / folder).rglob("test_*.py")]
+    found = [
+        f"{where(path, node)}: {node.name}"
+        for path in tests
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+        if len(node.name) > MAX_TEST_NAME or ROW_CODE.search(node.name)
+    ]
+    assert found == []
 
 
 def test_no_two_modules_define_a_public_class_of_one_name() -> None:

@@ -37,9 +37,7 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, *in_soak(signal.SIGINT)])
-def test_a_signal_to_a_launcher_whose_ranks_have_ended_lets_the_other_machine_save(
-    number: signal.Signals, machines: Machines
-) -> None:
+def test_a_signal_after_this_machines_ranks_lets_the_other_save(number: signal.Signals, machines: Machines) -> None:
     """Longer than what is left of the others has after a failure."""
     jobs = machines.start_both("-n", 2, "--max_restarts", 2, plain(machines, saves(5, 0)))
     machines.wait_for((machines.folder / "ready").exists)
@@ -54,7 +52,7 @@ def test_a_signal_to_a_launcher_whose_ranks_have_ended_lets_the_other_machine_sa
     assert (machines.folder / "saved").exists(), one.err
 
 
-def test_a_machine_that_saves_since_another_was_ended_has_stopped_on_request(machines: Machines) -> None:
+def test_a_machine_that_saves_as_another_was_ended_stopped_on_request(machines: Machines) -> None:
     jobs = machines.start_both("-n", 2, plain(machines, saves(0, 75)))
     machines.wait_for((machines.folder / "ready").exists)
     time.sleep(0.5)  # rank 0 has ended
@@ -65,7 +63,7 @@ def test_a_machine_that_saves_since_another_was_ended_has_stopped_on_request(mac
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, *in_soak(signal.SIGINT)])
-def test_a_launcher_that_waits_for_the_other_machine_to_come_leaves_with_words(
+def test_a_launcher_that_waits_for_the_other_machine_leaves_with_words(
     number: signal.Signals, machines: Machines
 ) -> None:
     job = machines.start(0, *machines.place(0), "-n", 2, plain(machines, ""))
@@ -89,7 +87,7 @@ def listens(machines: Machines) -> bool:
     return f":{29500:04X} 00000000:0000 0A" in said
 
 
-def test_nobody_starts_again_what_was_ended_on_another_machine_after_a_failure(machines: Machines) -> None:
+def test_a_job_ended_on_another_machine_after_a_failure_stays_ended(machines: Machines) -> None:
     """The signal comes while rank 1 is given time to end, since rank 0 has failed."""
     code = """
 def stay(*about): open("asked", "w").close()

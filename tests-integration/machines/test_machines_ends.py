@@ -37,7 +37,7 @@ def last_words(words: str) -> str:
     return "\n".join(words.splitlines()[-20:])
 
 
-def test_an_exception_on_another_machine_is_told_on_both_with_its_line_and_host(machines: Machines) -> None:
+def test_an_exception_is_told_on_both_machines_with_its_line_and_host(machines: Machines) -> None:
     script = machines.folder / "raises.py"
     script.write_text(RAISES)
     zero, one = ends(machines.start_both("-n", 2, script))
@@ -92,7 +92,7 @@ def test_an_agent_of_torch_that_is_killed_leaves_nothing_and_is_missed(killed: i
 
 
 @pytest.mark.parametrize("failed", [1, *in_soak(0)])
-def test_a_rank_that_fails_when_the_other_machine_has_ended_is_told_on_both(failed: int, machines: Machines) -> None:
+def test_a_rank_that_fails_after_the_other_machine_is_told_on_both(failed: int, machines: Machines) -> None:
     late = f"if rank == {failed}: time.sleep(0.8); sys.exit(7)"
     for done in ends(machines.start_both("-n", 2, plain(machines, late))):
         assert done.code == 7, done.err
@@ -101,7 +101,7 @@ def test_a_rank_that_fails_when_the_other_machine_has_ended_is_told_on_both(fail
 
 
 @pytest.mark.parametrize("failed", [1, *in_soak(0)])
-def test_both_machines_start_again_after_a_failure_and_leave_nothing_behind(failed: int, machines: Machines) -> None:
+def test_both_machines_start_again_after_a_failure_and_leave_nothing(failed: int, machines: Machines) -> None:
     """What the rank has started in a session of its own, as services are, would hold its port for ever."""
     again = f"""
 attempt = os.environ["ACCEL_ATTEMPT"]

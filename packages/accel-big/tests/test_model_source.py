@@ -118,9 +118,7 @@ def test_what_is_not_there_is_told(model: str, words: str, tmp_path: Path, monke
     assert ("search path" not in words) or (str(tmp_path) in refused.value.reasons[0])
 
 
-def test_a_file_of_code_finds_its_neighbours_and_leaves_the_search_path_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_finds_its_neighbours_and_keeps_the_search_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "neighbour_of_it.py").write_text("import torch\nmodel = torch.nn.Linear(2, 3)")
     (tmp_path / "json.py").write_text("from neighbour_of_it import model")
     # As in an interactive interpreter: the working directory is found, and it is another one.

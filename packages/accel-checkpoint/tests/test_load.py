@@ -269,7 +269,7 @@ def test_a_path_to_nothing_is_refused(tmp_path: Path) -> None:
     assert refuses(model(), missing) == f"no weights at {missing}: no such file or folder"
 
 
-def test_a_pipe_or_a_folder_in_the_place_of_a_file_is_refused_and_not_waited_for(
+def test_a_pipe_or_a_folder_instead_of_a_file_is_refused_at_once(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     pipe = tmp_path / "model.safetensors"

@@ -57,7 +57,7 @@ def test_a_file_is_staged_once_through_one_bounded_buffer(
 
 
 @pytest.mark.parametrize("steps", [1, 1000])
-def test_numbers_of_the_cpu_beside_a_gpu_take_the_same_way_if_they_are_small(gpu: RecordingDevice, steps: int) -> None:
+def test_small_numbers_of_the_cpu_beside_a_gpu_take_the_same_way(gpu: RecordingDevice, steps: int) -> None:
     """AdamW counts its steps on the CPU, for each parameter; each count would cost a buffer and two waits."""
     on_cpu = {f"{number}.{name}": torch.full((4,), 1.0) for number in range(5) for name in ("exp_avg", "exp_avg_sq")}
     counts = {f"{number}.step": torch.full((steps,), float(number)) for number in range(5)}

@@ -167,7 +167,7 @@ def test_an_error_of_the_disk_at_any_effect_leaves_what_was_there(
 
 
 @pytest.mark.parametrize("at", range(5))
-def test_a_disk_that_nothing_can_be_removed_from_any_more_says_so_and_no_more(tmp_path: Path, at: int) -> None:
+def test_a_disk_that_lets_nothing_be_removed_says_so_and_no_more(tmp_path: Path, at: int) -> None:
     """As when the system has made it read-only after an error."""
     save(tmp_path / "last", 1)
     with pytest.raises(CheckpointError, match="bytes free"):

@@ -81,7 +81,7 @@ def told() -> tuple[str, str, str, str]:
     return mine, refused(unseeded), refused(seeded), str(fingerprint(seeded(TorchDist().rank)))
 
 
-def test_a_split_without_a_seed_is_refused_on_every_rank_and_one_with_a_seed_is_not(world: MakePool) -> None:
+def test_a_split_without_a_seed_is_refused_on_every_rank(world: MakePool) -> None:
     (first, told_first, fine, same), (second, told_second, fine_too, same_too) = world(2).run(told)
     assert first != second
     assert told_first == told_second
@@ -265,7 +265,7 @@ class Negative:
 @pytest.mark.parametrize(
     "error", [TypeError(), NotImplementedError(), AttributeError(), RuntimeError(), ValueError(), KeyError(), OSError()]
 )
-def test_a_dataset_that_answers_no_question_has_a_fingerprint_without_a_length(error: Exception) -> None:
+def test_a_dataset_that_answers_nothing_has_a_fingerprint_of_no_length(error: Exception) -> None:
     assert fingerprint(Odd(error)).length is None
 
 
@@ -297,7 +297,7 @@ def judged() -> list[tuple[str, str, str]]:
     return said
 
 
-def test_tensors_that_are_drawn_at_random_are_a_warning_unless_an_error_is_asked_for(world: MakePool) -> None:
+def test_random_tensors_are_a_warning_unless_an_error_is_asked_for(world: MakePool) -> None:
     """S174: with the seed to set; other differences are a warning on request."""
     first, second = world(2).run(judged)
     refusal = "all ranks share one dataset, and hold different ones:"[:34]
@@ -327,7 +327,7 @@ def of_unlike_lengths() -> list[str]:
     return said
 
 
-def test_unlike_lengths_are_no_mere_warning_where_ranks_would_wait_without_end(world: MakePool) -> None:
+def test_unlike_lengths_are_an_error_if_ranks_would_wait_without_end(world: MakePool) -> None:
     """S174."""
     first, second = world(2).run(of_unlike_lengths)
     assert first[0] == second[0]

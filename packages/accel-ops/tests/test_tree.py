@@ -108,7 +108,7 @@ def test_the_types_that_batches_have_are_kept() -> None:
     assert one.item() == 1
 
 
-def test_what_a_mapping_carries_besides_its_items_is_kept_and_the_original_unchanged() -> None:
+def test_what_a_mapping_carries_besides_its_items_is_kept() -> None:
     """Feature row S55: a BatchEncoding."""
     batch = Batch({"ids": torch.tensor([1])}, encodings="fast")
     done = double(batch)

@@ -47,7 +47,7 @@ def test_styles_of_torch_are_taken_as_they_are() -> None:
     assert styles_of(Model(), 2, {"blocks.0.down": style}) == {"blocks.0.down": style}
 
 
-def test_the_plan_of_the_model_itself_is_taken_and_may_name_modules_that_it_lacks() -> None:
+def test_the_models_own_plan_is_taken_and_may_name_absent_modules() -> None:
     model = Model()
     model.tp_plan = {"head": "colwise_gather_output", "blocks.*.experts": "packed_colwise", "embedding": "replicate"}
     assert kinds(styles_of(model, 2)) == {"head": ColwiseParallel}

@@ -78,7 +78,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "why"), REFUSED)
-def test_what_cannot_be_followed_is_refused_in_words_and_the_script_is_still_found(text: str, why: str) -> None:
+def test_flags_that_cannot_be_followed_are_refused_in_words(text: str, why: str) -> None:
     line = read([*text.split(" "), "-n", "0", "s.py"])
     assert line.problems[0] == f"{underscored(text)} is not supported: {why}; leave it out"
     assert line.problems[1].startswith("--num_processes: ")

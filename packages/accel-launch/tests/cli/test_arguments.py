@@ -27,7 +27,8 @@ def flags(options: ResolvedOptions) -> dict[str, object]:
 
 
 @given(own=st.sampled_from(OWN), arguments=st.lists(WORDS, max_size=6))
-def test_s106_everything_after_the_script_is_the_scripts_untouched(own: list[str], arguments: list[str]) -> None:
+def test_everything_after_the_script_is_the_scripts_untouched(own: list[str], arguments: list[str]) -> None:
+    """S106."""
     line = read([*own, "train.py", *arguments])
     assert line.script == "train.py"
     assert list(line.arguments) == arguments

@@ -188,7 +188,7 @@ REFUSED: dict[str, tuple[Damage, str]] = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_does_not_fit_is_refused_and_changes_nothing_and_no_code_is_run(kind: str, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_refused_and_neither_loaded_nor_run(kind: str, tmp_path: Path) -> None:
     """T12, fault test 10."""
     folder = tmp_path / "theirs"
     written(folder)

@@ -160,7 +160,7 @@ def layers(folder: Path, *, without: str = "", shape: tuple[int, ...] = (3,)) ->
     return folder
 
 
-def test_weights_that_do_not_fit_are_refused_by_all_ranks_and_nothing_changes(world: MakePool, tmp_path: Path) -> None:
+def test_weights_that_do_not_fit_are_refused_by_all_ranks_unchanged(world: MakePool, tmp_path: Path) -> None:
     whole_one, pool = layers(tmp_path / "whole"), world(2)
     missing, wrong = layers(tmp_path / "a", without="0.weight"), layers(tmp_path / "b", shape=(4,))
     short = layers(tmp_path / "c")

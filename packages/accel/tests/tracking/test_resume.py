@@ -110,7 +110,7 @@ def steps_of(folder: Path) -> list[int]:
     return [entry["step"] for entry in entries(folder / "metrics.jsonl")]
 
 
-def test_what_this_process_has_logged_stays_when_it_loads_an_old_checkpoint(tmp_path: Path) -> None:
+def test_what_was_logged_stays_when_an_old_checkpoint_is_loaded(tmp_path: Path) -> None:
     """S135: such as the best one, at the end."""
     accelerator = accelerator_in(tmp_path, log_with="local")
     accelerator.init_trackers("project")
