@@ -16,7 +16,7 @@ from accel_checkpoint.hidden_folder import new_tag
 from accel_checkpoint.inspect import compare, list_lines
 from accel_checkpoint.pieces import Box, box_of, held_part, whole_box
 from accel_testing import MakePool, in_soak
-from sharded_models import LAYOUTS, prepared, state
+from sharded_models import LAYOUTS, loaded, prepared, state
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -42,12 +42,6 @@ def saved(ways: dict[str, Any], folder: str, asynchronous: bool = False, steps: 
                 parameter.zero_()  # the copy was taken before
         accelerator.wait_for_checkpoint()
     return numbers
-
-
-def loaded(ways: dict[str, Any], folder: str) -> dict[str, Any]:
-    accelerator, model, optimizer = prepared(ways)
-    accelerator.load_state(folder)
-    return state(accelerator, model, optimizer)
 
 
 def assert_equal(found: list[dict[str, Any]], wanted: dict[str, Any]) -> None:

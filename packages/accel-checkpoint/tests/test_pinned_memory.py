@@ -6,6 +6,7 @@ import pytest
 import torch
 from accel_checkpoint import Snapshot, pinned_memory, serialize, tensor_file
 from accel_testing.recording_device import RecordingDevice
+from recorded_copies import copied_bytes
 
 Tensors = dict[str, torch.Tensor]
 
@@ -26,10 +27,6 @@ def weights() -> Tensors:
         "bool": torch.tensor([True, False]),
         "none": torch.empty(0, 3),
     }
-
-
-def copied_bytes(gpu: RecordingDevice) -> int:
-    return sum(int(call.split(": ")[1].split()[0]) for call in gpu.calls if call.startswith("copy out"))
 
 
 @pytest.mark.parametrize("piece", [1, 64, 1 << 24])

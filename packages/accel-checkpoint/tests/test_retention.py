@@ -25,6 +25,7 @@ from accel_checkpoint import (
 from accel_checkpoint.filesystem import Filesystem
 from accel_checkpoint.hidden_folder import hidden_path
 from accel_checkpoint.retention import checkpoint_path, list_checkpoints, next_number, retain
+from folder_contents import contents
 
 
 def list_whole_checkpoints(folder: Path) -> list[tuple[int, Path]]:
@@ -51,13 +52,6 @@ def number_of(target: Path) -> int:
     number: int = manifest.about["number"]
     assert (target / "words.txt").read_text() == f"number {number}"
     return number
-
-
-def contents(folder: Path) -> dict[str, bytes | None]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
-        for path in sorted(folder.rglob("*"))
-    }
 
 
 def save_numbered(folder: Path, *numbers: int) -> None:

@@ -30,6 +30,7 @@ from accel_checkpoint import (
 )
 from accel_checkpoint.filesystem import FileDigest, Filesystem
 from accel_checkpoint.hidden_folder import lock_folder
+from folder_contents import contents
 
 KEPT = (errno.ENOSPC, errno.EIO, errno.EACCES, errno.EROFS, errno.EDQUOT)
 
@@ -65,13 +66,6 @@ def number_of(target: Path) -> int:
     number: int = manifest.about["number"]
     assert (TensorFile(target / "model.safetensors")["x"] == number).all()
     return number
-
-
-def contents(folder: Path) -> dict[str, bytes | None]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
-        for path in sorted(folder.rglob("*"))
-    }
 
 
 class Failing(Filesystem):

@@ -2,7 +2,7 @@
 
 import random
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,30 +13,8 @@ from accel_ops.fingerprint import Check, Fingerprint, check_same_dataset, finger
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool, RangeDataset, RangeStream
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset, random_split
-
-
-class Holds(Dataset[Any]):
-    """Eight samples that must not be read, and whatever attributes it is given."""
-
-    def __init__(self, **attributes: Any) -> None:
-        vars(self).update(attributes)
-
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, index: int) -> Any:
-        raise RuntimeError("a sample was read")
-
-
-class Stream(IterableDataset[Any]):
-    """A stream that must not be read, and whatever attributes it is given."""
-
-    def __init__(self, **attributes: Any) -> None:
-        vars(self).update(attributes)
-
-    def __iter__(self) -> Iterator[Any]:
-        raise RuntimeError("the stream was read")
+from odd_datasets import Holds, Odd, Slotted, Stream, data, seeded
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, random_split
 
 
 class HuggingFaceStream(Stream):
@@ -62,18 +40,9 @@ def refused(make: Callable[[int], Any], check: Check = "error") -> str:
     return ""
 
 
-def data() -> TensorDataset:
-    return TensorDataset(torch.arange(40.0).view(20, 2), torch.arange(20))
-
-
 def unseeded(rank: int) -> Dataset[Any]:
     torch.manual_seed(rank)
     return random_split(data(), [12, 8])[0]
-
-
-def seeded(rank: int) -> Dataset[Any]:
-    torch.manual_seed(rank)
-    return random_split(data(), [12, 8], generator=torch.Generator().manual_seed(0))[0]
 
 
 def told() -> tuple[str, str, str, str]:
@@ -218,43 +187,6 @@ def test_no_random_number_is_drawn_and_no_sample_read() -> None:
     assert random.getstate() == states[0]
     assert torch.equal(torch.get_rng_state(), states[1])
     assert str(np.random.get_state(legacy=False)) == str(states[2])
-
-
-class Odd(Dataset[Any]):
-    """A dataset whose every question fails, and that holds itself."""
-
-    def __init__(self, error: Exception) -> None:
-        self.dataset = self
-        self.error = error
-        self.datasets = [self, {"again": self}]
-
-    def __len__(self) -> int:
-        raise self.error
-
-    def __getattr__(self, name: str) -> Any:
-        raise ZeroDivisionError(name)
-
-    @property
-    def indices(self) -> Any:
-        raise ZeroDivisionError
-
-    def __bool__(self) -> bool:
-        raise ZeroDivisionError
-
-    def __eq__(self, other: object) -> bool:
-        raise ZeroDivisionError
-
-    def __repr__(self) -> str:
-        raise ZeroDivisionError
-
-    __hash__ = None  # type: ignore[assignment] # as Python does for classes with __eq__
-
-
-class Slotted:
-    __slots__ = ("indices",)
-
-    def __len__(self) -> int:
-        return 2
 
 
 class Negative:

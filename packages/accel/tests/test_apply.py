@@ -14,20 +14,8 @@ from accel.utils import ProjectConfiguration
 from accel_checkpoint import CheckpointError
 from accel_state import release
 from accel_testing import MakePool
+from stateful_box import Box
 from torch import nn
-
-
-class Box:
-    """Something with a state."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"value": self.value}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.value = state["value"]
 
 
 class Refusing(nn.Linear):

@@ -1,7 +1,6 @@
 """Checkpoints that Accelerate wrote: gone on from, and nothing of them is run."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from accel import Accelerator
 from accel_checkpoint import CheckpointError
 from accel_state import release
 from accel_testing import MakePool
+from hostile_pickles import Evil
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
@@ -121,16 +121,6 @@ def test_the_scale_of_fp16_goes_on(tmp_path: Path) -> None:
     accelerator.load_state(tmp_path / "theirs")
     assert accelerator.scaler is not None
     assert accelerator.scaler.get_scale() == 128.0
-
-
-class Evil:
-    """What pickle runs."""
-
-    def __init__(self, marker: Path) -> None:
-        self.marker = marker
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.marker),)
 
 
 Damage = Callable[[Path], None]

@@ -20,6 +20,7 @@ from accel_checkpoint import save_weights
 from accel_testing import MakePool
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from whole_tensors import whole
 
 WIDTH = 6
 #: of the model that memory is measured with
@@ -64,10 +65,6 @@ def saved(folder: Path, dtype: torch.dtype = torch.float64, *, max_shard_size: i
     torch.manual_seed(5)
     save_weights(Decoder(dtype).state_dict(), folder, max_shard_size=max_shard_size)
     return folder
-
-
-def whole(tensor: Tensor) -> Tensor:
-    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
 
 
 def train(folder: Path, ways: dict[str, Any], optimizer_first: bool, empty: bool = True) -> list[Any]:

@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,7 @@ import pytest
 import torch
 from accel import Accelerator
 from accel.tracking import GeneralTracker
-from accel_state import release
 from accel_track.local.lines import entries
-
-
-@pytest.fixture(autouse=True)
-def _released() -> Iterator[None]:
-    yield
-    release()
 
 
 class Waits(GeneralTracker):

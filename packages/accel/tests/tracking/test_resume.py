@@ -4,14 +4,12 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from accel import Accelerator, ProjectConfiguration
-from accel_state import release
 from accel_testing import MakePool, RankFailure
 from accel_track.local.lines import entries
 
@@ -92,12 +90,6 @@ def test_a_killed_run_goes_on_in_its_record(world: MakePool, start_first: bool, 
     assert len(story["checkpoints"]) == 5
     assert story["state"] == "finished"
     assert len(list(broken.glob("project/*"))) == 1, "a run that was given up is gone"
-
-
-@pytest.fixture(autouse=True)
-def _released() -> Iterator[None]:
-    yield
-    release()
 
 
 def accelerator_in(folder: Path, **options: Any) -> Accelerator:
