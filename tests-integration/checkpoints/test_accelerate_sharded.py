@@ -9,7 +9,7 @@ import pytest
 import torch
 from accel_checkpoint import CheckpointError
 from accel_testing import MakePool
-from hostile_pickles import Evil
+from registered_objects import Evil
 from sharded_models import LAYOUTS, loaded, prepared, state
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict

@@ -1,9 +1,10 @@
-"""Numbers for loaders: by index, as a stream, and as a stream that can be sharded at its source."""
+"""Numbers for loaders: by index, as a stream, as a stream that can be sharded, and in tars."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Self
+from pathlib import Path
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -38,3 +39,20 @@ class ShardableStream(NumberStream):
 
     def shard(self, num_shards: int, index: int) -> Self:
         return type(self)(self.numbers[index::num_shards])
+
+
+def write_tars(folder: Path, tars: int, of_each: int) -> str:
+    """Writes tar files for webdataset, of numbers that go on from file to file, and returns the folder."""
+    import webdataset
+
+    for tar in range(tars):
+        with webdataset.TarWriter(str(folder / f"{tar:03d}.tar")) as writer:
+            for row in range(of_each):
+                at = tar * of_each + row
+                writer.write({"__key__": f"{at:06d}", "id.txt": str(at)})
+    return str(folder)
+
+
+def number(sample: dict[str, Any]) -> Tensor:
+    """The number of a sample of such a file."""
+    return torch.tensor(int(sample["id.txt"]))

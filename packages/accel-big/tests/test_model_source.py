@@ -4,16 +4,11 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import pytest
-from accel_big.estimate_report import report
 from accel_state import is_initialized
 from accel_state.errors import CannotRun
-
-
-def told(model: object, form: Literal["table", "json"] = "table") -> str:
-    return report(str(model), dtypes=["float32"], optimizer="adam", form=form, problems=[])
+from estimates import told
 
 
 @pytest.fixture

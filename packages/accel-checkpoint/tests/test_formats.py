@@ -6,11 +6,8 @@ from typing import Any
 import pytest
 import torch
 from accel_checkpoint import load_checkpoint_in_model, save_weights, weight_files
-from accel_testing import Mlp, assert_same_numbers
-
-
-def model(seed: int = 0) -> Mlp:
-    return Mlp(8, 24, 5, seed=seed)
+from accel_testing import assert_same_numbers
+from saved_files import model
 
 
 @pytest.mark.parametrize("size", ["10GB", 500])

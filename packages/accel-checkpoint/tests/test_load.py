@@ -9,13 +9,10 @@ import torch
 from accel_checkpoint import CheckpointError, load_checkpoint_in_model, save_weights, weight_files
 from accel_testing import Mlp, assert_same_numbers
 from safetensors.torch import load_file, save_file
+from saved_files import model
 from torch import nn
 
 FORMATS = [(True, "10GB"), (True, 500), (False, "10GB"), (False, 500)]
-
-
-def model(seed: int = 0) -> Mlp:
-    return Mlp(8, 24, 5, seed=seed)
 
 
 @final

@@ -6,15 +6,12 @@ from typing import final
 import pytest
 import torch
 from accel_checkpoint import CheckpointError, load_checkpoint_in_model, save_weights
-from accel_testing import Mlp, assert_same_numbers
+from accel_testing import assert_same_numbers
 from safetensors.torch import save_file
+from saved_files import model
 from torch import nn
 
 NOT_IN_FILES = "on the meta device and missing from the files"
-
-
-def model(seed: int = 0) -> Mlp:
-    return Mlp(8, 24, 5, seed=seed)
 
 
 @final

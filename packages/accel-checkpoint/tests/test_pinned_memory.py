@@ -6,7 +6,7 @@ import pytest
 import torch
 from accel_checkpoint import Snapshot, pinned_memory, serialize, tensor_file
 from accel_testing.recording_device import RecordingDevice
-from recorded_copies import copied_bytes
+from saved_files import copied_bytes
 
 Tensors = dict[str, torch.Tensor]
 

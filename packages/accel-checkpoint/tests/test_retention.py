@@ -25,7 +25,7 @@ from accel_checkpoint import (
 from accel_checkpoint.filesystem import Filesystem
 from accel_checkpoint.hidden_folder import hidden_path
 from accel_checkpoint.retention import checkpoint_path, list_checkpoints, next_number, retain
-from folder_contents import contents
+from saved_files import contents
 
 
 def list_whole_checkpoints(folder: Path) -> list[tuple[int, Path]]:

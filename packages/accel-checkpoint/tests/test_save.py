@@ -9,14 +9,10 @@ import pytest
 import torch
 from accel_checkpoint import CheckpointError, load_checkpoint_in_model, save_weights
 from accel_checkpoint.filesystem import Filesystem
-from accel_testing import Mlp, assert_same_numbers
+from accel_testing import assert_same_numbers
 from safetensors.torch import load_file
+from saved_files import model
 from torch import nn
-
-
-def model(seed: int = 0) -> Mlp:
-    """Tensors of 768, 96, 480 and 20 bytes."""
-    return Mlp(8, 24, 5, seed=seed)
 
 
 def names(folder: Path) -> list[str]:

@@ -30,7 +30,7 @@ from accel_checkpoint import (
 )
 from accel_checkpoint.filesystem import FileDigest, Filesystem
 from accel_checkpoint.hidden_folder import lock_folder
-from folder_contents import contents
+from saved_files import contents
 
 KEPT = (errno.ENOSPC, errno.EIO, errno.EACCES, errno.EROFS, errno.EDQUOT)
 

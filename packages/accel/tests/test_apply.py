@@ -14,7 +14,7 @@ from accel.utils import ProjectConfiguration
 from accel_checkpoint import CheckpointError
 from accel_state import release
 from accel_testing import MakePool
-from stateful_box import Box
+from registered_objects import Box
 from torch import nn
 
 

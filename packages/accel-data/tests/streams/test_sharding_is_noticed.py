@@ -15,7 +15,7 @@ from accel_ops import gather_for_metrics
 from accel_state import AccumulationState
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
-from number_tars import number, write_tars
+from numbers_to_load import number, write_tars
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 

@@ -7,19 +7,15 @@ from pathlib import Path
 import click
 import pytest
 from accel_launch.cli.accelerate_flags import ACCELERATE_OPTIONS
-from accel_launch.cli.launch_command import ResolvedOptions, resolve_options
+from accel_launch.cli.launch_command import ResolvedOptions
 from accel_launch.cli.options import OPTIONS
 from accel_launch.config.config_file import translate
 from accel_state.errors import CannotRun
+from launch_lines import read
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 OWN = {flag for option in OPTIONS for flag in (*option.opts, *option.secondary_opts)}
 THEIRS = {flag for option in ACCELERATE_OPTIONS for flag in option.opts}
-
-
-def read(tokens: list[str], environ: dict[str, str] | None = None) -> ResolvedOptions:
-    """What a line says in an environment without a config file."""
-    return resolve_options(tokens, {"ACCEL_HOME": "/nowhere", **(environ or {})})
 
 
 def flags(options: ResolvedOptions) -> dict[str, object]:

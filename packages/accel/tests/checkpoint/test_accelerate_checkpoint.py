@@ -11,7 +11,7 @@ from accel import Accelerator
 from accel_checkpoint import CheckpointError
 from accel_state import release
 from accel_testing import MakePool
-from hostile_pickles import Evil
+from registered_objects import Evil
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer

@@ -14,7 +14,7 @@ from accel import Accelerator
 from accel_checkpoint import CheckpointError, Manifest, encode, read_manifest
 from accel_state import release
 from accel_testing import MakePool, RangeDataset
-from stateful_box import Box
+from registered_objects import Box
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR

@@ -7,7 +7,7 @@ import pytest
 import torch
 from accel import Accelerator
 from accel_testing.recording_device import DeviceTensor, RecordingDevice
-from recorded_copies import copied_bytes
+from saved_files import copied_bytes
 from torch import nn
 from torch.optim import AdamW
 

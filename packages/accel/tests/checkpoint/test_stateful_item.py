@@ -12,8 +12,8 @@ import torch
 from accel import Accelerator
 from accel_checkpoint import CheckpointError, read_manifest, verify
 from accel_testing import MakePool, RankFailure
+from registered_objects import Box
 from safetensors.torch import load_file, save_file
-from stateful_box import Box
 from torch import nn
 from torch.optim import SGD
 

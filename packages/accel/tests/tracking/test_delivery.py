@@ -12,7 +12,7 @@ import pytest
 import torch
 from accel import Accelerator
 from accel.tracking import GeneralTracker
-from accel_track.local.lines import entries
+from logged_lines import lines
 
 
 class Waits(GeneralTracker):
@@ -32,11 +32,6 @@ class Waits(GeneralTracker):
     def finish(self) -> None:
         self.calls.append("finish")
         self.ended.set()
-
-
-def lines(folder: Path) -> list[dict[str, Any]]:
-    (path,) = folder.glob("*/*/metrics.jsonl")
-    return list(entries(path))
 
 
 def test_a_slow_tracker_keeps_nothing_from_the_others(
