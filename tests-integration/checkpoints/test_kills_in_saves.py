@@ -159,9 +159,7 @@ def into(folder: str) -> list[float]:
 
 
 @pytest.mark.parametrize("where", ["file/inner", "file"])
-def test_a_folder_that_cannot_be_made_is_an_error_on_all_ranks_and_training_may_go_on(
-    where: str, world: MakePool, tmp_path: Path
-) -> None:
+def test_after_a_folder_that_cannot_be_made_training_may_go_on(where: str, world: MakePool, tmp_path: Path) -> None:
     """Fault test 5: a file lies where the folder, or the one above it, would be."""
     (tmp_path / "file").write_text("of somebody")
     with pytest.raises(RankFailure) as failure:

@@ -16,7 +16,7 @@ from accel_checkpoint.hidden_folder import new_tag
 from accel_checkpoint.inspect import compare, list_lines
 from accel_checkpoint.pieces import Box, box_of, held_part, whole_box
 from accel_testing import MakePool, in_soak
-from sharded_models import LAYOUTS, prepared, state
+from sharded_models import LAYOUTS, loaded, prepared, state
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -42,12 +42,6 @@ def saved(ways: dict[str, Any], folder: str, asynchronous: bool = False, steps: 
                 parameter.zero_()  # the copy was taken before
         accelerator.wait_for_checkpoint()
     return numbers
-
-
-def loaded(ways: dict[str, Any], folder: str) -> dict[str, Any]:
-    accelerator, model, optimizer = prepared(ways)
-    accelerator.load_state(folder)
-    return state(accelerator, model, optimizer)
 
 
 def assert_equal(found: list[dict[str, Any]], wanted: dict[str, Any]) -> None:
@@ -152,7 +146,7 @@ def test_the_command_shows_the_layout_and_compares_tensors_of_any_layouts(world:
     assert any(re.match(r"model.safetensors: .* numbers differ", line) for line in differences)
 
 
-def test_a_part_that_the_main_process_does_not_find_is_an_error_that_says_why(tmp_path: Path) -> None:
+def test_a_part_that_the_main_process_lacks_is_an_error_that_says_why(tmp_path: Path) -> None:
     """Machines that share no disk."""
     job = SaveJob(tmp_path / "saved", new_tag(), True, CheckpointContents(), {}, [])
     job.begin()

@@ -59,7 +59,7 @@ def refused(folder: str) -> float:
     return total
 
 
-def test_a_disk_that_refuses_is_an_error_on_all_ranks_and_training_may_go_on(world: MakePool, tmp_path: Path) -> None:
+def test_after_a_disk_that_refuses_training_may_go_on(world: MakePool, tmp_path: Path) -> None:
     """The main process gathers what is left: no rank waits for it."""
     (tmp_path / "file").write_text("of somebody")
     assert world(2).run(refused, str(tmp_path / "file")) == [2, 2]

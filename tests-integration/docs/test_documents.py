@@ -69,7 +69,7 @@ def test_the_pictures_of_divided_data_are_what_the_loaders_serve() -> None:
 
 
 @pytest.mark.timeout(1200)  # it runs a script of two processes for each report
-def test_the_reports_of_ranks_that_disagree_are_what_their_scripts_end_with(forking_python: str) -> None:
+def test_reports_of_ranks_that_disagree_are_what_their_scripts_end_with(forking_python: str) -> None:
     text = reports.PAGE.read_text()
     assert reports.without_times(text) == reports.without_times(reports.page(text, forking_python)), (
         "python tests-integration/tools/reports.py writes them anew"

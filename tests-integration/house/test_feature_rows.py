@@ -8,8 +8,8 @@ def test_every_row_has_a_test() -> None:
 
 
 def test_a_test_that_only_a_soak_runs_holds_no_row() -> None:
-    test = "def test_s3_it() -> None:\n    'S1: it.'\n"
-    assert list(named_in(test)) == [("test_s3_it", "S1"), ("test_s3_it", "S3")]
+    test = "def test_it() -> None:\n    'S1, S3: it.'\n"
+    assert list(named_in(test)) == [("test_it", "S1"), ("test_it", "S3")]
     assert list(named_in(f"@pytest.mark.soak\n@pytest.mark.grid(1)\n{test}")) != []
     assert list(named_in(f"@pytest.mark.soak(only=True)\n{test}")) == []
     assert list(named_in(f"pytestmark = pytest.mark.soak(only=True)\n{test}")) == []

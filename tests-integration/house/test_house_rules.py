@@ -74,7 +74,6 @@ SEAMS = {
     "AccelerateAttributes",
 }
 DRAWERS = {"util", "utils", "helper", "helpers", "common", "misc"}
-CLOCKS = {"time.time", "time.monotonic", "time.perf_counter", "perf_counter", "monotonic"}
 #: what torch.set_default_device changes
 MAKES_TENSORS = {function.__name__ for function in _device_constructors()}
 MAY_UNPICKLE = {"torch.load": {"accel_checkpoint.load"}}
@@ -294,63 +293,6 @@ def test_nothing_is_swallowed() -> None:
             if isinstance(node, ast.ExceptHandler):
                 assert node.type is not None, where(path, node)
             assert not isinstance(node, ast.Assert), f"{where(path, node)}: an assert is no error message"
-
-
-def test_no_test_asserts_a_duration_of_less_than_seconds() -> None:
-    """What a test asserts of a measured time holds on a machine that has other work too; costs are benchmarks."""
-    tests = [path for folder in ("packages/*/tests", "tests-integration") for path in ROOT.glob(f"{folder}/**/*.py")]
-    found = [where(path, node) for path in tests for node in short_durations(tree_of(path))]
-    assert found == []
-
-
-def test_an_assertion_of_a_short_duration_is_found() -> None:
-    """Whether the time is compared as it is, by a name, or as the smallest of several."""
-    for text in (
-        "assert time.monotonic() - began < 0.2",
-        "took = perf_counter() - began; best = min(best, took / 500); assert best < 5e-6",
-        "took_s.append(time.perf_counter() - began); assert min(took_s) < 0.1",
-        "assert 0.4 < time.time() - began < 20",
-    ):
-        assert len(short_durations(ast.parse(f"def test() -> None: {text}"))) == 1, text
-    assert not short_durations(ast.parse("def test() -> None: assert time.time() - began < 30 and ratio < 0.5"))
-
-
-def short_durations(tree: ast.Module) -> list[ast.Compare]:
-    """The assertions that compare what a clock has measured with at most one second."""
-    return [
-        compared
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef)
-        for asserted in ast.walk(function)
-        if isinstance(asserted, ast.Assert)
-        for compared in ast.walk(asserted)
-        if isinstance(compared, ast.Compare)
-        and _is_measured(compared, _measured(function))
-        and any(_is_short(one) for one in (compared.left, *compared.comparators))
-    ]
-
-
-def _measured(function: ast.FunctionDef) -> set[str]:
-    """The local names into which the reading of a clock goes."""
-    names: set[str] = set()
-    for node in ast.walk(function):
-        if isinstance(node, ast.Assign) and _is_measured(node.value, names):
-            names |= {one.id for target in node.targets for one in ast.walk(target) if isinstance(one, ast.Name)}
-        if isinstance(node, ast.Call) and any(_is_measured(one, names) for one in node.args):
-            names.add(ast.unparse(node.func).removesuffix(".append"))
-    return names
-
-
-def _is_short(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, int | float) and 0 < node.value <= 1
-
-
-def _is_measured(node: ast.AST, names: set[str]) -> bool:
-    return any(
-        (isinstance(one, ast.Call) and ast.unparse(one.func) in CLOCKS)
-        or (isinstance(one, ast.Name) and one.id in names)
-        for one in ast.walk(node)
-    )
 
 
 def test_a_tensor_is_made_on_a_device_that_is_named() -> None:

@@ -116,7 +116,7 @@ def test_tasks_of_a_slurm_step_find_each_other(words: tuple[str, ...], each: int
         assert ranks(done.out) == [f"rank {at * each + local} {local} {everyone}" for local in range(each)], repr(done)
 
 
-def test_a_job_of_which_a_machine_lost_a_rank_ends_with_the_bits_of_the_unbroken_one(
+def test_a_job_that_lost_a_rank_ends_with_the_bits_of_the_unbroken_job(
     world: MakePool, machines: Machines, tmp_path: Path
 ) -> None:
     """A3: the rank is killed, both machines start again, and the job goes on from its checkpoint."""

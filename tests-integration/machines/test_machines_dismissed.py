@@ -17,11 +17,6 @@ rank = int(os.environ["RANK"])
 """
 
 
-def plain(machines: Machines, code: str) -> str:
-    (machines.folder / "plain.py").write_text(PLAIN + code)
-    return "plain.py"
-
-
 # rank 1 saves for so long once it is asked to end; rank 0 has ended by then
 SAVES = """
 if rank == 0: sys.exit(0)
@@ -37,11 +32,9 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, *in_soak(signal.SIGINT)])
-def test_a_signal_to_a_launcher_whose_ranks_have_ended_lets_the_other_machine_save(
-    number: signal.Signals, machines: Machines
-) -> None:
+def test_a_signal_after_this_machines_ranks_lets_the_other_save(number: signal.Signals, machines: Machines) -> None:
     """Longer than what is left of the others has after a failure."""
-    jobs = machines.start_both("-n", 2, "--max_restarts", 2, plain(machines, saves(5, 0)))
+    jobs = machines.start_both("-n", 2, "--max_restarts", 2, machines.script(PLAIN + saves(5, 0)))
     machines.wait_for((machines.folder / "ready").exists)
     time.sleep(0.5)  # rank 0 has ended
     jobs[0].process.send_signal(number)
@@ -54,8 +47,8 @@ def test_a_signal_to_a_launcher_whose_ranks_have_ended_lets_the_other_machine_sa
     assert (machines.folder / "saved").exists(), one.err
 
 
-def test_a_machine_that_saves_since_another_was_ended_has_stopped_on_request(machines: Machines) -> None:
-    jobs = machines.start_both("-n", 2, plain(machines, saves(0, 75)))
+def test_a_machine_that_saves_as_another_was_ended_stopped_on_request(machines: Machines) -> None:
+    jobs = machines.start_both("-n", 2, machines.script(PLAIN + saves(0, 75)))
     machines.wait_for((machines.folder / "ready").exists)
     time.sleep(0.5)  # rank 0 has ended
     jobs[0].process.send_signal(signal.SIGTERM)
@@ -65,10 +58,10 @@ def test_a_machine_that_saves_since_another_was_ended_has_stopped_on_request(mac
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, *in_soak(signal.SIGINT)])
-def test_a_launcher_that_waits_for_the_other_machine_to_come_leaves_with_words(
+def test_a_launcher_that_waits_for_the_other_machine_leaves_with_words(
     number: signal.Signals, machines: Machines
 ) -> None:
-    job = machines.start(0, *machines.place(0), "-n", 2, plain(machines, ""))
+    job = machines.start(0, *machines.place(0), "-n", 2, machines.script(PLAIN + ""))
     machines.wait_for(lambda: listens(machines))
     job.process.send_signal(number)
     done = job.end()
@@ -89,7 +82,7 @@ def listens(machines: Machines) -> bool:
     return f":{29500:04X} 00000000:0000 0A" in said
 
 
-def test_nobody_starts_again_what_was_ended_on_another_machine_after_a_failure(machines: Machines) -> None:
+def test_a_job_ended_on_another_machine_after_a_failure_stays_ended(machines: Machines) -> None:
     """The signal comes while rank 1 is given time to end, since rank 0 has failed."""
     code = """
 def stay(*about): open("asked", "w").close()
@@ -99,7 +92,7 @@ while not os.path.exists(f"ready-{1 - rank}"): time.sleep(0.01)
 if rank == 0: sys.exit(7)
 while True: time.sleep(1)
 """
-    jobs = machines.start_both("-n", 2, "--max_restarts", 3, plain(machines, code))
+    jobs = machines.start_both("-n", 2, "--max_restarts", 3, machines.script(PLAIN + code))
     machines.wait_for((machines.folder / "asked").exists)
     jobs[1].process.send_signal(signal.SIGTERM)
     zero, one = ends(jobs)
@@ -110,7 +103,7 @@ while True: time.sleep(1)
 
 
 def test_nobody_starts_again_when_a_machine_leaves_in_the_pause(machines: Machines) -> None:
-    jobs = machines.start_both("-n", 2, "--max_restarts", 9, plain(machines, "sys.exit(7)"))
+    jobs = machines.start_both("-n", 2, "--max_restarts", 9, machines.script(PLAIN + "sys.exit(7)"))
     # both have come to their pause: a machine that has not is still at the end of the job, whose code is 7
     machines.wait_for(lambda: all("starts again in 2 s" in so_far(job) for job in jobs))
     jobs[1].process.send_signal(signal.SIGTERM)

@@ -112,9 +112,7 @@ def test_a_job_goes_on_with_a_lost_machine_that_is_started_again(machines: Machi
 
 
 @pytest.mark.parametrize("module", [False, *in_soak(True)])
-def test_an_agent_takes_no_file_of_the_working_directory_for_a_module_of_python(
-    module: bool, machines: Machines
-) -> None:
+def test_an_agent_takes_no_file_of_its_folder_for_a_module_of_python(module: bool, machines: Machines) -> None:
     """And the script has its search path, and its environment, as without an agent."""
     work = machines.folder
     for name in ("random", "socket", "json", "ctypes"):

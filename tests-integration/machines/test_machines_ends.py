@@ -28,16 +28,11 @@ for step in range(1000):
 """
 
 
-def plain(machines: Machines, code: str) -> str:
-    (machines.folder / "plain.py").write_text(PLAIN + code)
-    return "plain.py"
-
-
 def last_words(words: str) -> str:
     return "\n".join(words.splitlines()[-20:])
 
 
-def test_an_exception_on_another_machine_is_told_on_both_with_its_line_and_host(machines: Machines) -> None:
+def test_an_exception_is_told_on_both_machines_with_its_line_and_host(machines: Machines) -> None:
     script = machines.folder / "raises.py"
     script.write_text(RAISES)
     zero, one = ends(machines.start_both("-n", 2, script))
@@ -54,7 +49,7 @@ def test_an_exception_on_another_machine_is_told_on_both_with_its_line_and_host(
 @pytest.mark.parametrize("killed", [0, *in_soak(1)])
 def test_a_rank_that_is_killed_is_told_on_both_machines(killed: int, machines: Machines) -> None:
     dies = f"if rank == {killed}: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(600)"
-    found = ends(machines.start_both("-n", 2, plain(machines, dies)))
+    found = ends(machines.start_both("-n", 2, machines.script(PLAIN + dies)))
     for done in found:
         assert done.code == 128 + signal.SIGKILL, done.err
         assert f"rank {killed} of 2" in done.err
@@ -65,7 +60,7 @@ def test_a_rank_that_is_killed_is_told_on_both_machines(killed: int, machines: M
 
 @pytest.mark.parametrize("killed", [0, *in_soak(1)])
 def test_a_launcher_that_is_killed_is_missed_and_nothing_is_left(killed: int, machines: Machines) -> None:
-    jobs = machines.start_both("-n", 4, "--max_restarts", 3, plain(machines, "time.sleep(600)"))
+    jobs = machines.start_both("-n", 4, "--max_restarts", 3, machines.script(PLAIN + "time.sleep(600)"))
     machines.wait_for((machines.folder / "here-3").exists)
     jobs[killed].process.kill()
     done = jobs[1 - killed].end()
@@ -79,7 +74,7 @@ def test_a_launcher_that_is_killed_is_missed_and_nothing_is_left(killed: int, ma
 
 @pytest.mark.parametrize("killed", [0, *in_soak(1)])
 def test_an_agent_of_torch_that_is_killed_leaves_nothing_and_is_missed(killed: int, machines: Machines) -> None:
-    words = ("-n", 4, "--rdzv_backend", "c10d", plain(machines, "time.sleep(600)"))
+    words = ("-n", 4, "--rdzv_backend", "c10d", machines.script(PLAIN + "time.sleep(600)"))
     jobs = machines.start_both(*words)
     machines.wait_for((machines.folder / "here-3").exists)
     jobs[killed].process.kill()
@@ -92,16 +87,16 @@ def test_an_agent_of_torch_that_is_killed_leaves_nothing_and_is_missed(killed: i
 
 
 @pytest.mark.parametrize("failed", [1, *in_soak(0)])
-def test_a_rank_that_fails_when_the_other_machine_has_ended_is_told_on_both(failed: int, machines: Machines) -> None:
+def test_a_rank_that_fails_after_the_other_machine_is_told_on_both(failed: int, machines: Machines) -> None:
     late = f"if rank == {failed}: time.sleep(0.8); sys.exit(7)"
-    for done in ends(machines.start_both("-n", 2, plain(machines, late))):
+    for done in ends(machines.start_both("-n", 2, machines.script(PLAIN + late))):
         assert done.code == 7, done.err
         assert f"rank {failed} of 2" in done.err
         assert "failed with exit code 7" in done.err
 
 
 @pytest.mark.parametrize("failed", [1, *in_soak(0)])
-def test_both_machines_start_again_after_a_failure_and_leave_nothing_behind(failed: int, machines: Machines) -> None:
+def test_both_machines_start_again_after_a_failure_and_leave_nothing(failed: int, machines: Machines) -> None:
     """What the rank has started in a session of its own, as services are, would hold its port for ever."""
     again = f"""
 attempt = os.environ["ACCEL_ATTEMPT"]
@@ -113,7 +108,7 @@ if attempt == "0":
     time.sleep(600)
 print("rank", rank, "attempt", attempt, "left", os.path.exists("/proc/" + open(left).read()))
 """
-    zero, one = ends(machines.start_both("-n", 2, "--max_restarts", 1, plain(machines, again)))
+    zero, one = ends(machines.start_both("-n", 2, "--max_restarts", 1, machines.script(PLAIN + again)))
     assert (zero.code, one.code) == (0, 0), zero.err + one.err
     assert zero.out == "rank 0 attempt 1 left False\n"
     assert one.out == "rank 1 attempt 1 left False\n"
@@ -125,7 +120,7 @@ print("rank", rank, "attempt", attempt, "left", os.path.exists("/proc/" + open(l
 @pytest.mark.parametrize("told", [0, 1])
 def test_a_signal_to_one_launcher_ends_both(number: signal.Signals, told: int, machines: Machines) -> None:
     """And nothing is started again: somebody wanted it to end."""
-    jobs = machines.start_both("-n", 2, "--max_restarts", 2, plain(machines, "time.sleep(600)"))
+    jobs = machines.start_both("-n", 2, "--max_restarts", 2, machines.script(PLAIN + "time.sleep(600)"))
     machines.wait_for((machines.folder / "here-1").exists)
     machines.wait_for((machines.folder / "here-0").exists)
     jobs[told].process.send_signal(number)

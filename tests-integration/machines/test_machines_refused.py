@@ -150,9 +150,7 @@ NodeWorkers.start = lambda *_: os._exit(9)
 
 
 @pytest.mark.parametrize("when", ["all have met", *in_soak("it knows its ranks")])
-def test_a_machine_that_dies_before_its_processes_start_is_the_machine_that_is_named(
-    when: str, machines: Machines
-) -> None:
+def test_a_machine_that_dies_before_its_processes_start_is_named(when: str, machines: Machines) -> None:
     (machines.folder / "sitecustomize.py").write_text(f"import os\n{DIES[when]}")
     (machines.folder / "starts").write_text("#!/bin/sh\nexec sleep 600\n")
     (machines.folder / "starts").chmod(0o755)
@@ -165,7 +163,7 @@ def test_a_machine_that_dies_before_its_processes_start_is_the_machine_that_is_n
     assert "machine 0" not in done.err
 
 
-def test_a_first_machine_that_is_gone_before_processes_start_is_said_in_words(machines: Machines) -> None:
+def test_a_first_machine_gone_before_processes_start_is_said_in_words(machines: Machines) -> None:
     dies = "import os\nfrom accel_launch.job import ports\nports.PortReservation.__init__ = lambda *_: os._exit(9)\n"
     (machines.folder / "sitecustomize.py").write_text(dies)
     zero = machines.start(0, *flags(0), environ={"PYTHONPATH": str(machines.folder)})

@@ -6,7 +6,8 @@ from itertools import product
 
 import pytest
 from accel_testing import MakePool, in_soak
-from toy_language_models import Case, Trained, assert_same, train, train_all
+from toy_language_models import Case, train, train_all
+from trained_runs import Trained, assert_same
 
 pytestmark = [
     pytest.mark.skipif(not (find_spec("transformers") and find_spec("peft")), reason="a library is not installed"),

@@ -9,14 +9,11 @@ from accel import LocalSGD
 from accel_testing import MakePool, RankFailure
 from sharded_models import LAYOUTS, prepared
 from torch import Tensor
-from torch.distributed.tensor import DTensor
-from toy_language_models import Case, assert_same, train
+from toy_language_models import Case, train
+from trained_runs import assert_same
+from whole_tensors import whole
 
 SHARDED = ["fsdp2", "hsdp", "tp", "fsdp2 and tp"]
-
-
-def whole(tensor: Tensor) -> Tensor:
-    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
 
 
 def gradients_of_two_batches(ways: dict[str, Any], apart: bool) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ from accel import Accelerator, ActivationCheckpointingKwargs, TorchDynamoPlugin
 from accel_amp import LossScaler, local_part
 from accel_testing import MakePool
 from sharded_models import LAYOUTS, Odd, whole
+from tiny_blocks import Layer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -109,12 +110,12 @@ def compiled_and_recomputed(ways: dict[str, Any], backend: str, recompute: bool)
     torch.compiler.reset()
     accelerator = Accelerator(
         cpu=True,
-        kwargs_handlers=[ActivationCheckpointingKwargs(blocks=["Block"])] if recompute else [],
+        kwargs_handlers=[ActivationCheckpointingKwargs(blocks=["Layer"])] if recompute else [],
         dynamo_plugin=TorchDynamoPlugin(backend=backend, use_regional_compilation=True),
         **ways,
     )
     torch.manual_seed(0)
-    raw: Any = nn.Sequential(*[Block() for _ in range(3)])
+    raw: Any = nn.Sequential(*[Layer(6, torch.float64) for _ in range(3)])
     model, optimizer = accelerator.prepare(raw, torch.optim.SGD(raw.parameters(), lr=0.5))
     mesh = accelerator.run.mesh
     for step in range(3):
@@ -124,17 +125,6 @@ def compiled_and_recomputed(ways: dict[str, Any], backend: str, recompute: bool)
         optimizer.step()
         optimizer.zero_grad()
     return [whole(value) for value in accelerator.unwrap_model(model).parameters()]
-
-
-class Block(nn.Module):
-    """A layer whose activations are computed again."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(6, 6, dtype=torch.float64)
-
-    def forward(self, rows: Tensor) -> Tensor:
-        return torch.tanh(self.inner(rows))
 
 
 @pytest.mark.parametrize("layout", ["one process", "ddp", "hsdp"])

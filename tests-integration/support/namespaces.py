@@ -46,6 +46,11 @@ class Machines:
     folder: Path
     jobs: list[Job] = field(default_factory=list)
 
+    def script(self, code: str) -> str:
+        """Writes a script that both machines see, and returns its name."""
+        (self.folder / "plain.py").write_text(code)
+        return "plain.py"
+
     def start(
         self, number: int, *words: object, environ: Mapping[str, str] | None = None, by: Sequence[str] = LAUNCH
     ) -> Job:

@@ -68,3 +68,10 @@ def state(accelerator: Accelerator, model: Any, optimizer: Any) -> dict[str, Any
     for parameter, slots in optimizer.optimizer.state.items():
         numbers |= {f"{names[id(parameter)]}/{slot}": whole(value) for slot, value in slots.items()}
     return numbers
+
+
+def loaded(ways: dict[str, Any], folder: str) -> dict[str, Any]:
+    """All numbers of a layout that has loaded a checkpoint."""
+    accelerator, model, optimizer = prepared(ways)
+    accelerator.load_state(folder)
+    return state(accelerator, model, optimizer)

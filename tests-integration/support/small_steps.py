@@ -19,3 +19,10 @@ def batch(step: int, rank: int, dtype: torch.dtype = torch.float32) -> tuple[Ten
 def copied(model: nn.Module) -> Weights:
     """The weights as they are now."""
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def line() -> nn.Linear:
+    """A model of one weight, which is 1."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(model.weight)
+    return model

@@ -17,8 +17,9 @@ from accel import (
 )
 from accel_state import release
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
+from trained_runs import Trained
+from whole_tensors import whole
 
 VOCABULARY, LENGTH, ROWS = 128, 12, 8
 
@@ -49,14 +50,6 @@ class Case(NamedTuple):
     dtype: str = "float64"
     dropout: float = 0.0
     steps: int = 20
-
-
-class Trained(NamedTuple):
-    """Of each optimizer step the loss and the norm of gradients; the weights at the end."""
-
-    losses: list[float]
-    norms: list[float]
-    weights: dict[str, Tensor]
 
 
 def make_model(name: str, dropout: float = 0.0) -> Any:
@@ -97,10 +90,6 @@ def texts(count: int) -> list[dict[str, Any]]:
 
 def collate(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
     return {key: torch.tensor([row[key] for row in rows]) for key in rows[0]}
-
-
-def whole(tensor: Tensor) -> Tensor:
-    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
 
 
 def built(case: Case) -> nn.Module:
@@ -172,13 +161,3 @@ def train(case: Case, layout: str) -> Trained:
     assert {parameter.dtype for parameter in held} == {getattr(torch, case.dtype)}, "master weights"
     state = accelerator.unwrap_model(model).state_dict()
     return Trained(losses, norms, {name: whole(value) for name, value in state.items()})
-
-
-def assert_same(found: Trained, wanted: Trained, tolerance: float) -> None:
-    """Losses, norms and weights are those of another run."""
-    assert len(found.losses) == len(wanted.losses) > 0
-    torch.testing.assert_close(found.losses, wanted.losses, rtol=tolerance, atol=tolerance)
-    torch.testing.assert_close(found.norms, wanted.norms, rtol=tolerance, atol=tolerance)
-    # DistributedDataParallel puts a name before those of the model
-    weights = {name.removeprefix("module."): value for name, value in found.weights.items()}
-    torch.testing.assert_close(weights, wanted.weights, rtol=tolerance, atol=tolerance)

@@ -17,7 +17,7 @@ def rows() -> dict[str, str]:
 
 
 def named() -> dict[str, list[str]]:
-    """Each row that a test of the ordinary suite names in its docstring or its name, and those tests."""
+    """Each row that a test of the ordinary suite names in its docstring, and those tests."""
     tests: dict[str, list[str]] = {}
     for folder in ("packages", "tests-integration"):
         for path in sorted((ROOT / folder).rglob("test_*.py")):
@@ -35,7 +35,7 @@ def named_in(source: str) -> Iterator[tuple[str, str]]:
         if not isinstance(node, ast.FunctionDef) or not node.name.startswith("test_"):
             continue
         if not any(map(_is_only_for_soaks, node.decorator_list)):
-            for row in ROW.findall(f"{ast.get_docstring(node) or ''} {node.name.replace('_', ' ')}"):
+            for row in ROW.findall(ast.get_docstring(node) or ""):
                 yield node.name, f"S{row}"
 
 

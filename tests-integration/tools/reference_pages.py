@@ -32,7 +32,7 @@ ELSEWHERE = {("accel", "Accelerator"): "accelerator.md"}
 
 def public_names() -> dict[str, list[str]]:
     """The public names of each package, as they were decided."""
-    names: dict[str, list[str]] = json.loads((ROOT / "tests-integration" / "house" / "public_names.json").read_text())
+    names: dict[str, list[str]] = json.loads((Path(__file__).parents[1] / "house" / "public_names.json").read_text())
     return names
 
 

@@ -45,7 +45,7 @@ def test_a_prepared_optimizer_trains_as_the_plain_one(zero_first: bool) -> None:
     assert_same_numbers(ready.state_dict(), plain.state_dict(), atol=0)
 
 
-def test_it_is_an_optimizer_with_the_groups_state_and_defaults_of_the_inner_one() -> None:
+def test_it_has_the_groups_state_and_defaults_of_the_inner_optimizer() -> None:
     """S40"""
     inner = SGD([one()], lr=0.5, momentum=0.9)
     ready = AcceleratedOptimizer(inner)
@@ -165,7 +165,7 @@ def test_two_optimizers_of_one_step_see_one_scale() -> None:
     assert scaler.get_scale() == 4.0
 
 
-def test_gradients_that_were_unscaled_and_thrown_away_leave_the_next_step_right() -> None:
+def test_unscaled_gradients_that_are_dropped_leave_the_next_step_right() -> None:
     """S73: a script may clip, look at the norm, and decide not to step."""
     parameter = nn.Parameter(torch.tensor([10.0]))
     optimizer = fp16(parameter, scale=8.0)
@@ -303,7 +303,7 @@ class Looks(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
         return func(*args, **(kwargs or {}))
 
 
-def test_the_host_looks_at_what_a_fused_optimizer_has_skipped_when_it_is_asked() -> None:
+def test_the_host_looks_at_skips_of_a_fused_optimizer_only_when_asked() -> None:
     """To look is to wait for the device, at each step."""
     parameter = nn.Parameter(torch.ones(2))
     scaler = LossScaler("cpu", init_scale=8.0)

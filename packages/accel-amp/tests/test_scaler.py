@@ -78,7 +78,7 @@ def test_gradients_are_unscaled_once_a_step_however_often_it_is_asked() -> None:
     assert parameter.item() == -3.0
 
 
-def test_gradients_left_unscaled_by_a_step_that_never_came_do_not_stop_the_next() -> None:
+def test_gradients_unscaled_for_no_step_do_not_stop_the_next_step() -> None:
     scale, first, second = scaler(8.0), one(), one()
     optimizers = [SGD([first], lr=1.0), SGD([second], lr=1.0)]
     for _ in range(2):
@@ -165,7 +165,7 @@ def test_a_step_without_a_scaled_loss_is_refused() -> None:
     assert parameter.item() == 1
 
 
-def test_a_number_of_scaled_gradients_is_unscaled_without_a_look_at_the_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scaled_number_is_unscaled_without_a_look_at_the_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inside of a window the norm of gradients is told at each micro-batch."""
     scale, parameter = scaler(8.0), one()
     assert scale.unscaled(torch.tensor(16.0)).item() == 2.0  # before the first loss

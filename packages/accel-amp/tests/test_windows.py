@@ -42,7 +42,7 @@ def test_zero_grad_clears_a_dropped_window_at_once() -> None:
     assert weight.grad is None
 
 
-def test_what_no_prepared_optimizer_holds_is_cleared_with_a_dropped_window_too() -> None:
+def test_a_dropped_window_clears_what_no_prepared_optimizer_holds_too() -> None:
     weight, accumulation = parameter(), AccumulationState(2)
     WindowScaler(accumulation, Single(), lambda: [weight])
     accumulation.tick()
@@ -70,7 +70,7 @@ def test_a_copy_of_an_optimizer_is_told_by_the_copy_of_its_window() -> None:
     assert held.grad is None
 
 
-def test_gradients_of_a_dropped_window_that_were_unscaled_are_unscaled_again_in_the_next() -> None:
+def test_after_a_dropped_window_gradients_are_unscaled_again() -> None:
     weight, accumulation, scaler = parameter(), AccumulationState(2), LossScaler("cpu", init_scale=8.0)
     optimizer = AcceleratedOptimizer(SGD([weight], lr=1.0), scaler=scaler, accumulation=accumulation)
     WindowScaler(accumulation, Single(), lambda: [weight], scaled=True)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from accel_big.estimate_text import human
 from accel_big.memory_estimate import Estimate, estimate, measure_model, measure_weights
 from accel_checkpoint import save_weights
 from accel_state.errors import CannotRun
+from estimates import told
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
@@ -25,10 +26,6 @@ Build = Callable[[], nn.Module]
 
 def taken(model: nn.Module, dtype: str = "float32", optimizer: str = "adamw") -> Estimate:
     return estimate(measure_model(model, "it"), dtype, optimizer)
-
-
-def told(model: object, form: Literal["table", "json"] = "table") -> str:
-    return report(str(model), dtypes=["float32"], optimizer="adam", form=form, problems=[])
 
 
 class With(nn.Module):

@@ -4,16 +4,11 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import pytest
-from accel_big.estimate_report import report
 from accel_state import is_initialized
 from accel_state.errors import CannotRun
-
-
-def told(model: object, form: Literal["table", "json"] = "table") -> str:
-    return report(str(model), dtypes=["float32"], optimizer="adam", form=form, problems=[])
+from estimates import told
 
 
 @pytest.fixture
@@ -118,9 +113,7 @@ def test_what_is_not_there_is_told(model: str, words: str, tmp_path: Path, monke
     assert ("search path" not in words) or (str(tmp_path) in refused.value.reasons[0])
 
 
-def test_a_file_of_code_finds_its_neighbours_and_leaves_the_search_path_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_finds_its_neighbours_and_keeps_the_search_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "neighbour_of_it.py").write_text("import torch\nmodel = torch.nn.Linear(2, 3)")
     (tmp_path / "json.py").write_text("from neighbour_of_it import model")
     # As in an interactive interpreter: the working directory is found, and it is another one.

@@ -6,15 +6,12 @@ from typing import Any
 import pytest
 import torch
 from accel_checkpoint import load_checkpoint_in_model, save_weights, weight_files
-from accel_testing import Mlp, assert_same_numbers
-
-
-def model(seed: int = 0) -> Mlp:
-    return Mlp(8, 24, 5, seed=seed)
+from accel_testing import assert_same_numbers
+from saved_files import model
 
 
 @pytest.mark.parametrize("size", ["10GB", 500])
-def test_of_a_folder_with_both_formats_safetensors_is_read_and_one_warning_says_so(tmp_path: Path, size: Any) -> None:
+def test_safetensors_win_over_the_other_format_with_one_warning(tmp_path: Path, size: Any) -> None:
     save_weights(model(1).state_dict(), tmp_path, max_shard_size=size)
     pickled = save_weights(model(0).state_dict(), tmp_path, safe_serialization=False)
     fresh = model(2)

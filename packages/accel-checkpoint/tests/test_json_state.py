@@ -133,7 +133,7 @@ def test_tensors_of_one_memory_come_out_equal_and_under_a_name_each() -> None:
     assert all(one.data_ptr() == shared.data_ptr() for one in (found["a"]["b"], found["c"]))
 
 
-def test_a_file_that_several_things_write_into_has_room_for_names_that_meet() -> None:
+def test_a_file_of_several_writers_has_room_for_names_that_meet() -> None:
     tensors: dict[str, torch.Tensor] = {}
     first = encode({"a": {"b.c": torch.ones(1)}}, tensors)
     second = encode({"a.b": {"c": torch.zeros(1)}}, tensors)
@@ -197,7 +197,7 @@ def test_what_has_no_place_in_a_checkpoint_is_refused_with_its_path(name: str) -
     assert "more.fn" in str(refusal.value)
 
 
-def test_a_dtype_that_no_file_holds_is_refused_with_its_path_before_anything_is_written() -> None:
+def test_a_dtype_that_no_file_holds_is_refused_before_any_write() -> None:
     with pytest.raises(CheckpointError, match=r"outer\.x"):
         encode({"outer": {"x": torch.zeros(2, dtype=torch.float8_e8m0fnu)}}, {})
 

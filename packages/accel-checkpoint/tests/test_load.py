@@ -9,13 +9,10 @@ import torch
 from accel_checkpoint import CheckpointError, load_checkpoint_in_model, save_weights, weight_files
 from accel_testing import Mlp, assert_same_numbers
 from safetensors.torch import load_file, save_file
+from saved_files import model
 from torch import nn
 
 FORMATS = [(True, "10GB"), (True, 500), (False, "10GB"), (False, 500)]
-
-
-def model(seed: int = 0) -> Mlp:
-    return Mlp(8, 24, 5, seed=seed)
 
 
 @final
@@ -269,7 +266,7 @@ def test_a_path_to_nothing_is_refused(tmp_path: Path) -> None:
     assert refuses(model(), missing) == f"no weights at {missing}: no such file or folder"
 
 
-def test_a_pipe_or_a_folder_in_the_place_of_a_file_is_refused_and_not_waited_for(
+def test_a_pipe_or_a_folder_instead_of_a_file_is_refused_at_once(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     pipe = tmp_path / "model.safetensors"

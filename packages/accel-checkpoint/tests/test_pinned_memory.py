@@ -6,6 +6,7 @@ import pytest
 import torch
 from accel_checkpoint import Snapshot, pinned_memory, serialize, tensor_file
 from accel_testing.recording_device import RecordingDevice
+from saved_files import copied_bytes
 
 Tensors = dict[str, torch.Tensor]
 
@@ -26,10 +27,6 @@ def weights() -> Tensors:
         "bool": torch.tensor([True, False]),
         "none": torch.empty(0, 3),
     }
-
-
-def copied_bytes(gpu: RecordingDevice) -> int:
-    return sum(int(call.split(": ")[1].split()[0]) for call in gpu.calls if call.startswith("copy out"))
 
 
 @pytest.mark.parametrize("piece", [1, 64, 1 << 24])
@@ -57,7 +54,7 @@ def test_a_file_is_staged_once_through_one_bounded_buffer(
 
 
 @pytest.mark.parametrize("steps", [1, 1000])
-def test_numbers_of_the_cpu_beside_a_gpu_take_the_same_way_if_they_are_small(gpu: RecordingDevice, steps: int) -> None:
+def test_small_numbers_of_the_cpu_beside_a_gpu_take_the_same_way(gpu: RecordingDevice, steps: int) -> None:
     """AdamW counts its steps on the CPU, for each parameter; each count would cost a buffer and two waits."""
     on_cpu = {f"{number}.{name}": torch.full((4,), 1.0) for number in range(5) for name in ("exp_avg", "exp_avg_sq")}
     counts = {f"{number}.step": torch.full((steps,), float(number)) for number in range(5)}

@@ -25,6 +25,7 @@ from accel_checkpoint import (
 from accel_checkpoint.filesystem import Filesystem
 from accel_checkpoint.hidden_folder import hidden_path
 from accel_checkpoint.retention import checkpoint_path, list_checkpoints, next_number, retain
+from saved_files import contents
 
 
 def list_whole_checkpoints(folder: Path) -> list[tuple[int, Path]]:
@@ -51,13 +52,6 @@ def number_of(target: Path) -> int:
     number: int = manifest.about["number"]
     assert (target / "words.txt").read_text() == f"number {number}"
     return number
-
-
-def contents(folder: Path) -> dict[str, bytes | None]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
-        for path in sorted(folder.rglob("*"))
-    }
 
 
 def save_numbered(folder: Path, *numbers: int) -> None:
@@ -167,7 +161,7 @@ def test_tidying_removes_what_was_cut_off_and_nothing_else(tmp_path: Path, monke
     assert collect(tmp_path / "nothing") == []
 
 
-def test_a_hidden_folder_that_another_machine_removes_meanwhile_is_no_error(
+def test_a_hidden_folder_that_another_machine_removes_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = left_half(hidden_path(tmp_path / "checkpoint_1", "saving"))
@@ -205,7 +199,7 @@ def test_of_several_replaced_checkpoints_the_newest_gets_the_name_back(tmp_path:
     assert number_of(tmp_path / "last") == 2
 
 
-def test_a_checkpoint_that_is_replaced_while_it_gets_its_name_back_is_no_error(tmp_path: Path) -> None:
+def test_a_checkpoint_replaced_while_it_is_restored_is_no_error(tmp_path: Path) -> None:
     class Replaced(Filesystem):
         def rename(self, path: Path, to: Path) -> None:
             path.rename(hidden_path(to, "old"))  # another machine was faster, and a save there replaces it
@@ -304,7 +298,7 @@ def test_they_stay_also_if_the_process_dies_before_it_has_moved_them(
     assert (tmp_path / "last" / "more.txt").read_text() == "mine"
 
 
-def test_files_of_users_are_durable_in_the_new_checkpoint_before_the_old_one_goes(tmp_path: Path) -> None:
+def test_files_of_users_are_durable_before_the_old_checkpoint_goes(tmp_path: Path) -> None:
     happened: list[tuple[str, Path]] = []
 
     class Noted(Filesystem):
@@ -340,7 +334,7 @@ def test_a_file_of_a_user_does_not_replace_a_file_of_the_new_checkpoint(tmp_path
     assert (tmp_path / "last" / "notes.txt").read_text() == "of the checkpoint"
 
 
-def test_a_replaced_checkpoint_of_a_long_name_gets_its_own_name_back_and_no_other(tmp_path: Path) -> None:
+def test_a_replaced_checkpoint_of_a_long_name_gets_its_own_name_back(tmp_path: Path) -> None:
     target = tmp_path / ("a" * 255)
     save(target, 1)
     target.rename(old := hidden_path(target, "old"))

@@ -9,14 +9,10 @@ import pytest
 import torch
 from accel_checkpoint import CheckpointError, load_checkpoint_in_model, save_weights
 from accel_checkpoint.filesystem import Filesystem
-from accel_testing import Mlp, assert_same_numbers
+from accel_testing import assert_same_numbers
 from safetensors.torch import load_file
+from saved_files import model
 from torch import nn
-
-
-def model(seed: int = 0) -> Mlp:
-    """Tensors of 768, 96, 480 and 20 bytes."""
-    return Mlp(8, 24, 5, seed=seed)
 
 
 def names(folder: Path) -> list[str]:
@@ -106,9 +102,7 @@ def test_views_and_tensors_out_of_order_are_saved_by_value_and_size(tmp_path: Pa
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 20_000
 
 
-def test_pickled_weights_are_plain_tensors_on_the_cpu_in_memory_of_their_own(
-    tmp_path: Path, device: torch.device
-) -> None:
+def test_pickled_weights_are_plain_cpu_tensors_with_their_own_memory(tmp_path: Path, device: torch.device) -> None:
     base, wave = torch.arange(4.0, device=device).view(2, 2), torch.tensor([1 + 2j], device=device)
     views = {"flat": base.view(-1), "crossed": base.t(), "row": base[1], "wide": base[:1].expand(3, 2)}
     state = {**views, "bits": base.view(torch.int32), "conjugate": wave.conj(), "negative": wave.conj().imag}
@@ -178,7 +172,7 @@ def test_a_save_that_fails_midway_leaves_the_old_files_and_nothing_else(
     assert contents(tmp_path) == before
 
 
-def test_the_index_of_a_save_appears_after_its_shards_and_old_files_go_last(
+def test_a_save_writes_shards_then_the_index_and_removes_old_files_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_weights(model(1).state_dict(), tmp_path)
@@ -241,7 +235,7 @@ def test_a_save_that_fails_while_it_gives_names_leaves_no_mixture(
 
 
 @pytest.mark.parametrize(("before", "now"), [("1GB", "1GB"), (500, "1GB"), ("1GB", 500), (800, 500)])
-def test_a_failed_rename_leaves_the_old_weights_where_no_file_of_theirs_is_replaced(
+def test_a_failed_rename_leaves_old_weights_that_nothing_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: Any, now: Any
 ) -> None:
     save_weights(model(1).state_dict(), tmp_path, max_shard_size=before)

@@ -125,7 +125,7 @@ def test_on_a_disk_without_locks_nothing_goes_before_a_day(tmp_path: Path, monke
 
 @pytest.mark.parametrize("at", range(7))
 @pytest.mark.parametrize("other", OTHER_JOBS)
-def test_a_save_that_replaces_a_checkpoint_survives_what_other_jobs_do_between_its_steps(
+def test_a_replacing_save_survives_what_other_jobs_do_meanwhile(
     tmp_path: Path, interrupted: Callable[..., Filesystem], other: Callable[[Path], None], at: int
 ) -> None:
     """Between the two renames there is no checkpoint of that name, and the old one looks left over."""
@@ -161,7 +161,7 @@ def test_a_replaced_checkpoint_gets_no_name_but_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", range(5))
-def test_of_two_saves_that_replace_one_checkpoint_at_the_same_time_both_succeed(
+def test_two_saves_may_replace_one_checkpoint_at_the_same_time(
     tmp_path: Path, interrupted: Callable[..., Filesystem], at: int
 ) -> None:
     target = tmp_path / "last"
@@ -198,7 +198,7 @@ def test_two_jobs_that_clean_up_the_same_do_each_other_no_harm(
     assert os.listdir(tmp_path) == ["last"]
 
 
-def test_a_replaced_checkpoint_that_is_half_removed_leaves_nothing_in_the_new_one(tmp_path: Path) -> None:
+def test_a_half_removed_checkpoint_leaves_nothing_in_its_successor(tmp_path: Path) -> None:
     """Its manifest may go first; then its files would look like a user's."""
 
     class Dying(Filesystem):
@@ -216,7 +216,7 @@ def test_a_replaced_checkpoint_that_is_half_removed_leaves_nothing_in_the_new_on
     assert os.listdir(tmp_path) == ["last"]
 
 
-def test_a_lock_ends_with_the_save_also_if_the_process_has_forked_meanwhile(tmp_path: Path) -> None:
+def test_a_lock_ends_with_the_save_though_the_process_has_forked(tmp_path: Path) -> None:
     """As loader workers are: they have the lock's descriptor too."""
     stage = stage_of(tmp_path / "last", 1)
     child = os.fork()
@@ -232,7 +232,7 @@ def test_a_lock_ends_with_the_save_also_if_the_process_has_forked_meanwhile(tmp_
         os.waitpid(child, 0)
 
 
-def test_an_interrupt_while_a_checkpoint_is_named_gives_the_old_one_its_name_back(
+def test_an_interrupt_in_naming_gives_the_old_checkpoint_its_name_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage_of(tmp_path / "last", 1).commit()

@@ -30,6 +30,7 @@ from accel_checkpoint import (
 )
 from accel_checkpoint.filesystem import FileDigest, Filesystem
 from accel_checkpoint.hidden_folder import lock_folder
+from saved_files import contents
 
 KEPT = (errno.ENOSPC, errno.EIO, errno.EACCES, errno.EROFS, errno.EDQUOT)
 
@@ -65,13 +66,6 @@ def number_of(target: Path) -> int:
     number: int = manifest.about["number"]
     assert (TensorFile(target / "model.safetensors")["x"] == number).all()
     return number
-
-
-def contents(folder: Path) -> dict[str, bytes | None]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
-        for path in sorted(folder.rglob("*"))
-    }
 
 
 class Failing(Filesystem):
@@ -167,7 +161,7 @@ def test_an_error_of_the_disk_at_any_effect_leaves_what_was_there(
 
 
 @pytest.mark.parametrize("at", range(5))
-def test_a_disk_that_nothing_can_be_removed_from_any_more_says_so_and_no_more(tmp_path: Path, at: int) -> None:
+def test_a_disk_that_lets_nothing_be_removed_says_so_and_no_more(tmp_path: Path, at: int) -> None:
     """As when the system has made it read-only after an error."""
     save(tmp_path / "last", 1)
     with pytest.raises(CheckpointError, match="bytes free"):

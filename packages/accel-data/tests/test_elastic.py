@@ -1,7 +1,6 @@
 """T5, T24: another number of processes goes on with the same samples in each optimizer step."""
 
 import random
-from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
@@ -11,27 +10,11 @@ from accel_data import prepare_data_loader
 from accel_state import AccumulationState
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import Cases, MakePool, RangeDataset
-from torch.utils.data import DataLoader, IterableDataset
+from numbers_to_load import NumberStream, ShardableStream
+from torch.utils.data import DataLoader
 
 State = dict[str, Any]
 Steps = list[list[int]]  # the ids of each step of the job, sorted
-
-
-class Stream(IterableDataset[int]):
-    """A plain stream."""
-
-    def __init__(self, numbers: range) -> None:
-        self.numbers = numbers
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.numbers)
-
-
-class Shardable(Stream):
-    """A stream that can be sharded at its source."""
-
-    def shard(self, num_shards: int, index: int) -> "Shardable":
-        return Shardable(self.numbers[index::num_shards])
 
 
 def make(kind: str, n: int, size: int, workers: int = 0) -> DataLoader[Any]:
@@ -40,7 +23,7 @@ def make(kind: str, n: int, size: int, workers: int = 0) -> DataLoader[Any]:
         return DataLoader(RangeDataset(n), size, shuffle=True, generator=own, num_workers=workers)
     if kind == "default":
         return DataLoader(RangeDataset(n), size, shuffle=True, num_workers=workers)
-    dataset: Any = Stream(range(n)) if kind == "stream" else Shardable(range(n))
+    dataset: Any = NumberStream(range(n)) if kind == "stream" else ShardableStream(range(n))
     return DataLoader(dataset, size, num_workers=workers)
 
 

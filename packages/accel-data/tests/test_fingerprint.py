@@ -2,7 +2,7 @@
 
 import random
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,30 +13,8 @@ from accel_ops.fingerprint import Check, Fingerprint, check_same_dataset, finger
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool, RangeDataset, RangeStream
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset, random_split
-
-
-class Holds(Dataset[Any]):
-    """Eight samples that must not be read, and whatever attributes it is given."""
-
-    def __init__(self, **attributes: Any) -> None:
-        vars(self).update(attributes)
-
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, index: int) -> Any:
-        raise RuntimeError("a sample was read")
-
-
-class Stream(IterableDataset[Any]):
-    """A stream that must not be read, and whatever attributes it is given."""
-
-    def __init__(self, **attributes: Any) -> None:
-        vars(self).update(attributes)
-
-    def __iter__(self) -> Iterator[Any]:
-        raise RuntimeError("the stream was read")
+from odd_datasets import Holds, Odd, Slotted, Stream, data, seeded
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, random_split
 
 
 class HuggingFaceStream(Stream):
@@ -62,18 +40,9 @@ def refused(make: Callable[[int], Any], check: Check = "error") -> str:
     return ""
 
 
-def data() -> TensorDataset:
-    return TensorDataset(torch.arange(40.0).view(20, 2), torch.arange(20))
-
-
 def unseeded(rank: int) -> Dataset[Any]:
     torch.manual_seed(rank)
     return random_split(data(), [12, 8])[0]
-
-
-def seeded(rank: int) -> Dataset[Any]:
-    torch.manual_seed(rank)
-    return random_split(data(), [12, 8], generator=torch.Generator().manual_seed(0))[0]
 
 
 def told() -> tuple[str, str, str, str]:
@@ -81,7 +50,7 @@ def told() -> tuple[str, str, str, str]:
     return mine, refused(unseeded), refused(seeded), str(fingerprint(seeded(TorchDist().rank)))
 
 
-def test_a_split_without_a_seed_is_refused_on_every_rank_and_one_with_a_seed_is_not(world: MakePool) -> None:
+def test_a_split_without_a_seed_is_refused_on_every_rank(world: MakePool) -> None:
     (first, told_first, fine, same), (second, told_second, fine_too, same_too) = world(2).run(told)
     assert first != second
     assert told_first == told_second
@@ -220,43 +189,6 @@ def test_no_random_number_is_drawn_and_no_sample_read() -> None:
     assert str(np.random.get_state(legacy=False)) == str(states[2])
 
 
-class Odd(Dataset[Any]):
-    """A dataset whose every question fails, and that holds itself."""
-
-    def __init__(self, error: Exception) -> None:
-        self.dataset = self
-        self.error = error
-        self.datasets = [self, {"again": self}]
-
-    def __len__(self) -> int:
-        raise self.error
-
-    def __getattr__(self, name: str) -> Any:
-        raise ZeroDivisionError(name)
-
-    @property
-    def indices(self) -> Any:
-        raise ZeroDivisionError
-
-    def __bool__(self) -> bool:
-        raise ZeroDivisionError
-
-    def __eq__(self, other: object) -> bool:
-        raise ZeroDivisionError
-
-    def __repr__(self) -> str:
-        raise ZeroDivisionError
-
-    __hash__ = None  # type: ignore[assignment] # as Python does for classes with __eq__
-
-
-class Slotted:
-    __slots__ = ("indices",)
-
-    def __len__(self) -> int:
-        return 2
-
-
 class Negative:
     def __len__(self) -> int:
         return -1
@@ -265,7 +197,7 @@ class Negative:
 @pytest.mark.parametrize(
     "error", [TypeError(), NotImplementedError(), AttributeError(), RuntimeError(), ValueError(), KeyError(), OSError()]
 )
-def test_a_dataset_that_answers_no_question_has_a_fingerprint_without_a_length(error: Exception) -> None:
+def test_a_dataset_that_answers_nothing_has_a_fingerprint_of_no_length(error: Exception) -> None:
     assert fingerprint(Odd(error)).length is None
 
 
@@ -297,7 +229,7 @@ def judged() -> list[tuple[str, str, str]]:
     return said
 
 
-def test_tensors_that_are_drawn_at_random_are_a_warning_unless_an_error_is_asked_for(world: MakePool) -> None:
+def test_random_tensors_are_a_warning_unless_an_error_is_asked_for(world: MakePool) -> None:
     """S174: with the seed to set; other differences are a warning on request."""
     first, second = world(2).run(judged)
     refusal = "all ranks share one dataset, and hold different ones:"[:34]
@@ -327,7 +259,7 @@ def of_unlike_lengths() -> list[str]:
     return said
 
 
-def test_unlike_lengths_are_no_mere_warning_where_ranks_would_wait_without_end(world: MakePool) -> None:
+def test_unlike_lengths_are_an_error_if_ranks_would_wait_without_end(world: MakePool) -> None:
     """S174."""
     first, second = world(2).run(of_unlike_lengths)
     assert first[0] == second[0]

@@ -10,30 +10,17 @@ from accel_data import prepare_data_loader
 from accel_state import AccumulationState
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numbers_to_load import Numbers
 from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
-    Dataset,
     IterableDataset,
     Sampler,
     SequentialSampler,
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
-
-
-class Numbers(Dataset[Tensor]):
-    """Item i is i; a list of indices is a batch, as it is for a loader that does not batch by itself."""
-
-    def __init__(self, n: int) -> None:
-        self.n = n
-
-    def __len__(self) -> int:
-        return self.n
-
-    def __getitem__(self, index: int | list[int]) -> Tensor:
-        return torch.tensor(index)
 
 
 class NumberStream(IterableDataset[Tensor]):

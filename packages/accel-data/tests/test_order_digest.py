@@ -70,7 +70,7 @@ def by_fours(items: list[Any], kind: str) -> list[Any]:
 
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_digest_is_the_same_at_any_number_of_processes_and_after_a_resume(kind: str, whole: bool) -> None:
+def test_a_digest_is_the_same_on_any_number_of_processes_and_resumed(kind: str, whole: bool) -> None:
     items = by_fours(KINDS[kind], kind) if whole else KINDS[kind]
     alone = digests(items, 1, whole=whole)
     assert len(set(alone.values())) == len(alone)
@@ -93,7 +93,7 @@ def test_an_order_that_differs_from_some_place_on_has_another_digest_there(kind:
         assert wrong == [] or (whole and wrong == [N // 4])  # the ends of a batch may be what they were
 
 
-def test_of_an_order_that_is_known_some_items_of_all_and_the_newest_are_compared() -> None:
+def test_of_a_known_order_samples_and_the_newest_items_are_compared() -> None:
     order = torch.arange(1000)
     known = KnownOrder(order, 0).digest(1000)
     assert KnownOrder(range(1000), 0).digest(1000) == known

@@ -88,7 +88,7 @@ def test_a_short_last_batch_of_a_full_round_is_filled_up_too() -> None:
         assert (order.last, order.tail) == (2, BatchPadding((2, 1), (2, 2)))
 
 
-def test_a_short_last_batch_of_a_full_round_stays_as_it_is_if_parts_may_differ() -> None:
+def test_a_short_last_batch_of_a_full_round_stays_if_parts_may_differ() -> None:
     found, order = dealt_batches([[0, 1], [2, 3], [4, 5], [6]], DataRank(1, 2), 2, Ending.EXACT)
     assert list(found) == [[2, 3], [6]]
     assert (order.last, order.tail) == (2, BatchPadding((2, 1), (2, 1)))
@@ -110,7 +110,7 @@ def test_a_short_batch_in_the_middle_is_left_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("rank", range(3))
-def test_a_short_batch_in_the_middle_of_the_last_round_is_filled_up_and_counted(rank: int) -> None:
+def test_a_short_batch_within_the_last_round_is_filled_up_and_counted(rank: int) -> None:
     found, order = dealt_batches([[0, 1], [2], [3], [4]], DataRank(rank, 3), 2, Ending.REPEAT)
     assert list(found)[-1] == [[4, 0], [1, 2], [3, 0]][rank]
     assert order.tail == BatchPadding((1, 0, 0), (2, 2, 2))

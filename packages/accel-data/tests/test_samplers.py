@@ -205,7 +205,7 @@ def test_batches_that_vary_are_dealt_whole(sampler: Given, even: bool, expected:
     assert dealt(sampler, len(expected), even=even) == expected
 
 
-def test_a_batch_sampler_of_the_users_own_with_a_batch_size_is_filled_up_like_torchs() -> None:
+def test_a_users_batch_sampler_with_a_batch_size_is_filled_up() -> None:
     """S50: a batch sampler of the user's own, with a batch size."""
     own = GivenWithSize([[9, 8, 7], [6, 5, 4], [3, 2]], 3)
     assert dealt(own, 2) == [[[9, 8, 7], [3, 2, 9]], [[6, 5, 4], [8, 7, 6]]]
@@ -247,7 +247,7 @@ def test_the_samples_of_a_part_are_known_unless_batches_vary() -> None:
     assert BatchSamplerShard(Given(VARYING), 2, 0).rows is None
 
 
-def test_the_last_batch_is_known_before_it_is_yielded_and_forgotten_in_the_next_epoch() -> None:
+def test_the_last_batch_is_known_before_it_is_yielded() -> None:
     shard = BatchSamplerShard(cut(5, 2), 2, 1)
     for _ in range(2):
         known = [(shard.newest().last, shard.newest().tail) for _ in shard]

@@ -21,30 +21,8 @@ from accel_data import Ending
 from accel_ops.fingerprint import check_same_dataset
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool, RangeDataset, RangeStream
-from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset, random_split
-
-
-class Holds(Dataset[Any]):
-    """Eight samples that must not be read, and whatever attributes it is given."""
-
-    def __init__(self, **attributes: Any) -> None:
-        vars(self).update(attributes)
-
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, index: int) -> Any:
-        raise RuntimeError("a sample was read")
-
-
-class Stream(IterableDataset[Any]):
-    """A stream that must not be read, and whatever attributes it is given."""
-
-    def __init__(self, **attributes: Any) -> None:
-        vars(self).update(attributes)
-
-    def __iter__(self) -> Iterator[Any]:
-        raise RuntimeError("the stream was read")
+from odd_datasets import Holds, Odd, Slotted, Stream, data, seeded
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 
 class Place(NamedTuple):
@@ -80,43 +58,6 @@ class Patient(Dataset[Any]):
         return 8
 
 
-class Odd(Dataset[Any]):
-    """A dataset whose every question fails, and that holds itself."""
-
-    def __init__(self, error: Exception) -> None:
-        self.dataset = self
-        self.error = error
-        self.datasets = [self, {"again": self}]
-
-    def __len__(self) -> int:
-        raise self.error
-
-    def __getattr__(self, name: str) -> Any:
-        raise ZeroDivisionError(name)
-
-    @property
-    def indices(self) -> Any:
-        raise ZeroDivisionError
-
-    def __bool__(self) -> bool:
-        raise ZeroDivisionError
-
-    def __eq__(self, other: object) -> bool:
-        raise ZeroDivisionError
-
-    def __repr__(self) -> str:
-        raise ZeroDivisionError
-
-    __hash__ = None  # type: ignore[assignment] # as Python does for classes with __eq__
-
-
-class Slotted:
-    __slots__ = ("indices",)
-
-    def __len__(self) -> int:
-        return 2
-
-
 def refused(make: Callable[[int], Any]) -> str:
     """What the check says of the datasets that the ranks make; an empty text when it lets them pass."""
     transport = TorchDist()
@@ -125,15 +66,6 @@ def refused(make: Callable[[int], Any]) -> str:
     except ValueError as error:
         return str(error)
     return ""
-
-
-def data() -> TensorDataset:
-    return TensorDataset(torch.arange(40.0).view(20, 2), torch.arange(20))
-
-
-def seeded(rank: int) -> Dataset[Any]:
-    torch.manual_seed(rank)
-    return random_split(data(), [12, 8], generator=torch.Generator().manual_seed(0))[0]
 
 
 def open_file(rank: int) -> Any:

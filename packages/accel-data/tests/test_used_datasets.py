@@ -60,7 +60,7 @@ def test_a_job_goes_on_over_a_dataset_that_remembers_reads(remember: Callable[[A
     assert [number for batch in loader for number in batch.tolist()] == list(range(8, 20))
 
 
-def test_a_dataset_that_holds_what_it_read_is_another_one_unless_told_otherwise() -> None:
+def test_a_dataset_that_keeps_what_it_read_differs_unless_told() -> None:
     """A7: from outside, a cache is like data. The error says how to go on, and then the job does."""
     dataset = Remembers(caches)
     state = part_of_a_job(dataset)

@@ -12,7 +12,8 @@ from accel import Accelerator, DeepSpeedPlugin, LocalSGD
 from accel_testing import MakePool
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from toy_language_models import Case, Trained, assert_same
+from toy_language_models import Case
+from trained_runs import Trained, assert_same
 
 pytestmark = pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed: nox -s deepspeed")
 

@@ -14,6 +14,7 @@ from accel.utils import DummyOptim, DummyScheduler, load_checkpoint_in_model
 from accel_testing import MakePool
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
+from trained_runs import Trained, assert_same
 
 pytestmark = pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed: nox -s deepspeed")
 
@@ -51,12 +52,6 @@ class Loop(NamedTuple):
     samples: int = 48
 
 
-class Trained(NamedTuple):
-    losses: list[float]
-    norms: list[float]
-    weights: dict[str, Tensor]
-
-
 def train(ways: dict[str, Any], loop: Loop) -> Trained:
     accelerator = Accelerator(
         cpu=True,
@@ -90,12 +85,6 @@ def train(ways: dict[str, Any], loop: Loop) -> Trained:
                 optimizer.zero_grad()
             losses.append(accelerator.reduce(loss.detach(), "mean").item())
     return Trained(losses, norms, accelerator.get_state_dict(model))
-
-
-def assert_same(found: Trained, wanted: Trained, tolerance: float) -> None:
-    torch.testing.assert_close(found.losses, wanted.losses, rtol=tolerance, atol=tolerance)
-    torch.testing.assert_close(found.norms, wanted.norms, rtol=tolerance, atol=tolerance)
-    torch.testing.assert_close(found.weights, wanted.weights, rtol=tolerance, atol=tolerance)
 
 
 LOOPS = [

@@ -132,7 +132,7 @@ def test_other_systems_bind_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @linux
-def test_one_process_that_takes_the_place_of_the_launcher_is_bound_to_its_cores() -> None:
+def test_a_process_in_place_of_the_launcher_is_bound_to_its_cores() -> None:
     core = min(os.sched_getaffinity(0))
     code = (
         "import os, sys\nfrom accel_launch.job.job import become\nfrom accel_launch.job.plan import ProcessSpec\n"

@@ -245,9 +245,7 @@ def test_a_process_that_another_launcher_numbers_keeps_its_number(accel: Run, tm
 
 
 @pytest.mark.parametrize("handler", ["1", ""])
-def test_one_that_nccl_aborts_is_not_blamed_whatever_python_prints_of_its_threads(
-    accel: Run, tmp_path: Path, handler: str
-) -> None:
+def test_a_rank_that_nccl_aborts_is_not_blamed_for_what_it_prints(accel: Run, tmp_path: Path, handler: str) -> None:
     nccl = "NCCL error: remote process exited or there was a network error"
     script = (
         RANK + "import threading\nif rank == '1':\n"

@@ -144,10 +144,8 @@ def test_last_words_begin_on_a_line_of_their_own(accel: Run, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("noise", ["", "print('much to say', file=sys.stderr)"])
-def test_t13_the_traceback_of_the_root_cause_is_the_last_thing_on_the_screen(
-    accel: Run, tmp_path: Path, noise: str
-) -> None:
-    """From its file, with what it was and what may help below; whatever others have printed since."""
+def test_the_traceback_of_the_root_cause_is_last_on_the_screen(accel: Run, tmp_path: Path, noise: str) -> None:
+    """T13: From its file, with what it was and what may help below; whatever others have printed since."""
     script = "import os, signal, sys, time\nif os.environ['RANK'] == '0':\n"
     script += f"    signal.signal(signal.SIGTERM, lambda *a: ({noise}, os._exit(4)))\n" if noise else ""
     script += (
@@ -166,7 +164,8 @@ def test_t13_the_traceback_of_the_root_cause_is_the_last_thing_on_the_screen(
     )
 
 
-def test_t13_the_traceback_of_one_process_is_not_printed_twice(accel: Run, tmp_path: Path) -> None:
+def test_the_traceback_of_one_process_is_not_printed_twice(accel: Run, tmp_path: Path) -> None:
+    """T13."""
     (tmp_path / "fails.py").write_text("raise ValueError('no')")
     done = accel("launch", "-n", "1", "--cpu", "--log_dir", "logs", "fails.py")
     assert done.stderr.count("Traceback") == 1
@@ -279,13 +278,15 @@ print(accelerator.gather(accelerator.process_index + dist.torch.ones(1)).tolist(
 
 
 @needs_torch
-def test_t39_two_processes_meet_where_torch_has_no_libuv(accel: Run, tmp_path: Path) -> None:
+def test_two_processes_meet_though_torch_has_no_libuv(accel: Run, tmp_path: Path) -> None:
+    """T39."""
     done = launched(accel, tmp_path, WITHOUT_LIBUV)
     assert (done.returncode, done.stdout) == (0, "[1.0, 2.0]\n" * 2), done.stderr
 
 
 @needs_torch
-def test_t16_processes_on_the_cpu_share_its_cores(accel: Run, tmp_path: Path) -> None:
+def test_processes_on_the_cpu_share_its_cores(accel: Run, tmp_path: Path) -> None:
+    """T16."""
     script = "import os, torch\nprint(os.environ['WORLD_SIZE'], torch.get_num_threads(), len(os.sched_getaffinity(0)))"
     done = launched(accel, tmp_path, script)
     lines = [[int(word) for word in line.split()] for line in done.stdout.splitlines()]

@@ -43,7 +43,8 @@ def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 
-def test_s112_a_function_of_the_notebook_runs_on_two_processes(notebook: Notebook) -> None:
+def test_a_function_of_the_notebook_runs_on_two_processes(notebook: Notebook) -> None:
+    """S112."""
     done = notebook("""
         import os
         scale = 10
@@ -56,7 +57,8 @@ def test_s112_a_function_of_the_notebook_runs_on_two_processes(notebook: Noteboo
     assert done.stdout == "[(['0', '2', 'bf16'], 5), (['1', '2', 'bf16'], 15)]\n17\n"
 
 
-def test_decision_5_without_a_count_there_is_one_process_for_each_accelerator_or_one(notebook: Notebook) -> None:
+def test_without_a_count_there_is_a_process_for_each_accelerator_or_one(notebook: Notebook) -> None:
+    """Decision 5."""
     code = "import os\nprint(len(notebook_launcher(lambda: os.environ.get('RANK'))))"
     assert notebook(code).stdout == "1\n"
     assert notebook(code, CUDA_VISIBLE_DEVICES="0,1").stdout == "2\n"
@@ -133,7 +135,7 @@ def test_a_killed_process_is_explained(notebook: Notebook) -> None:
     assert "was killed by SIGKILL\n  often out of memory" in done.stderr
 
 
-def test_a_function_of_a_module_is_found_by_the_search_path_of_the_notebook(notebook: Notebook, tmp_path: Path) -> None:
+def test_a_function_of_a_module_is_found_by_the_notebooks_search_path(notebook: Notebook, tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "my_training.py").write_text("def train(x):\n    return __name__, x\n")
     done = notebook("""
@@ -156,7 +158,8 @@ def test_a_function_that_leaves_by_sys_exit_0_returns_none(notebook: Notebook) -
     assert notebook("import sys\nprint(debug_launcher(sys.exit))").stdout == "[None, None]\n"
 
 
-def test_s113_an_accelerator_made_before_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_accelerator_made_before_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S113."""
     monkeypatch.setattr("accel_state.is_initialized", lambda: True)
     with pytest.raises(CannotRun, match=r"create it inside the function .* restart the kernel"):
         debug_launcher(print)

@@ -268,7 +268,7 @@ def test_a_traceback_that_is_not_shown_is_the_last_word(accel: Run, tmp_path: Pa
 
 
 @pytest.mark.parametrize("act", ["raise ValueError('the cause')", "time.sleep(60)"])
-def test_a_terminal_that_is_read_slowly_or_not_at_all_loses_nothing_and_holds_nobody(
+def test_a_terminal_that_is_read_slowly_loses_nothing_and_stops_nobody(
     tmp_path: Path, silent_environ: Mapping[str, str], act: str
 ) -> None:
     script = RANK + f"for n in range(500): os.write(2, b'%d %03d %s\\n' % (int(rank), n, b'-' * 90))\n{act}\n"

@@ -103,7 +103,7 @@ class DyingStore(MappingStore):
 
 
 @pytest.mark.parametrize("requests", range(3))
-def test_a_machine_that_dies_while_it_tells_of_a_failure_keeps_nobody_waiting(requests: int, clock: Clock) -> None:
+def test_a_machine_that_dies_telling_of_a_failure_keeps_nobody_waiting(requests: int, clock: Clock) -> None:
     """The others would take the first machine for lost, as its store does not answer."""
     store = MappingStore()
     zero, one = (Peers(store, machine, HOSTS[:2]) for machine in range(2))
@@ -127,9 +127,7 @@ class EndsAtOnce(SignalSource):
     def in_child(self) -> None: ...
 
 
-def test_a_signal_right_after_a_failure_of_this_machine_is_told_as_an_end_of_a_job_that_had_failed(
-    clock: Clock, tmp_path: Path
-) -> None:
+def test_a_signal_right_after_a_failure_ends_a_job_that_had_failed(clock: Clock, tmp_path: Path) -> None:
     """The failure came after the last look; the launcher may not say that it just waited for the other machine."""
     store, source = MappingStore(), EndsAtOnce()
     _, one = (Peers(store, machine, HOSTS[:2]) for machine in range(2))

@@ -48,10 +48,10 @@ def many(settings: LaunchSettings, environ: dict[str, str], count: int = 2) -> l
         (from_file(gpu_ids="0,1").with_flags(cpu=True), FOUR_GPUS, 1),
     ],
 )
-def test_s104b_as_many_processes_as_asked_for_or_as_accelerators_or_one(
+def test_as_many_processes_as_asked_for_or_as_accelerators_or_one(
     settings: LaunchSettings, machine: HostInfo, count: int
 ) -> None:
-    """Decisions 5, 8 and 10."""
+    """S104b: Decisions 5, 8 and 10."""
     assert count_processes(settings, {}, machine) == count
 
 
@@ -156,7 +156,7 @@ def test_a_share_of_too_few_cores_is_one_thread() -> None:
 
 
 @pytest.mark.parametrize("loopback", ["lo", "lo0"])
-def test_several_processes_listen_on_loopback_whatever_interface_the_shell_names(loopback: str) -> None:
+def test_several_processes_listen_on_loopback_whatever_the_shell_names(loopback: str) -> None:
     environ = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "ib0"}
     machine = HostInfo(cores=16, accelerators=4, loopback_interface=loopback)
     for spec in plan_many(flags(), ("py",), environ, count=2, host=machine, meeting=MEETING):
@@ -169,9 +169,7 @@ def test_several_processes_listen_on_loopback_whatever_interface_the_shell_names
     ("environ", "gloos"),
     [({}, "eth1"), ({"GLOO_SOCKET_IFNAME": "eth0"}, "eth0"), ({"NCCL_SOCKET_IFNAME": "ib0"}, "eth1")],
 )
-def test_between_machines_gloo_takes_the_interface_where_they_meet_and_nccl_its_own(
-    environ: dict[str, str], gloos: str
-) -> None:
+def test_between_machines_gloo_takes_the_interface_where_they_meet(environ: dict[str, str], gloos: str) -> None:
     """The network for GPUs is often another one."""
     meeting = replace(MEETING, address="10.0.0.1", interface="eth1", machine=1, first=2, world=4)
     for spec in plan_many(flags(), ("py",), environ, count=2, host=FOUR_GPUS, meeting=meeting):
@@ -179,7 +177,7 @@ def test_between_machines_gloo_takes_the_interface_where_they_meet_and_nccl_its_
         assert spec.environ.get("NCCL_SOCKET_IFNAME") == environ.get("NCCL_SOCKET_IFNAME")
 
 
-def test_what_torchrun_said_of_its_own_job_does_not_reach_processes_with_ranks() -> None:
+def test_what_torchrun_said_of_its_job_does_not_reach_ranks() -> None:
     environ = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0", "HOME": "/u"}
     for spec in many(flags(), environ):
         assert not [name for name in spec.environ if name.startswith("TORCHELASTIC_")]
@@ -202,7 +200,7 @@ def test_a_store_without_a_rank_does_not_reach_a_single_process(place: dict[str,
     assert plan_one(flags(), ("py",), {**STORE, **place}).environ == place
 
 
-def test_a_worker_that_becomes_its_script_by_another_accel_launch_keeps_its_store() -> None:
+def test_a_worker_that_starts_accel_launch_again_keeps_its_store() -> None:
     environ = {**STORE, "RANK": "0", "WORLD_SIZE": "2"}
     assert plan_one(flags(), ("py",), environ).environ == environ
 

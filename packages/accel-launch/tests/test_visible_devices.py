@@ -14,7 +14,8 @@ def dev(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_s104b_device_nodes_are_counted(dev: Path) -> None:
+def test_device_nodes_are_counted(dev: Path) -> None:
+    """S104b."""
     assert len(visible_devices({}, dev)) == 3
 
 

@@ -14,7 +14,8 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
-def test_s109_a_script_may_call_init_process_group_itself(accel: Run, tmp_path: Path) -> None:
+def test_a_script_may_call_init_process_group_itself(accel: Run, tmp_path: Path) -> None:
+    """S109."""
     (tmp_path / "own.py").write_text(
         "import torch, torch.distributed as dist\n"
         "dist.init_process_group('gloo')\n"

@@ -3,7 +3,7 @@
 import random
 from collections import OrderedDict, UserDict
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from accel_state.transports.torch_dist import TorchDist
 from accel_testing import Cases, MakePool
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from named_pairs import Pair
 
 MANY = settings(derandomize=True, deadline=None, max_examples=150)
 DTYPES = [torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64,
@@ -21,13 +22,6 @@ DTYPES = [torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16, t
 HOWS: list[Reduction] = ["sum", "mean", "max", "min"]
 LARGE = 140_000
 OBJECTS: list[Any] = ["text", "", 7, None, b"bytes", 1.5, True, frozenset({2}), ("a", "b"), [], ["a", None], [[1], []]]
-
-
-class Pair(NamedTuple):
-    """A named tuple of two."""
-
-    first: Any
-    second: Any
 
 
 class Trees:

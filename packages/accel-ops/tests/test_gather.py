@@ -1,6 +1,6 @@
 from collections import OrderedDict, UserDict, defaultdict
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -8,14 +8,10 @@ from accel_ops import gather, gather_object
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool, assert_same_numbers
+from named_pairs import Output
 
 DTYPES = [torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float64, torch.complex64]
 LENGTHS = [3, 0, 2]
-
-
-class Output(NamedTuple):
-    logits: Any
-    loss: Any
 
 
 def gathered(per_rank: Sequence[Any]) -> Any:

@@ -1,7 +1,7 @@
 """Rare data: memory in any order, rare dtypes, empty tuples, what does not pickle."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -9,13 +9,9 @@ from accel_ops import gather
 from accel_state import Transport
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool, assert_same_numbers
+from named_pairs import Output
 
 Loopback = Callable[..., list[Any]]
-
-
-class Output(NamedTuple):
-    logits: Any
-    loss: Any
 
 
 def gathered(transport: Transport, per_rank: Sequence[Any]) -> Any:

@@ -95,7 +95,7 @@ def of_another_length() -> tuple[list[int], list[str], str]:
     return found["twice"].tolist(), objects, str(caught[0].message)
 
 
-def test_a_leaf_that_is_not_one_entry_a_sample_is_returned_whole_with_a_warning(world: MakePool) -> None:
+def test_a_leaf_of_other_length_is_returned_whole_with_a_warning(world: MakePool) -> None:
     """Feature row S79."""
     text = (
         "gather_for_metrics: a leaf has [4, 4] entries on the ranks where the batch has [2, 2] samples, so those that"

@@ -1,15 +1,11 @@
 from collections import UserDict
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
 from accel_ops import send_to_device
 from accel_testing.recording_device import RecordingDevice
-
-
-class Pair(NamedTuple):
-    x: Any
-    y: Any
+from named_pairs import Pair
 
 
 class Movable:
@@ -27,10 +23,10 @@ def test_every_tensor_is_moved_and_every_container_keeps_its_type() -> None:
     """Feature rows S17, S53 and S55: meta stands for any other device."""
     data = Pair([torch.ones(2), (torch.ones(1),)], UserDict(a=torch.ones(3), b={"c": torch.ones(1)}))
     moved = send_to_device(data, "meta")
-    assert (type(moved), type(moved.x), type(moved.x[1]), type(moved.y)) == (Pair, list, tuple, UserDict)
-    tensors = [moved.x[0], moved.x[1][0], moved.y["a"], moved.y["b"]["c"]]
+    assert (type(moved), type(moved.first), type(moved.first[1]), type(moved.second)) == (Pair, list, tuple, UserDict)
+    tensors = [moved.first[0], moved.first[1][0], moved.second["a"], moved.second["b"]["c"]]
     assert [tensor.device.type for tensor in tensors] == ["meta"] * 4
-    assert data.y["a"].device.type == "cpu"
+    assert data.second["a"].device.type == "cpu"
 
 
 def test_what_is_no_tensor_passes_through() -> None:

@@ -52,7 +52,7 @@ def test_only_the_dim_that_was_asked_for_is_padded(world: MakePool) -> None:
         ({"dim": -2}, [1, 1]),
     ],
 )
-def test_padding_goes_to_the_end_or_the_front_and_a_missing_dim_is_left_alone(
+def test_padding_goes_to_either_end_and_leaves_a_missing_dim_alone(
     world: MakePool, options: dict[str, Any], expected: list[int]
 ) -> None:
     """Feature row S80, reference 2.7."""

@@ -145,7 +145,7 @@ def test_many_leaves_are_one_message_beside_the_exchange(loopback: Loopback, ope
     assert loopback(2, calls_of, operation, [many]) == [["exchange", message]] * 2
 
 
-def test_large_tensors_travel_by_themselves_and_all_dtypes_of_gather_together(loopback: Loopback) -> None:
+def test_large_tensors_travel_alone_and_dtypes_of_gather_together(loopback: Loopback) -> None:
     many = [torch.ones(1000, dtype=dtype) for dtype in (torch.float32, torch.int64, torch.bool) for _ in range(5)]
     large = torch.ones(1 << 15)
     assert loopback(2, calls_of, gather, [[*many, large]]) == [["exchange", "all_gather", "all_gather"]] * 2

@@ -3,7 +3,7 @@
 import random
 from collections import UserDict
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -13,15 +13,11 @@ from accel_state import Transport
 from accel_state.transports import serialization
 from accel_testing import Cases
 from accel_testing.recording_device import DeviceTensor, RecordingDevice
+from named_pairs import Pair
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 Loopback = Callable[..., list[Any]]
 DTYPES = [torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.complex64]
-
-
-class Pair(NamedTuple):
-    first: Any
-    second: Any
 
 
 class Opaque:

@@ -1,6 +1,6 @@
 from collections import OrderedDict, UserDict, defaultdict, namedtuple
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -21,13 +21,9 @@ from accel_ops.tree import leaves
 from accel_testing import assert_same_numbers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from named_pairs import Pair
 
 QUICK = settings(derandomize=True, deadline=None)
-
-
-class Pair(NamedTuple):
-    x: Any
-    y: Any
 
 
 Triple = namedtuple("Triple", "a b c")  # the other way to make one
@@ -101,14 +97,14 @@ def test_the_types_that_batches_have_are_kept() -> None:
     data = Pair([one, (one,)], {"k": UserDict(a=one), "d": defaultdict(int, b=one), "o": OrderedDict(c=one)})
     done = double(data)
     assert isinstance(done, Pair)
-    assert (type(done.y["k"]), type(done.y["o"])) == (UserDict, OrderedDict)
-    assert_same_numbers(done.x, [two, (two,)], atol=0)
-    assert_same_numbers((done.y["k"]["a"], done.y["d"]["b"], done.y["o"]["c"]), (two, two, two), atol=0)
-    assert done.y["d"]["new"] == 0
+    assert (type(done.second["k"]), type(done.second["o"])) == (UserDict, OrderedDict)
+    assert_same_numbers(done.first, [two, (two,)], atol=0)
+    assert_same_numbers((done.second["k"]["a"], done.second["d"]["b"], done.second["o"]["c"]), (two, two, two), atol=0)
+    assert done.second["d"]["new"] == 0
     assert one.item() == 1
 
 
-def test_what_a_mapping_carries_besides_its_items_is_kept_and_the_original_unchanged() -> None:
+def test_what_a_mapping_carries_besides_its_items_is_kept() -> None:
     """Feature row S55: a BatchEncoding."""
     batch = Batch({"ids": torch.tensor([1])}, encodings="fast")
     done = double(batch)
@@ -196,10 +192,10 @@ def test_structures_are_joined_leaf_by_leaf() -> None:
     """Reference 2.7."""
     parts = [Pair([torch.tensor([i])], UserDict(k=torch.tensor([[i, i]]))) for i in range(3)]
     joined = concatenate(parts)
-    assert (type(joined), type(joined.y)) == (Pair, UserDict)
-    assert listify(joined.x) == [[0, 1, 2]]
-    assert joined.y["k"].tolist() == [[0, 0], [1, 1], [2, 2]]
-    assert concatenate([part.y for part in parts], dim=1)["k"].tolist() == [[0, 0, 1, 1, 2, 2]]
+    assert (type(joined), type(joined.second)) == (Pair, UserDict)
+    assert listify(joined.first) == [[0, 1, 2]]
+    assert joined.second["k"].tolist() == [[0, 0], [1, 1], [2, 2]]
+    assert concatenate([part.second for part in parts], dim=1)["k"].tolist() == [[0, 0, 1, 1, 2, 2]]
 
 
 def test_a_single_structure_is_returned_as_it_is() -> None:
@@ -218,6 +214,6 @@ def test_only_half_precision_becomes_fp32() -> None:
     half, full = [torch.float16, torch.bfloat16], [torch.float32, torch.float64, torch.int64]
     data = Pair([torch.ones(1, dtype=dtype) for dtype in half + full], "text")
     done = convert_to_fp32(data)
-    assert [tensor.dtype for tensor in done.x] == [torch.float32, torch.float32, *full]
-    assert all(one is other for one, other in zip(done.x[2:], data.x[2:], strict=True))
-    assert done.y == "text"
+    assert [tensor.dtype for tensor in done.first] == [torch.float32, torch.float32, *full]
+    assert all(one is other for one, other in zip(done.first[2:], data.first[2:], strict=True))
+    assert done.second == "text"

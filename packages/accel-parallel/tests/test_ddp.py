@@ -132,7 +132,7 @@ def frozen() -> tuple[bool, Numbers, bool]:
         return ready is model, model.state_dict(), ddp().unwrap(ready) is model
 
 
-def test_a_model_without_trainable_parameters_is_made_equal_and_not_wrapped(world: MakePool) -> None:
+def test_a_model_without_trained_weights_is_made_equal_and_not_wrapped(world: MakePool) -> None:
     for is_model, weights, unwrapped in world(2).run(frozen):
         assert is_model
         assert unwrapped

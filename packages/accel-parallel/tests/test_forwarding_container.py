@@ -250,7 +250,7 @@ def copied() -> tuple[Tensor, Tensor, Tensor]:
     return gradients[0], gradients[1], inner.encoder.weight.grad
 
 
-def test_copies_of_the_container_exchange_gradients_and_copies_of_the_model_do_not(world: MakePool) -> None:
+def test_copies_exchange_gradients_if_they_are_of_the_container(world: MakePool) -> None:
     model = Model()
     backward(model.loss(X_BF, TARGET_B))
     for copied_gradient, loaded_gradient, _ in world(2).run(copied):

@@ -5,16 +5,9 @@ from typing import Any
 
 import pytest
 from accel_parallel.stages.tensor_plan import TensorPlanError, styles_of
+from tiny_blocks import Block
 from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, SequenceParallel
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(4)
-        self.up = nn.Linear(4, 8)
-        self.down = nn.Linear(8, 4)
 
 
 class Model(nn.Module):
@@ -23,7 +16,7 @@ class Model(nn.Module):
     def __init__(self, *, tied: bool = False, vocabulary: int = 10) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, 4)
-        self.blocks = nn.ModuleList([Block(), Block()])
+        self.blocks = nn.ModuleList([Block(4), Block(4)])
         self.head = nn.Linear(4, vocabulary, bias=False)
         if tied:
             self.head.weight = self.embedding.weight
@@ -47,7 +40,7 @@ def test_styles_of_torch_are_taken_as_they_are() -> None:
     assert styles_of(Model(), 2, {"blocks.0.down": style}) == {"blocks.0.down": style}
 
 
-def test_the_plan_of_the_model_itself_is_taken_and_may_name_modules_that_it_lacks() -> None:
+def test_the_models_own_plan_is_taken_and_may_name_absent_modules() -> None:
     model = Model()
     model.tp_plan = {"head": "colwise_gather_output", "blocks.*.experts": "packed_colwise", "embedding": "replicate"}
     assert kinds(styles_of(model, 2)) == {"head": ColwiseParallel}

@@ -47,7 +47,7 @@ def test_a_model_that_says_what_is_not_to_be_split_is_believed() -> None:
     assert len(transformer_blocks(Told())) == 7
 
 
-def test_named_classes_win_and_unknown_names_are_refused_with_those_that_are_there() -> None:
+def test_named_classes_win_and_unknown_names_are_refused() -> None:
     model = Told()
     assert transformer_blocks(model, ["Block"]) == list(model.blocks)
     with pytest.raises(UnknownBlocks, match=r"no module of the class Blok; it has Block, Embedding, Linear, Told"):

@@ -144,7 +144,7 @@ def test_an_evaluation_inside_does_not_end_the_window_of_the_training() -> None:
         assert [accumulation.tick() for _ in range(3)] == [False, False, True]
 
 
-def test_an_outer_pass_may_end_before_an_inner_one_that_was_left_with_break() -> None:
+def test_an_outer_pass_may_end_before_an_inner_pass_left_with_break() -> None:
     accumulation = AccumulationState()
     outer, inner = accumulation.iterating("outer"), accumulation.iterating("inner")
     outer.__enter__()

@@ -88,7 +88,7 @@ def two_machines() -> tuple[bool, bool]:
     return state.is_local_main_process(), state.is_main_process()
 
 
-def test_print_and_download_happen_once_a_machine_and_an_upload_once_overall(world: MakePool) -> None:
+def test_print_and_download_happen_once_a_machine_and_uploads_once(world: MakePool) -> None:
     """Feature rows S82, S83, S85 and S87, on 2 machines with 2 processes each."""
     four = world(4)
     assert four.run(two_machines) == [(True, True), (False, False), (True, False), (False, False)]
@@ -104,7 +104,7 @@ def test_print_and_download_happen_once_a_machine_and_an_upload_once_overall(wor
 
 
 @pytest.mark.parametrize("rank", range(4))
-def test_a_decorated_function_runs_where_it_should_and_returns_none_elsewhere(rank: int) -> None:
+def test_a_decorated_function_runs_where_it_should_or_returns_none(rank: int) -> None:
     """Feature row S87, reference 2.7."""
     state = At(FOUR[rank])
 

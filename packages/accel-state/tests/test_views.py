@@ -41,7 +41,7 @@ def test_each_process_shows_its_own_rank(world: MakePool) -> None:
         assert f"MULTI_CPU\nNum processes: 2\nProcess index: {rank}\nLocal process index: {rank}\n" in text
 
 
-def test_libraries_for_accelerate_may_ask_for_another_precision_after_a_reset() -> None:
+def test_libraries_may_ask_for_another_precision_after_a_reset() -> None:
     """S180: Transformers resets the state whenever it makes arguments of a training."""
     assert PartialState._shared_state == {}
     first = AcceleratorState(cpu=True, mixed_precision="bf16")

@@ -157,7 +157,7 @@ def called_apart() -> str:
     return str(error.value)
 
 
-def test_a_rank_that_votes_while_another_calls_something_else_is_told_on_both(world: MakePool) -> None:
+def test_a_vote_that_meets_another_call_is_told_on_both_ranks(world: MakePool) -> None:
     for text in world(2).run(called_apart, timeout_s=60):
         assert "rank 0: next batch (vote) at" in text
         assert "rank 1: wait_for_everyone at" in text

@@ -172,7 +172,8 @@ def test_a_config_file_of_accelerate_becomes_submit_options() -> None:
     )
 
 
-def test_s111_a_launch_with_a_config_file_of_accelerate_writes_the_job(accel: Run, script: str, tmp_path: Path) -> None:
+def test_a_launch_with_a_config_file_of_accelerate_writes_the_job(accel: Run, script: str, tmp_path: Path) -> None:
+    """S111."""
     (tmp_path / "in.tsv").write_text("channel_name\tdata_location\ntrain\ts3://bucket/train\n")
     (tmp_path / "c.json").write_text(json.dumps(ACCELERATE))
     done = accel("launch", "--config_file", "c.json", "--dry_run", script)

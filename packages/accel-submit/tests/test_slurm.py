@@ -189,7 +189,7 @@ def test_a_signal_that_leaves_no_time_to_save_is_refused(
     assert not (tmp_path / FILE).exists()
 
 
-def test_a_job_that_is_told_early_is_queued_again_only_if_it_has_run_for_longer(
+def test_a_job_told_early_is_queued_again_only_if_it_has_run_longer(
     accel: Run, script: str, programs: Programs, tmp_path: Path
 ) -> None:
     options = ("-n", "1", "--submit_options", "signal=TERM@300")

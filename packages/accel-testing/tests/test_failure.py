@@ -9,20 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 import torch.distributed as dist
 from accel_testing import MakePool, NotSendable, RankFailure
-from torch import Tensor
-
-
-def rank() -> int:
-    return dist.get_rank()
-
-
-def total() -> Tensor:
-    x = torch.tensor([1.0, 10.0]) * (dist.get_rank() + 1)
-    dist.all_reduce(x)
-    return x
+from pool_jobs import is_running, rank, start_a_long_child, total
 
 
 def fail_on_one() -> None:
@@ -62,10 +51,6 @@ def pid() -> int:
     return os.getpid()
 
 
-def start_a_long_child() -> int:
-    return subprocess.Popen(["sleep", "600"]).pid
-
-
 def fail_and_leave_a_child(note: str) -> None:
     Path(note).write_text(str(start_a_long_child()))
     raise ValueError("with a child left")
@@ -82,11 +67,6 @@ class Odd(Exception):
 
 def raise_odd() -> None:
     raise Odd(1, 2)
-
-
-def is_running(pid: int) -> bool:
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def test_the_traceback_of_a_failing_rank_is_shown(world: MakePool) -> None:

@@ -14,22 +14,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from accel_testing import MakePool, ProcessPool, RangeDataset
-from torch import Tensor
+from pool_jobs import is_running, rank, start_a_long_child, total
 from torch.utils.data import DataLoader
-
-
-def rank() -> int:
-    return dist.get_rank()
 
 
 def add(a: int, b: int) -> int:
     return a + b + dist.get_rank()
-
-
-def total() -> Tensor:
-    x = torch.tensor([1.0, 10.0]) * (dist.get_rank() + 1)
-    dist.all_reduce(x)
-    return x
 
 
 def variables(names: list[str]) -> dict[str, str | None]:
@@ -67,10 +57,6 @@ def facts() -> tuple[int, int, bool, str]:
     return os.getpid(), torch.get_num_threads(), daemon, multiprocessing.get_start_method()
 
 
-def start_a_long_child() -> int:
-    return subprocess.Popen(["sleep", "600"]).pid
-
-
 @dataclass
 class Point:
     x: int
@@ -86,11 +72,6 @@ REMEMBERED: list[int] = []
 def remember(x: int) -> list[int]:
     REMEMBERED.append(x)
     return REMEMBERED
-
-
-def is_running(pid: int) -> bool:
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 @pytest.fixture

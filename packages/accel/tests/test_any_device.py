@@ -170,7 +170,7 @@ def test_weighted_losses_equal_the_large_batch(accelerate: Accelerate, every: in
     assert found == pytest.approx(losses, rel=1e-5)
 
 
-def test_bf16_computes_in_bfloat16_and_keeps_weights_and_outputs_in_float32(accelerate: Accelerate) -> None:
+def test_bf16_computes_in_bfloat16_and_keeps_weights_in_float32(accelerate: Accelerate) -> None:
     """S68: near what float32 gives."""
     expected, expected_losses = plain(sgd, 4)
     accelerator, model = accelerate(mixed_precision="bf16"), Tied()

@@ -14,20 +14,8 @@ from accel.utils import ProjectConfiguration
 from accel_checkpoint import CheckpointError
 from accel_state import release
 from accel_testing import MakePool
+from registered_objects import Box
 from torch import nn
-
-
-class Box:
-    """Something with a state."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"value": self.value}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.value = state["value"]
 
 
 class Refusing(nn.Linear):
@@ -60,7 +48,7 @@ def test_a_model_that_refuses_leaves_the_others_as_they_were(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("there", "here"), [(WithExtra, nn.Linear), (nn.Linear, WithExtra)])
-def test_extra_state_that_only_one_side_has_is_named_before_anything_is_changed(
+def test_extra_state_of_one_side_is_named_before_anything_changes(
     there: type[nn.Linear], here: type[nn.Linear], tmp_path: Path
 ) -> None:
     accelerator = Accelerator(cpu=True)
@@ -105,7 +93,7 @@ def test_what_a_model_saves_beside_tensors_comes_back(tmp_path: Path) -> None:
     assert made.version == 3
 
 
-def test_a_model_with_a_buffer_that_overlaps_itself_is_refused_before_anything_is_lost(tmp_path: Path) -> None:
+def test_a_buffer_that_overlaps_itself_is_refused_before_any_loss(tmp_path: Path) -> None:
     accelerator = Accelerator(cpu=True)
     made = nn.Linear(2, 2)
     made.register_buffer("mask", torch.ones(1).expand(4))

@@ -91,7 +91,7 @@ def batched(broken: bool) -> str:
         return prepared_with({"comm_hook": "batched_power_sgd"})
 
 
-def test_a_form_that_this_torch_cannot_send_is_refused_before_the_first_step(world: MakePool) -> None:
+def test_a_form_that_torch_cannot_send_is_refused_before_any_step(world: MakePool) -> None:
     """torch 2.13 fails in the batched PowerSGD when it begins, which is after a thousand steps."""
     running = world(2)
     assert all("torch" in said and "use power_sgd" in said for said in running.run(batched, True))

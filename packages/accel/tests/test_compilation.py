@@ -12,20 +12,11 @@ from accel import (
 from accel_state import release
 from accel_testing import MakePool, Mlp, assert_same_numbers
 from small_steps import Weights, batch, copied
+from tiny_blocks import Layer
 from torch import Tensor, nn
 from torch.optim import SGD
 
 # Compilation
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(16, 16)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = torch.tanh(self.inner(inputs))
-        return outputs
 
 
 class Blocks(nn.Module):
@@ -35,7 +26,7 @@ class Blocks(nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(0)
         self.entrance = nn.Linear(8, 16)
-        self.blocks = nn.ModuleList(Block() for _ in range(4))
+        self.blocks = nn.ModuleList(Layer(16) for _ in range(4))
         self.exit = nn.Linear(16, 4)
         with torch.no_grad():
             for parameter in self.parameters():

@@ -50,7 +50,7 @@ def by_hand() -> list[int]:
     return seen
 
 
-def test_evaluation_works_without_preparing_the_loader_and_on_one_process_only(world: MakePool) -> None:
+def test_evaluation_works_with_a_plain_loader_and_on_one_process_only(world: MakePool) -> None:
     """S20, S75, S76: plain loaders see everything on each rank; a block for the main process runs once."""
     assert world(2).run(by_hand) == [[0, 1, 2, 3, 4, 5, 100], [0, 1, 2, 3, 4, 5]]
 

@@ -1,35 +1,20 @@
 """A value that is repeated for each sample of a batch counts once for each sample, at any number of processes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from accel import Accelerator, DataLoaderConfiguration
 from accel_testing import MakePool
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, TensorDataset
+from numbers_to_load import NumberStream, ShardableStream
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 
 ROWS = 4
 
 
-class Stream(IterableDataset[int]):
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def __iter__(self) -> Iterator[int]:
-        yield from range(self.count)
-
-
-class Sharded(Stream):
+class Sharded(ShardableStream):
     num_shards = 2
-
-    def shard(self, num_shards: int, index: int) -> "Sharded":
-        part = Sharded(self.count)
-        part.start, part.step = index, num_shards  # type: ignore[attr-defined] # any attribute may be set
-        return part
-
-    def __iter__(self) -> Iterator[int]:
-        yield from range(getattr(self, "start", 0), self.count, getattr(self, "step", 1))
 
 
 LOADERS: dict[str, Callable[[int], Any]] = {
@@ -38,9 +23,9 @@ LOADERS: dict[str, Callable[[int], Any]] = {
     "own batches": lambda n: DataLoader(
         TensorDataset(torch.arange(n)), batch_sampler=BatchSampler(SequentialSampler(range(n)), ROWS, False)
     ),
-    "stream": lambda n: DataLoader(Stream(n), ROWS),
-    "stream with workers": lambda n: DataLoader(Stream(n), ROWS, num_workers=1),
-    "stream in shards": lambda n: DataLoader(Sharded(n), ROWS),
+    "stream": lambda n: DataLoader(NumberStream(range(n)), ROWS),
+    "stream with workers": lambda n: DataLoader(NumberStream(range(n)), ROWS, num_workers=1),
+    "stream in shards": lambda n: DataLoader(Sharded(range(n)), ROWS),
 }
 
 

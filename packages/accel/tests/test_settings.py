@@ -126,7 +126,7 @@ def without_deepspeed(monkeypatch: pytest.MonkeyPatch) -> None:
     ("environ", "asked"),
     [({}, {"strategy": "deepspeed"}), ({"ACCEL_USE_DEEPSPEED": "1", "ACCEL_DEEPSPEED_CONFIG": "zero_stage=2"}, {})],
 )
-def test_the_absent_package_of_a_strategy_is_told_once_with_the_way_to_install_it(
+def test_a_missing_package_of_a_strategy_is_told_once_with_its_install(
     environ: dict[str, str], asked: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S114: whether the script or the launcher asks for DeepSpeed."""
@@ -146,7 +146,7 @@ def test_a_script_may_import_what_it_does_not_use(monkeypatch: pytest.MonkeyPatc
             names[name]([], lr=1.0)
 
 
-def test_programs_for_accelerate_are_warned_of_different_data_unless_they_ask_for_more() -> None:
+def test_programs_for_accelerate_are_warned_of_different_data() -> None:
     """S180: such programs may draw their data without a seed."""
     door = {"ACCEL_AS_ACCELERATE": "1"}
     assert resolved().data.check_datasets is True

@@ -62,7 +62,7 @@ def test_devices_are_filled_in_order_and_the_first_keeps_room() -> None:
     }
 
 
-def test_an_accelerator_that_would_stay_empty_gets_a_later_part_if_that_is_asked_for() -> None:
+def test_an_empty_accelerator_gets_a_later_part_if_asked_for() -> None:
     """S141."""
     inner = nn.Sequential(nn.Linear(2, 2), nn.Linear(6, 6))
     model = nn.Sequential(nn.Linear(20, 20), inner, nn.Linear(4, 4))

@@ -278,7 +278,7 @@ def test_a_shuffled_prepared_loader_survives_pickling() -> None:
     assert [batch.tolist() for batch in twin] == [batch.tolist() for batch in loader]
 
 
-def test_a_prepared_loader_survives_pickling_in_a_pass_over_a_sampler_that_is_read() -> None:
+def test_a_prepared_loader_survives_pickling_in_a_pass() -> None:
     sampler = SubsetRandomSampler(range(8), generator=torch.Generator().manual_seed(3))
     loader = prepared(DataLoader(RangeDataset(8), batch_size=2, sampler=sampler), 1, 0, AccumulationState())
     for _ in loader:

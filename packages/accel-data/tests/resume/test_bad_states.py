@@ -89,7 +89,7 @@ def test_all_reasons_are_told_at_once() -> None:
     assert "counted in samples and this loader counts batches" in text
 
 
-def test_another_number_of_workers_is_refused_for_a_stream_that_depends_on_it() -> None:
+def test_another_number_of_workers_is_refused_if_the_stream_needs_it() -> None:
     def stream(workers: int) -> Any:
         return prepare_data_loader(DataLoader(RangeStream(20), 2, num_workers=workers))
 
@@ -128,7 +128,7 @@ def test_an_order_that_does_not_repeat_is_refused_when_it_is_drawn() -> None:
         next(iter(again))
 
 
-def test_another_batch_of_the_job_is_said_once_and_each_sample_still_served_once() -> None:
+def test_another_global_batch_is_said_once_and_no_sample_is_lost() -> None:
     whole = [number for batch in shuffled() for number in batch.tolist()]
     state = place_in(shuffled())  # two batches of two
     loader = shuffled(size=5)

@@ -74,7 +74,7 @@ def test_a_skip_after_a_load_leaves_nothing_out_twice() -> None:
     assert len(ids(again)) == 20
 
 
-def test_a_skip_of_a_loader_that_is_not_prepared_begins_at_the_epoch_of_its_sampler() -> None:
+def test_a_skip_of_a_plain_loader_begins_at_the_epoch_of_its_sampler() -> None:
     sampler = SeedableRandomSampler(range(20), data_seed=5)
     plain = DataLoader(RangeDataset(20), 2, sampler=sampler)
     zero, one, two = (ids(plain) for _ in range(3))

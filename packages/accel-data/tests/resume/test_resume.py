@@ -14,11 +14,11 @@ from accel_data import DataLoaderShard, SeedableRandomSampler, prepare_data_load
 from accel_testing import Cases
 from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
+from numbers_to_load import Numbers
 from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
-    Dataset,
     IterableDataset,
     RandomSampler,
     Sampler,
@@ -26,19 +26,6 @@ from torch.utils.data import (
     WeightedRandomSampler,
     get_worker_info,
 )
-
-
-class Numbers(Dataset[Tensor]):
-    """Item i is i; a list of indices is a batch, as it is for a loader that does not batch by itself."""
-
-    def __init__(self, n: int) -> None:
-        self.n = n
-
-    def __len__(self) -> int:
-        return self.n
-
-    def __getitem__(self, index: int | list[int]) -> Tensor:
-        return torch.tensor(index)
 
 
 class Order(Sampler[int]):

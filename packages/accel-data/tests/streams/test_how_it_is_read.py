@@ -1,7 +1,6 @@
 """One line of the log says how each stream is read: at the source, by every rank, or by rank 0 for all, and why."""
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,31 +8,14 @@ import torch
 from accel_data import prepare_data_loader
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
-from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from numbers_to_load import NumberStream, ShardableStream
+from torch.utils.data import DataLoader
 
 N = 96
 WAYS = ("at the source", "by every rank", "by rank 0 for all")
 
 
-class Numbers(IterableDataset[Tensor]):
-    """A plain stream."""
-
-    def __init__(self, numbers: Any) -> None:
-        self.numbers = numbers
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return map(torch.tensor, self.numbers)
-
-
-class Shardable(Numbers):
-    """Can be cut into any number of shards."""
-
-    def shard(self, num_shards: int, index: int) -> "Shardable":
-        return Shardable(self.numbers[index::num_shards])
-
-
-class Files(Numbers):
+class Files(NumberStream):
     """Has a number of files, and at most as many shards."""
 
     def __init__(self, numbers: Any, files: int) -> None:
@@ -48,7 +30,7 @@ class Files(Numbers):
         return Files([number for numbers in of_each for number in numbers], len(files))
 
 
-class Seeded(Numbers):
+class Seeded(NumberStream):
     """Says by its generator that it comes in one order on all ranks."""
 
     def __init__(self, numbers: Any) -> None:
@@ -82,13 +64,13 @@ def served(dataset: Any, workers: int, dispatch: bool | None) -> tuple[list[tupl
 
 
 STREAMS: dict[str, tuple[Any, int, bool | None, str, str]] = {
-    "shards": (Shardable(range(N)), 0, None, "INFO", "at the source"),
-    "shards, workers": (Shardable(range(N)), 2, None, "INFO", "at the source"),
+    "shards": (ShardableStream(range(N)), 0, None, "INFO", "at the source"),
+    "shards, workers": (ShardableStream(range(N)), 2, None, "INFO", "at the source"),
     "8 files": (Files(range(N), 8), 0, None, "INFO", "at the source"),
     "a generator": (Seeded(range(N)), 0, None, "INFO", "by every rank"),
-    "the script says so": (Numbers(range(N)), 0, False, "INFO", "by every rank"),
-    "nothing is known": (Numbers(range(N)), 0, None, "INFO", "by rank 0 for all"),
-    "the script wants it": (Shardable(range(N)), 0, True, "INFO", "by rank 0 for all"),
+    "the script says so": (NumberStream(range(N)), 0, False, "INFO", "by every rank"),
+    "nothing is known": (NumberStream(range(N)), 0, None, "INFO", "by rank 0 for all"),
+    "the script wants it": (ShardableStream(range(N)), 0, True, "INFO", "by rank 0 for all"),
     "one file": (Files(range(N), 1), 0, None, "WARNING", "by rank 0 for all"),
     "3 files, 4 readers": (Files(range(N), 3), 2, None, "WARNING", "by rank 0 for all"),
 }
@@ -122,7 +104,7 @@ def test_thirteen_files_are_shared_or_the_fallback_is_told(world: MakePool, work
 
 def test_map_style_data_and_a_process_alone_say_nothing(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "accel_data"):
-        for dataset in (range(N), Shardable(range(N))):
+        for dataset in (range(N), ShardableStream(range(N))):
             loader: Any = prepare_data_loader(DataLoader[Any](dataset, 4))  # type: ignore[arg-type] # a range is data too
             assert len(list(loader)) == N // 4
     assert [one for one in caplog.records if one.name.startswith("accel_data")] == []

@@ -9,27 +9,15 @@ from typing import Any
 import pytest
 import torch
 from accel_data import prepare_data_loader
+from numbers_to_load import ShardableStream
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, get_worker_info
 
 N = 48
 EPOCHS = 3
 
 
-class Numbers(IterableDataset[Tensor]):
-    """Numbers of which a shard is every n-th."""
-
-    def __init__(self, numbers: Sequence[int]) -> None:
-        self.numbers = numbers
-
-    def shard(self, num_shards: int, index: int) -> "Numbers":
-        return type(self)(self.numbers[index::num_shards])
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return map(torch.tensor, self.numbers)
-
-
-class DividesItself(Numbers):
+class DividesItself(ShardableStream):
     """Gives each loader worker a part of what it holds, as torch's documentation shows."""
 
     def __iter__(self) -> Iterator[Tensor]:
@@ -45,7 +33,7 @@ class Lazy(DividesItself):
         yield from super().__iter__()
 
 
-class ByEpoch(Numbers):
+class ByEpoch(ShardableStream):
     """Says the epoch that it was told, for each number."""
 
     def __init__(self, numbers: Sequence[int], epoch: int = 0) -> None:
@@ -80,8 +68,8 @@ def epochs_of(dataset: Any, world: int, workers: int) -> list[list[int]]:
 
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.parametrize("workers", [1, 2, 4])
-@pytest.mark.parametrize("kind", [Numbers, DividesItself, Lazy])
-def test_each_epoch_has_each_sample_once(kind: type[Numbers], workers: int, world: int) -> None:
+@pytest.mark.parametrize("kind", [ShardableStream, DividesItself, Lazy])
+def test_each_epoch_has_each_sample_once(kind: type[ShardableStream], workers: int, world: int) -> None:
     """T11: today 48, 96, 96 samples."""
     assert epochs_of(kind(range(N)), world, workers) == [[*range(N)]] * EPOCHS
 
@@ -100,7 +88,9 @@ def with_worker(samples: list[Tensor]) -> list[tuple[int, int, int]]:
 
 def test_what_collates_is_told_the_true_worker() -> None:
     """A `collate_fn` draws, logs or opens by the number of its worker."""
-    plain = DataLoader[Any](Numbers(range(N)), 4, num_workers=2, persistent_workers=True, collate_fn=with_worker)
+    plain = DataLoader[Any](
+        ShardableStream(range(N)), 4, num_workers=2, persistent_workers=True, collate_fn=with_worker
+    )
     loader = prepare_data_loader(plain)
     for _ in range(EPOCHS):
         told = list(chain.from_iterable(loader))
@@ -109,7 +99,7 @@ def test_what_collates_is_told_the_true_worker() -> None:
 
 
 def test_an_epoch_that_was_left_does_not_show_in_the_next() -> None:
-    plain = DataLoader(Numbers(range(N)), 4, num_workers=2, persistent_workers=True)
+    plain = DataLoader(ShardableStream(range(N)), 4, num_workers=2, persistent_workers=True)
     loader = prepare_data_loader(plain)
     for _ in range(2):
         for _ in loader:
@@ -117,7 +107,7 @@ def test_an_epoch_that_was_left_does_not_show_in_the_next() -> None:
     assert sorted(chain.from_iterable(batch.tolist() for batch in loader)) == list(range(N))
 
 
-class Reshuffled(Numbers):
+class Reshuffled(ShardableStream):
     """Shuffles by how many of its passes have ended, says where it stands, and counts for all who read to the end."""
 
     num_shards = 2
@@ -196,7 +186,7 @@ def test_a_pass_that_was_read_ahead_and_left_begins_again(kind: type[Reshuffled]
 @pytest.mark.filterwarnings("ignore:.*cannot be put at a place")
 def test_a_resumed_epoch_and_those_after_it_are_whole() -> None:
     def fresh() -> Any:
-        return prepare_data_loader(DataLoader(Numbers(range(N)), 4, num_workers=2, persistent_workers=True))
+        return prepare_data_loader(DataLoader(ShardableStream(range(N)), 4, num_workers=2, persistent_workers=True))
 
     loader, seen = fresh(), list[int]()
     for number, batch in enumerate(loader, start=1):

@@ -118,9 +118,7 @@ def passes(ending: str, workers: int) -> tuple[list[Any], list[Any]]:
 
 
 @pytest.mark.parametrize("ending", ["pad", "exact", "drop"])
-def test_ranks_are_served_the_same_whether_they_vote_by_messages_or_in_shared_memory(
-    world: MakePool, ending: str
-) -> None:
+def test_ranks_are_served_alike_by_votes_in_messages_or_shared_memory(world: MakePool, ending: str) -> None:
     for by_messages, in_shared_memory in world(2).run(passes, ending, 2, timeout_s=60):
         assert len(by_messages) > 4 * len(LENGTHS)
         assert in_shared_memory == by_messages

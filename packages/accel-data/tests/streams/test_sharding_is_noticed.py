@@ -15,6 +15,7 @@ from accel_ops import gather_for_metrics
 from accel_state import AccumulationState
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
+from numbers_to_load import number, write_tars
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -65,10 +66,6 @@ def split_by_node(folder: str) -> Any:
     return split_dataset_by_node(from_hugging_face(folder), dist.get_rank(), dist.get_world_size())
 
 
-def number(sample: dict[str, Any]) -> Tensor:
-    return torch.tensor(int(sample["id.txt"]))
-
-
 def tars_of(folder: str) -> list[str]:
     return [str(path) for path in sorted(Path(folder).glob("*.tar"))]
 
@@ -103,13 +100,7 @@ SHARDED: dict[str, Callable[[str], Any]] = {
 
 @pytest.fixture(scope="session")
 def tars(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("tars")
-    for tar in range(TARS):
-        with webdataset.TarWriter(str(folder / f"{tar:03d}.tar")) as writer:
-            for row in range(OF_EACH):
-                at = tar * OF_EACH + row
-                writer.write({"__key__": f"{at:06d}", "id.txt": str(at)})
-    return str(folder)
+    return write_tars(tmp_path_factory.mktemp("tars"), TARS, OF_EACH)
 
 
 class Lines(logging.Handler):

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import webdataset
 from accel_data import prepare_data_loader
 from accel_ops import gather_for_metrics
 from accel_state import AccumulationState
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
-from torch import Tensor
+from numbers_to_load import number, write_tars
 from torch.utils.data import DataLoader
 
 TARS, OF_EACH = 32, 8
@@ -23,17 +22,7 @@ Steps = list[list[int]]
 
 @pytest.fixture(scope="session")
 def tars(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("tars")
-    for tar in range(TARS):
-        with webdataset.TarWriter(str(folder / f"{tar:03d}.tar")) as writer:
-            for row in range(OF_EACH):
-                at = tar * OF_EACH + row
-                writer.write({"__key__": f"{at:06d}", "id.txt": str(at)})
-    return str(folder)
-
-
-def number(sample: dict[str, Any]) -> Tensor:
-    return torch.tensor(int(sample["id.txt"]))
+    return write_tars(tmp_path_factory.mktemp("tars"), TARS, OF_EACH)
 
 
 def stream(kind: str, folder: str) -> Any:

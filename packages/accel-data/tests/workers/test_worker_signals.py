@@ -58,7 +58,7 @@ def test_a_handler_of_somebody_else_is_left_to_the_workers() -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def test_the_shield_ignores_what_is_noted_and_then_calls_the_function_of_the_script(noted: Noting) -> None:
+def test_the_shield_ignores_noted_signals_then_calls_the_script(noted: Noting) -> None:
     seen: list[int] = []
     shield: Any = worker_start(seen.append)
     assert sorted(shield.args[0]) == sorted([signal.SIGTERM, signal.SIGUSR1])

@@ -7,19 +7,15 @@ from pathlib import Path
 import click
 import pytest
 from accel_launch.cli.accelerate_flags import ACCELERATE_OPTIONS
-from accel_launch.cli.launch_command import ResolvedOptions, resolve_options
+from accel_launch.cli.launch_command import ResolvedOptions
 from accel_launch.cli.options import OPTIONS
 from accel_launch.config.config_file import translate
 from accel_state.errors import CannotRun
+from launch_lines import read
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 OWN = {flag for option in OPTIONS for flag in (*option.opts, *option.secondary_opts)}
 THEIRS = {flag for option in ACCELERATE_OPTIONS for flag in option.opts}
-
-
-def read(tokens: list[str], environ: dict[str, str] | None = None) -> ResolvedOptions:
-    """What a line says in an environment without a config file."""
-    return resolve_options(tokens, {"ACCEL_HOME": "/nowhere", **(environ or {})})
 
 
 def flags(options: ResolvedOptions) -> dict[str, object]:
@@ -78,7 +74,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "why"), REFUSED)
-def test_what_cannot_be_followed_is_refused_in_words_and_the_script_is_still_found(text: str, why: str) -> None:
+def test_flags_that_cannot_be_followed_are_refused_in_words(text: str, why: str) -> None:
     line = read([*text.split(" "), "-n", "0", "s.py"])
     assert line.problems[0] == f"{underscored(text)} is not supported: {why}; leave it out"
     assert line.problems[1].startswith("--num_processes: ")

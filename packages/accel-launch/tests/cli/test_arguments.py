@@ -3,21 +3,17 @@
 import click
 import pytest
 from accel_launch.cli.accelerate_flags import ACCELERATE_OPTIONS
-from accel_launch.cli.launch_command import ResolvedOptions, resolve_options
+from accel_launch.cli.launch_command import ResolvedOptions
 from accel_launch.cli.options import OPTIONS
 from accel_launch.job.job import read_job
 from accel_state.errors import CannotRun
 from hypothesis import given
 from hypothesis import strategies as st
+from launch_lines import read
 
 FLAGS = {flag for option in (*OPTIONS, *ACCELERATE_OPTIONS) for flag in (*option.opts, *option.secondary_opts)}
 WORDS = st.one_of(st.text(max_size=8), st.sampled_from(["--", "-h", "--help", "-n2", "--cpu=1", *sorted(FLAGS)]))
 OWN = [[], ["-n", "3"], ["--cpu"], ["--num-processes=2", "--fp16"], ["--gpu_ids", "0,1", "--"], ["-m"]]
-
-
-def read(tokens: list[str], environ: dict[str, str] | None = None) -> ResolvedOptions:
-    """What a line says in an environment without a config file."""
-    return resolve_options(tokens, {"ACCEL_HOME": "/nowhere", **(environ or {})})
 
 
 def flags(options: ResolvedOptions) -> dict[str, object]:
@@ -27,7 +23,8 @@ def flags(options: ResolvedOptions) -> dict[str, object]:
 
 
 @given(own=st.sampled_from(OWN), arguments=st.lists(WORDS, max_size=6))
-def test_s106_everything_after_the_script_is_the_scripts_untouched(own: list[str], arguments: list[str]) -> None:
+def test_everything_after_the_script_is_the_scripts_untouched(own: list[str], arguments: list[str]) -> None:
+    """S106."""
     line = read([*own, "train.py", *arguments])
     assert line.script == "train.py"
     assert list(line.arguments) == arguments

@@ -60,7 +60,8 @@ def test_help_is_printed(accel: Run, arguments: list[str]) -> None:
     assert done.stdout.startswith("Usage: accel")
 
 
-def test_s108b_the_help_lists_every_option_with_its_key_and_variable(accel: Run) -> None:
+def test_the_help_lists_every_option_with_its_key_and_variable(accel: Run) -> None:
+    """S108b."""
     words = "".join(accel("launch", "--help").stdout.split())
     for option in OPTIONS:
         assert all(flag in words for flag in option.opts)
@@ -140,33 +141,38 @@ def test_a_command_of_a_package_that_is_not_installed_says_which(
     assert done.stderr == f"accel: error: {missing}: in a clone of accel, pip install ./packages/accel-{extra}\n"
 
 
-def test_s106_one_process_has_its_arguments_and_no_rank(accel: Run, show: str) -> None:
+def test_one_process_has_its_arguments_and_no_rank(accel: Run, show: str) -> None:
+    """S106."""
     done = accel("launch", "--mixed-precision", "bf16", show, "--cpu", "-n", "4", "--", "-h")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "--cpu -n 4 -- -h ACCEL_MIXED_PRECISION=bf16\n"
 
 
-def test_s109_several_processes_have_their_ranks_and_nothing_else_is_said(accel: Run, show: str) -> None:
+def test_several_processes_have_their_ranks_and_nothing_else_is_said(accel: Run, show: str) -> None:
+    """S109."""
     done = accel("launch", "-n", "2", "--cpu", show, "x")
     assert (done.returncode, done.stderr) == (0, "")
     lines = [line.rsplit(" ", 1)[0] for line in sorted(done.stdout.splitlines())]
     assert lines == [f"x RANK={rank} WORLD_SIZE=2 ACCEL_USE_CPU=1" for rank in (0, 1)]
 
 
-def test_s107_a_named_config_file_is_used_and_the_flag_beats_it(accel: Run, show: str, tmp_path: Path) -> None:
+def test_a_named_config_file_is_used_and_the_flag_beats_it(accel: Run, show: str, tmp_path: Path) -> None:
+    """S107."""
     (tmp_path / "two.yaml").write_text("num_processes: 2\nmixed_precision: bf16\n")
     done = accel("launch", "--config_file", "two.yaml", "--mixed_precision", "no", show)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("WORLD_SIZE=2 ACCEL_MIXED_PRECISION=no") == 2
 
 
-def test_s104b_the_default_config_file_sets_the_count(accel: Run, show: str, tmp_path: Path) -> None:
+def test_the_default_config_file_sets_the_count(accel: Run, show: str, tmp_path: Path) -> None:
+    """S104b."""
     (tmp_path / "default_config.yaml").write_text("num_processes: 4\n")
     done = accel("launch", show, environ={"ACCEL_HOME": str(tmp_path)})
     assert done.stdout.count("WORLD_SIZE=4") == 4
 
 
-def test_s104b_without_a_config_there_is_a_process_for_each_accelerator(accel: Run, show: str) -> None:
+def test_without_a_config_there_is_a_process_for_each_accelerator(accel: Run, show: str) -> None:
+    """S104b."""
     assert accel("launch", show, environ={"CUDA_VISIBLE_DEVICES": "0,1,2"}).stdout.count("WORLD_SIZE=3") == 3
 
 
@@ -261,9 +267,10 @@ def with_check(tmp_path: Path, silent_environ: Mapping[str, str]) -> Callable[[s
 
 
 @pytest.mark.parametrize(("count", "said"), [("1", "1 process"), ("2", "2 processes")])
-def test_s105_the_check_ends_with_a_line_of_success(
+def test_the_check_ends_with_a_line_of_success(
     accel: Run, with_check: Callable[[str], dict[str, str]], tmp_path: Path, count: str, said: str
 ) -> None:
+    """S105."""
     (tmp_path / "c.yaml").write_text(f"num_processes: {count}\n")
     done = accel("test", "--config_file", "c.yaml", environ=with_check("print('checked')"))
     assert (done.returncode, done.stderr) == (0, "")
@@ -272,9 +279,10 @@ def test_s105_the_check_ends_with_a_line_of_success(
 
 
 @pytest.mark.parametrize("count", ["1", "2"])
-def test_s105_a_check_that_fails_gives_its_exit_code(
+def test_a_check_that_fails_gives_its_exit_code(
     accel: Run, with_check: Callable[[str], dict[str, str]], count: str
 ) -> None:
+    """S105."""
     done = accel("test", "-n", count, environ=with_check("raise SystemExit(3)"))
     assert done.returncode == 3
     assert "success" not in done.stdout

@@ -51,7 +51,8 @@ def values(path: Path) -> dict[str, object]:
     return {name: getattr(settings, name) for name in settings.origins if name != "config_file"}
 
 
-def test_s104_the_keys_of_a_file_become_values(tmp_path: Path) -> None:
+def test_the_keys_of_a_file_become_values(tmp_path: Path) -> None:
+    """S104."""
     text = "num_processes: 2\nuse_cpu: true\nmixed_precision: bf16\ngpu_ids: 0,1\ngradient_accumulation_steps: 4\n"
     assert values(write(tmp_path, text + "num_cpu_threads_per_process: 3\n")) == {
         "num_processes": 2,
@@ -218,11 +219,13 @@ def test_an_empty_file_says_nothing(tmp_path: Path, name: str) -> None:
         ({"HOME": "/u"}, "/u/.cache/huggingface/accel"),
     ],
 )
-def test_s102_the_config_folder(environ: dict[str, str], folder: str) -> None:
+def test_the_config_folder_is_the_first_that_is_named(environ: dict[str, str], folder: str) -> None:
+    """S102."""
     assert config_folder(environ) == Path(folder)
 
 
-def test_s102_the_default_file_is_used_where_it_exists(tmp_path: Path) -> None:
+def test_the_default_file_is_used_if_it_exists(tmp_path: Path) -> None:
+    """S102."""
     assert resolve_options([], {"ACCEL_HOME": str(tmp_path)}).file is None
     path = write(tmp_path, "", "default_config.yaml")
     assert resolve_options([], {"ACCEL_HOME": str(tmp_path)}).file == path
@@ -286,7 +289,7 @@ def test_a_file_that_its_owner_or_a_group_may_write_is_followed(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("mode", [0o666, 0o602])
-def test_a_file_that_anybody_may_write_is_refused_with_the_command_that_helps(tmp_path: Path, mode: int) -> None:
+def test_a_file_that_anybody_may_write_is_refused_with_the_cure(tmp_path: Path, mode: int) -> None:
     path = write(tmp_path, "num_processes: 2\n", "my config.yaml")
     path.chmod(mode)
     (problem,) = read(path).problems

@@ -100,7 +100,8 @@ def test_default_refuses_what_has_no_place_in_a_file(accel: Run, written: Path) 
     assert not written.exists()
 
 
-def test_s101_without_a_terminal_the_questions_are_refused_with_the_flags_that_do_the_same(accel: Run) -> None:
+def test_without_a_terminal_questions_are_refused_with_their_flags(accel: Run) -> None:
+    """S101."""
     done = accel("config")
     assert (done.returncode, done.stdout) == (2, "")
     assert "accel config default --num_processes 2 --mixed_precision bf16" in done.stderr
@@ -110,9 +111,7 @@ def test_s101_without_a_terminal_the_questions_are_refused_with_the_flags_that_d
     )
 
 
-def test_update_rewrites_a_file_of_accelerate_lists_what_it_dropped_and_keeps_the_old_one(
-    accel: Run, tmp_path: Path
-) -> None:
+def test_update_rewrites_a_file_of_accelerate_and_keeps_the_old_one(accel: Run, tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(OF_ACCELERATE)
     before = resolve_options(["--config_file", str(path)], {}).settings
@@ -277,7 +276,8 @@ ALL = [option for option in OPTIONS if option.name not in ("fp16", "config_file"
 
 @pytest.mark.parametrize("option", ALL, ids=lambda option: option.name)
 @given(data=st.data())
-def test_t15_show_names_the_winner_and_its_origin_for_every_option(option: LaunchOption, data: st.DataObject) -> None:
+def test_show_names_the_winner_and_its_origin_for_every_option(option: LaunchOption, data: st.DataObject) -> None:
+    """T15."""
     flag, variable, file = (data.draw(st.none() | values_of(option)) for _ in range(3))
     tokens, environ = [], {}
     with tempfile.TemporaryDirectory() as folder:
@@ -317,7 +317,8 @@ def vars_of_default(option: LaunchOption) -> Value | None:
     return found
 
 
-def test_t15_show_has_one_line_for_each_option_of_the_file(accel: Run) -> None:
+def test_show_has_one_line_for_each_option_of_the_file(accel: Run) -> None:
+    """T15."""
     lines = accel("config", "show", "--origin").stdout.splitlines()
     keys = [option.key for option in OPTIONS if option.key is not None]
     assert [line.split(":")[0] for line in lines if not line.startswith("#")] == keys

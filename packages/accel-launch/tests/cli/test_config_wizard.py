@@ -87,7 +87,7 @@ def test_without_a_gpu_that_is_said_and_nothing_of_gpus_is_asked(capsys: pytest.
     assert [title.split(":")[0] for title in user.offered["Which precision?"]] == ["no", "bf16", "fp16"]
 
 
-def test_with_gpus_there_is_a_process_for_each_and_which_is_asked_only_if_some_are_left() -> None:
+def test_gpus_have_a_process_each_and_are_asked_for_if_some_are_left() -> None:
     values, user = ask(GPUS)
     assert (values["cpu"], values["num_processes"]) == (False, 4)
     assert "gpu_ids" not in values
@@ -140,13 +140,13 @@ def test_several_machines_are_asked_how_they_meet() -> None:
     ]
 
 
-def test_machines_that_number_themselves_are_not_asked_for_their_number_and_eleven_questions_are_enough() -> None:
+def test_machines_that_number_themselves_are_asked_eleven_questions() -> None:
     values, user = ask(GPUS, {WHERE: MORE, "rdzv_backend": "c10d", "main_process_ip": "host-b"})
     assert "machine_rank" not in values
     assert len(user.asked) == 11
 
 
-def test_what_the_file_said_is_offered_kept_and_dropped_where_it_no_longer_fits() -> None:
+def test_values_of_the_file_are_offered_and_dropped_if_they_do_not_fit() -> None:
     before: dict[str, Value] = {
         "num_machines": 2,
         "main_process_ip": "host-z",
@@ -234,7 +234,8 @@ def terminal(tmp_path: Path, silent_environ: Mapping[str, str]) -> Iterator[Open
         each.close()
 
 
-def test_s101_answers_at_a_terminal_become_the_file_that_show_reads(terminal: Open, accel: Run, tmp_path: Path) -> None:
+def test_answers_at_a_terminal_become_the_file_that_show_reads(terminal: Open, accel: Run, tmp_path: Path) -> None:
+    """S101."""
     user = terminal("config")
     user.answer(WHERE, ENTER)
     user.answer("No GPU was found", b"")
@@ -254,7 +255,8 @@ def test_s101_answers_at_a_terminal_become_the_file_that_show_reads(terminal: Op
     assert {key: shown[key] for key in expected} == expected
 
 
-def test_s103_gpus_and_a_named_file_whose_values_are_offered(terminal: Open, accel: Run, tmp_path: Path) -> None:
+def test_gpus_and_values_of_a_named_file_are_offered(terminal: Open, accel: Run, tmp_path: Path) -> None:
+    """S103."""
     (tmp_path / "c.yaml").write_text("num_processes: 2\nmixed_precision: fp16\ngrace_period: 90\n")
     user = terminal("config", "--config_file", "c.yaml", environ={"CUDA_VISIBLE_DEVICES": "4,5,6"})
     user.answer(WHERE, ENTER)
@@ -319,7 +321,7 @@ def test_ctrl_c_writes_nothing_and_exits_130(terminal: Open, tmp_path: Path, key
     assert [path.name for path in tmp_path.iterdir()] == ["c.yaml"]
 
 
-def test_a_file_that_cannot_be_followed_is_refused_before_the_first_question(terminal: Open, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_followed_is_refused_before_any_question(terminal: Open, tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("downcast_bf16: true\n")
     user = terminal("config", "--config_file", "c.yaml")
     assert user.finish() == 2

@@ -67,9 +67,10 @@ def three_values(option: LaunchOption) -> tuple[Value, Value, Value]:
 @pytest.mark.parametrize("option", SETTABLE, ids=lambda option: option.name)
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
 @pytest.mark.parametrize("present", list(itertools.product([True, False], repeat=3)), ids=str)
-def test_s108a_the_first_source_that_speaks_wins_for_every_option(
+def test_the_first_source_that_speaks_wins_for_every_option(
     option: LaunchOption, order: tuple[int, ...], present: tuple[bool, ...], tmp_path: Path
 ) -> None:
+    """S108a."""
     values = [three_values(option)[position] for position in order]
     flag, variable, file = present
     content = {option.key: values[2]} if file else {}
@@ -124,15 +125,14 @@ def test_wrong_variables_are_all_reported() -> None:
         ("ACCELL_NUM_PROCESSES", None),
     ],
 )
-def test_t15_a_misspelt_variable_names_the_one_that_was_meant_and_others_are_left_alone(
-    name: str, meant: str | None
-) -> None:
+def test_a_misspelt_variable_is_told_with_the_variable_that_was_meant(name: str, meant: str | None) -> None:
+    """T15."""
     expected = f"{name} in the environment is not a variable of accel; did you mean {meant}? If not, unset it"
     assert problems({name: "2"}) == (() if meant is None else (expected,))
     assert problems({name: ""}) == ()
 
 
-def test_a_variable_of_accelerate_that_asks_for_something_is_no_silent_nothing() -> None:
+def test_a_variable_of_accelerate_is_not_passed_over_in_silence() -> None:
     asked = {"ACCELERATE_MIXED_PRECISION": "fp16", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"}
     precision, steps = problems(asked)
     assert precision.startswith("ACCELERATE_MIXED_PRECISION='fp16' in the environment sets nothing here: ")

@@ -99,7 +99,7 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
     assert "sharding_strategy=NO_SHARD: expected FULL_SHARD or SHARD_GRAD_OP" in problem
 
 
-def test_a_launch_that_cannot_share_the_work_so_is_refused_before_it_starts(tmp_path: Path) -> None:
+def test_a_launch_that_cannot_share_the_work_is_refused_at_once(tmp_path: Path) -> None:
     script = tmp_path / "s.py"
     script.write_text("")
     flags = ["-n", "3", "--cpu", "--fsdp_min_num_params", "2", "--parallelism_config_dp_shard_size", "2"]

@@ -170,7 +170,7 @@ def test_a_rank_that_is_gone_is_not_waited_for_unless_it_has_said_yes() -> None:
 
 
 @pytest.mark.parametrize("verdict", [None, True])
-def test_a_script_that_has_ended_waits_for_a_silent_machine_no_more_but_keeps_to_the_verdict(
+def test_an_ended_script_keeps_to_the_verdict_without_more_waiting(
     verdict: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What happens on another machine is unknown; while the script runs, its own exchanges find out."""

@@ -34,7 +34,7 @@ class Tagged(torch.Tensor):
     """A tensor of a class of its own, which torch reduces to a storage."""
 
 
-def test_the_storage_of_any_other_tensor_arrives_on_the_own_accelerator_too() -> None:
+def test_the_storage_of_other_tensors_arrives_on_the_own_accelerator() -> None:
     numbers = torch.arange(3.0)
     memory = SimpleNamespace(device=torch.device("cuda:3"), cpu=numbers.untyped_storage)
     put, (kind, *content) = serialization._reduced_storage(

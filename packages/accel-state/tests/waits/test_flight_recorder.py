@@ -36,7 +36,7 @@ def test_a_flight_recorder_begins_empty() -> None:
     assert FlightRecorder().newest() is None
 
 
-def test_an_exchange_with_which_a_device_goes_on_ends_when_the_device_says_so(tmp_path: Path) -> None:
+def test_an_exchange_on_a_device_ends_when_the_device_says_so(tmp_path: Path) -> None:
     """NCCL's wait returns when the exchange is queued: a device may hang in it for ever."""
     recorder, over = FlightRecorder(tmp_path / "0"), [False]
     recorder.begin("all_gather")

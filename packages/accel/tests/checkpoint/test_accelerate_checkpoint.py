@@ -1,7 +1,6 @@
 """Checkpoints that Accelerate wrote: gone on from, and nothing of them is run."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from accel import Accelerator
 from accel_checkpoint import CheckpointError
 from accel_state import release
 from accel_testing import MakePool
+from registered_objects import Evil
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
@@ -123,16 +123,6 @@ def test_the_scale_of_fp16_goes_on(tmp_path: Path) -> None:
     assert accelerator.scaler.get_scale() == 128.0
 
 
-class Evil:
-    """What pickle runs."""
-
-    def __init__(self, marker: Path) -> None:
-        self.marker = marker
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.marker),)
-
-
 Damage = Callable[[Path], None]
 
 
@@ -188,7 +178,7 @@ REFUSED: dict[str, tuple[Damage, str]] = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_does_not_fit_is_refused_and_changes_nothing_and_no_code_is_run(kind: str, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_refused_and_neither_loaded_nor_run(kind: str, tmp_path: Path) -> None:
     """T12, fault test 10."""
     folder = tmp_path / "theirs"
     written(folder)

@@ -14,25 +14,13 @@ from accel import Accelerator
 from accel_checkpoint import CheckpointError, Manifest, encode, read_manifest
 from accel_state import release
 from accel_testing import MakePool, RangeDataset
+from registered_objects import Box
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader
 
 Change = Callable[[Manifest], Manifest]
-
-
-class Box:
-    """Something with a state."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"value": self.value}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.value = state["value"]
 
 
 class Crate(Box):

@@ -35,7 +35,7 @@ def test_one_folder_may_be_written_in_two_ways(ending: str, world: MakePool, tmp
     assert world(2).run(saved, asked) == [folder] * 2
 
 
-def test_machines_that_lost_some_give_a_checkpoint_the_number_of_the_one_that_has_most() -> None:
+def test_machines_that_lost_checkpoints_take_the_highest_number() -> None:
     requests = [
         SaveRequest(0, [AUTOMATIC], "/a", 3),
         SaveRequest(0, [AUTOMATIC], ""),

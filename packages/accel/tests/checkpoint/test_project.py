@@ -146,7 +146,7 @@ def damaged(folder: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["flipped", "cut", "gone", "manifest", "empty"])
-def test_where_the_newest_is_damaged_the_one_before_is_loaded_and_it_is_said(
+def test_if_the_newest_is_damaged_the_one_before_is_loaded_and_named(
     how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A path that is given is loaded, or it is an error."""
@@ -273,7 +273,7 @@ def test_a_checkpoint_that_lost_its_name_in_a_crash_has_it_again(by: str, tmp_pa
     assert by == "load" or not stage.exists()
 
 
-def test_a_load_goes_on_if_another_machine_has_just_given_a_checkpoint_its_name_back(
+def test_a_load_goes_on_if_another_machine_restored_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a shared disk the first process of each machine tries it, and one of them is the first."""

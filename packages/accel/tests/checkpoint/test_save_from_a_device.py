@@ -7,12 +7,9 @@ import pytest
 import torch
 from accel import Accelerator
 from accel_testing.recording_device import DeviceTensor, RecordingDevice
+from saved_files import copied_bytes
 from torch import nn
 from torch.optim import AdamW
-
-
-def copied_bytes(gpu: RecordingDevice) -> int:
-    return sum(int(call.split(": ")[1].split()[0]) for call in gpu.calls if call.startswith("copy out"))
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

@@ -261,7 +261,7 @@ def test_weights_are_copied_once_for_a_save_behind(tmp_path: Path, monkeypatch: 
     assert load_file(tmp_path / "saved" / "model.safetensors")["weight"].equal(model.weight)
 
 
-def test_training_goes_on_while_a_checkpoint_is_written_and_the_next_save_waits(
+def test_training_goes_on_during_a_save_and_the_next_save_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """T22: back-pressure, one save at a time."""

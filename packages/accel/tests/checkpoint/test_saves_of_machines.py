@@ -66,7 +66,7 @@ def fail_on_the_second_machine(folder: str, failure: str) -> tuple[list[str], st
 
 
 @pytest.mark.parametrize("failure", list(FAILURES))
-def test_no_machine_names_a_checkpoint_or_removes_an_old_one_if_another_fails(
+def test_no_machine_names_or_removes_a_checkpoint_if_another_fails(
     failure: str, world: MakePool, tmp_path: Path
 ) -> None:
     """In the background too; the next save succeeds."""

@@ -12,22 +12,10 @@ import torch
 from accel import Accelerator
 from accel_checkpoint import CheckpointError, read_manifest, verify
 from accel_testing import MakePool, RankFailure
+from registered_objects import Box
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim import SGD
-
-
-class Box:
-    """Something with a state."""
-
-    def __init__(self, value: Any = None) -> None:
-        self.value = value
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"value": self.value}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.value = state["value"]
 
 
 class Proud(Box):

@@ -8,8 +8,9 @@ from accel import Accelerator, FullyShardedDataParallelPlugin, ParallelismConfig
 from accel_amp import LossScaler, local_part
 from accel_testing import MakePool
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, TensorDataset
+from trained_runs import Trained, assert_same
+from whole_tensors import whole
 
 WIDTH, SAMPLES = 8, 48
 
@@ -32,16 +33,6 @@ class Decoder(nn.Module):
             hidden = hidden + torch.tanh(block(hidden)) * self.scale
         outputs: Tensor = self.head(hidden)
         return outputs
-
-
-class Trained(NamedTuple):
-    losses: list[float]
-    norms: list[float]
-    weights: dict[str, Tensor]
-
-
-def whole(tensor: Tensor) -> Tensor:
-    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
 
 
 class Loop(NamedTuple):
@@ -82,13 +73,6 @@ def train(strategy: str, ways: dict[str, Any], loop: Loop) -> Trained:
                 optimizer.zero_grad()
             losses.append(accelerator.reduce(loss.detach(), "sum" if weighted else "mean").item())
     return Trained(losses, norms, {name: whole(value) for name, value in model.state_dict().items()})
-
-
-def assert_same(found: Trained, wanted: Trained, tolerance: float) -> None:
-    torch.testing.assert_close(found.losses, wanted.losses, rtol=tolerance, atol=tolerance)
-    torch.testing.assert_close(found.norms, wanted.norms, rtol=tolerance, atol=tolerance)
-    weights = {name.removeprefix("module."): value for name, value in found.weights.items()}
-    torch.testing.assert_close(weights, wanted.weights, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("loop", [Loop(), Loop(every=3), Loop(every=3, weighted=True)], ids=str)

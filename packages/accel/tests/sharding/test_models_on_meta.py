@@ -20,6 +20,7 @@ from accel_checkpoint import save_weights
 from accel_testing import MakePool
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from whole_tensors import whole
 
 WIDTH = 6
 #: of the model that memory is measured with
@@ -64,10 +65,6 @@ def saved(folder: Path, dtype: torch.dtype = torch.float64, *, max_shard_size: i
     torch.manual_seed(5)
     save_weights(Decoder(dtype).state_dict(), folder, max_shard_size=max_shard_size)
     return folder
-
-
-def whole(tensor: Tensor) -> Tensor:
-    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
 
 
 def train(folder: Path, ways: dict[str, Any], optimizer_first: bool, empty: bool = True) -> list[Any]:
@@ -160,7 +157,7 @@ def layers(folder: Path, *, without: str = "", shape: tuple[int, ...] = (3,)) ->
     return folder
 
 
-def test_weights_that_do_not_fit_are_refused_by_all_ranks_and_nothing_changes(world: MakePool, tmp_path: Path) -> None:
+def test_weights_that_do_not_fit_are_refused_by_all_ranks_unchanged(world: MakePool, tmp_path: Path) -> None:
     whole_one, pool = layers(tmp_path / "whole"), world(2)
     missing, wrong = layers(tmp_path / "a", without="0.weight"), layers(tmp_path / "b", shape=(4,))
     short = layers(tmp_path / "c")

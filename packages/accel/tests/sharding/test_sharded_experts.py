@@ -60,7 +60,7 @@ def refused() -> str:
     return str(error.value)
 
 
-def test_different_experts_are_refused_on_all_ranks_unless_they_are_announced(world: MakePool) -> None:
+def test_different_experts_are_refused_on_all_ranks_if_not_announced(world: MakePool) -> None:
     """torch would add the gradient of the one to that of the other."""
     for error in world(2).run(refused):
         assert "rank 0 lacks gradients of experts.1.weight, experts.1.bias" in error

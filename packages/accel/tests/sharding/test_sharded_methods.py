@@ -111,7 +111,7 @@ def test_methods_of_a_sharded_model_train_as_one_process_does(world: MakePool, b
         torch.testing.assert_close(found, wanted)
 
 
-def test_methods_of_sharded_copies_and_of_compiled_blocks_train_as_one_process_does(world: MakePool) -> None:
+def test_methods_of_sharded_copies_and_compiled_blocks_train_as_one(world: MakePool) -> None:
     wanted = trained({}, 2)
     copies = {"parallelism_config": ParallelismConfig(dp_replicate_size=2, dp_shard_size=2)}
     for found in world(4).run(trained, copies, 2, "eager", timeout_s=60):

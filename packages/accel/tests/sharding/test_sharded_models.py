@@ -11,12 +11,9 @@ from accel_testing import MakePool
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
+from whole_tensors import whole
 
 WIDTH = 4
-
-
-def whole(tensor: Tensor) -> Tensor:
-    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
 
 
 def layers(*, seed: int = 0, norm: bool = False) -> nn.Sequential:

@@ -8,23 +8,14 @@ from accel import Accelerator, ParallelismConfig
 from accel_amp import LossScaler, local_part
 from accel_parallel.stages.tensor_plan import TensorPlanError
 from accel_testing import MakePool, RankFailure, in_soak
+from tiny_blocks import Block
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel
 from torch.utils.data import DataLoader, TensorDataset
+from whole_tensors import whole
 
 VOCABULARY, WIDTH, SAMPLES, LENGTH = 32, 16, 96, 6
-
-
-class Block(nn.Module):
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(WIDTH, dtype=dtype)
-        self.up = nn.Linear(WIDTH, 2 * WIDTH, dtype=dtype)
-        self.down = nn.Linear(2 * WIDTH, WIDTH, dtype=dtype)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return hidden + cast("Tensor", self.down(torch.tanh(self.up(self.norm(hidden)))))
 
 
 class Plain(nn.Module):
@@ -33,7 +24,7 @@ class Plain(nn.Module):
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, WIDTH, dtype=dtype)
-        self.blocks = nn.ModuleList([Block(dtype) for _ in range(2)])
+        self.blocks = nn.ModuleList([Block(WIDTH, dtype) for _ in range(2)])
         self.blocks[1].up.requires_grad_(False)
         self.scale = nn.Parameter(torch.ones((), dtype=dtype))
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False, dtype=dtype)
@@ -69,10 +60,6 @@ class Trained(NamedTuple):
     norms: list[float]
     weights: dict[str, Tensor]
     same_gradients: bool
-
-
-def whole(tensor: Tensor) -> Tensor:
-    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
 
 
 def train(case: Case, ways: dict[str, Any]) -> Trained:

@@ -64,7 +64,7 @@ def rates_of_steps() -> tuple[list[float], list[str], int]:
         return loop.rates, [call for call in device.calls if call == EVENT], len(device.waits)
 
 
-def test_a_skipped_step_leaves_the_rate_alone_and_the_host_waits_only_for_the_step_before(world: MakePool) -> None:
+def test_a_skipped_step_keeps_the_rate_and_waits_for_one_step_at_most(world: MakePool) -> None:
     ((rates, waits_for_a_step, waits),) = world(1, join=False).run(rates_of_steps)
     assert rates == list(RATES)
     assert len(waits_for_a_step) == len(FACTORS) - 1

@@ -15,16 +15,11 @@ from accel import (
     LocalSGD,
 )
 from accel_testing import MakePool
+from small_steps import line
 from torch import nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import LRScheduler, StepLR
 from torch.utils.data import DataLoader
-
-
-def line() -> nn.Linear:
-    model = nn.Linear(1, 1, bias=False)
-    nn.init.ones_(model.weight)
-    return model
 
 
 def at(value: float) -> torch.Tensor:

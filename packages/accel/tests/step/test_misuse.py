@@ -58,7 +58,7 @@ def by_hand(prepared: bool) -> list[torch.Tensor]:
     return [one.detach() for one in model.parameters()]
 
 
-def test_an_optimizer_that_was_not_prepared_may_step_at_the_end_of_a_window() -> None:
+def test_an_unprepared_optimizer_may_step_at_the_end_of_a_window() -> None:
     assert_same_numbers(by_hand(prepared=False), by_hand(prepared=True), atol=0)
 
 
@@ -164,5 +164,5 @@ def triggering() -> str:
     return str(refusal.value)
 
 
-def test_unused_parameters_are_not_looked_for_in_a_forward_that_did_not_look(world: MakePool) -> None:
+def test_unused_parameters_are_not_sought_if_the_forward_did_not_look(world: MakePool) -> None:
     assert all("leave the option out" in said for said in world(2).run(triggering))

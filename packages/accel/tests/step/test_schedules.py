@@ -176,7 +176,7 @@ def in_fp16(with_optimizer: bool) -> list[float]:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_a_schedule_holds_still_after_a_skipped_step_unless_it_is_the_loops(world: MakePool, size: int) -> None:
+def test_a_schedule_waits_after_a_skipped_step_unless_it_is_the_loops(world: MakePool, size: int) -> None:
     """T8: skipped steps do not advance it; a schedule that does not follow the optimizer advances all the same."""
     running = world(size)
     assert running.run(in_fp16, True) == [[1 / 2, 1 / 2, 1 / 2, 1 / 3]] * size

@@ -5,14 +5,9 @@ import torch
 from accel import Accelerator, DistributedDataParallelKwargs, GradScalerKwargs, LocalSGD
 from accel_amp import LossScaler
 from accel_testing import MakePool
+from small_steps import line
 from torch import nn
 from torch.optim import SGD
-
-
-def line() -> nn.Linear:
-    model = nn.Linear(1, 1, bias=False)
-    nn.init.ones_(model.weight)
-    return model
 
 
 def two(every: int, **settings: float) -> tuple[Accelerator, list[nn.Module], list[SGD]]:

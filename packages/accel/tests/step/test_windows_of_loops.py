@@ -232,7 +232,7 @@ def two_without_a_step(set_to_none: bool) -> list[list[Weights]]:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_zero_grad_without_a_step_throws_the_windows_of_two_optimizers_away(world: MakePool, size: int) -> None:
+def test_zero_grad_without_a_step_drops_the_windows_of_two_optimizers(world: MakePool, size: int) -> None:
     """S97, T40: as with one optimizer."""
     expected = [plain([[4, 5, 6, 7], [8, 9]], size, seed=seed) for seed in (0, 1)]
     running = world(size)

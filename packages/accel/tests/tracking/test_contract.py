@@ -13,6 +13,7 @@ from accel.tracking import GeneralTracker, LoggerType, on_main_process
 from accel_state import is_initialized, release
 from accel_testing import MakePool
 from accel_track.local.lines import entries
+from logged_lines import lines
 
 
 @pytest.fixture(autouse=True)
@@ -50,11 +51,6 @@ class Remembers(GeneralTracker):
     @on_main_process
     def finish(self) -> None:
         self.calls.append("finish")
-
-
-def lines(folder: Path) -> list[dict[str, Any]]:
-    (path,) = folder.glob("*/*/metrics.jsonl")
-    return list(entries(path))
 
 
 def test_a_tracker_of_ones_own_gets_what_the_script_logs() -> None:

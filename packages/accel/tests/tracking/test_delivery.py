@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,7 @@ import pytest
 import torch
 from accel import Accelerator
 from accel.tracking import GeneralTracker
-from accel_state import release
-from accel_track.local.lines import entries
-
-
-@pytest.fixture(autouse=True)
-def _released() -> Iterator[None]:
-    yield
-    release()
+from logged_lines import lines
 
 
 class Waits(GeneralTracker):
@@ -40,11 +32,6 @@ class Waits(GeneralTracker):
     def finish(self) -> None:
         self.calls.append("finish")
         self.ended.set()
-
-
-def lines(folder: Path) -> list[dict[str, Any]]:
-    (path,) = folder.glob("*/*/metrics.jsonl")
-    return list(entries(path))
 
 
 def test_a_slow_tracker_keeps_nothing_from_the_others(

@@ -4,14 +4,12 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from accel import Accelerator, ProjectConfiguration
-from accel_state import release
 from accel_testing import MakePool, RankFailure
 from accel_track.local.lines import entries
 
@@ -94,12 +92,6 @@ def test_a_killed_run_goes_on_in_its_record(world: MakePool, start_first: bool, 
     assert len(list(broken.glob("project/*"))) == 1, "a run that was given up is gone"
 
 
-@pytest.fixture(autouse=True)
-def _released() -> Iterator[None]:
-    yield
-    release()
-
-
 def accelerator_in(folder: Path, **options: Any) -> Accelerator:
     accelerator = Accelerator(cpu=True, project_dir=folder, **options)
     accelerator.prepare(torch.nn.Linear(1, 1))
@@ -110,7 +102,7 @@ def steps_of(folder: Path) -> list[int]:
     return [entry["step"] for entry in entries(folder / "metrics.jsonl")]
 
 
-def test_what_this_process_has_logged_stays_when_it_loads_an_old_checkpoint(tmp_path: Path) -> None:
+def test_what_was_logged_stays_when_an_old_checkpoint_is_loaded(tmp_path: Path) -> None:
     """S135: such as the best one, at the end."""
     accelerator = accelerator_in(tmp_path, log_with="local")
     accelerator.init_trackers("project")

@@ -1,19 +1,10 @@
 """Optimizer steps that fp16 skips are in the record."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import torch
 from accel import Accelerator, GradScalerKwargs
-from accel_state import release
-
-
-@pytest.fixture(autouse=True)
-def _released() -> Iterator[None]:
-    yield
-    release()
 
 
 def test_skipped_steps_are_noted(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,6 @@ from accel_checkpoint import CheckpointError
 from accel_state import release
 from accel_testing import MakePool
 from accel_track.local.lines import entries
-
-
-@pytest.fixture(autouse=True)
-def _released() -> Iterator[None]:
-    yield
-    release()
 
 
 def accelerator_in(folder: Path) -> Accelerator:
