@@ -47,9 +47,9 @@ def written(tmp_path: Path) -> Path:
     return tmp_path / "no-config" / "default_config.yaml"
 
 
-def test_default_writes_what_was_said_and_a_second_time_the_same(accel: Run, written: Path) -> None:
+def test_default_writes_what_was_said_and_a_second_time_the_same(accel_program: Run, written: Path) -> None:
     for _ in range(2):
-        done = accel("config", "default", "--num_processes", "2", "--mixed-precision", "bf16", "--no-cpu")
+        done = accel_program("config", "default", "--num_processes", "2", "--mixed-precision", "bf16", "--no-cpu")
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.splitlines()[:2] == [f"written: {written}", "try it:  accel test"]
         assert yaml.safe_load(written.read_text()) == {"num_processes": 2, "use_cpu": False, "mixed_precision": "bf16"}
