@@ -20,7 +20,7 @@ from accel_launch.config.config_show import setting_lines
 from accel_launch.config.config_writer import file_text, write_config
 from accel_launch.job.schedulers import BROUGHT
 from accel_state.errors import CannotRun
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -276,6 +276,7 @@ ALL = [option for option in OPTIONS if option.name not in ("fp16", "config_file"
 
 
 @pytest.mark.parametrize("option", ALL, ids=lambda option: option.name)
+@settings(max_examples=25)  # of each of more than thirty options
 @given(data=st.data())
 def test_t15_show_names_the_winner_and_its_origin_for_every_option(option: LaunchOption, data: st.DataObject) -> None:
     flag, variable, file = (data.draw(st.none() | values_of(option)) for _ in range(3))
