@@ -1,14 +1,13 @@
-"""The real command line in a process of its own, with an environment that says nothing."""
+"""The command line, in this process or in one of its own, with an environment that says nothing."""
 
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from command_here import Run, command_here
 from silent_environ import silent
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
@@ -19,8 +18,14 @@ def silent_environ(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def accel(tmp_path: Path, silent_environ: Mapping[str, str]) -> Run:
-    """Runs `accel` with some arguments in the temporary folder."""
+def accel(tmp_path: Path, silent_environ: Mapping[str, str], capfd: pytest.CaptureFixture[str]) -> Run:
+    """Runs `accel` with some arguments in this process, in the temporary folder."""
+    return command_here(tmp_path, silent_environ, capfd)
+
+
+@pytest.fixture
+def accel_program(tmp_path: Path, silent_environ: Mapping[str, str]) -> Run:
+    """Runs `accel` with some arguments as a program of its own in the temporary folder."""
 
     def run(*arguments: str, environ: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, "-m", "accel_launch", *arguments]

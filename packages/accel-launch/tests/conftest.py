@@ -1,4 +1,4 @@
-"""The real command line in a process of its own, with an environment that says nothing."""
+"""The command line, in a process of its own or in this one, with an environment that says nothing."""
 
 import subprocess
 import sys
@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from command_here import command_here
 from silent_environ import silent
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -37,8 +38,8 @@ def start(tmp_path: Path, silent_environ: Mapping[str, str]) -> Start:
 
 
 @pytest.fixture
-def accel(start: Start) -> Run:
-    """Runs `accel` with some arguments to its end."""
+def accel_program(start: Start) -> Run:
+    """Runs `accel` with some arguments as a program of its own, to its end."""
 
     def run(
         *arguments: str, input: str = "", environ: Mapping[str, str] | None = None
@@ -52,3 +53,9 @@ def accel(start: Start) -> Run:
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
     return run
+
+
+@pytest.fixture
+def accel(tmp_path: Path, silent_environ: Mapping[str, str], capfd: pytest.CaptureFixture[str]) -> Run:
+    """Runs `accel` with some arguments in this process, in the temporary folder; it starts no job."""
+    return command_here(tmp_path, silent_environ, capfd)

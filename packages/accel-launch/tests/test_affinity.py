@@ -163,9 +163,9 @@ def test_the_cores_of_one_process_are_those_next_to_its_gpu(monkeypatch: pytest.
     assert [spec.cores for spec in machine.processes({}, None)] == [(7,)], "a task of SLURM that is a whole machine"
 
 
-def test_it_is_said_if_another_launcher_gives_a_process_its_cores(accel: Run, tmp_path: Path) -> None:
+def test_it_is_said_if_another_launcher_gives_a_process_its_cores(accel_program: Run, tmp_path: Path) -> None:
     (tmp_path / "empty.py").write_text("")
-    done = accel("launch", "--enable_cpu_affinity", "empty.py", environ={"RANK": "0", "WORLD_SIZE": "1"})
+    done = accel_program("launch", "--enable_cpu_affinity", "empty.py", environ={"RANK": "0", "WORLD_SIZE": "1"})
     assert done.returncode == 0
     assert done.stderr.startswith("accel: --enable_cpu_affinity has no effect: another launcher has started this")
     assert done.stderr.count("\n") == 1

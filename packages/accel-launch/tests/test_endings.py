@@ -23,6 +23,12 @@ BOTH = "while not (os.path.exists('here-0') and os.path.exists('here-1')): time.
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="what a process leaves is known on Linux only")
 
 
+@pytest.fixture
+def accel(accel_program: Run) -> Run:
+    """Runs `accel` as a program of its own, since it starts jobs here."""
+    return accel_program
+
+
 def written(folder: Path, script: str) -> str:
     (folder / "ends.py").write_text(script)
     return "ends.py"

@@ -39,6 +39,12 @@ if __name__ == "__main__":
 """
 
 
+@pytest.fixture
+def accel(accel_program: Run) -> Run:
+    """Runs `accel` as a program of its own, since it starts jobs here."""
+    return accel_program
+
+
 @pytest.mark.parametrize("how", [["script.py"], ["-m", "script"]])
 def test_a_script_sees_what_it_sees_without_the_launcher(
     accel: Run, tmp_path: Path, silent_environ: Mapping[str, str], how: list[str]

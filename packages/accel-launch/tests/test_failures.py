@@ -70,6 +70,12 @@ ALL = [
 ]
 
 
+@pytest.fixture
+def accel(accel_program: Run) -> Run:
+    """Runs `accel` as a program of its own, since it starts jobs here."""
+    return accel_program
+
+
 def launched(
     accel: Run, folder: Path, script: str, *options: str, **variables: str
 ) -> "subprocess.CompletedProcess[str]":

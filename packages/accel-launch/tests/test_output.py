@@ -24,6 +24,12 @@ RANK = "import os, sys, time\nrank = os.environ['RANK']\n"
 BOTH = RANK + "print('out of', rank, flush=True)\nprint('err of', rank, file=sys.stderr)\n"
 
 
+@pytest.fixture
+def accel(accel_program: Run) -> Run:
+    """Runs `accel` as a program of its own, since it starts jobs here."""
+    return accel_program
+
+
 def write(folder: Path, script: str) -> str:
     (folder / "speaks.py").write_text(script)
     return "speaks.py"

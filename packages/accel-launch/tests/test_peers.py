@@ -13,7 +13,8 @@ from accel_launch.job.plan import HostInfo
 from accel_launch.nodes.node_spec import NodeSpec
 from accel_launch.nodes.node_workers import NodeWorkers
 from accel_launch.nodes.peers import SILENCE_S, NodeFailure, Peers
-from accel_launch.supervise.signals import SignalEvent, SignalSource
+from accel_launch.report.job_result import LOST_PEER, SAID, JobResult, ProcessExit
+from accel_launch.supervise.signals import Interrupted, SignalEvent, SignalSource
 from accel_launch.supervise.supervisor import Supervisor
 
 HOSTS = ("node1", "node2", "node3")
@@ -141,3 +142,26 @@ def test_a_signal_right_after_a_failure_ends_a_job_that_had_failed(clock: Clock,
         ("  rank 1 failed", False),
         ("  the job was ended there from outside", True),
     ]
+
+
+def workers_of_two(backend: str = "static") -> NodeWorkers:
+    job = Job(LaunchSettings(rdzv_backend=backend), ("python",), {}, HostInfo(1, 0), 1)
+    return NodeWorkers(job, NodeSpec(0, 2, "node1", 1), EndsAtOnce())
+
+
+def test_the_machine_that_failed_by_itself_is_blamed_and_not_the_first(clock: Clock) -> None:
+    zero, one = (Peers(MappingStore(), 0, HOSTS[:2]), NodeFailure(1, "node2", "  rank 1 failed", 137, order=SAID))
+    zero.failures += [NodeFailure(0, "node1", "  rank 0 lost rank 1", 1, order=LOST_PEER), one]
+    here = JobResult(2, ProcessExit(0, 9, 1, ("python",)))
+    judged = workers_of_two()._judge(here, zero)
+    assert (judged.elsewhere, judged.first, judged.code) == (one, None, 137)
+
+
+def test_a_launcher_that_is_ended_while_it_waits_has_128_and_the_signal(clock: Clock) -> None:
+    said: list[str] = []
+    workers, peers = workers_of_two(), Peers(MappingStore(), 0, HOSTS[:2])
+    workers._peers = peers
+    assert workers.leave(Interrupted(signal.SIGTERM, "machine 1, node2 to end"), said.append).code == 143
+    peers.look(at_once=True)
+    assert [(failure.code, failure.outside) for failure in peers.failures] == [(143, True)]
+    assert said[0].endswith("by SIGTERM from outside, while this launcher waited for machine 1, node2 to end")

@@ -30,6 +30,12 @@ if how == "waits":
 """
 
 
+@pytest.fixture
+def accel(accel_program: Run) -> Run:
+    """Runs `accel` as a program of its own, since it starts jobs here."""
+    return accel_program
+
+
 @pytest.fixture(autouse=True)
 def script(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)

@@ -48,11 +48,11 @@ LOOPBACK = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFF
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("kind", ["accel", "torch"])
-def test_nothing_listens_where_another_machine_could_reach_it(accel: Run, tmp_path: Path, kind: str) -> None:
+def test_nothing_listens_where_another_machine_could_reach_it(accel_program: Run, tmp_path: Path, kind: str) -> None:
     """A5. With the environment of a cluster, which names interfaces for other jobs."""
     pytest.importorskip("torch")
     (tmp_path / "look.py").write_text(LISTENERS)
-    done = accel("launch", "-n", "2", "--cpu", "look.py", kind, environ={"GLOO_SOCKET_IFNAME": "eth0"})
+    done = accel_program("launch", "-n", "2", "--cpu", "look.py", kind, environ={"GLOO_SOCKET_IFNAME": "eth0"})
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert sum(int(line.split()[1]) for line in lines if line.startswith("FOUND")) > 0, "it sees what there is"
@@ -84,17 +84,17 @@ def test_a_config_file_is_never_executed(accel: Run, tmp_path: Path, content: st
     assert not (tmp_path / "started").exists()
 
 
-@pytest.mark.parametrize("value", ["$(touch owned)", "`touch owned`", "2; touch owned", "a|touch owned"])
 @pytest.mark.parametrize("option", ["--log_dir", "--gpu_ids", "--main_process_ip", "SCRIPT"])
-def test_words_of_a_command_line_reach_no_shell(accel: Run, tmp_path: Path, option: str, value: str) -> None:
+def test_words_of_a_command_line_reach_no_shell(accel_program: Run, tmp_path: Path, option: str) -> None:
+    value = "$(touch owned)`touch owned`2; touch owned; a|touch owned"
     (tmp_path / "run.py").write_text("import sys; print(sys.argv[1:])")
     line = ["run.py", value] if option == "SCRIPT" else [option, value, "run.py"]
-    accel("launch", "-n", "2", "--cpu", *line)
+    accel_program("launch", "-n", "2", "--cpu", *line)
     assert not (tmp_path / "owned").exists()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other rules")
-def test_a_config_that_anybody_may_write_starts_nothing(accel: Run, tmp_path: Path) -> None:
+def test_a_config_that_anybody_may_write_starts_nothing(accel: Run, accel_program: Run, tmp_path: Path) -> None:
     pytest.importorskip("yaml")
     (tmp_path / "run.py").write_text("open('started', 'w')")
     file = tmp_path / "no-config" / "default_config.yaml"
@@ -106,13 +106,13 @@ def test_a_config_that_anybody_may_write_starts_nothing(accel: Run, tmp_path: Pa
     assert "every user of this machine may write to it" in done.stderr
     assert not (tmp_path / "started").exists()
     os.chmod(file, 0o600)
-    assert accel("launch", "run.py").returncode == 0
+    assert accel_program("launch", "run.py").returncode == 0
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other rules")
-def test_what_is_kept_aside_while_a_job_runs_is_for_its_user_alone(accel: Run, tmp_path: Path) -> None:
+def test_what_is_kept_aside_while_a_job_runs_is_for_its_user_alone(accel_program: Run, tmp_path: Path) -> None:
     (tmp_path / "run.py").write_text(
         "import os; folder = os.environ['ACCEL_FLIGHT_RECORDER']; print(oct(os.stat(folder).st_mode & 0o777), folder)"
     )
-    modes = {line.split()[0] for line in accel("launch", "-n", "2", "--cpu", "run.py").stdout.splitlines()}
+    modes = {line.split()[0] for line in accel_program("launch", "-n", "2", "--cpu", "run.py").stdout.splitlines()}
     assert modes == {"0o700"}

@@ -35,6 +35,12 @@ time.sleep(600)
 
 
 @pytest.fixture
+def accel(accel_program: Run) -> Run:
+    """Runs `accel` as a program of its own, since it starts jobs here."""
+    return accel_program
+
+
+@pytest.fixture
 def script(tmp_path: Path) -> str:
     (tmp_path / "work.py").write_text(SCRIPT)
     return "work.py"

@@ -14,6 +14,12 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
+@pytest.fixture
+def accel(accel_program: Run) -> Run:
+    """Runs `accel` as a program of its own, since it starts jobs here."""
+    return accel_program
+
+
 def test_a_script_may_call_init_process_group_itself(accel: Run, tmp_path: Path) -> None:
     """S109."""
     (tmp_path / "own.py").write_text(

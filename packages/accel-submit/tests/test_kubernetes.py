@@ -84,7 +84,9 @@ def test_exit_code_75_and_a_preempted_pod_are_no_failures(
     assert spec["template"]["spec"]["terminationGracePeriodSeconds"] == 110
 
 
-def test_the_pods_launch_with_what_their_manifest_says(accel: Run, no_client: dict[str, str], tmp_path: Path) -> None:
+def test_the_pods_launch_with_what_their_manifest_says(
+    accel: Run, accel_program: Run, no_client: dict[str, str], tmp_path: Path
+) -> None:
     (tmp_path / "t.py").write_text("import os, sys; print(os.environ['ACCEL_MIXED_PRECISION'], sys.argv[1:])")
     line = ("--cpu", "-n", "1", "--mixed_precision", "bf16", "--submit_options", "image=i")
     assert accel(*KUBERNETES, *line, "t.py", "$(HOME) $5", environ=no_client).returncode == 0
@@ -94,7 +96,7 @@ def test_the_pods_launch_with_what_their_manifest_says(accel: Run, no_client: di
     words = [word.replace("$$", "$") for word in found["args"]]
     assert "$(" not in "".join(found["args"]).replace("$$", "")
     environ = {each["name"]: each.get("value", "0") for each in found["env"]}
-    done = accel(*found["command"][1:], *words, environ=environ)
+    done = accel_program(*found["command"][1:], *words, environ=environ)
     assert (done.returncode, done.stdout) == (0, "bf16 ['$(HOME) $5']\n"), done.stderr
 
 

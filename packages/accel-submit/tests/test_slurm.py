@@ -113,10 +113,10 @@ def test_everything_that_was_said_anywhere_becomes_a_flag(
 
 
 def test_sbatch_gets_the_file_and_the_job_number_is_said(
-    accel: Run, script: str, programs: Programs, tmp_path: Path
+    accel_program: Run, script: str, programs: Programs, tmp_path: Path
 ) -> None:
     path = programs(sbatch='for last; do :; done; /bin/cp "$last" seen; echo "4242;big"')
-    done = accel(*SLURM, "-n", "1", script, environ=path)
+    done = accel_program(*SLURM, "-n", "1", script, environ=path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "seen").read_text() == (tmp_path / FILE).read_text()
     assert done.stdout == "4242;big\n"

@@ -11,6 +11,7 @@ import torch
 from accel.step.accumulation import GradientAccumulation
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, WindowScaler
 from accel_data import DataLoaderShard
+from accel_launch.cli import main
 from accel_parallel.strategies.ddp import Ddp
 from accel_state import AccumulationState
 from accel_verify.runner import RunComparison
@@ -119,15 +120,16 @@ def test_the_command_says_what_a_script_did(tmp_path: Path, line: str, ranks: in
     assert said in done.stdout + done.stderr
 
 
-def test_the_command_refuses_what_it_cannot_start(tmp_path: Path) -> None:
-    done = verify("--steps", "none", "--tolerance=-1", "missing.py", cwd=tmp_path)
-    assert done.returncode == 2
+def test_the_command_refuses_what_it_cannot_start(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "--cpu", "--steps", "none", "--tolerance=-1", "missing.py"]) == 2
+    problems = capsys.readouterr().err
     for problem in ("--steps: expected", "--tolerance: expected", "script 'missing.py' does not exist"):
-        assert problem in done.stderr
+        assert problem in problems
 
 
-def test_help_names_the_options_of_this_command_and_starts_nothing(tmp_path: Path) -> None:
-    done = verify("-n", "2", "--help", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+def test_help_names_the_options_of_this_command_and_starts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "--cpu", "-n", "2", "--help"]) == 0
+    text, problems = capsys.readouterr()
+    assert problems == ""
     for words in ("--steps N", "--tolerance TOLERANCE", "--consumption_log FILE", "exit codes:"):
-        assert words in done.stdout
+        assert words in text

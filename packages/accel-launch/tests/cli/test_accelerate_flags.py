@@ -195,19 +195,21 @@ def test_nothing_that_is_refused_is_ever_suggested() -> None:
         assert read(values).problems == (), flag
 
 
-def test_accel_env_does_not_guess_at_an_option_that_is_like_none(accel: Run) -> None:
-    done = accel("env", "--bogus")
+def test_accel_env_does_not_guess_at_an_option_that_is_like_none(accel_program: Run) -> None:
+    done = accel_program("env", "--bogus")
     assert done.returncode == 2
     assert "--bogus is not an option" in done.stderr
     assert "did you mean" not in done.stderr
 
 
-def test_a_copied_command_line_runs_and_the_help_has_one_sentence_of_it(accel: Run, tmp_path: Path) -> None:
+def test_a_copied_command_line_runs_and_the_help_has_one_sentence_of_it(
+    accel: Run, accel_program: Run, tmp_path: Path
+) -> None:
     (tmp_path / "s.py").write_text("import sys; print(*sys.argv[1:])")
     copied = (
         "launch --multi_gpu --num_machines 1 --machine_rank 0 --dynamo_backend no --num_processes 2 --cpu s.py --tpu"
     )
-    done = accel(*copied.split())
+    done = accel_program(*copied.split())
     assert (done.returncode, done.stdout, done.stderr) == (0, "--tpu\n--tpu\n", "")
     words = " ".join(accel("launch", "--help").stdout.split())
     assert "Options of accelerate launch that ask for nothing else, such as --multi_gpu" in words

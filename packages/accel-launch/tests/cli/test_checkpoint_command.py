@@ -104,8 +104,8 @@ def test_ls_of_one_lists_its_files_and_its_state(within: Callable[..., Done], pr
     assert "random numbers of 2 process(es)" in done.stdout
 
 
-def test_verify_reads_every_byte_and_exits_1_on_damage(accel: Run, project: Path) -> None:
-    done = accel("checkpoint", "verify", str(project))
+def test_verify_reads_every_byte_and_exits_1_on_damage(accel_program: Run, project: Path) -> None:
+    done = accel_program("checkpoint", "verify", str(project))
     assert (done.returncode, done.stderr) == (1, "")
     lines = done.stdout.splitlines()
     assert [("whole" in line, "damaged" in line) for line in lines if not line.startswith(" ")] == [
@@ -114,7 +114,7 @@ def test_verify_reads_every_byte_and_exits_1_on_damage(accel: Run, project: Path
         (True, False),
     ]
     assert any(line.startswith("  ") and "checkpoint_9/model.safetensors is damaged" in line for line in lines)
-    done = accel("checkpoint", "verify", str(project / "checkpoints" / "checkpoint_10"))
+    done = accel_program("checkpoint", "verify", str(project / "checkpoints" / "checkpoint_10"))
     assert (done.returncode, done.stdout.count("whole, 1 files")) == (0, 1)
 
 

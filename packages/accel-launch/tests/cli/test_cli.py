@@ -32,14 +32,10 @@ def test_what_a_queue_is_told_starts_nothing_here(accel: Run, show: str) -> None
 
 
 def test_without_the_package_that_submits_it_is_said_how_to_get_it(
-    silent_environ: Mapping[str, str], tmp_path: Path, show: str
+    accel: Run, show: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = (
-        "import importlib.metadata as m; m.entry_points = lambda **asked: []\n"
-        "from accel_launch.cli import main; raise SystemExit(main(['launch', '--submit', 'slurm', 'show.py']))"
-    )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=silent_environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [])
+    done = accel("launch", "--submit", "slurm", "show.py")
     assert done.returncode == 2
     assert done.stderr == (
         "accel: error: --submit slurm: it needs package accel-submit:"
@@ -70,8 +66,8 @@ def test_the_help_lists_every_option_with_its_key_and_variable(accel: Run) -> No
         assert not option.envvar or f"variable:{option.envvar}" in words
 
 
-def test_the_version_is_printed(accel: Run) -> None:
-    assert accel("--version").stdout.startswith("accel-launch ")
+def test_the_version_is_printed(accel_program: Run) -> None:
+    assert accel_program("--version").stdout.startswith("accel-launch ")
 
 
 def test_an_unknown_command_names_the_nearest(accel: Run) -> None:
@@ -80,7 +76,7 @@ def test_an_unknown_command_names_the_nearest(accel: Run) -> None:
     assert done.stderr.startswith("accel: error: there is no command 'lunch'; did you mean 'launch'?")
 
 
-def test_another_package_adds_a_command(silent_environ: Mapping[str, str], tmp_path: Path) -> None:
+def test_another_package_adds_a_command(accel: Run, accel_program: Run, tmp_path: Path) -> None:
     """By an entry point of the group `accel.commands`."""
     info = tmp_path / "other-1.0.dist-info"
     info.mkdir()
@@ -91,20 +87,15 @@ def test_another_package_adds_a_command(silent_environ: Mapping[str, str], tmp_p
         "def COMMAND(name):\n    print('hello', name)\n    return 3\n"
         "@click.command(help='Parts. Then goes.')\ndef BYE():\n    return 0\n"
     )
-    environ = {**silent_environ, "PYTHONPATH": f"{tmp_path}:{silent_environ['PYTHONPATH']}"}
-
-    def accel(*words: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "accel_launch", *words]
-        return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-
-    done = accel("hello", "you")
-    assert (done.returncode, done.stdout, done.stderr) == (3, "hello you\n", "")
+    for run in (accel, accel_program):
+        done = run("hello", "you")
+        assert (done.returncode, done.stdout, done.stderr) == (3, "hello you\n", "")
     assert "  hello            greet\n" in accel("--help").stdout
     assert "  bye              Parts.\n" in accel("--help").stdout
     assert "did you mean 'hello'?" in accel("helo").stderr
 
 
-def test_another_package_adds_a_scheduler(silent_environ: Mapping[str, str], tmp_path: Path) -> None:
+def test_another_package_adds_a_scheduler(accel: Run, tmp_path: Path) -> None:
     """By an entry point of the group `accel.schedulers`; nothing is imported but the scheduler that is asked for."""
     info = tmp_path / "accel_pbs-1.0.dist-info"
     info.mkdir()
@@ -113,15 +104,9 @@ def test_another_package_adds_a_scheduler(silent_environ: Mapping[str, str], tmp
     (tmp_path / "accel_pbs.py").write_text(
         "class PbsScheduler:\n    def submit(self, options, *, cwd, say):\n        say(f'queues {options.script}')\n"
     )
-    environ = {**silent_environ, "PYTHONPATH": f"{tmp_path}:{silent_environ['PYTHONPATH']}"}
-
-    def submit(name: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "accel_launch", "launch", "--submit", name, "train.py"]
-        return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-
-    done = submit("pbs")
+    done = accel("launch", "--submit", "pbs", "train.py")
     assert (done.returncode, done.stderr) == (0, "queues train.py\n")
-    done = submit("pbz")
+    done = accel("launch", "--submit", "pbz", "train.py")
     assert done.returncode == 2
     known = "the schedulers are: slurm, sagemaker, kubernetes, lsf, pbs\n"
     assert f"--submit: there is no scheduler 'pbz'; did you mean 'pbs'?; {known}" in done.stderr
@@ -129,56 +114,53 @@ def test_another_package_adds_a_scheduler(silent_environ: Mapping[str, str], tmp
 
 @pytest.mark.parametrize(("command", "extra"), EXTRAS.items())
 def test_a_command_of_a_package_that_is_not_installed_says_which(
-    silent_environ: Mapping[str, str], command: str, extra: str
+    accel: Run, monkeypatch: pytest.MonkeyPatch, command: str, extra: str
 ) -> None:
-    code = (
-        "import importlib.metadata as m; m.entry_points = lambda **_: []\n"
-        f"from accel_launch.cli import main; raise SystemExit(main([{command!r}, 'x']))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], env=silent_environ, capture_output=True, text=True, check=False)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [])
+    done = accel(command, "x")
     assert done.returncode == 2
     missing = f"accel {command} comes with package accel-{extra}, which is not installed for {sys.executable}"
     assert done.stderr == f"accel: error: {missing}: in a clone of accel, pip install ./packages/accel-{extra}\n"
 
 
-def test_one_process_has_its_arguments_and_no_rank(accel: Run, show: str) -> None:
+def test_one_process_has_its_arguments_and_no_rank(accel_program: Run, show: str) -> None:
     """S106."""
-    done = accel("launch", "--mixed-precision", "bf16", show, "--cpu", "-n", "4", "--", "-h")
+    done = accel_program("launch", "--mixed-precision", "bf16", show, "--cpu", "-n", "4", "--", "-h")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "--cpu -n 4 -- -h ACCEL_MIXED_PRECISION=bf16\n"
 
 
-def test_several_processes_have_their_ranks_and_nothing_else_is_said(accel: Run, show: str) -> None:
+def test_several_processes_have_their_ranks_and_nothing_else_is_said(accel_program: Run, show: str) -> None:
     """S109."""
-    done = accel("launch", "-n", "2", "--cpu", show, "x")
+    done = accel_program("launch", "-n", "2", "--cpu", show, "x")
     assert (done.returncode, done.stderr) == (0, "")
     lines = [line.rsplit(" ", 1)[0] for line in sorted(done.stdout.splitlines())]
     assert lines == [f"x RANK={rank} WORLD_SIZE=2 ACCEL_USE_CPU=1" for rank in (0, 1)]
 
 
-def test_a_named_config_file_is_used_and_the_flag_beats_it(accel: Run, show: str, tmp_path: Path) -> None:
+def test_a_named_config_file_is_used_and_the_flag_beats_it(accel_program: Run, show: str, tmp_path: Path) -> None:
     """S107."""
     (tmp_path / "two.yaml").write_text("num_processes: 2\nmixed_precision: bf16\n")
-    done = accel("launch", "--config_file", "two.yaml", "--mixed_precision", "no", show)
+    done = accel_program("launch", "--config_file", "two.yaml", "--mixed_precision", "no", show)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("WORLD_SIZE=2 ACCEL_MIXED_PRECISION=no") == 2
 
 
-def test_the_default_config_file_sets_the_count(accel: Run, show: str, tmp_path: Path) -> None:
+def test_the_default_config_file_sets_the_count(accel_program: Run, show: str, tmp_path: Path) -> None:
     """S104b."""
     (tmp_path / "default_config.yaml").write_text("num_processes: 4\n")
-    done = accel("launch", show, environ={"ACCEL_HOME": str(tmp_path)})
+    done = accel_program("launch", show, environ={"ACCEL_HOME": str(tmp_path)})
     assert done.stdout.count("WORLD_SIZE=4") == 4
 
 
-def test_without_a_config_there_is_a_process_for_each_accelerator(accel: Run, show: str) -> None:
+def test_without_a_config_there_is_a_process_for_each_accelerator(accel_program: Run, show: str) -> None:
     """S104b."""
-    assert accel("launch", show, environ={"CUDA_VISIBLE_DEVICES": "0,1,2"}).stdout.count("WORLD_SIZE=3") == 3
+    assert accel_program("launch", show, environ={"CUDA_VISIBLE_DEVICES": "0,1,2"}).stdout.count("WORLD_SIZE=3") == 3
 
 
-def test_decision_10_under_torchrun_the_place_is_kept(accel: Run, show: str) -> None:
+def test_decision_10_under_torchrun_the_place_is_kept(accel: Run, accel_program: Run, show: str) -> None:
     place = {"RANK": "1", "WORLD_SIZE": "2"}
-    assert accel("launch", show, environ=place).stdout == "RANK=1 WORLD_SIZE=2\n"
+    assert accel_program("launch", show, environ=place).stdout == "RANK=1 WORLD_SIZE=2\n"
     done = accel("launch", "-n", "2", show, environ=place)
     assert done.returncode == 2
     assert "choose one of the two" in done.stderr
@@ -207,13 +189,13 @@ def test_one_problem_is_one_line(accel: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", ["1", "2"])
-def test_a_module_and_a_program_are_started(accel: Run, show: str, count: str) -> None:
-    assert accel("launch", "-n", count, "-m", "show", "m").stdout.count("m") == int(count)
-    assert accel("launch", "-n", count, "--no_python", "echo", "-n", "p").stdout == "p" * int(count)
+def test_a_module_and_a_program_are_started(accel_program: Run, show: str, count: str) -> None:
+    assert accel_program("launch", "-n", count, "-m", "show", "m").stdout.count("m") == int(count)
+    assert accel_program("launch", "-n", count, "--no_python", "echo", "-n", "p").stdout == "p" * int(count)
 
 
 @pytest.mark.parametrize("count", ["1", "2"])
-def test_stdin_reaches_the_script(accel: Run, tmp_path: Path, count: str) -> None:
+def test_stdin_reaches_the_script(accel_program: Run, tmp_path: Path, count: str) -> None:
     (tmp_path / "read.py").write_text(
         "import os, sys, time\n"
         "rank, size = os.environ.get('RANK', '0'), os.environ.get('WORLD_SIZE', '1')\n"
@@ -221,7 +203,7 @@ def test_stdin_reaches_the_script(accel: Run, tmp_path: Path, count: str) -> Non
         "sys.stdout.write(f'{rank} {sys.stdin.read()!r}\\n')\n"
         "open(rank + '-has-read', 'w').close()\n"
     )
-    done = accel("launch", "-n", count, "read.py", input="one\ntwo")
+    done = accel_program("launch", "-n", count, "read.py", input="one\ntwo")
     assert sorted(done.stdout.splitlines()) == [r"0 'one\ntwo'", "1 ''"][: int(count)]
 
 
@@ -268,11 +250,11 @@ def with_check(tmp_path: Path, silent_environ: Mapping[str, str]) -> Callable[[s
 
 @pytest.mark.parametrize(("count", "said"), [("1", "1 process"), ("2", "2 processes")])
 def test_the_check_ends_with_a_line_of_success(
-    accel: Run, with_check: Callable[[str], dict[str, str]], tmp_path: Path, count: str, said: str
+    accel_program: Run, with_check: Callable[[str], dict[str, str]], tmp_path: Path, count: str, said: str
 ) -> None:
     """S105."""
     (tmp_path / "c.yaml").write_text(f"num_processes: {count}\n")
-    done = accel("test", "--config_file", "c.yaml", environ=with_check("print('checked')"))
+    done = accel_program("test", "--config_file", "c.yaml", environ=with_check("print('checked')"))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("checked") == int(count)
     assert done.stdout.splitlines()[-1] == f"accel test: success on {said}; this machine is ready"
@@ -280,10 +262,10 @@ def test_the_check_ends_with_a_line_of_success(
 
 @pytest.mark.parametrize("count", ["1", "2"])
 def test_a_check_that_fails_gives_its_exit_code(
-    accel: Run, with_check: Callable[[str], dict[str, str]], count: str
+    accel_program: Run, with_check: Callable[[str], dict[str, str]], count: str
 ) -> None:
     """S105."""
-    done = accel("test", "-n", count, environ=with_check("raise SystemExit(3)"))
+    done = accel_program("test", "-n", count, environ=with_check("raise SystemExit(3)"))
     assert done.returncode == 3
     assert "success" not in done.stdout
     assert "failed with exit code 3" in done.stderr
@@ -296,13 +278,8 @@ def test_the_check_takes_no_script(accel: Run) -> None:
     assert done.stderr == "accel: error: --module is an option of accel launch, and not of accel test\n"
 
 
-def test_the_check_says_when_package_accel_is_missing(silent_environ: Mapping[str, str], tmp_path: Path) -> None:
-    code = (
-        "import importlib.util as u; find = u.find_spec\n"
-        "u.find_spec = lambda name, *rest: None if name == 'accel' else find(name, *rest)\n"
-        "from accel_launch.cli import main; raise SystemExit(main(['test']))"
-    )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=silent_environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+def test_the_check_says_when_package_accel_is_missing(accel: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("accel_launch.cli.commands.test.find_spec", lambda _: None)
+    done = accel("test")
     assert done.returncode == 2
     assert "module accel.tools.self_test of package accel, which is not installed" in done.stderr

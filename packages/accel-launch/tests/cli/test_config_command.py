@@ -20,7 +20,7 @@ from accel_launch.config.config_show import setting_lines
 from accel_launch.config.config_writer import file_text, write_config
 from accel_launch.job.schedulers import BROUGHT
 from accel_state.errors import CannotRun
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -47,9 +47,9 @@ def written(tmp_path: Path) -> Path:
     return tmp_path / "no-config" / "default_config.yaml"
 
 
-def test_default_writes_what_was_said_and_a_second_time_the_same(accel: Run, written: Path) -> None:
+def test_default_writes_what_was_said_and_a_second_time_the_same(accel_program: Run, written: Path) -> None:
     for _ in range(2):
-        done = accel("config", "default", "--num_processes", "2", "--mixed-precision", "bf16", "--no-cpu")
+        done = accel_program("config", "default", "--num_processes", "2", "--mixed-precision", "bf16", "--no-cpu")
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.splitlines()[:2] == [f"written: {written}", "try it:  accel test"]
         assert yaml.safe_load(written.read_text()) == {"num_processes": 2, "use_cpu": False, "mixed_precision": "bf16"}
@@ -275,6 +275,7 @@ ALL = [option for option in OPTIONS if option.name not in ("fp16", "config_file"
 
 
 @pytest.mark.parametrize("option", ALL, ids=lambda option: option.name)
+@settings(max_examples=25)  # of each of more than thirty options
 @given(data=st.data())
 def test_show_names_the_winner_and_its_origin_for_every_option(option: LaunchOption, data: st.DataObject) -> None:
     """T15."""

@@ -77,6 +77,7 @@ def seen(folder: Path, before: dict[str, str]) -> dict[int, tuple[list[str], dic
 )
 def test_a_dry_run_prints_what_is_started(
     accel: Run,
+    accel_program: Run,
     tmp_path: Path,
     script: str,
     silent_environ: dict[str, str],
@@ -88,13 +89,13 @@ def test_a_dry_run_prints_what_is_started(
     assert (dry.returncode, dry.stderr) == (0, "")
     assert not list(tmp_path.glob("saw-*")), "nothing was started"
     assert not (tmp_path / "logs").exists()
-    done = accel(*line, environ=variables)
+    done = accel_program(*line, environ=variables)
     assert done.returncode == 0, done.stderr
     assert planned(dry.stdout) == seen(tmp_path, {**silent_environ, **variables})
 
 
-def test_an_explained_launch_starts_and_names_what_was_found(accel: Run, tmp_path: Path, script: str) -> None:
-    done = accel("launch", "--explain", "-n", "2", "--cpu", script, environ={"ACCEL_MIXED_PRECISION": "bf16"})
+def test_an_explained_launch_starts_and_names_what_was_found(accel_program: Run, tmp_path: Path, script: str) -> None:
+    done = accel_program("launch", "--explain", "-n", "2", "--cpu", script, environ={"ACCEL_MIXED_PRECISION": "bf16"})
     assert done.returncode == 0
     assert done.stdout == "", "the output is the script's"
     assert len(list(tmp_path.glob("saw-*"))) == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,12 @@ def run_on_node(job: Job, node: NodeSpec, source: SignalSource, say: Callable[[s
             return workers.leave(interrupted, say)
 
 
+def ranks_of(counts: Sequence[int], machine: int) -> tuple[range, int]:
+    """Return the ranks of the processes of a machine and the number of processes of all; each machine has its count."""
+    first = sum(counts[:machine])
+    return range(first, first + counts[machine]), sum(counts)
+
+
 def _torch_agent(workers: NodeWorkers, job: Job, rendezvous: Any) -> SimpleElasticAgent:
     """torch's elastic agent for one start, whose processes are ours."""
     from torch.distributed.elastic.agent.server.api import SimpleElasticAgent, Worker, WorkerSpec
@@ -56,10 +62,8 @@ def _torch_agent(workers: NodeWorkers, job: Job, rendezvous: Any) -> SimpleElast
     class Agent(SimpleElasticAgent):
         def _assign_worker_ranks(self, store: Any, group_rank: int, size: int, spec: WorkerSpec) -> list[Worker]:
             """The workers of this machine, from the facts of the rendezvous; torch would wait for notes of all."""
-            counts = [count for _, count in rendezvous.machines]
-            first, world = sum(counts[:group_rank]), sum(counts)
-            ranks = range(first, first + counts[group_rank])
-            return [Worker(rank - first, rank, rank, world, world) for rank in ranks]
+            ranks, world = ranks_of([count for _, count in rendezvous.machines], group_rank)
+            return [Worker(rank - ranks.start, rank, rank, world, world) for rank in ranks]
 
         def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
             return workers.start(worker_group, [host for host, _ in rendezvous.machines])

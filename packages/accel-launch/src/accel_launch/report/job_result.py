@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGABRT, Signals
@@ -40,11 +40,6 @@ class ProcessExit:
     def code(self) -> int:
         """Its exit code as a shell gives it: 128 + n if signal n killed it."""
         return self.status if self.status >= 0 else 128 - self.status
-
-
-def root_cause(failures: Sequence[ProcessExit]) -> ProcessExit | None:
-    """The failure that caused the others, which come in their order: the first that has not lost a peer."""
-    return min(failures, key=lambda failure: failure.order == LOST_PEER, default=None)
 
 
 @dataclass(frozen=True, slots=True)

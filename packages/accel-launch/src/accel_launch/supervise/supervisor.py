@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from signal import Signals
 from typing import final
@@ -14,8 +15,9 @@ from accel_state.errors import CannotRun
 from accel_state.exit_codes import STOPPED
 
 from accel_launch.job.plan import ProcessSpec
+from accel_launch.report.blame import blame
 from accel_launch.report.failure_cause import read_failure, read_fault
-from accel_launch.report.job_result import LOST_PEER, JobResult, ProcessExit, root_cause
+from accel_launch.report.job_result import LOST_PEER, JobResult, ProcessExit
 from accel_launch.supervise.output import ERR, Output
 from accel_launch.supervise.process_tree import die_with_parent, reap
 from accel_launch.supervise.signals import ENDING, SignalEvent, SignalSource
@@ -167,17 +169,17 @@ class Supervisor:
 
     def result(self) -> JobResult:
         """How the job has ended."""
-        # after a signal it is the first by time
-        first = next(iter(self.failures), None) if self.outside is not None else root_cause(self.failures)
-        alone = self._failed_alone()
-        before = self.exits[: self.exits.index(self.failures[0])] if self.failures else []
-        return JobResult(
+        told = {worker.spec.rank for worker in self._workers if worker.has_said(self._folder)}
+        blamed = blame(
             len(self.specs),
-            first,
-            tuple(rank for rank in self._terminated or () if rank not in alone),
-            failed=tuple(sorted(alone)),
-            done=tuple(sorted(ended.rank for ended in before if not ended.status)),
+            self.exits,
+            self.failures,
+            terminated=self._terminated or (),
+            told=told,
             outside=self.outside,
+        )
+        return replace(
+            blamed,
             asked=self.asked,
             killed=self._killed,
             grace_s=self._grace_s[self.outside] if self.outside is not None else 0.0,
@@ -250,15 +252,6 @@ class Supervisor:
     def _is_about_to_fail(self, worker: Worker) -> bool:
         """Whether a process has left an exception, and is about to end by it."""
         return worker.status() is None and worker.has_said(self._folder)
-
-    def _failed_alone(self) -> set[int]:
-        """The ranks that failed by themselves: before the others were ended, or by an exception of their own."""
-        if not self.failures:
-            return set()
-        told = {worker.spec.rank for worker in self._workers if worker.has_said(self._folder)}
-        only_ended = set(self._terminated or ()) - told
-        before = {failure.rank for failure in self.failures if failure.order != LOST_PEER}
-        return (before | (told & {ended.rank for ended in self.exits if ended.status})) - only_ended
 
     def _receive(self, event: SignalEvent) -> None:
         now_s = time.monotonic()
