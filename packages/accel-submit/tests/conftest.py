@@ -7,6 +7,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from accel_testing import stretched
 from silent_environ import silent
 
 
@@ -30,7 +31,7 @@ def accel(tmp_path: Path, silent_environ: Mapping[str, str]) -> Callable[..., "s
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=stretched(60),
             check=False,
         )
 
