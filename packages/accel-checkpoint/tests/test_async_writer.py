@@ -123,7 +123,7 @@ def test_a_snapshot_can_be_taken_in_a_forked_process(tmp_path: Path) -> None:
         "warnings.simplefilter('ignore')\n"
         "files = {'a': {str(n): torch.ones(9) for n in range(8)}}\nSnapshot().take(files)\n"
         "child = os.fork()\nif not child:\n    Snapshot().take(files)\n    os._exit(0)\n"
-        "import time\nfor _ in range(80):\n    time.sleep(0.05)\n    done, status = os.waitpid(child, os.WNOHANG)\n"
+        "import time\nfor _ in range(600):\n    time.sleep(0.05)\n    done, status = os.waitpid(child, os.WNOHANG)\n"
         "    if done:\n        break\nelse:\n    os.kill(child, 9)\n    os.waitpid(child, 0)\n    status = 1\n"
         "raise SystemExit(status)\n"
     )

@@ -112,12 +112,17 @@ def interrupted(folder: Path) -> float:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sent: list[float] = []
 
+    before = transport.recorder.number
+
     def interrupt() -> None:
+        while transport.recorder.number == before:
+            time.sleep(0.01)
+        time.sleep(0.2)  # it is in its wait
         sent.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGINT)
 
-    timer = threading.Timer(0.5, interrupt)
-    timer.start()
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
     try:
         transport.exchange("gather", b"x")
     except KeyboardInterrupt:
@@ -125,7 +130,7 @@ def interrupted(folder: Path) -> float:
     newest = transport.recorder.newest()
     assert newest is not None
     assert newest.ended is not None
-    timer.join()
+    interrupter.join()
     (folder / "over").touch()
     release()
     return waited
