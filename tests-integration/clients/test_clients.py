@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
+from accel_testing import stretched
 from silent_environ import silent
 
 HERE = Path(__file__).parent
@@ -44,7 +45,7 @@ def trained(folder: Path, script: str, command: list[str]) -> dict[str, list[lis
         env=environ,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=stretched(300),
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]

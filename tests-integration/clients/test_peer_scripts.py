@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, files, version
 from pathlib import Path
 
 import pytest
+from accel_testing import stretched
 from silent_environ import silent
 
 RUNNER = Path(__file__).with_name("run_peer_script.py")
@@ -100,7 +101,7 @@ def test_checks_of_accelerate_pass_but_for_those_that_are_said_to_differ(
         env=environ,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=stretched(280),
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]

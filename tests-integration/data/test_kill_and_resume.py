@@ -15,7 +15,7 @@ import torch.distributed as dist
 from accel_state import Transport
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import Cases, MakePool, RankFailure
+from accel_testing import Cases, MakePool, RankFailure, stretched
 from accel_verify.consumption_log import verify
 
 SCRIPT = Path(serve.__file__)
@@ -124,6 +124,6 @@ def test_a_killed_script_serves_what_was_due(world: MakePool, tmp_path: Path) ->
                 process.wait()
         assert len(before) < len(serve.committed(path)[0]) < len(whole)
     for process in started(folder, 2, 2):
-        assert process.wait(60) == 0
+        assert process.wait(stretched(60)) == 0
     assert serve.committed(path)[0] == whole
     check_consumption_log(folder, "shuffled")

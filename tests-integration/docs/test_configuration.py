@@ -8,6 +8,7 @@ from pathlib import Path
 import option_table
 import pytest
 from accel_launch.config.sharding_config import NAMES
+from accel_testing import stretched
 
 TEXT = option_table.PAGE.read_text()
 
@@ -30,7 +31,7 @@ def test_a_launch_takes_the_file_as_it_stands(tmp_path: Path) -> None:
     (text,) = re.findall(r"^```yaml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
     (tmp_path / "this.yaml").write_text(text)
     command = [sys.executable, "-m", "accel", "config", "show", "--origin", "--config_file", "this.yaml"]
-    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=stretched(60), check=False)
     assert shown.returncode == 0, shown.stderr
     for key in re.findall(r"^(\w+):", text, re.MULTILINE):
         assert re.search(rf"^{key}: .*# config file", shown.stdout, re.MULTILINE), key

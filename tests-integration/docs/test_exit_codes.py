@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from accel_launch.cli.program import COMMANDS, REFUSED
 from accel_state.exit_codes import HUNG, STOPPED
+from accel_testing import stretched
 from repository import ROOT
 
 TEXT = (ROOT / "docs" / "reference" / "exit-codes.md").read_text()
@@ -44,7 +45,7 @@ def test_a_launch_ends_with_the_code_of_the_page(script: str | None, code: int, 
     if script is not None:
         path.write_text(script)
     command = [sys.executable, "-m", "accel", "launch", "--cpu", "-n", "2", str(path)]
-    assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == code
+    assert subprocess.run(command, capture_output=True, timeout=stretched(60), check=False).returncode == code
 
 
 def test_every_command_that_the_page_names_exists() -> None:

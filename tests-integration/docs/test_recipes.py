@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from accel_testing import stretched
 from repository import ROOT
 
 #: some are slow on a busy machine
@@ -69,7 +70,7 @@ def output(tmp_path_factory: pytest.TempPathFactory, forking_python: str) -> Out
             env=environ,
             capture_output=True,
             text=True,
-            timeout=500,
+            timeout=stretched(500),
             check=False,
         )
         assert done.returncode == 0, done.stderr

@@ -44,13 +44,14 @@ MAY_IMPORT = {
     "accel-verify": {"accel-state", "accel-checkpoint", "accel-launch", "accel"},
 }
 # Import names of third parties that differ from the names of their distributions.
-DISTRIBUTION_OF = {"yaml": "pyyaml", "PIL": "pillow"}
+DISTRIBUTION_OF = {"yaml": "pyyaml", "PIL": "pillow", "pytest_timeout": "pytest-timeout"}
 # Libraries that are used when they are there: the files that may import them, inside functions.
 OPTIONAL = {
     "torch_xla": {"accel-state"},
     "torch": {"accel-launch"},
     "cloudpickle": {"accel-launch", "accel-testing"},
     "numpy": {"accel-testing"},
+    "pytest-timeout": {"accel-testing"},
 }
 # accel-compat has the door open for processes that a program starts, and takes no time for imports.
 READS_ENVIRONMENT = {"accel-compat", "accel-launch", "accel-testing"}

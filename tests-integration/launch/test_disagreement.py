@@ -6,7 +6,7 @@ from pathlib import Path
 
 import disagree
 import pytest
-from accel_testing import in_soak
+from accel_testing import in_soak, stretched
 from jobs import ACCEL, TORCHRUN, Ended, line_of, start
 
 SCRIPT = Path(disagree.__file__)
@@ -14,7 +14,7 @@ SCRIPT = Path(disagree.__file__)
 RAISE = ("order", "shape")
 RAISE_TOO = ("barrier_in_else", "objects", "gather_alone", "dtype", "early_break", "large")
 #: seconds from the start of the launcher to its end, which are fewer than ten: imports of torch, limit
-BOUND_S = 90.0
+BOUND_S = stretched(90.0)
 
 Jobs = Callable[[str, str], Ended]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import main_first
 import pytest
 from accel_state import PartialState, PeerFailed
-from accel_testing import MakePool, RankFailure, in_soak
+from accel_testing import MakePool, RankFailure, in_soak, stretched
 from jobs import ACCEL, SOON_S, TORCHRUN, Ended, line_of, start, start_by_hand
 
 SCRIPT = Path(main_first.__file__)
@@ -27,7 +27,7 @@ def jobs(request: pytest.FixtureRequest, forking_python: str) -> Jobs:
 
     def job(kind: str, size: int = 2) -> Ended:
         by, number = (TORCHRUN if kind == "machines" else ACCEL), seconds.get(kind, size)
-        return start(SCRIPT, kind, number, size=size, by=by, python=forking_python).end(300)
+        return start(SCRIPT, kind, number, size=size, by=by, python=forking_python).end(stretched(300))
 
     return cache(job)
 

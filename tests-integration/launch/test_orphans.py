@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jobs
 import pytest
-from accel_testing import Cases
+from accel_testing import Cases, stretched
 
 SCRIPT = """\
 import os, sys, time
@@ -49,7 +49,7 @@ def test_nothing_is_left_of_a_job_whose_launcher_is_ended(tmp_path: Path, cases:
         how = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)[number % 3]
         job = jobs.start(script, folder)
         ports = [folder / f"port-{rank}" for rank in (0, 1)]
-        until = time.monotonic() + 60
+        until = time.monotonic() + stretched(60)
         while not all(port.exists() and port.read_text() for port in ports):
             assert job.process.poll() is None, job.end().err
             assert time.monotonic() < until

@@ -15,7 +15,7 @@ import restart
 from accel import Accelerator
 from accel.utils import ProjectConfiguration
 from accel_state.environ import FLIGHT_RECORDER
-from accel_testing import Cases, MakePool, RankFailure, in_soak
+from accel_testing import Cases, MakePool, RankFailure, in_soak, stretched
 from jobs import ACCEL, SOON_S, Ended, Job, marked, start
 from restart import Plan
 
@@ -36,7 +36,7 @@ def ranks_of(job: Job) -> list[int]:
 
 
 def wait_for(path: Path, job: Job, least: int = 1) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + stretched(60)
     while not path.exists() or int(path.read_text() or 0) < least:
         assert job.process.poll() is None, job.end().err
         assert time.monotonic() < until, job.end(1).err

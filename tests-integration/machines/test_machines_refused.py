@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from accel_testing import in_soak
+from accel_testing import in_soak, stretched
 from jobs import Ended
 from namespaces import Machines, Node, ends
 
 FIRST = "10.77.0.1"
-SOON_S = 60
+SOON_S = stretched(60)
 HOLDER = "import socket, time; a = socket.create_server(('10.77.0.1', 29500)); print(1, flush=True); time.sleep(600)"
 
 

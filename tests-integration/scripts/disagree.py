@@ -1,5 +1,6 @@
 """Programs in which two processes do not do the same; a comment marks the line that each of them is at."""
 
+import os
 import sys
 import time
 from datetime import timedelta
@@ -8,7 +9,7 @@ import torch
 from accel import Accelerator, InitProcessGroupKwargs
 from torch.utils.data import DataLoader, Dataset
 
-LIMIT_S = 5
+LIMIT_S = 5 * float(os.environ.get("ACCEL_TESTING_TIME_FACTOR") or 1)
 
 
 class Slow(Dataset[torch.Tensor]):
@@ -22,7 +23,7 @@ class Slow(Dataset[torch.Tensor]):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         if self.rank == 1 and index == 1:
-            time.sleep(60)  # loader 1
+            time.sleep(600)  # loader 1
         return torch.ones(1)
 
 
@@ -86,7 +87,7 @@ def barrier_in_else(accelerator: Accelerator) -> None:
 
 def sleep(accelerator: Accelerator) -> None:
     if accelerator.process_index == 1:
-        time.sleep(60)  # sleep 1
+        time.sleep(600)  # sleep 1
     accelerator.gather(torch.ones(1))  # sleep 0
 
 

@@ -10,9 +10,13 @@ from pathlib import Path
 import torch
 from accel import Accelerator, InitProcessGroupKwargs
 
+#: for limits, and for work that outlasts them
+FACTOR = float(os.environ.get("ACCEL_TESTING_TIME_FACTOR") or 1)
+
 
 def limited(seconds: float) -> Accelerator:
-    return Accelerator(cpu=True, kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(seconds=seconds))])
+    limit = InitProcessGroupKwargs(timeout=timedelta(seconds=seconds * FACTOR))
+    return Accelerator(cpu=True, kwargs_handlers=[limit])
 
 
 def say(text: str) -> None:
@@ -25,7 +29,7 @@ def works(seconds: str) -> None:
     for first, pause in ((accelerator.main_process_first, 1.0), (accelerator.local_main_process_first, 0.5)):
         with first():
             if accelerator.is_main_process:
-                time.sleep(float(seconds) * pause)
+                time.sleep(float(seconds) * pause * FACTOR)
             say("first" if accelerator.is_main_process else "later")
     say(f"sum {int(accelerator.reduce(torch.ones(1), 'sum'))}")
 
@@ -34,7 +38,7 @@ def nested(seconds: str) -> None:
     accelerator = limited(5)
     with accelerator.main_process_first(), accelerator.local_main_process_first():
         if accelerator.is_main_process:
-            time.sleep(float(seconds))
+            time.sleep(float(seconds) * FACTOR)
         say("first" if accelerator.is_main_process else "later")
 
 
@@ -64,7 +68,7 @@ def machines(seconds: str) -> None:
     accelerator = limited(30)
     with accelerator.local_main_process_first():
         if rank == 0:
-            time.sleep(float(seconds))
+            time.sleep(float(seconds) * FACTOR)
     say("done")
 
 

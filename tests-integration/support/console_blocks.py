@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from accel_testing import stretched
+
 BLOCK = re.compile(r"^```console\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 
 
@@ -40,7 +42,7 @@ def run(text: str, folder: Path) -> int:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=120,
+            timeout=stretched(120),
             check=False,
         )
         wanted = re.escape(shown).replace(re.escape("..."), ".*")

@@ -14,9 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from accel_testing import stretched
+
 ACCEL = ("-m", "accel", "launch", "--cpu", "--num_processes")
 #: seconds within which what ends by itself must have ended: ten times what it takes, as the machine has other work too
-SOON_S = 30.0
+SOON_S = stretched(30.0)
+#: seconds that the end of a job is waited for
+END_S = stretched(100.0)
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node")
 
 
@@ -46,7 +50,7 @@ class Job:
     mark: str
     began: float
 
-    def end(self, timeout_s: float = 100) -> Ended:
+    def end(self, timeout_s: float = END_S) -> Ended:
         """Waits for its end; kills what this test has started if it does not come."""
         late = ""
         try:

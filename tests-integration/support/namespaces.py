@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from jobs import Ended, Job
+from accel_testing import stretched
+from jobs import END_S, Ended, Job
 
 LAUNCH = (sys.executable, "-m", "accel", "launch", "--cpu")
 #: what a machine does before a command: the names that it knows, and its own
@@ -96,7 +97,7 @@ class Machines:
     def wait_for(self, condition: Callable[[], bool], timeout_s: float = 60) -> None:
         """Returns when something is so; fails if a launcher that runs ends before."""
         known = [job for job in self.jobs if job.process.poll() is None]
-        until = time.monotonic() + timeout_s
+        until = time.monotonic() + stretched(timeout_s)
         while not condition():
             ended = [job.end().err for job in known if job.process.poll() is not None]
             assert not ended, ended
@@ -117,7 +118,7 @@ class Machines:
                     os.kill(pid, signal.SIGKILL)
 
 
-def ends(jobs: Sequence[Job], timeout_s: float = 100) -> tuple[Ended, Ended]:
+def ends(jobs: Sequence[Job], timeout_s: float = END_S) -> tuple[Ended, Ended]:
     """How the launchers of machine 0 and 1 end."""
     zero, one = (job.end(timeout_s) for job in jobs)
     return zero, one

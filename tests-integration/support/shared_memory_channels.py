@@ -19,11 +19,12 @@ from accel_state.status_store import StatusStore
 from accel_state.transports import shared_memory
 from accel_state.transports.shared_memory import LONGEST, SharedMemoryChannel
 from accel_state.transports.torch_dist import TorchDist
+from accel_testing import stretched
 from hypothesis import strategies as st
 from torch._C._distributed_c10d import HashStore
 
 #: seconds within which one who waits in vain must have heard of it
-SOON_S = 20.0
+SOON_S = stretched(20.0)
 LENGTHS = st.sampled_from([0, 1, LONGEST - 1, LONGEST]) | st.integers(0, 300) | st.integers(0, LONGEST)
 #: who is heard: one rank, or all
 SOURCES = st.none() | st.integers(0, 3)

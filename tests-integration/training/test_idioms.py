@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from accel_compat.migrate.report import Kind
 from accel_compat.migrate.source_file import migrate
-from accel_testing import MakePool
+from accel_testing import MakePool, stretched
 from silent_environ import silent
 
 SCRIPTS = Path(__file__).parents[1] / "idioms"
@@ -133,7 +133,13 @@ def test_sharded_by_a_config_file(tmp_path: Path, forking_python: str) -> None:
     environ = silent(tmp_path)
     environ["PATH"] = f"{tmp_path}{os.pathsep}{environ['PATH']}"
     done = subprocess.run(
-        ["sh", "fsdp.sh"], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=100, check=False
+        ["sh", "fsdp.sh"],
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=stretched(100),
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 2

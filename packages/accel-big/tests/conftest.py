@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from accel_testing import stretched
 from command_here import Run, command_here
 from silent_environ import silent
 
@@ -31,7 +32,7 @@ def accel_program(tmp_path: Path, silent_environ: Mapping[str, str]) -> Run:
         command = [sys.executable, "-m", "accel_launch", *arguments]
         everything = {**silent_environ, **(environ or {})}
         return subprocess.run(
-            command, cwd=tmp_path, env=everything, capture_output=True, text=True, timeout=60, check=False
+            command, cwd=tmp_path, env=everything, capture_output=True, text=True, timeout=stretched(60), check=False
         )
 
     return run

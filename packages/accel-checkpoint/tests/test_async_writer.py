@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from accel_checkpoint import AsyncWriter, Manifest, Snapshot, StagedCheckpoint, TensorFile, is_whole, plan_shards
-from accel_testing import Mlp
+from accel_testing import Mlp, stretched
 from torch import nn
 
 
@@ -123,7 +123,7 @@ def test_a_snapshot_can_be_taken_in_a_forked_process(tmp_path: Path) -> None:
         "warnings.simplefilter('ignore')\n"
         "files = {'a': {str(n): torch.ones(9) for n in range(8)}}\nSnapshot().take(files)\n"
         "child = os.fork()\nif not child:\n    Snapshot().take(files)\n    os._exit(0)\n"
-        "import time\nfor _ in range(80):\n    time.sleep(0.05)\n    done, status = os.waitpid(child, os.WNOHANG)\n"
+        "import time\nfor _ in range(600):\n    time.sleep(0.05)\n    done, status = os.waitpid(child, os.WNOHANG)\n"
         "    if done:\n        break\nelse:\n    os.kill(child, 9)\n    os.waitpid(child, 0)\n    status = 1\n"
         "raise SystemExit(status)\n"
     )
@@ -135,7 +135,7 @@ def test_work_goes_on_while_training_does_and_is_over_after_wait() -> None:
     assert not writer.busy
 
     def work() -> None:
-        free.wait(10)
+        free.wait(stretched(10))
         done.append(1)
 
     writer.begin(work)
@@ -195,7 +195,7 @@ def test_a_wait_that_was_interrupted_can_be_done_again() -> None:
     def work() -> None:
         time.sleep(0.1)
         signal.pthread_kill(main, signal.SIGINT)
-        free.wait(10)
+        free.wait(stretched(10))
         raise Full
 
     writer.begin(work)
@@ -212,7 +212,7 @@ def test_a_wait_that_was_interrupted_can_be_done_again() -> None:
 def in_a_process(code: str, folder: Path) -> "subprocess.CompletedProcess[str]":
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(one for one in sys.path if one)}
     command = [sys.executable, "-c", code, str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environ, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=stretched(60), env=environ, check=False)
 
 
 SAVES = """

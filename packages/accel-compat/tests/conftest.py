@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from accel_testing import stretched
 from silent_environ import silent
 
 Python = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -24,7 +25,7 @@ def python(tmp_path: Path) -> Python:
             env={**environ, **variables},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=stretched(60),
             check=False,
         )
 

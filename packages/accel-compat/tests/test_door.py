@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from accel_testing import stretched
 from silent_environ import silent
 
 Python = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -210,7 +211,7 @@ def launched(folder: Path, *options: str, **variables: str) -> list[str]:
             env={**silent(folder), **variables},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=stretched(60),
             check=False,
         )
     )

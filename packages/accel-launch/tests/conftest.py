@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from accel_testing import stretched
 from command_here import command_here
 from silent_environ import silent
 
@@ -46,7 +47,7 @@ def accel_program(start: Start) -> Run:
     ) -> "subprocess.CompletedProcess[str]":
         with start(*arguments, environ=environ) as process:
             try:
-                out, err = process.communicate(input, timeout=60)
+                out, err = process.communicate(input, timeout=stretched(60))
             except BaseException:
                 process.kill()
                 raise

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from accel_testing import stretched
 
 Start = Callable[..., "subprocess.Popen[str]"]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -35,7 +36,7 @@ def written(folder: Path, script: str) -> str:
 
 
 def wait_for(condition: Callable[[], object], timeout_s: float = 60) -> None:
-    until = time.monotonic() + timeout_s
+    until = time.monotonic() + stretched(timeout_s)
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -59,7 +60,7 @@ def test_a_job_that_somebody_ends_after_a_failure_is_not_started_again(start: St
     with start("launch", "-n", "2", "--max_restarts", "3", written(tmp_path, script)) as launcher:
         wait_for((tmp_path / "told").exists)
         launcher.terminate()
-        _, said = launcher.communicate(timeout=60)
+        _, said = launcher.communicate(timeout=stretched(60))
     assert launcher.returncode == 3
     assert "accel: rank 0 of 2" in said
     assert "starts again" not in said
@@ -84,7 +85,7 @@ def test_a_signal_to_the_process_group_reaches_each_process_once(
     ) as launcher:
         wait_for(lambda: here(tmp_path))
         os.killpg(launcher.pid, number)
-        out, _ = launcher.communicate(timeout=60)
+        out, _ = launcher.communicate(timeout=stretched(60))
     assert out.split("\n") == [f"told {int(number)}"] * 2 + [""]
 
 
@@ -100,7 +101,7 @@ def test_a_job_goes_on_after_a_pause(start: Start, tmp_path: Path) -> None:
             launcher.send_signal(signal.SIGCONT)
             time.sleep(0.1)
         (tmp_path / "on").touch()
-        _, said = launcher.communicate(timeout=60)
+        _, said = launcher.communicate(timeout=stretched(60))
     assert (launcher.returncode, said) == (0, "")
 
 
@@ -112,7 +113,7 @@ def test_errors_that_nobody_reads_hold_no_launcher_that_is_told_to_end(start: St
         wait_for((tmp_path / "here-1").exists)
         time.sleep(0.7)
         launcher.terminate()
-        launcher.wait(60)
+        launcher.wait(stretched(60))
         launcher.communicate()
 
 
@@ -132,7 +133,7 @@ def test_a_killed_launcher_leaves_nothing_of_a_launch_within_its_job(start: Star
         wait_for(lambda: all(path.exists() and path.read_text().endswith("\n") for path in found))
         left = [int(path.read_text()) for path in found]
         launcher.kill()
-        launcher.wait(60)
+        launcher.wait(stretched(60))
         wait_for(lambda: not any(map(running, left)))
 
 
@@ -151,7 +152,7 @@ def test_a_killed_launcher_leaves_nothing_of_a_wrapper_in_shell(start: Start, tm
         assert all(map(running, left))
         assert list(scratch.glob("accel-*"))
         launcher.kill()
-        launcher.wait(60)
+        launcher.wait(stretched(60))
         wait_for(lambda: not any(map(running, left)))
     wait_for(lambda: not list(scratch.glob("accel-*")))
 
@@ -192,7 +193,9 @@ def test_a_limit_of_a_thousand_million_open_files_costs_nothing(silent_environ: 
         "os.closerange, os.sysconf = closerange, lambda name: 10**9\n"
         "with orphan_killer(Path(tempfile.mkdtemp())): pass\nprint('over')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=silent_environ, timeout=20)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=silent_environ, timeout=stretched(20)
+    )
     assert done.stdout == "over\n", done.stderr
 
 
@@ -210,7 +213,7 @@ def test_as_process_1_of_a_container_only_what_is_of_the_job_is_ended(silent_env
         "print(os.getpid(), os.path.exists(f'/proc/{own.pid}'), other.poll())"
     )
     command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, env=silent_environ, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, env=silent_environ, timeout=stretched(60))
     assert done.stdout == "1 False None\n", done.stdout + done.stderr
 
 

@@ -15,6 +15,7 @@ import accel_launch
 import pytest
 from accel_launch import debug_launcher, notebook_launcher
 from accel_state.errors import AccelError, CannotRun
+from accel_testing import stretched
 
 Notebook = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -31,7 +32,7 @@ def notebook(tmp_path: Path, silent_environ: Mapping[str, str]) -> Notebook:
             env={**silent_environ, **environ},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=stretched(60),
             check=False,
         )
 
@@ -229,12 +230,12 @@ def test_an_interrupt_ends_the_processes(tmp_path: Path, silent_environ: Mapping
     with subprocess.Popen(
         [sys.executable, "-c", code], cwd=tmp_path, env=silent_environ, stderr=subprocess.PIPE, text=True
     ) as kernel:
-        until_s = time.monotonic() + 60
+        until_s = time.monotonic() + stretched(60)
         while len(list(tmp_path.glob("pid-*"))) < 2 and time.monotonic() < until_s:
             time.sleep(0.01)
         children = [int(path.name[4:]) for path in tmp_path.glob("pid-*")]
         kernel.send_signal(signal.SIGINT)
-        _, err = kernel.communicate(timeout=60)
+        _, err = kernel.communicate(timeout=stretched(60))
     assert len(children) == 2
     assert "KeyboardInterrupt" in err
     assert not any(Path(f"/proc/{pid}").exists() for pid in children)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from accel_launch.supervise.output import OUT, Output
+from accel_testing import stretched
 
 Start = Callable[..., "subprocess.Popen[str]"]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -53,7 +54,7 @@ def in_a_terminal(folder: Path, environ: Mapping[str, str], script: str, *option
                 found += chunk
         except OSError:  # everybody has left the terminal
             pass
-        assert launcher.wait(timeout=60) == 0
+        assert launcher.wait(timeout=stretched(60)) == 0
     os.close(ours)
     return found.decode()
 
@@ -88,7 +89,7 @@ def test_a_line_without_an_end_is_shown_while_its_process_goes_on(start: Start, 
         while len(found) < len(expected):
             found += os.read(launcher.stderr.fileno(), 100)
         (tmp_path / "read").touch()
-        launcher.communicate(timeout=60)
+        launcher.communicate(timeout=stretched(60))
     assert found == expected.encode()
     assert launcher.returncode == 0
 
@@ -207,7 +208,7 @@ def test_a_reader_that_goes_away_changes_no_exit_code(
         assert launcher.stderr is not None
         assert launcher.stderr.read(5) == b"line "
         launcher.stderr.close()
-        assert launcher.wait(timeout=60) == code
+        assert launcher.wait(timeout=stretched(60)) == code
 
 
 @pytest.mark.parametrize("closed", ["2>&-", "<&-", "<&- >&- 2>&-"])
@@ -226,7 +227,7 @@ def test_a_launcher_without_standard_streams_starts_the_same(
     )
     command = f"exec {' '.join(LAUNCH)} {write(tmp_path, script)} {closed}"
     done = subprocess.run(
-        ["bash", "-c", command], cwd=tmp_path, env=silent_environ, capture_output=True, text=True, timeout=30
+        ["bash", "-c", command], cwd=tmp_path, env=silent_environ, capture_output=True, text=True, timeout=stretched(30)
     )
     assert done.returncode == 0, done.stderr
     assert len(list(tmp_path.glob("done-*"))) == 2
@@ -285,7 +286,7 @@ def test_a_terminal_that_is_read_slowly_loses_nothing_and_stops_nobody(
         if act.startswith("time"):
             time.sleep(1.5)
             job.terminate()
-            assert job.wait(timeout=60) == 128 + signal.SIGTERM, "though nobody reads what it has printed"
+            assert job.wait(timeout=stretched(60)) == 128 + signal.SIGTERM, "though nobody reads what it has printed"
             return
         found = b""
         try:
@@ -294,7 +295,7 @@ def test_a_terminal_that_is_read_slowly_loses_nothing_and_stops_nobody(
                 time.sleep(0.05)
         except OSError:  # everybody has left the terminal
             pass
-        assert job.wait(timeout=60) == 1
+        assert job.wait(timeout=stretched(60)) == 1
     os.close(ours)
     lines = found.decode().splitlines()
     shown = [[line[2:5] for line in lines if re.match(rf"{rank} \d\d\d -", line)] for rank in "01"]

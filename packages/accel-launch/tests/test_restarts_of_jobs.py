@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from accel_testing import stretched
 
 Start = Callable[..., "subprocess.Popen[str]"]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -81,11 +82,11 @@ def test_one_that_stopped_on_request_is_not_started_again(processes: int, accel:
 
 def test_one_that_was_ended_from_outside_is_not_started_again(start: Start, tmp_path: Path) -> None:
     process = start("launch", "--cpu", "-n", "2", "--max_restarts", "2", "script.py", "0", "", "waits")
-    until = time.time() + 60
+    until = time.time() + stretched(60)
     while attempts(tmp_path) == 0 and time.time() < until:
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=stretched(60))
     assert process.returncode == 143
     assert attempts(tmp_path) == 1
     assert "starts again" not in err

@@ -15,6 +15,7 @@ from accel_launch.report.job_result import JobResult, ProcessExit
 from accel_launch.supervise.signals import HandledSignals, PythonSignals, SignalSource, command_line_signals
 from accel_launch.supervise.supervisor import Supervisor
 from accel_state.errors import CannotRun
+from accel_testing import stretched
 
 Start = Callable[..., "subprocess.Popen[str]"]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -47,7 +48,7 @@ def script(tmp_path: Path) -> str:
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float = 60) -> bool:
-    until_s = time.monotonic() + timeout_s
+    until_s = time.monotonic() + stretched(timeout_s)
     while not condition():
         if time.monotonic() > until_s:
             return False
@@ -130,7 +131,7 @@ def test_a_signal_to_the_launcher_reaches_every_process(
     with start("launch", "-n", "2", script) as launcher:
         children = pids(tmp_path)
         launcher.send_signal(number)
-        _, err = launcher.communicate(timeout=60)
+        _, err = launcher.communicate(timeout=stretched(60))
     assert launcher.returncode == code
     assert not any(alive(pid) for pid in children)
     expected = "accel: rank" if number == signal.SIGUSR1 else f"accel: the job of 2 was ended by {number.name}"
@@ -153,7 +154,7 @@ def test_processes_that_save_on_sigterm_have_the_time_to(start: Start, tmp_path:
         launcher.terminate()
         time.sleep(0.2)
         launcher.terminate()
-        launcher.communicate(timeout=60)
+        launcher.communicate(timeout=stretched(60))
     assert launcher.returncode == 0
     assert all((tmp_path / f"saved-{rank}").exists() for rank in range(2))
 
@@ -170,7 +171,7 @@ def test_a_killed_launcher_leaves_no_orphan(start: Start, script: str, tmp_path:
 def test_one_process_takes_the_place_of_the_launcher(start: Start, tmp_path: Path) -> None:
     (tmp_path / "pid.py").write_text("import os; print(os.getpid())")
     with start("launch", "-n", "1", "pid.py") as launcher:
-        out, _ = launcher.communicate(timeout=60)
+        out, _ = launcher.communicate(timeout=stretched(60))
     assert int(out) == launcher.pid
 
 
@@ -200,7 +201,7 @@ def test_twenty_launches_at_once_do_not_meet_each_other(start: Start, tmp_path: 
     """T18."""
     (tmp_path / "port.py").write_text("import os; print(os.environ['ACCEL_STORE_PORT'], os.environ['MASTER_PORT'])")
     launchers = [start("launch", "-n", "2", "port.py") for _ in range(20)]
-    said = [launcher.communicate(timeout=60) for launcher in launchers]
+    said = [launcher.communicate(timeout=stretched(60)) for launcher in launchers]
     assert [launcher.returncode for launcher in launchers] == [0] * 20, said
     assert all(len(set(out.splitlines())) == 1 for out, _ in said), said
 
@@ -233,6 +234,20 @@ def test_signal_handlers_are_put_back(source: SignalSource) -> None:
     assert mask == signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
+def test_signals_that_were_ignored_at_the_start_stay_ignored(source: SignalSource) -> None:
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGHUP, signal.SIGTERM)}
+    try:
+        with source:
+            for number in before:
+                assert signal.getsignal(number) is signal.SIG_IGN
+                assert number not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+                os.kill(os.getpid(), number)
+            assert source.wait(0) is None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def test_without_sigtimedwait_a_signal_is_passed_on_too(tmp_path: Path) -> None:
     """As on systems other than Linux: each process saves, and the job is told as ended from outside."""
     (tmp_path / "launch.py").write_text(
@@ -252,7 +267,7 @@ def test_without_sigtimedwait_a_signal_is_passed_on_too(tmp_path: Path) -> None:
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as launcher:
         assert wait_for(lambda: all((tmp_path / f"pid-{rank}").exists() for rank in (0, 1)))
         launcher.send_signal(signal.SIGTERM)
-        out, _ = launcher.communicate(timeout=60)
+        out, _ = launcher.communicate(timeout=stretched(60))
     assert launcher.returncode == 3, out
     assert out.startswith("accel: the job of 2 was ended by SIGTERM from outside\n")
     assert all((tmp_path / f"saved-{rank}").exists() for rank in (0, 1))

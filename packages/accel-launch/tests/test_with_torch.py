@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from accel_testing import in_soak
+from accel_testing import in_soak, stretched
 
 pytest.importorskip("torch")
 
@@ -73,7 +73,7 @@ def test_two_launchers_of_one_machine_that_are_told_no_rank_meet(start: Start, t
         "40",
     )
     both = [start("launch", "--cpu", "-n", "2", *place, "--rdzv_backend", "c10d", "meets.py") for _ in range(2)]
-    said = [each.communicate(timeout=60) for each in both]
+    said = [each.communicate(timeout=stretched(60)) for each in both]
     assert [each.returncode for each in both] == [0, 0], said
     assert sorted(out for out, _ in said) == ["0 2\n", "1 2\n"]
 
@@ -94,6 +94,6 @@ def test_launchers_meet_at_an_address_of_ipv6(start: Start, tmp_path: Path, back
     place = ("--num_machines", "2", "--main_process_ip", "::1", "--main_process_port", port, "--join_timeout", "40")
     words = ("launch", "--cpu", "-n", "2", *place, "--rdzv_backend", backend)
     both = [start(*words, "--machine_rank", rank, "meets.py") for rank in "01"]
-    said = [each.communicate(timeout=90) for each in both]
+    said = [each.communicate(timeout=stretched(90)) for each in both]
     assert [each.returncode for each in both] == [0, 0], said
     assert [out for out, _ in said] == ["[0, 1]\n"] * 2

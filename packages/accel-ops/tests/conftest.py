@@ -8,6 +8,7 @@ from typing import Any, TypeVar, final
 import pytest
 import torch
 from accel_state import CollectiveMismatch, Reduction, Transport, call_site
+from accel_testing import stretched
 
 T = TypeVar("T")
 COMBINED: dict[Reduction, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
@@ -22,7 +23,7 @@ class Meeting:
     """Where the threads put what they bring, and see what all have brought."""
 
     def __init__(self, size: int, timeout_s: float) -> None:
-        self.barrier = threading.Barrier(size, timeout=timeout_s)
+        self.barrier = threading.Barrier(size, timeout=stretched(timeout_s))
         self.brought: list[Any] = [None] * size
 
     def exchanged(self, rank: int, value: T) -> list[T]:

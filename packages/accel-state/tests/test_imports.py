@@ -4,6 +4,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from accel_testing import stretched
+
 SCRIPT = """
 import pkgutil, sys
 from importlib import import_module
@@ -24,7 +26,7 @@ def test_importing_every_module_leaves_torch_out() -> None:
     """A login node detects its topology, and shows help, without torch."""
     path = os.pathsep.join(os.path.abspath(record) for record in sys.path if record)
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env={"PYTHONPATH": path}, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", SCRIPT], env={"PYTHONPATH": path}, capture_output=True, text=True, timeout=stretched(60)
     )
     assert (done.returncode, done.stderr) == (0, "")
     names = done.stdout.split()

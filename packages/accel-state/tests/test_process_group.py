@@ -13,7 +13,7 @@ import pytest
 import torch.distributed as dist
 from accel_state import GroupOptions, PartialState, RunRequest, Topology, TopologyError, acquire, current, release
 from accel_state.process_group import _close_at_exit, adopt, open_group, with_cpu
-from accel_testing import MakePool
+from accel_testing import MakePool, stretched
 from torch._C._distributed_c10d import HashStore
 
 MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"), ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
@@ -238,7 +238,7 @@ def test_two_processes_of_mpirun_meet_without_an_address(tmp_path: Path) -> None
     ]
     try:
         for process in started:
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=stretched(60))
             assert (without_gloos(out), err) == ("Open MPI [0, 1]\n", "")
             assert process.returncode == 0
     finally:

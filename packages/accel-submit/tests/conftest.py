@@ -7,6 +7,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from accel_testing import stretched
 from command_here import Run, command_here
 from silent_environ import silent
 
@@ -37,7 +38,7 @@ def accel_program(tmp_path: Path, silent_environ: Mapping[str, str]) -> Run:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=stretched(60),
             check=False,
         )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
-from accel_testing import MakePool, NotSendable, RankFailure
+from accel_testing import MakePool, NotSendable, RankFailure, stretched
 from pool_jobs import is_running, rank, start_a_long_child, total
 
 
@@ -173,18 +173,18 @@ def test_workers_do_not_outlive_a_session_that_is_stopped(tmp_path: Path, how: s
     folder.mkdir()
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path)}
     session = subprocess.Popen([sys.executable, script, folder], env=environ, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + stretched(60)
     while len(pids := [int(file.name) for file in folder.iterdir()]) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     assert len(pids) == 2
     assert all(map(is_running, pids))
     session.send_signal(how)
-    assert session.wait(timeout=20) != 0
+    assert session.wait(timeout=stretched(20)) != 0
     wait_until_gone(pids)
 
 
 def wait_until_gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + stretched(60)
     while any(map(is_running, pids)) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not any(map(is_running, pids))

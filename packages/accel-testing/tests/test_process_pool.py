@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from accel_testing import MakePool, ProcessPool, RangeDataset
+from accel_testing import MakePool, ProcessPool, RangeDataset, stretched
 from pool_jobs import is_running, rank, start_a_long_child, total
 from torch.utils.data import DataLoader
 
@@ -178,7 +178,7 @@ def test_a_closed_pool_leaves_no_process_and_no_file(fresh_pool: ProcessPool) ->
 
 
 def wait_until_gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + stretched(60)
     while any(is_running(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not any(is_running(pid) for pid in pids)

@@ -7,13 +7,14 @@ import time
 from typing import Any
 
 import pytest
+from accel_testing import stretched
 from accel_track.delivery import Delivery, DueCall
 from accel_track.pump import Pump
 from accel_track.tracker import GeneralTracker
 
 
 def soon(ready: Any) -> bool:
-    until = time.monotonic() + 20
+    until = time.monotonic() + stretched(20)
     while not ready() and time.monotonic() < until:
         time.sleep(0.01)
     return bool(ready())
@@ -53,11 +54,11 @@ def test_a_tracker_that_hangs_is_not_waited_for_longer_than_that() -> None:
 
     def deliver(_: list[int]) -> None:
         entered.set()
-        leave.wait(60)
+        leave.wait(stretched(60))
 
     pump = Pump(deliver)
     pump.put(1)
-    assert entered.wait(20)
+    assert entered.wait(stretched(20))
     pump.put(2)
     assert not pump.flush(timeout_s=0.01)
     assert pump.close(timeout_s=0.01) == 2

@@ -11,6 +11,7 @@ import pytest
 import torch
 from accel import Accelerator
 from accel_state.devices.cpu import Cpu
+from accel_testing import stretched
 from accel_testing.recording_backend import missing
 from accel_verify.conformance import checks
 from accel_verify.conformance.check import NotOffered
@@ -66,7 +67,7 @@ recording = stub_hardware:Stub
 
 def conformance(*words: str) -> tuple[int, dict[str, Any]]:
     command = [sys.executable, "-m", "accel", "conformance", *words, "--json"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=stretched(240))
     return ended.returncode, json.loads(ended.stdout)
 
 

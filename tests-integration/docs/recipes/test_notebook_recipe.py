@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from accel_testing import stretched
 from repository import ROOT
 from silent_environ import silent
 
@@ -25,7 +26,7 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
         env={**silent(tmp_path), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=stretched(500),
         check=False,
     )
     assert done.returncode == 0, done.stderr

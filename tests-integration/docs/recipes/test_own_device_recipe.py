@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from accel_testing import stretched
 from repository import ROOT
 from silent_environ import silent
 
@@ -33,13 +34,15 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 def test_an_accelerator_runs_on_it(environ: dict[str, str]) -> None:
     script = "from accel import Accelerator; a = Accelerator(); a.free_memory(); print(type(a.run.device).__name__)"
-    done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=500)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=stretched(500)
+    )
     assert (done.returncode, done.stdout) == (0, "CpuThatReturnsMemory\n"), done.stderr
 
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_it_passes_the_checks_for_makers(environ: dict[str, str], processes: int, forking_python: str) -> None:
     command = [forking_python, "-m", "accel", "conformance", "--device", "cpu", "-n", str(processes), "--json"]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=500, check=False)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=stretched(500), check=False)
     assert done.returncode == 0, done.stderr
     assert "failed" not in {row["outcome"] for row in json.loads(done.stdout)["checks"]}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from accel_testing import stretched
 from repository import ROOT
 from silent_environ import silent
 
@@ -48,7 +49,13 @@ def submit(folder: Path, environ: dict[str, str]) -> "subprocess.CompletedProces
     task = {"SLURM_ARRAY_JOB_ID": "40", "SLURM_ARRAY_TASK_ID": "1", "SLURM_JOB_ID": "42", "SLURM_CPUS_PER_TASK": "4"}
     command = ["bash", str(BATCH), "--cpu", "-n", "2"]
     return subprocess.run(
-        command, cwd=folder, env={**environ, **task}, capture_output=True, text=True, timeout=500, check=False
+        command,
+        cwd=folder,
+        env={**environ, **task},
+        capture_output=True,
+        text=True,
+        timeout=stretched(500),
+        check=False,
     )
 
 
@@ -97,7 +104,7 @@ def test_the_pods_of_the_manifest_train_together(tmp_path: Path, environ: dict[s
         port = free.getsockname()[1]
     pods = [pod(tmp_path, environ, rank, port) for rank in range(2)]
     try:
-        told = [each.communicate(timeout=500) for each in pods]
+        told = [each.communicate(timeout=stretched(500)) for each in pods]
     finally:
         for each in pods:
             each.kill()

@@ -22,6 +22,7 @@ from accel_big.look_ahead import LookAhead
 from accel_big.offload.unit import OffloadedUnit, Slot
 from accel_checkpoint import CheckpointError, save_weights
 from accel_state.errors import CannotRun
+from accel_testing import stretched
 from torch import nn
 
 
@@ -195,7 +196,7 @@ def test_a_forked_process_may_call_the_model(net: Net, tmp_path: Path) -> None:
 
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
-    process.join(60)
+    process.join(stretched(60))
     assert process.exitcode == 0
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from accel_big import load_checkpoint_and_dispatch
+from accel_testing import stretched
 
 transformers = pytest.importorskip("transformers", exc_type=ImportError)
 IDS = torch.arange(7)[None]
@@ -125,13 +126,13 @@ def test_a_limit_that_ends_the_naive_load_does_not_end_ours(tmp_path: Path) -> N
         file.write(len(text).to_bytes(8, "little") + text)
         file.truncate(8 + len(text) + 24 * size)  # zeros that take no space
     run = [sys.executable, "-c", textwrap.dedent(LIMITED), str(tmp_path)]
-    naive = subprocess.run([*run, "naive"], capture_output=True, text=True, timeout=100, check=False)
+    naive = subprocess.run([*run, "naive"], capture_output=True, text=True, timeout=stretched(100), check=False)
     assert naive.returncode != 0
     ours = subprocess.run(
         [*run, "ours"],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=stretched(100),
         check=False,
         env={**os.environ, "MALLOC_ARENA_MAX": "1"},
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from accel_compat.migrate.python_code import rewrite_python
 from accel_compat.migrate.report import Kind
+from accel_testing import stretched
 
 #: modules that stand for Accelerate and for accel: each gives what it was asked for
 STUB = """
@@ -70,7 +71,9 @@ def write_stubs(folder: Path) -> None:
 
 def printed(folder: Path, program: str) -> str:
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False, env={})
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=stretched(60), check=False, env={}
+    )
     assert done.returncode == 0, f"{program}\n{done.stderr}"
     return done.stdout
 

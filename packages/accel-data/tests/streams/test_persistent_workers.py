@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from accel_data import prepare_data_loader
+from accel_testing import stretched
 from numbers_to_load import ShardableStream
 from torch import Tensor
 from torch.utils.data import DataLoader, get_worker_info
@@ -163,7 +164,7 @@ def left_once(kind: type[Reshuffled], workers: int) -> tuple[list[list[int]], li
         seen.append(batch.tolist())
         if len(seen) == 2:
             break
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + stretched(60)
     while workers and int(source.ends.sum()) < 2 * ends:  # all of the pass is read ahead
         assert time.monotonic() < deadline
         time.sleep(0.01)

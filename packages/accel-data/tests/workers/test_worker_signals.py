@@ -14,7 +14,7 @@ import pytest
 import torch
 from accel_data import prepare_data_loader
 from accel_data.workers import worker_start
-from accel_testing import MakePool
+from accel_testing import MakePool, stretched
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -132,7 +132,9 @@ def test_workers_that_are_spawned_outlive_it_too() -> None:
     """In a process where this module has a name that a fresh interpreter can import."""
     code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_worker_signals as shield\n"
     code += "print(shield.shot_at('map', 'spawn', 1, False)[:3])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=90, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=stretched(90), check=False
+    )
     assert (done.stdout, done.returncode) == ("(3, 9, {1})\n", 0), done.stderr
 
 
@@ -176,6 +178,6 @@ def ended_after(code: str) -> tuple[str, str, int]:
     """What a script prints, and how it ends by itself."""
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=40, check=False, env=environ
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=stretched(40), check=False, env=environ
     )
     return done.stdout, done.stderr, done.returncode

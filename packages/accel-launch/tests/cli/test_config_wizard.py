@@ -14,6 +14,7 @@ import yaml
 from accel_launch.cli.option_types import Value
 from accel_launch.cli.options import BY_NAME
 from accel_launch.config.config_wizard import ASKED, MORE, ONE, WHERE, ask_settings
+from accel_testing import stretched
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -196,7 +197,7 @@ class Terminal:
     def finish(self) -> int:
         """The exit code; everything printed since the last answer is on the screen."""
         self._read(lambda: False)
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=stretched(60))
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -205,7 +206,7 @@ class Terminal:
         os.close(self._ours)
 
     def _read(self, enough: Callable[[], bool]) -> None:
-        until_s = time.monotonic() + 60
+        until_s = time.monotonic() + stretched(60)
         while not enough():
             assert select.select([self._ours], [], [], max(0, until_s - time.monotonic()))[0], self.screen
             try:
@@ -213,7 +214,7 @@ class Terminal:
             except OSError:  # on Linux: the last one to hold the other end has gone
                 found = b""
             if not found:
-                assert enough() or self.process.wait(timeout=60) is not None
+                assert enough() or self.process.wait(timeout=stretched(60)) is not None
                 return
             self.screen += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", found.decode(errors="replace"))
 

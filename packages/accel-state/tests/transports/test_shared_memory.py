@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import pytest
 from accel_state.transports.shared_memory import LONGEST, SLOTS, SharedMemoryChannel, map_shared_memory
+from accel_testing import stretched
 from shared_memory_channels import Lost, assert_arrives, gone, status_stores
 
 
@@ -36,7 +37,7 @@ class Meeting:
     def __init__(self, size: int, change: Callable[[list[str]], list[str]] = list) -> None:
         self.size, self.change = size, change
         self.told: list[Any] = [None] * size
-        self.barrier = threading.Barrier(size, timeout=20)
+        self.barrier = threading.Barrier(size, timeout=stretched(20))
 
     def all_gather(self, rank: int, note: Any) -> list[Any]:
         self.told[rank] = self.change(note) if note and isinstance(note, list) else note

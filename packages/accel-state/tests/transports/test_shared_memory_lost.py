@@ -16,7 +16,7 @@ import torch.distributed as dist
 from accel_state import PeerLost, release
 from accel_state.process_group import limit_of_open_group
 from accel_state.transports.shared_memory import SLOTS
-from accel_testing import MakePool, RankFailure
+from accel_testing import MakePool, RankFailure, stretched
 from shared_memory_channels import SOON_S, channel_of, joined
 
 
@@ -104,7 +104,7 @@ def interrupted(folder: Path) -> float:
     transport = joined()
     assert channel_of(transport) is not None
     if transport.rank == 1:
-        until = time.monotonic() + 60
+        until = time.monotonic() + stretched(60)
         while not (folder / "over").exists() and time.monotonic() < until:
             time.sleep(0.01)
         release()
@@ -112,12 +112,17 @@ def interrupted(folder: Path) -> float:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sent: list[float] = []
 
+    before = transport.recorder.number
+
     def interrupt() -> None:
+        while transport.recorder.number == before:
+            time.sleep(0.01)
+        time.sleep(0.2)  # it is in its wait
         sent.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGINT)
 
-    timer = threading.Timer(0.5, interrupt)
-    timer.start()
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
     try:
         transport.exchange("gather", b"x")
     except KeyboardInterrupt:
@@ -125,7 +130,7 @@ def interrupted(folder: Path) -> float:
     newest = transport.recorder.newest()
     assert newest is not None
     assert newest.ended is not None
-    timer.join()
+    interrupter.join()
     (folder / "over").touch()
     release()
     return waited

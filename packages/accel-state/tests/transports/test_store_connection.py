@@ -8,6 +8,7 @@ import time
 import pytest
 from accel_state.status_store import StatusStore
 from accel_state.store_connection import StoreConnection
+from accel_testing import stretched
 from torch._C._distributed_c10d import HashStore, PrefixStore, TCPStore
 
 SERVER = """
@@ -34,7 +35,7 @@ def test_a_store_whose_process_is_killed_is_known_to_be_gone(capfd: pytest.Captu
     assert store.read("note") == 1
     server.kill()
     server.communicate()
-    until = time.monotonic() + 10
+    until = time.monotonic() + stretched(10)
     while not connection.is_closed() and time.monotonic() < until:
         time.sleep(0.01)
     assert connection.is_closed()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -12,11 +13,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from accel_state import hang_detector, hang_diagnosis, watchdog
+import simulated_time
+from accel_state import flight_recorder, hang_diagnosis, watchdog
 from accel_state.exit_codes import HUNG
 from accel_state.flight_recorder import FlightRecorder
 from accel_state.status_store import DIAGNOSED, QUESTION, StatusStore
 from accel_state.watchdog import Watchdog, users_line
+from accel_testing import stretched
+from simulated_time import SimulatedTime
 from torch._C._distributed_c10d import HashStore
 
 LONG_S = 1000.0
@@ -26,6 +30,7 @@ LONG_S = 1000.0
 class Job:
     """Ranks in one process: each has a status store, a flight recorder and, once started, a watchdog."""
 
+    time: SimulatedTime = field(default_factory=SimulatedTime)
     store: Any = field(default_factory=HashStore)
     status_stores: list[StatusStore] = field(default_factory=list)
     recorders: list[FlightRecorder] = field(default_factory=list)
@@ -49,33 +54,24 @@ class Job:
             in_wait=lambda _: True,
         )
         self.watches[rank] = made
-        return made
+        return self.time.rules(made)
 
     def start(self, *ranks: int, limit_s: float = LONG_S) -> None:
         for rank in ranks:
             self.watchdog(rank, limit_s=limit_s).start()
 
-    def leaves(self, *ranks: int, within_s: float = 60.0) -> bool:
-        """Whether just these ranks have left, with the code of a job that stalled."""
-        until = time.monotonic() + within_s
-        while set(self.left) != set(ranks) and time.monotonic() < until:
-            time.sleep(0.01)
+    def leaves(self, *ranks: int, within_s: float = 2 * LONG_S) -> bool:
+        """Whether just these ranks leave, with the code of a job that stalled."""
+        self.time.advance(within_s, until=lambda: set(self.left) == set(ranks))
         return self.left == dict.fromkeys(ranks, HUNG)
 
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
-    """A job whose watches look often."""
-    for module, name, seconds in (
-        (watchdog, "POLL_S", 0.01),
-        (hang_detector, "HEARTBEAT_S", 0.2),
-        (hang_detector, "LOOK_S", 0.05),
-        (hang_detector, "READ_S", 0.02),
-        (hang_detector, "LATE_S", 0.1),
-        (hang_diagnosis, "STANDS_S", 0.3),
-    ):
-        monkeypatch.setattr(module, name, seconds)
+    """A job whose time passes when the test says so."""
     one = Job()
+    for module in (watchdog, flight_recorder):
+        monkeypatch.setattr(module, "time", one.time)
     yield one
     for each in one.watches.values():
         if each._thread.is_alive():
@@ -90,24 +86,24 @@ def test_a_wait_that_is_too_long_ends_the_job_with_one_report(job: Job, capfd: p
     """T4: one report names both ranks, and the line that each is at."""
     job.of(2)
     site = job.recorders[0].begin("gather")
-    job.start(0, 1, limit_s=0.4)
+    job.start(0, 1, limit_s=40)
     assert job.leaves(0, 1)
     (report,) = reports(capfd)
-    assert report.startswith("accel: a wait has lasted 0 s, and 0 s is its limit\n")
-    assert f"  rank 0 has been waiting for 0 s in gather at {site} (exchange 1)\n" in report
-    assert f"  rank 1 is in no exchange of accel's, but at {__file__}:" in report
+    assert report.startswith("accel: a wait has lasted 40 s, and 40 s is its limit\n")
+    assert f"  rank 0 has been waiting for 40 s in gather at {site} (exchange 1)\n" in report
+    assert f"  rank 1 is in no exchange of accel's, but at {simulated_time.__file__}:" in report
 
 
 def test_a_wait_that_is_over_in_time_is_nothing(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
     """Fault test 34: looked into again and again, and well."""
     job.of(2).recorders[0].begin("gather")
     job.start(0, 1)
-    time.sleep(1)
+    job.time.advance(40)
     assert job.status_stores[0].heartbeat().questions > 2
     job.recorders[0].end()
-    time.sleep(0.1)
+    job.time.advance(5)
     asked = job.status_stores[0].heartbeat().questions
-    time.sleep(1)
+    job.time.advance(40)
     assert job.status_stores[0].heartbeat().questions == asked
     assert (job.left, reports(capfd)) == ({}, [])
 
@@ -119,12 +115,15 @@ def test_ranks_that_wait_for_each_other_are_found_before_the_limit(
     """T4, T26: a patient one as well."""
     whats = ["gather", "main_process_first (after rank 0)", "reduce (sum)"][:size]
     sites = [one.begin(what, patient="first" in what) for one, what in zip(job.of(size).recorders, whats, strict=True)]
+    began = job.time.now
     job.start(*range(size))
     assert job.leaves(*range(size))
     (report,) = reports(capfd)
     assert report.startswith("accel: all ranks wait for each other\n")
     for rank, (what, site) in enumerate(zip(whats, sites, strict=True)):
-        assert f"\n  rank {rank} has been waiting for 0 s in {what} at {site} (exchange 1)\n" in report
+        told = rf"\n  rank {rank} has been waiting for \d+ s in {re.escape(f'{what} at {site}')} \(exchange 1\)\n"
+        assert re.search(told, report)
+    assert job.time.now - began < 20
 
 
 def test_ranks_that_wait_in_the_same_call_are_left_alone(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
@@ -132,23 +131,20 @@ def test_ranks_that_wait_in_the_same_call_are_left_alone(job: Job, capfd: pytest
     for recorder in job.of(2).recorders:
         recorder.begin("all_reduce (sum)")
     job.start(0, 1)
-    time.sleep(0.8)
+    job.time.advance(50)
     assert (job.left, reports(capfd)) == ({}, [])
 
 
 def test_a_patient_wait_outlasts_the_limit(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
     """T26."""
     job.of(2).recorders[1].begin("main_process_first", patient=True)
-    job.start(0, 1, limit_s=0.2)
-    time.sleep(0.8)
+    job.start(0, 1, limit_s=20)
+    job.time.advance(59)  # then it is told
     assert (job.left, reports(capfd)) == ({}, [])
 
 
-def test_a_wait_for_one_that_is_gone_ends(
-    job: Job, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wait_for_one_that_is_gone_ends(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
     """T14."""
-    monkeypatch.setattr(hang_diagnosis, "GONE_S", 0.2)
     gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
     gone.wait()
     job.of(2).status_stores[0].post("who/1", [job.status_stores[0].host, gone.pid])
@@ -178,7 +174,6 @@ def test_ranks_that_end_while_one_looks_end_well(
     """Fault test 34: rank 0 has waited for rank 1 at the last barrier; rank 1 comes, and both are done."""
     job.of(2).recorders[0].begin("wait_for_everyone")
     made = job.watchdog(0)
-    time.sleep(0.1)
 
     def posted(store: StatusStore, name: str, note: Any) -> None:
         store._store.set(store._prefix + name, json.dumps(note))
@@ -189,28 +184,25 @@ def test_ranks_that_end_while_one_looks_end_well(
     post = StatusStore.post
     monkeypatch.setattr(StatusStore, "post", posted)
     made.start()
-    time.sleep(1)
+    job.time.advance(40)
     assert (job.left, reports(capfd)) == ({}, [])
 
 
 def test_one_that_does_not_answer_is_named(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
     """Fault test 28: a process that is stopped."""
     job.of(3).recorders[1].begin("gather")
-    job.start(0, 1, limit_s=0.5)
+    job.start(0, 1, limit_s=30)
     assert job.leaves(0, 1)
     (report,) = reports(capfd)
     assert "\n  rank 2 does not answer: it is stopped, or in code that never lets go of Python\n" in report
 
 
-def test_a_long_wait_is_told_each_time_it_has_doubled(
-    job: Job, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hang_detector, "NOTICE_S", 0.2)
+def test_a_long_wait_is_told_each_time_it_has_doubled(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
     job.of(2).recorders[0].begin("gather")
     job.start(0, 1)
-    time.sleep(1.1)
+    job.time.advance(600)
     told = reports(capfd)
-    assert 1 <= len(told) <= 3
+    assert len(told) == 4, "after 60, 120, 240 and 480 seconds, or at the next look"
     assert all("(its limit is 1000 s)\n  rank 0 has been waiting for" in one for one in told)
     assert job.left == {}
 
@@ -229,9 +221,8 @@ def test_a_watch_answers_others_while_its_own_process_works(job: Job) -> None:
     job.recorders[1].begin("reduce (mean)", "float32[2]")
     job.recorders[1].end()
     asked = job.status_stores[0].heartbeat(QUESTION).questions
-    until = time.monotonic() + 60
-    while (note := job.status_stores[0].read("status/1"))["asked"] < asked and time.monotonic() < until:
-        time.sleep(0.01)
+    job.time.advance(6)
+    note = job.status_stores[0].read("status/1")
     assert note["asked"] == asked
     status = hang_diagnosis.RankStatus(**note)
     assert (status.rank, status.number, status.waits, status.ended) == (1, 1, None, False)
@@ -243,9 +234,8 @@ def test_rank_0_gives_signs_of_life(job: Job) -> None:
     """T26: what the first process is known by on another machine."""
     job.of(2)
     job.start(0, 1)
-    time.sleep(1)
-    beats = job.status_stores[1].heartbeat().beats
-    assert 2 < beats < 7
+    job.time.advance(26)
+    assert job.status_stores[1].heartbeat().beats == 5
     assert job.status_stores[1].heartbeat().questions == 0
 
 
@@ -266,7 +256,7 @@ def test_a_store_that_is_gone_ends_the_watch_in_silence(job: Job, monkeypatch: p
 
     monkeypatch.setattr(StatusStore, "heartbeat", lost)
     job.start(0)
-    job.watches[0]._thread.join(60)
+    job.time.advance(20)
     assert not job.watches[0]._thread.is_alive()
     assert job.left == {}
 
@@ -279,7 +269,7 @@ def test_a_clock_that_is_set_makes_no_wait_long(
     later = time.time() + 2 * LONG_S
     monkeypatch.setattr(time, "time", lambda: later)
     job.start(0, 1)
-    time.sleep(0.5)
+    job.time.advance(40)
     assert (job.left, reports(capfd)) == ({}, [])
 
 
@@ -288,32 +278,33 @@ def test_the_users_own_line_is_told_where_a_library_sleeps() -> None:
     import torch
     from torch.utils.data import DataLoader, Dataset
 
-    asleep, awake = threading.Event(), threading.Event()
+    awake = threading.Event()
 
     class Slow(Dataset[torch.Tensor]):
         def __len__(self) -> int:
             return 1
 
         def __getitem__(self, index: int) -> torch.Tensor:
-            asleep.set()
-            awake.wait(10)  # sleeps
+            awake.wait()  # sleeps
             return torch.ones(1)
 
+    number = next(n for n, text in enumerate(Path(__file__).read_text().splitlines(), 1) if text.endswith("# sleeps"))
+    wanted = f"{__file__}:{number} in __getitem__: awake.wait()  # sleeps"
     thread = threading.Thread(target=lambda: list(DataLoader(Slow())))
     thread.start()
-    asleep.wait(10)
-    time.sleep(0.05)
-    line = users_line(sys._current_frames()[thread.ident or 0])
+    until = time.monotonic() + stretched(60)
+    while (line := users_line(sys._current_frames()[thread.ident or 0])) != wanted and time.monotonic() < until:
+        time.sleep(0.001)
     awake.set()
     thread.join()
-    number = next(n for n, text in enumerate(Path(__file__).read_text().splitlines(), 1) if text.endswith("# sleeps"))
-    assert line == f"{__file__}:{number} in __getitem__: awake.wait(10)  # sleeps"
+    assert line == wanted
 
 
 def test_a_stack_without_a_line_of_the_users_is_told_by_its_innermost() -> None:
-    thread = threading.Thread(target=time.sleep, args=(0.5,))
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
     thread.start()
-    time.sleep(0.1)
     line = users_line(sys._current_frames()[thread.ident or 0])
+    over.set()
     thread.join()
     assert f"{os.sep}threading.py:" in line

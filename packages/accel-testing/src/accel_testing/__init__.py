@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from accel_testing.failure import NotSendable, RankFailure
 from accel_testing.process_pool import MakePool, ProcessPool
 from accel_testing.soak import Cases, in_soak
+from accel_testing.time_limits import stretched
 
 if TYPE_CHECKING:
     from accel_testing.equivalence import assert_same_numbers
@@ -25,6 +26,7 @@ __all__ = [
     "Regression",
     "assert_same_numbers",
     "in_soak",
+    "stretched",
 ]
 
 # so that `pytest -p accel_testing` means the same installed (an entry point of that name) and from a bare checkout;

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from typing import Literal, get_args
 
+from accel_testing.time_limits import stretched
 from accel_testing.worker_handle import NAME
 
 Kind = Literal["environment", "threads", "group", "children"]
@@ -74,7 +75,7 @@ def _restore_environment(before: ProcessState) -> str | None:
 
 
 def _wait_threads(before: ProcessState) -> str | None:
-    deadline = time.monotonic() + GRACE_S
+    deadline = time.monotonic() + stretched(GRACE_S)
     for thread in _threads() - before.threads:
         thread.join(timeout=max(0.0, deadline - time.monotonic()))
     names = sorted(thread.name for thread in _threads() - before.threads)
@@ -95,7 +96,7 @@ def _kill_children(before: ProcessState) -> str | None:
         return None
     # an iterator of a DataLoader joins its workers when it is collected, and it can sit in a cycle
     gc.collect()
-    deadline = time.monotonic() + GRACE_S
+    deadline = time.monotonic() + stretched(GRACE_S)
     for child in _children() - before.children:
         child.join(timeout=max(0.0, deadline - time.monotonic()))
     left = _children() - before.children

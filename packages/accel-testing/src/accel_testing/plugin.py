@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from accel_testing import leak_check
+from accel_testing.dispositions import restore_defaults
 from accel_testing.process_pool import MakePool, ProcessPool
 from accel_testing.programs.forking_python import ForkingPython
 from accel_testing.seeds import seeded
+from accel_testing.time_limits import stretched
 
 if TYPE_CHECKING:
     import torch
 
-pytest_plugins = ["accel_testing.soak"]
+pytest_plugins = ["accel_testing.pytest_timeout", "accel_testing.soak"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,15 +41,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests() -> None:
-    """Gives tests, and what they start, one OpenMP thread, unless OMP_NUM_THREADS is set: small tensors need no more.
+    """Gives tests, and what they start, the default signals and one OpenMP thread, unless OMP_NUM_THREADS is set.
 
-    A thread that waits for another spins, so that each takes a core from the tests that run beside.
+    Small tensors need no more threads: a thread that waits for another spins, and takes a core from the tests beside.
     """
+    restore_defaults()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Registers the markers; with --device=xla imports torch_xla, which changes `os.environ`, before any test."""
+    """Registers the markers; with --device=xla imports torch_xla, which changes `os.environ`, before any test.
+
+    Raises: UsageError if the factor of the limits of time is none.
+    """
+    try:
+        stretched(1)
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
     kinds = ", ".join(leak_check.KINDS)
     config.addinivalue_line("markers", f"leaves(*kinds): the test may leave these behind: {kinds}")
     config.addinivalue_line("markers", "device: the test uses the fixture `device`; given to it by the plug-in")

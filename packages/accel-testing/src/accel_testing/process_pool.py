@@ -14,13 +14,14 @@ from typing import Any, Protocol, Self, TypeVar, final
 from accel_testing.failure import RankFailure
 from accel_testing.message import Done, Failed, name_of, pack_call, unpack_error
 from accel_testing.server import fork_server
+from accel_testing.time_limits import stretched
 from accel_testing.worker_handle import Died, WorkerHandle, collect, stacks, stop_all
 from accel_testing.worker_spec import WorkerSpec, environment
 
 T = TypeVar("T")
 
 GRACE_S = 2.0
-"""Seconds that the other ranks have after the first failure."""
+"""Seconds that the other ranks have after the first failure, and all ranks at the end, times the factor."""
 
 
 class MakePool(Protocol):
@@ -60,10 +61,12 @@ class ProcessPool:
     def run(self, function: Callable[..., T], *args: Any, timeout_s: float = 30) -> list[T]:
         """The results of `function(*args)` on every rank, in rank order.
 
-        Raises: RankFailure when a rank raises, dies, or has not answered after `timeout_s` seconds; the workers are
-            then dead, and this pool runs nothing more. NotSendable when the function or an argument does not pickle.
+        Raises: RankFailure when a rank raises, dies, or has not answered after `timeout_s` seconds, times
+            ACCEL_TESTING_TIME_FACTOR; the workers are then dead, and this pool runs nothing more. NotSendable when the
+            function or an argument does not pickle.
         """
         __tracebackhide__ = True
+        timeout_s, grace_s = stretched(timeout_s), stretched(GRACE_S)
         if self._spent is not None:
             raise RuntimeError(f"this pool of {self.size} runs nothing more: {self._spent}; ask for a fresh one")
         call = pack_call(function, args)
@@ -71,7 +74,7 @@ class ProcessPool:
         try:
             for handle in self._handles:
                 handle.send(call)
-            answers = collect(self._handles, timeout_s=timeout_s, grace_s=GRACE_S)
+            answers = collect(self._handles, timeout_s=timeout_s, grace_s=grace_s)
         except BaseException:
             self._kill("a run was interrupted")
             raise
@@ -79,7 +82,7 @@ class ProcessPool:
         late = [handle for handle in self._handles if handle.spec.rank not in answers]
         if not errors and not late:
             return [results[rank] for rank in range(self.size)]
-        why = f"was still running {GRACE_S:g} s after another rank failed" if errors else f"was late ({timeout_s:g} s)"
+        why = f"was still running {grace_s:g} s after another rank failed" if errors else f"was late ({timeout_s:g} s)"
         if not errors:
             errors = {handle.spec.rank: TimeoutError(f"rank {handle.spec.rank} {why}") for handle in late}
         parts += [(rank, f"{why}; its stacks", text) for rank, text in stacks(late).items()]
@@ -100,7 +103,7 @@ class ProcessPool:
         atexit.unregister(self.close)
         if self._spent is None:
             self._spent = "it is closed"
-            stop_all(self._handles, within_s=GRACE_S)
+            stop_all(self._handles, within_s=stretched(GRACE_S))
         for handle in self._handles:
             handle.close()
         self._handles = []

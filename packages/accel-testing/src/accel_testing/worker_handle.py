@@ -13,6 +13,7 @@ from multiprocessing.context import ForkServerContext
 from typing import final
 
 from accel_testing.message import STOP, Done, Failed
+from accel_testing.time_limits import stretched
 from accel_testing.worker import serve
 from accel_testing.worker_spec import WorkerSpec
 
@@ -56,7 +57,7 @@ class WorkerHandle:
                 return answer
         except (EOFError, OSError):
             pass
-        self.process.join(timeout=1)
+        self.process.join(timeout=stretched(1))
         return Died(self.process.exitcode)
 
     def output(self) -> str:
@@ -84,7 +85,7 @@ def stacks(handles: Sequence[WorkerHandle]) -> dict[int, str]:
             with suppress(ProcessLookupError):
                 os.kill(handle.process.pid, signal.SIGUSR1)
     texts = {handle.spec.rank: "" for handle in handles}
-    deadline = time.monotonic() + STACKS_WITHIN_S
+    deadline = time.monotonic() + stretched(STACKS_WITHIN_S)
     while time.monotonic() < deadline:
         time.sleep(0.05)
         files = {handle.spec.rank: handle.spec.stacks for handle in handles}

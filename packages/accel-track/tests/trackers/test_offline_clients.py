@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from accel_testing import stretched
 from accel_track.trackers import TRACKERS
 
 RECORD = str(Path(__file__).with_name("record_offline.py"))
@@ -27,7 +28,9 @@ def test_what_was_logged_is_read_back(
     (tmp_path / "clearml.conf").write_text("sdk { development { report_use_subprocess: false } }")
     environment = {**os.environ, **own, "HOME": str(tmp_path), "USERPROFILE": str(tmp_path), "DO_NOT_TRACK": "1"}
     for command in ([sys.executable, *launcher, RECORD, name, "write"], [sys.executable, RECORD, name, "read"]):
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=stretched(100)
+        )
         assert done.returncode == 0, done.stdout + done.stderr
     metrics, found = json.loads((tmp_path / "found.json").read_text())
     assert set(metrics) == set(expected)

@@ -12,7 +12,7 @@ import torch
 from accel import Accelerator
 from accel_checkpoint import CheckpointError, Snapshot, encode, read_manifest
 from accel_checkpoint.filesystem import Filesystem
-from accel_testing import MakePool, RankFailure
+from accel_testing import MakePool, RankFailure, stretched
 from safetensors.torch import load_file
 from torch import nn
 from torch.optim import AdamW
@@ -268,7 +268,7 @@ def test_training_goes_on_during_a_save_and_the_next_save_waits(
     accelerator, written, write = Accelerator(cpu=True), threading.Event(), Filesystem.write
 
     def held(self: Filesystem, path: Path, content: Any) -> Any:
-        assert written.wait(60)
+        assert written.wait(stretched(60))
         return write(self, path, content)
 
     monkeypatch.setattr(Filesystem, "write", held)

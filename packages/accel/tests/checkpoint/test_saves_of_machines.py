@@ -13,7 +13,7 @@ from accel import Accelerator
 from accel.utils import ProjectConfiguration
 from accel_checkpoint import AsyncWriter, CheckpointError, Snapshot
 from accel_checkpoint.filesystem import Filesystem
-from accel_testing import MakePool
+from accel_testing import MakePool, stretched
 from torch import nn
 
 
@@ -83,7 +83,7 @@ def wait_for_the_second_machine(folder: str) -> list[bool]:
     own, write, go_on = Path(folder) / str(accelerator.process_index), Filesystem.write, threading.Event()
 
     def held(self: Filesystem, path: Path, content: Any) -> Any:
-        assert go_on.wait(60)
+        assert go_on.wait(stretched(60))
         return write(self, path, content)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from accel_testing import stretched
 
 SCRIPT = """
 import json, sys
@@ -82,7 +83,7 @@ def trained(folder: Path, strategy: str, devices: int, every: int) -> dict[str, 
     script.write_text(SCRIPT)
     environ = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(devices)}
     command = [sys.executable, str(script), strategy, str(every), str(folder / f"{strategy}-{every}")]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=stretched(300), check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("told:")]
     told: dict[str, Any] = json.loads(line.removeprefix("told:"))

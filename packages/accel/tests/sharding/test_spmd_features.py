@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from accel_testing import stretched
 
 pytestmark = [
     pytest.mark.device,
@@ -38,7 +39,7 @@ def told_by(strategy: str, devices: int, folder: Path) -> Told:
     """What the script says of each feature."""
     environ = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(devices)}
     command = [sys.executable, str(SCRIPT), strategy, str(folder)]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=500, check=False)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=stretched(500), check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [line.removeprefix("told:") for line in done.stdout.splitlines() if line.startswith("told:")]
     return dict(map(json.loads, lines))

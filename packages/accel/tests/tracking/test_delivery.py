@@ -12,6 +12,7 @@ import pytest
 import torch
 from accel import Accelerator
 from accel.tracking import GeneralTracker
+from accel_testing import stretched
 from logged_lines import lines
 
 
@@ -26,7 +27,7 @@ class Waits(GeneralTracker):
         self.calls: list[Any] = []
 
     def log(self, values: Any, step: int | None = None, **kwargs: Any) -> None:
-        self.go_on.wait(60)
+        self.go_on.wait(stretched(60))
         self.calls.append(step)
 
     def finish(self) -> None:
@@ -49,7 +50,7 @@ def test_a_slow_tracker_keeps_nothing_from_the_others(
     assert slow.calls == []
     assert len(lines(tmp_path)) == 4
     slow.go_on.set()
-    assert slow.ended.wait(20)
+    assert slow.ended.wait(stretched(20))
     assert slow.calls == [0, 1, 2, 3, "finish"]
 
 

@@ -22,7 +22,7 @@ from accel_launch.cli.suggest import suggest
 #: what accel reads besides the variables of options
 _OTHER_VARIABLES = (
     *(STORE_PORT, STORE_FD, JOBS, FLIGHT_RECORDER, ATTEMPT, LOG_LEVEL, SHARED_MEMORY, WATCHDOG, HOME),
-    "ACCEL_TESTING_STORE",
+    *("ACCEL_TESTING_STORE", "ACCEL_TESTING_TIME_FACTOR"),
 )
 
 

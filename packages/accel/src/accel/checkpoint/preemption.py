@@ -15,6 +15,8 @@ from accel.checkpoint.votes import RankVotes
 ECHO_S = 1.0
 #: those that schedulers send before they end a job
 USUAL = ("SIGTERM", "SIGUSR1")
+#: those of a terminal: a process that was started with one ignored, as nohup starts it, is not to hear of the terminal
+OF_TERMINALS = ("SIGHUP", "SIGINT", "SIGQUIT")
 
 
 @final
@@ -36,7 +38,7 @@ class StopSignals:
         self._came: dict[int, float] = {}
 
     def install(self, names: Iterable[str]) -> None:
-        """Notes these signals from now on.
+        """Notes these signals from now on, but for signals of terminals that this process was started to ignore.
 
         Raises: ValueError that lists names of no signal, and outside of the main thread.
         """
@@ -48,6 +50,8 @@ class StopSignals:
             raise ValueError("signals can be noted by the main thread only: create the Accelerator there")
         for name in wanted:
             number = int(getattr(signal, name))
+            if name in OF_TERMINALS and signal.getsignal(number) is signal.SIG_IGN:
+                continue
             if number not in self._before:
                 self._before[number] = signal.signal(number, self)
 
