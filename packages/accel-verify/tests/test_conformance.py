@@ -65,8 +65,8 @@ recording = stub_hardware:Stub
 """
 
 
-def conformance(*words: str) -> tuple[int, dict[str, Any]]:
-    command = [sys.executable, "-m", "accel", "conformance", *words, "--json"]
+def conformance(python: str, *words: str) -> tuple[int, dict[str, Any]]:
+    command = [python, "-m", "accel", "conformance", *words, "--json"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=stretched(240))
     return ended.returncode, json.loads(ended.stdout)
 
@@ -80,25 +80,27 @@ def test_a_device_that_another_distribution_brings_passes(tmp_path: Path, monkey
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: stub-hardware\nVersion: 1.0\n")
     (information / "entry_points.txt").write_text(ENTRY_POINTS)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    code, told = conformance("--device", "recording")
+    code, told = conformance(sys.executable, "--device", "recording")
     assert [row for row in told["checks"] if row["outcome"] == "failed"] == []
     assert code == 0
     passed = {row["check"] for row in told["checks"] if row["outcome"] == "passed"}
     assert {check.name for check in checks.CHECKS} - passed == {"sharded training has the numbers of the CPU"}
 
 
-def test_two_processes_on_the_cpu_pass_all_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_on_the_cpu_pass_all_checks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forking_python: str
+) -> None:
     """And leave no file behind."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    code, told = conformance("--device", "cpu", "-n", "2")
+    code, told = conformance(forking_python, "--device", "cpu", "-n", "2")
     assert {row["outcome"] for row in told["checks"]} == {"passed"}, told
     assert code == 0
     assert {check.name for check in checks.CHECKS} < {row["check"] for row in told["checks"]}
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_a_device_that_is_not_there_fails() -> None:
-    code, told = conformance("--device", "npu")
+def test_a_device_that_is_not_there_fails(forking_python: str) -> None:
+    code, told = conformance(forking_python, "--device", "npu")
     assert code == 1
     assert [row["outcome"] for row in told["checks"]] == ["failed"]
     assert "accel found the device" in told["checks"][0]["words"]

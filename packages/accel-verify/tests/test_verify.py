@@ -1,7 +1,6 @@
 """`accel verify`: right scripts pass, wrong ones do not, and the command says which."""
 
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,14 +72,23 @@ def test_plain_pytorch_uses_none_of_the_step_code(
     assert found.same, "\n".join(found.lines)
 
 
-def verify(*arguments: str | Path, cwd: Path) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "accel_launch", "verify", "--cpu", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+Verify = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def verify(forking_python: str, tmp_path: Path) -> Verify:
+    """Runs `accel verify` with some arguments."""
+
+    def run(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+        command = [forking_python, "-m", "accel_launch", "verify", "--cpu", *map(str, arguments)]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+
+    return run
 
 
 @pytest.mark.timeout(600)  # 25 s on a quiet machine
-def test_the_command_finds_nothing_in_the_example(tmp_path: Path) -> None:
-    done = verify("-n", "2", "--steps", "3", DIGITS, "--epochs", "1", "--output", "weights", cwd=tmp_path)
+def test_the_command_finds_nothing_in_the_example(tmp_path: Path, verify: Verify) -> None:
+    done = verify("-n", "2", "--steps", "3", DIGITS, "--epochs", "1", "--output", "weights")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "accel verify: nothing differs in 3 optimizer steps\n" in done.stdout
     assert not list(tmp_path.iterdir()), "a trial writes no weights"
@@ -113,9 +121,9 @@ for number, (inputs,) in enumerate(loader):
         ("loss.backward()", 1, "the script never called accelerator.backward(loss)"),
     ],
 )
-def test_the_command_says_what_a_script_did(tmp_path: Path, line: str, ranks: int, said: str) -> None:
+def test_the_command_says_what_a_script_did(tmp_path: Path, line: str, ranks: int, said: str, verify: Verify) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.format(line=line))
-    done = verify("-n", str(ranks), "--steps=9", "train.py", cwd=tmp_path)
+    done = verify("-n", str(ranks), "--steps=9", "train.py")
     assert done.returncode == 1, done.stdout + done.stderr
     assert said in done.stdout + done.stderr
 
