@@ -60,7 +60,7 @@ ALONE = {
 }
 
 CORES = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-# A file's tests stay together, as they may share a fixture; the files with the longest tests are the first to start.
+# A file's tests stay together, as they may share a fixture; the files that take longest are the first to start.
 PARALLEL = ("--numprocesses", str(CORES), "--dist", "loadfile", "--no-loadscope-reorder")
 
 nox.options.sessions = ["lint", "types", "tests"]
@@ -160,6 +160,13 @@ def tests(session: nox.Session) -> None:
     """Runs the suite, with a process for each core; arguments go to pytest (`-- -n 0 --pdb` runs it in one)."""
     shared(session)
     in_shared(session, "pytest", *PARALLEL, *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def durations(session: nox.Session) -> None:
+    """Runs the suite, and records how long each test file takes: the longest start first from then on."""
+    shared(session)
+    in_shared(session, "pytest", *PARALLEL, "--record-durations", *session.posargs)
 
 
 @nox.session(name="tests-3.13", python="3.13")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from accel_testing.failure import NotSendable, RankFailure
 from accel_testing.process_pool import MakePool, ProcessPool
+from accel_testing.programs.forking_python import ForkingPython
 from accel_testing.soak import Cases, in_soak
 from accel_testing.time_limits import stretched
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Cases",
+    "ForkingPython",
     "MakePool",
     "Mlp",
     "NotSendable",

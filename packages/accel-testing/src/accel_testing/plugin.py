@@ -22,7 +22,7 @@ from accel_testing.time_limits import stretched
 if TYPE_CHECKING:
     import torch
 
-pytest_plugins = ["accel_testing.pytest_timeout", "accel_testing.soak"]
+pytest_plugins = ["accel_testing.file_order", "accel_testing.pytest_timeout", "accel_testing.soak"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

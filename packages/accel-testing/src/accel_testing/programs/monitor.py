@@ -10,11 +10,11 @@ import socket
 import sys
 from contextlib import suppress
 
-from accel_testing.programs.program import Program, Request
+from accel_testing.programs.forked_program import ForkedProgram, Request
 from accel_testing.programs.stub import MOST_DESCRIPTORS
 
 
-def monitor(connection: socket.socket, path: tuple[str, ...]) -> Program | None:
+def monitor(connection: socket.socket, path: tuple[str, ...]) -> ForkedProgram | None:
     """Fork the program that the stub asks for, and return it in its process; the monitor does not return."""
     os.setsid()  # a program that signals its group reaches this process and nobody else
     request = _receive(connection)
@@ -31,7 +31,7 @@ def monitor(connection: socket.socket, path: tuple[str, ...]) -> Program | None:
     pid = os.fork()
     if not pid:
         signal.set_wakeup_fd(-1)
-        return Program(request, path)
+        return ForkedProgram(request, path)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     for number in request.received:
         os.close(number)

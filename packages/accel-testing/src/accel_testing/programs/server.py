@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
+from accel_testing.programs.forked_program import ForkedProgram
 from accel_testing.programs.monitor import monitor
-from accel_testing.programs.program import Program
 
 #: DDP's first use imports torch._dynamo, FSDP2's torch.distributed.fsdp: seconds in each program
 PRELOAD = ("torch", "torch._dynamo", "torch.distributed.fsdp", "torch.nn.parallel")
@@ -37,7 +37,7 @@ def main(folder: str, path: Sequence[str], preload: Sequence[str]) -> None:
         program.run()
 
 
-def _serve(listening: socket.socket, path: tuple[str, ...]) -> Program | None:
+def _serve(listening: socket.socket, path: tuple[str, ...]) -> ForkedProgram | None:
     """Return the program in its process; None in the server, when its session has ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a monitor has ended
     while True:

@@ -87,7 +87,7 @@ def _entries(pythonpath: str | None, folder: str) -> list[str]:
 
 
 @final
-class Program:
+class ForkedProgram:
     """The program of a request, in a process that was forked for it; `path` is `sys.path` without PYTHONPATH."""
 
     def __init__(self, request: Request, path: Sequence[str]) -> None:
