@@ -121,7 +121,7 @@ def test_standard_input_is_read(both: Both) -> None:
         ("raise KeyboardInterrupt", -signal.SIGINT),
         ("import atexit; atexit.register(print, 'last'); 1 / 0", 1),
         ("import sys; sys.excepthook = lambda *_: print('told'); 1 / 0", 1),
-        ("import threading, time; threading.Thread(target=lambda: (time.sleep(0.1), print('joined'))).start()", 0),
+        ("import threading, time; threading.Thread(target=lambda: (time.sleep(0.6), print('joined'))).start()", 0),
     ],
 )
 def test_a_program_ends_as_python_ends(both: Both, tmp_path: Path, code: str, status: int) -> None:

@@ -20,12 +20,29 @@ ELASTIC = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--npr
 ACCELERATE = (sys.executable, "-m", "accelerate.commands.accelerate_cli")
 #: what a bare process may take more: for a launcher, and for an import of the library
 ALLOWED_S, IMPORT_S = 0.1, 0.03
+#: processor seconds that the first `Accelerator` of a rank may take, once all that it imports is there
+FIRST_S = 0.025
 #: two processes, as a shell script starts them
 SIDE_BY_SIDE = "{python} {script} & {python} {script} & wait"
 SCRIPTS = {
     "nothing.py": "",
     "imports.py": "import torch\n",
     "facade.py": "import accel\n",
+    "first_of_accel.py": """\
+from time import process_time
+import torch, accel.accelerator, accel_amp.precisions.no, accel_parallel.strategies.single
+import accel_state.devices.cpu, accel_state.transports.single
+began = process_time()
+accel.accelerator.Accelerator(cpu=True)
+print(process_time() - began)
+""",
+    "first_of_accelerate.py": """\
+from time import process_time
+import torch, accelerate
+began = process_time()
+accelerate.Accelerator(cpu=True)
+print(process_time() - began)
+""",
     "argparse_only.py": "import argparse\nargparse.ArgumentParser().parse_args()\n",
 }
 
@@ -60,10 +77,20 @@ def _started(folder: Folder, *command: str, plus_s: float = 0.0) -> Repetition:
     return partial(_seconds, command, folder, plus_s=plus_s)
 
 
-def _accelerate(folder: Folder, *words: str) -> Repetition:
+def _printed(folder: Folder, script: str) -> float:
+    """The seconds that a script prints."""
+    command = (sys.executable, script)
+    return float(subprocess.check_output(command, env=_environ(), cwd=folder / ".", stdin=subprocess.DEVNULL))
+
+
+def _with_accelerate(folder: Folder) -> Folder:
     if find_spec("accelerate") is None:
         raise Skipped("pip install accelerate")
-    return _started(folder, *ACCELERATE, *words)
+    return folder
+
+
+def _accelerate(folder: Folder, *words: str) -> Repetition:
+    return _started(_with_accelerate(folder), *ACCELERATE, *words)
 
 
 def _help(*command: str) -> Lineup:
@@ -101,6 +128,17 @@ def _import() -> Lineup:
     )
 
 
+def _first() -> Lineup:
+    folder = Folder()
+    return Lineup.of(
+        {
+            "25 ms": lambda: lambda: FIRST_S,
+            "accel": lambda: partial(_printed, folder, "first_of_accel.py"),
+            "accelerate": lambda: partial(_printed, _with_accelerate(folder), "first_of_accelerate.py"),
+        }
+    )
+
+
 def _two(script: str) -> Lineup:
     folder = Folder()
     bare = SIDE_BY_SIDE.format(python=sys.executable, script=script)
@@ -122,6 +160,7 @@ ROWS = (
     Row("launch, accel launch --help", partial(_help, "launch"), 3.0, least=6, most=15),
     Row("launch, one process of an empty script", _one, 1.0, against="100 ms more", least=6, most=15),
     Row("launch, import accel", _import, 1.0, against="30 ms more", least=6, most=15),
+    Row("launch, processor of the first Accelerator", _first, 1.0, least=6, most=15),
     Row(
         "launch, two processes of an empty script",
         partial(_two, "nothing.py"),
