@@ -46,6 +46,12 @@ print(json.dumps({"rank": int(os.environ["RANK"]), "arguments": sys.argv, "envir
 """
 
 
+@pytest.fixture
+def machines(forked_machines: Machines) -> Machines:
+    """Machines whose launchers are forked."""
+    return forked_machines
+
+
 def epochs(words: str) -> list[str]:
     return re.findall(r"^epoch .*$", words.replace("\r", "\n"), re.MULTILINE)
 

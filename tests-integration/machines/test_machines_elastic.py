@@ -123,7 +123,7 @@ def test_an_agent_takes_no_file_of_its_folder_for_a_module_of_python(module: boo
     (beside / "mine.py").write_text("")
     start = ("--module", "sees") if module else ("scripts/sees.py",)
     # the command `accel` has its own folder first in its search path; `python -m accel` would have this one
-    by = (LAUNCH[0], "-P", *LAUNCH[1:])
+    by = ("-P", *LAUNCH)
     jobs = [machines.start(at, *machines.place(at), "-n", 2, *BY_TORCH, *start, "x", by=by) for at in (0, 1)]
     zero, one = ends(jobs)
     for done in (zero, one):

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from accel_testing import stretched
+from accel_testing import ForkingPython, stretched
 from jobs import END_S, Ended, Job
 
-LAUNCH = (sys.executable, "-m", "accel", "launch", "--cpu")
+LAUNCH = ("-m", "accel", "launch", "--cpu")
 #: what a machine does before a command: the names that it knows, and its own
 _ENTER = 'mount --bind "$0" /etc/hosts && hostname "$1" && shift && exec "$@"'
 
@@ -41,10 +41,11 @@ class Node:
 
 @dataclass
 class Machines:
-    """Two machines, and the launchers that a test has started on them."""
+    """Two machines, and the launchers that a test has started on them; `pythons` fork programs, each on its machine."""
 
     nodes: tuple[Node, Node]
     folder: Path
+    pythons: Sequence[ForkingPython] = ()
     jobs: list[Job] = field(default_factory=list)
 
     def script(self, code: str) -> str:
@@ -61,7 +62,7 @@ class Machines:
         # files, not pipes, for the reason that `jobs` has
         out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - `Job.end` closes them
         process = subprocess.Popen(
-            node.command(*by, *map(str, words)),
+            self._command(number, *by, *map(str, words)),
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
@@ -70,6 +71,14 @@ class Machines:
         )
         self.jobs.append(Job(process, out, err, node.space, time.time()))
         return self.jobs[-1]
+
+    def _command(self, number: int, *words: str) -> list[str]:
+        """The command of a Python on a machine, forked if there is a server for that."""
+        if not self.pythons:
+            return self.nodes[number].command(sys.executable, *words)
+        python = self.pythons[number]
+        enter = ["nsenter", "--target", str(python.server), "--net", "--mount", "--uts", f"--wd={self.folder}"]
+        return [*enter, python.executable, *words]
 
     def place(self, number: int) -> tuple[object, ...]:
         """The flags that give a machine its place."""
@@ -82,9 +91,12 @@ class Machines:
         return self.start(0, *self.place(0), *words), one
 
     def processes(self, number: int) -> list[int]:
-        """All processes that run on a machine."""
-        listed = _ip("netns", "pids", self.nodes[number].space)
-        return [int(word) for word in listed.split()]
+        """All processes that run on a machine, but for those that fork programs."""
+        listed = map(int, _ip("netns", "pids", self.nodes[number].space).split())
+        if not self.pythons:
+            return list(listed)
+        server = self.pythons[number].server
+        return [pid for pid in listed if pid != server and _parent(pid) not in (server, None)]
 
     def run(self, number: int, code: str) -> subprocess.Popen[str]:
         """Runs Python code on a machine; it has begun when it has said a line."""
@@ -171,6 +183,14 @@ def two_nodes(folder: Path) -> Iterator[tuple[Node, Node]]:
     finally:
         for space in made:
             _ip("netns", "del", space)
+
+
+def _parent(pid: int) -> int | None:
+    """The parent of a process; None if it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
 
 
 def _ip(*words: str) -> str:

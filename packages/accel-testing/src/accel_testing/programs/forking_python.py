@@ -24,12 +24,13 @@ class ForkingPython:
 
     A program that is started by it is forked from a server that has imported torch and the modules of `preload`, so
     that its start costs milliseconds. The stub that was started lives as long as the program: it passes signals on to
-    it and ends as it does, and dies with it.
+    it and ends as it does, and dies with it. `within` are words before the command of the server, such as those that
+    enter a namespace: stubs have to be started there too.
 
     Raises: RuntimeError if the server does not start.
     """
 
-    def __init__(self, preload: Sequence[str] = ()) -> None:
+    def __init__(self, preload: Sequence[str] = (), *, within: Sequence[str] = ()) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="accel-testing-"))
         self.executable = str(self._folder / "python")
         (self._folder / "interpreter").symlink_to(os.path.realpath(sys.executable))
@@ -48,7 +49,7 @@ class ForkingPython:
         told = json.dumps([str(self._folder), path, list(preload)])
         self._log = open(self._folder / "log", "w+b")  # noqa: SIM115 - `close` closes it
         self._server = subprocess.Popen(
-            [sys.executable, "-c", code, told],
+            [*within, sys.executable, "-c", code, told],
             env=environ,
             stdin=subprocess.PIPE,
             stdout=self._log,
@@ -68,6 +69,11 @@ class ForkingPython:
                 text = (self._folder / "log").read_text("utf-8", errors="replace")
                 raise RuntimeError(f"the server of forked programs did not start:\n{text}")
             time.sleep(0.02)
+
+    @property
+    def server(self) -> int:
+        """The process id of the server."""
+        return self._server.pid
 
     def close(self) -> None:
         """End the server and all programs that it has forked, and remove the stub."""
