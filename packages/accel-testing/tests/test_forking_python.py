@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -83,6 +84,14 @@ def test_pythonpath_and_its_sitecustomize_are_followed(both: Both, tmp_path: Pat
 def test_the_folder_and_the_mask_of_new_files_are_the_stubs(both: Both, tmp_path: Path) -> None:
     ended = both("-c", "import os; print(os.getcwd()); os.umask(m := os.umask(0)); print(oct(m))", umask=0o027)
     assert ended.stdout == f"{tmp_path}\n0o27\n"
+
+
+def test_limits_of_resources_are_the_stubs(both: Both) -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, 300))
+
+    ended = both("-c", "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))", preexec_fn=limit)
+    assert ended.stdout == "(200, 300)\n"
 
 
 def test_descriptors_keep_their_numbers_and_others_stay_closed(both: Both, tmp_path: Path) -> None:
