@@ -12,6 +12,7 @@ PAGE = ROOT / "docs" / "reference" / "environment-variables.md"
 #: words in capitals, in modules that deal with the environment, that are no variables
 NO_VARIABLES = {
     *("ACCELERATE_", "ACCEL_", "FSDP_", "PARALLELISM_CONFIG_", "TORCHELASTIC_"),  # how variables begin
+    *("DYLD_", "KMP_", "LD_", "MKL_", "PYTHON", "TORCH_", "TORCH_NCCL_"),
     *("DEVICE", "DEVICES", "ENVIRONMENT"),  # names in modules that a registry loads
     *("FILE", "HOST", "IDS", "PORT", "SCRIPT", "TEXT", "YAML", "JSON"),  # words of help texts
     *("AMAZON_SAGEMAKER", "DEEPSPEED", "FSDP", "LOCAL_MACHINE", "MULTI_CPU", "MULTI_GPU", "NO"),  # values of Accelerate
@@ -28,7 +29,7 @@ def variables_in(source: str) -> set[str]:
     ]
     found = {name for text in texts for name in re.findall(r"(?<=\$)SLURM_[A-Z_]+|\b_?ACCEL_[A-Z_]*[A-Z]\b", text)}
     if re.search(r"\benviron", source):
-        found |= {text for text in texts if re.fullmatch(r"[A-Z][A-Z0-9_]+", text)}
+        found |= {text for text in texts if re.fullmatch(r"(?!SIG|RLIMIT_|SC_)[A-Z][A-Z0-9_]+", text)}
     return found - NO_VARIABLES
 
 
