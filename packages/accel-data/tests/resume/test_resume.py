@@ -207,18 +207,10 @@ STREAMS_ALONE: dict[str, Callable[[int], Stream]] = {
 }
 OTHERS = ["shuffled", "buckets", "sized buckets", "batches one by one", "elements one by one"]
 ONE_PROCESS = [*ALONE, *STREAMS_ALONE, "shuffled by default"]
-IN_WORKERS = [
-    "shuffled by default",
-    "buckets",
-    "with a state",
-    "stream with a live state",
-    "stream with a state of batches",
-]
-IN_WORKERS += ["stream by worker", "shards with a state"]
-IN_WORKERS += in_soak(
-    "shuffled", "by python", "stream of batches", "stream", "stream with a generator", "stream with a state"
-)
-IN_WORKERS += in_soak("stream by default", "stream by python", "shards")
+IN_WORKERS: list[object] = ["shuffled by default", "buckets", "with a state", "stream by worker", "shards with a state"]
+IN_WORKERS += ["stream with a live state", "stream with a state of batches"]
+IN_WORKERS += in_soak("shuffled", "by python", "stream of batches", "stream", "stream with a generator")
+IN_WORKERS += in_soak("stream with a state", "stream by default", "stream by python", "shards")
 KINDS = [*SAMPLERS, *OTHERS, *STREAMS, *[f"{kind} of batches" for kind in STREAMS], *ONE_PROCESS]
 
 
