@@ -325,9 +325,7 @@ def weights_in(folder: Path) -> set[float]:
     return {number for tensor in model.state_dict().values() for number in tensor.tolist()}
 
 
-@pytest.mark.parametrize(
-    "sizes", [(20, 40, 20), *in_soak((20, 20, 20), (40, 40, 40))], ids=["both", "shards", "a file"]
-)
+@pytest.mark.parametrize("sizes", [(20, 20, 20), (40, 40, 40), (20, 40, 20)], ids=["shards", "a file", "both"])
 def test_no_power_cut_mixes_the_weights_of_two_saves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...]
 ) -> None:
