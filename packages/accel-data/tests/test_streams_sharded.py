@@ -155,16 +155,9 @@ def test_each_sample_is_read_once_by_all_ranks_and_workers(world: MakePool, tmp_
     assert len({len(batches) for batches, _ in results}) == 1
 
 
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("dispatch", [None, False])
-@pytest.mark.parametrize(
-    ("num_shards", "divides"),
-    [
-        (4, True),
-        (1, False),
-        (5, False),
-        *[pytest.param(*one, marks=pytest.mark.soak(only=True)) for one in [(12, True), (3, False)]],
-    ],
-)
+@pytest.mark.parametrize(("num_shards", "divides"), [(4, True), (12, True), (3, False), (5, False), (1, False)])
 def test_declared_shards_are_used_where_they_divide(
     world: MakePool, tmp_path: Path, num_shards: int, divides: bool, dispatch: bool | None
 ) -> None:
