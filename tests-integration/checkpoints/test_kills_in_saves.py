@@ -39,6 +39,7 @@ def whole(folder: Path) -> list[str]:
 
 
 @pytest.mark.soak
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kill_in_a_save_leaves_the_state_before_or_the_new_one(
@@ -47,7 +48,7 @@ def test_a_kill_in_a_save_leaves_the_state_before_or_the_new_one(
     """T3, T28, fault tests 2 and 6: any of two ranks, at any moment, written at once and behind in turn."""
     plan = Plan(str(tmp_path), KINDS[kind], strategy=strategy)
     acknowledged = []
-    for number in cases(4, 100):
+    for number in cases(2, 100):
         chance = random.Random(f"{kind} {number}")
         life = replace(plan, killed=chance.randrange(2), after_s=chance.uniform(0.0, 0.3))
         with pytest.raises(RankFailure, match="SIGKILL") as failure:
@@ -67,7 +68,7 @@ def test_a_kill_in_a_save_leaves_the_state_before_or_the_new_one(
 def test_a_single_process_that_is_killed_in_a_save_loses_nothing(world: MakePool, tmp_path: Path, cases: Cases) -> None:
     """T3, fault test 1."""
     plan = Plan(str(tmp_path), 1)
-    for number in cases(4, 200):
+    for number in cases(2, 200):
         after_s = random.Random(number).uniform(0.0, 0.2)
         with pytest.raises(RankFailure, match="SIGKILL") as failure:
             world(1, join=False).run(saving.save, replace(plan, killed=0, after_s=after_s))
@@ -77,6 +78,7 @@ def test_a_single_process_that_is_killed_in_a_save_loses_nothing(world: MakePool
     assert len(left) == 1
 
 
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 @pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize("kind", ["the newest", "one folder"])
@@ -102,9 +104,10 @@ def test_a_full_disk_is_an_error_on_all_ranks_and_what_was_there_stays(
     assert [loaded for loaded, _ in found] == [1, 1]
 
 
-def test_a_job_whose_disk_is_full_ends(small_disk: Path) -> None:
+def test_a_job_whose_disk_is_full_ends(small_disk: Path, forking_python: str) -> None:
     """T3: with the launcher, and a disk that is full; a step that is written behind."""
-    job = start(SCRIPT, json.dumps(asdict(Plan(str(small_disk), 3, width=256, saves=50))))
+    plan = Plan(str(small_disk), 3, width=256, saves=50)
+    job = start(SCRIPT, json.dumps(asdict(plan)), python=forking_python)
     done = job.end()
     assert done.code == 1, done.err
     assert done.left() == []
@@ -114,7 +117,7 @@ def test_a_job_whose_disk_is_full_ends(small_disk: Path) -> None:
     assert len(whole(checkpoints)) == len(list(checkpoints.iterdir()))
 
 
-def test_the_error_of_a_save_behind_is_the_exit_code_of_a_job_that_ends(tmp_path: Path) -> None:
+def test_the_error_of_a_save_behind_is_the_exit_code_of_a_job_that_ends(tmp_path: Path, forking_python: str) -> None:
     """Fault test 18: without a call that could raise it."""
     file = tmp_path / "script.py"
     file.write_text(
@@ -124,13 +127,13 @@ def test_the_error_of_a_save_behind_is_the_exit_code_of_a_job_that_ends(tmp_path
         f"setrlimit(RLIMIT_FSIZE, ({ROOM}, RLIM_INFINITY))\n"
         "accelerator.save_state(sys.argv[1], asynchronous=True)\nprint('went on', flush=True)\n"
     )
-    done = start(file, tmp_path / "saved").end()
+    done = start(file, tmp_path / "saved", python=forking_python).end()
     assert (done.code, done.out.count("went on")) == (1, 2), done.err
     assert "no room" in done.err
     assert [one.name for one in tmp_path.iterdir()] == ["script.py"]
 
 
-def test_a_save_behind_is_on_the_disk_when_its_process_has_ended(tmp_path: Path) -> None:
+def test_a_save_behind_is_on_the_disk_when_its_process_has_ended(tmp_path: Path, forking_python: str) -> None:
     """T22: of a script that does not wait for it, on a disk that takes its time; on each of two ranks."""
     file = tmp_path / "script.py"
     file.write_text(
@@ -142,7 +145,7 @@ def test_a_save_behind_is_on_the_disk_when_its_process_has_ended(tmp_path: Path)
         "model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))\n"
         "accelerator.save_state(sys.argv[1], asynchronous=True)\nprint('went on', flush=True)\n"
     )
-    done = start(file, tmp_path / "saved").end()
+    done = start(file, tmp_path / "saved", python=forking_python).end()
     assert (done.code, done.out.count("went on")) == (0, 2), done.err
     assert is_whole(tmp_path / "saved")
     assert sorted(one.name for one in tmp_path.iterdir()) == ["saved", "script.py"]

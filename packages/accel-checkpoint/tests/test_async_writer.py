@@ -116,7 +116,7 @@ def test_another_shape_or_dtype_under_the_same_name_is_taken_as_well(other: torc
     assert torch.equal(taken, other)
 
 
-def test_a_snapshot_can_be_taken_in_a_forked_process(tmp_path: Path) -> None:
+def test_a_snapshot_can_be_taken_in_a_forked_process(tmp_path: Path, forking_python: str) -> None:
     """A pool of threads that was begun before a fork has none after it, and waits for ever."""
     code = (
         "import os, torch, warnings\nfrom accel_checkpoint import Snapshot\n"
@@ -127,7 +127,7 @@ def test_a_snapshot_can_be_taken_in_a_forked_process(tmp_path: Path) -> None:
         "    if done:\n        break\nelse:\n    os.kill(child, 9)\n    os.waitpid(child, 0)\n    status = 1\n"
         "raise SystemExit(status)\n"
     )
-    assert in_a_process(code, tmp_path).returncode == 0
+    assert in_a_process(code, tmp_path, forking_python).returncode == 0
 
 
 def test_work_goes_on_while_training_does_and_is_over_after_wait() -> None:
@@ -209,9 +209,9 @@ def test_a_wait_that_was_interrupted_can_be_done_again() -> None:
         writer.wait()
 
 
-def in_a_process(code: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+def in_a_process(code: str, folder: Path, python: str = sys.executable) -> "subprocess.CompletedProcess[str]":
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(one for one in sys.path if one)}
-    command = [sys.executable, "-c", code, str(folder)]
+    command = [python, "-c", code, str(folder)]
     return subprocess.run(command, capture_output=True, text=True, timeout=stretched(60), env=environ, check=False)
 
 
@@ -236,16 +236,19 @@ writer.begin(work)
 
 
 @pytest.mark.parametrize(("end", "code"), [("", 0), ("raise ValueError('of the script')", 1), ("sys.exit(3)", 3)])
-def test_what_was_begun_is_whole_when_the_process_has_ended(tmp_path: Path, end: str, code: int) -> None:
-    done = in_a_process(SAVES + end, tmp_path)
+def test_what_was_begun_is_whole_when_the_process_has_ended(
+    tmp_path: Path, end: str, code: int, forking_python: str
+) -> None:
+    """A real Python comes to its end by itself; a script that fails is forked."""
+    done = in_a_process(SAVES + end, tmp_path, forking_python if code else sys.executable)
     assert done.returncode == code, done.stderr
     assert os.listdir(tmp_path) == ["last"]
     assert is_whole(tmp_path / "last")
 
 
-def test_an_error_that_nobody_was_there_to_hear_is_the_exit_code(tmp_path: Path) -> None:
+def test_an_error_that_nobody_was_there_to_hear_is_the_exit_code(tmp_path: Path, forking_python: str) -> None:
     (tmp_path / "last").write_text("a file is in the way")
-    done = in_a_process(SAVES + "print('trained')", tmp_path)
+    done = in_a_process(SAVES + "print('trained')", tmp_path, forking_python)
     assert done.returncode == 1
     assert done.stdout == "trained\n"
     assert "Traceback" in done.stderr
@@ -254,9 +257,9 @@ def test_an_error_that_nobody_was_there_to_hear_is_the_exit_code(tmp_path: Path)
     assert (tmp_path / "last").read_text() == "a file is in the way"
 
 
-def test_an_error_that_was_heard_is_not_the_exit_code(tmp_path: Path) -> None:
+def test_an_error_that_was_heard_is_not_the_exit_code(tmp_path: Path, forking_python: str) -> None:
     (tmp_path / "last").write_text("a file is in the way")
-    done = in_a_process(SAVES + "try: writer.wait()\nexcept Exception: print('heard')", tmp_path)
+    done = in_a_process(SAVES + "try: writer.wait()\nexcept Exception: print('heard')", tmp_path, forking_python)
     assert (done.returncode, done.stdout, done.stderr) == (0, "heard\n", "")
 
 

@@ -129,7 +129,7 @@ def wrong_of(cases: list[Case]) -> list[str]:
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_metrics_hold_each_sample_once_and_in_order(world: MakePool, cases: Cases, size: int) -> None:
     """T7: sources, batch sizes, result kinds and uses at random."""
-    ranks, chosen = world(size), sampled(cases(100, 4000), size)
+    ranks, chosen = world(size), sampled(cases(50, 4000), size)
     for first in range(0, len(chosen), 250):
         assert ranks.run(wrong_of, chosen[first : first + 250], timeout_s=90) == [[]] * size
 
@@ -301,39 +301,45 @@ def dispatched_rounds(make: Callable[[int], Any], count: int, ending: str) -> Ro
 
 
 @pytest.mark.parametrize("ending", ["pad", "exact"])
-@pytest.mark.parametrize("count", [1, 2, 4, 5, 7])
-def test_dispatched_batches_of_different_shapes_each_count_once(world: MakePool, count: int, ending: str) -> None:
+def test_dispatched_batches_of_different_shapes_each_count_once(world: MakePool, ending: str) -> None:
     """Rounds that cannot be joined, and a last one with fewer batches than ranks."""
-    for rounds in world(3).run(dispatched_rounds, widening, count, ending):
-        assert len(rounds) == -(-count // 3)
-        metrics = [one for _, part in rounds for one in part]
-        assert metrics == [str(number) for number in range(count) for _ in range(2)]
+    ranks = world(3)
+    for count in (1, 2, 4, 5, 7):
+        for rounds in ranks.run(dispatched_rounds, widening, count, ending):
+            assert len(rounds) == -(-count // 3)
+            metrics = [one for _, part in rounds for one in part]
+            assert metrics == [str(number) for number in range(count) for _ in range(2)]
 
 
 @pytest.mark.parametrize("ending", ["pad", "exact"])
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_dispatched_objects_that_cannot_be_cut_each_count_once(world: MakePool, count: int, ending: str) -> None:
-    for rounds in world(2).run(dispatched_rounds, words, count, ending):
-        assert [one for _, part in rounds for one in part] == [one for number in range(count) for one in words(number)]
+def test_dispatched_objects_that_cannot_be_cut_each_count_once(world: MakePool, ending: str) -> None:
+    ranks = world(2)
+    for count in (1, 2, 3):
+        for rounds in ranks.run(dispatched_rounds, words, count, ending):
+            assert [one for _, part in rounds for one in part] == [
+                one for number in range(count) for one in words(number)
+            ]
 
 
 @pytest.mark.parametrize("ending", ["pad", "exact"])
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_texts_of_a_dispatched_batch_stay_beside_their_tensors(world: MakePool, count: int, ending: str) -> None:
-    for rounds in world(2).run(dispatched_rounds, with_words, count, ending):
-        for batch, _ in rounds:
-            assert len(batch["x"]) == len(batch["text"])
-            for number, text in zip(batch["x"].tolist(), batch["text"], strict=True):
-                assert text == f"{number % 100}{'ab'[number // 100]}"
-        metrics = [one for _, part in rounds for one in part]
-        assert metrics == [str(one) for number in range(count) for one in (number, number + 100)]
+def test_texts_of_a_dispatched_batch_stay_beside_their_tensors(world: MakePool, ending: str) -> None:
+    ranks = world(2)
+    for count in (1, 2, 3):
+        for rounds in ranks.run(dispatched_rounds, with_words, count, ending):
+            for batch, _ in rounds:
+                assert len(batch["x"]) == len(batch["text"])
+                for number, text in zip(batch["x"].tolist(), batch["text"], strict=True):
+                    assert text == f"{number % 100}{'ab'[number // 100]}"
+            metrics = [one for _, part in rounds for one in part]
+            assert metrics == [str(one) for number in range(count) for one in (number, number + 100)]
 
 
 @pytest.mark.parametrize("ending", ["pad", "exact"])
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_a_dispatched_batch_may_hold_a_single_number(world: MakePool, count: int, ending: str) -> None:
+def test_a_dispatched_batch_may_hold_a_single_number(world: MakePool, ending: str) -> None:
     """A 0-d tensor has no samples to cut."""
-    for rounds in world(2).run(dispatched_rounds, with_a_scale, count, ending):
-        assert [batch["scale"].tolist() for batch, _ in rounds] == [0.5] * -(-count // 2)
-        metrics = [one for _, part in rounds for one in part]
-        assert metrics == [str(one) for number in range(count) for one in (number, number + 100)]
+    ranks = world(2)
+    for count in (1, 2, 3):
+        for rounds in ranks.run(dispatched_rounds, with_a_scale, count, ending):
+            assert [batch["scale"].tolist() for batch, _ in rounds] == [0.5] * -(-count // 2)
+            metrics = [one for _, part in rounds for one in part]
+            assert metrics == [str(one) for number in range(count) for one in (number, number + 100)]

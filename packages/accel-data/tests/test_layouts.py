@@ -8,7 +8,8 @@ import pytest
 import torch
 from accel_data import prepare_data_loader
 from accel_state import AccumulationState
-from hypothesis import given, settings
+from accel_testing import Cases
+from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 from numbers_to_load import Numbers
 from torch import Tensor
@@ -146,20 +147,29 @@ def joined(layouts: list[list[Any]], real: int | None) -> list[int]:
     return list(chain(*steps))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=400, deadline=None, database=None, derandomize=True)
-@given(
-    n=st.integers(0, 60),
-    multiple=st.integers(1, 5),
-    world=st.integers(1, 8),
-    split=st.booleans(),
-    even=st.booleans(),
-    drop_last=st.booleans(),
-)
-def test_every_rank_gets_what_the_prose_says(
-    kind: str, n: int, multiple: int, world: int, split: bool, even: bool, drop_last: bool
-) -> None:
+def test_every_rank_gets_what_the_prose_says(kind: str, cases: Cases) -> None:
     """A4: the layouts of any sampler or stream, on any rank of any world. S45, S47, S48, S49, S50, S54, S56, S58."""
+    numbers = cases(60, 2000)
+
+    @seed(numbers.start)
+    @settings(max_examples=len(numbers), deadline=None, database=None)
+    @given(
+        n=st.integers(0, 60),
+        multiple=st.integers(1, 5),
+        world=st.integers(1, 8),
+        split=st.booleans(),
+        even=st.booleans(),
+        drop_last=st.booleans(),
+    )
+    def tried(**job: Any) -> None:
+        assert_layout(kind, **job)
+
+    tried()
+
+
+def assert_layout(kind: str, n: int, multiple: int, world: int, split: bool, even: bool, drop_last: bool) -> None:
     split = split and kind not in VARYING
     drop_last = drop_last and kind != "stream of batches"
     size = multiple * world if split else multiple

@@ -155,6 +155,7 @@ def test_each_sample_is_read_once_by_all_ranks_and_workers(world: MakePool, tmp_
     assert len({len(batches) for batches, _ in results}) == 1
 
 
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("dispatch", [None, False])
 @pytest.mark.parametrize(("num_shards", "divides"), [(4, True), (12, True), (3, False), (5, False), (1, False)])
 def test_declared_shards_are_used_where_they_divide(
@@ -165,8 +166,7 @@ def test_declared_shards_are_used_where_they_divide(
     dataset = Counting(range(n), str(tmp_path), num_shards)
     for _, metrics in world(2).run(served, dataset, 4, workers, "pad", dispatch):
         assert sorted(metrics) == list(range(n))
-    once = list(range(n))
-    assert reads_in(tmp_path) == (once if divides or dispatch is None else sorted(once * 2))
+    assert reads_in(tmp_path) == sorted([*range(n)] * (1 if divides or dispatch is None else 2))
 
 
 UNEVEN = {
@@ -182,9 +182,9 @@ UNEVEN = {
 @pytest.mark.parametrize("lengths", UNEVEN.values(), ids=UNEVEN)
 def test_uneven_shards_end_under_every_policy(world: MakePool, lengths: list[int], size: int) -> None:
     """T11: with and without samples that are served again, no rank waits for another."""
-    of_rank = [sum(lengths[rank::size]) for rank in range(size)]
+    of_rank, ranks = [sum(lengths[rank::size]) for rank in range(size)], world(size)
     for ending in ("drop", "join") if 0 in of_rank else ("pad", "exact", "drop", "join"):
-        results = world(size).run(served, Lengths(lengths), 4, 0, ending, timeout_s=10)
+        results = ranks.run(served, Lengths(lengths), 4, 0, ending, timeout_s=10)
         all_ids = Lengths(lengths).ids
         counts = [len(batches) for batches, _ in results]
         seen = [one for batches, _ in results for batch in batches for one in batch]
@@ -235,25 +235,24 @@ def passed(lengths: list[int], size: int, ending: str, stop: int, state: Any) ->
 
 @pytest.mark.parametrize("ending", ["pad", "exact"])
 @pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("batches", [1, 2, 4, 7])
-def test_a_pass_continues_after_the_shards_of_a_rank_have_ended(
-    world: MakePool, batches: int, ranks: int, ending: str
-) -> None:
+def test_a_pass_continues_after_the_shards_of_a_rank_have_ended(world: MakePool, ranks: int, ending: str) -> None:
     """Rank 1 has two batches, rank 0 has seven."""
-    lengths = [28, 7]
-    (before, state), _ = world(2).run(passed, lengths, 4, ending, batches, None, timeout_s=10)
-    for after, _ in world(ranks).run(passed, lengths, 8 // ranks, ending, 0, state, timeout_s=10):
-        # at the last batch the next epoch begins
-        assert sorted(after if state["ended"] else before + after) == Lengths(lengths).ids
+    lengths, first, then = [28, 7], world(2), world(ranks)
+    for batches in (1, 2, 4, 7):
+        (before, state), _ = first.run(passed, lengths, 4, ending, batches, None, timeout_s=10)
+        for after, _ in then.run(passed, lengths, 8 // ranks, ending, 0, state, timeout_s=10):
+            # at the last batch the next epoch begins
+            assert sorted(after if state["ended"] else before + after) == Lengths(lengths).ids
 
 
 def test_uneven_shards_end_with_loader_workers(world: MakePool) -> None:
+    pair = world(2)
     for ending in ("pad", "exact"):
-        for _, metrics in world(2).run(served, Lengths([11, 3, 0, 6]), 2, 2, ending, timeout_s=20):
+        for _, metrics in pair.run(served, Lengths([11, 3, 0, 6]), 2, 2, ending, timeout_s=20):
             assert sorted(metrics) == Lengths([11, 3, 0, 6]).ids
-    joined = world(2).run(served, Lengths([11, 3, 0, 6]), 2, 2, "join", timeout_s=20)
+    joined = pair.run(served, Lengths([11, 3, 0, 6]), 2, 2, "join", timeout_s=20)
     assert sorted(one for batches, _ in joined for batch in batches for one in batch) == Lengths([11, 3, 0, 6]).ids
-    zero, one = world(2).run(served, Lengths([11, 4, 0, 7]), 2, 2, "drop", timeout_s=20)
+    zero, one = pair.run(served, Lengths([11, 4, 0, 7]), 2, 2, "drop", timeout_s=20)
     # the workers of rank 0 read 11 and 4 samples, those of rank 1 none and 7
     assert len(zero[0]) == len(one[0]) == 3
     assert zero[1] == one[1]
@@ -336,14 +335,13 @@ def elements(lengths: list[int], rows: int | None, ending: str) -> tuple[int, li
 
 @pytest.mark.parametrize("ending", ["pad", "exact"])
 @pytest.mark.parametrize("rows", [None, 3])
-@pytest.mark.parametrize("lengths", [[4, 4], [4, 2], [2, 5]])
-def test_elements_that_are_batches_are_served_whole(
-    world: MakePool, lengths: list[int], rows: int | None, ending: str
-) -> None:
+def test_elements_that_are_batches_are_served_whole(world: MakePool, rows: int | None, ending: str) -> None:
     """batch_size=None: an element has one sample or several, and all that are real count once."""
-    for count, metrics in world(2).run(elements, lengths, rows, ending, timeout_s=10):
-        assert count == max(lengths)
-        assert metrics == sorted(Lengths(lengths).ids * (rows or 1))
+    pair = world(2)
+    for lengths in ([4, 4], [4, 2], [2, 5]):
+        for count, metrics in pair.run(elements, lengths, rows, ending, timeout_s=10):
+            assert count == max(lengths)
+            assert metrics == sorted(Lengths(lengths).ids * (rows or 1))
 
 
 def worded(lengths: list[int], kind: str, ending: str) -> tuple[int, list[str]]:
@@ -364,12 +362,13 @@ def worded(lengths: list[int], kind: str, ending: str) -> tuple[int, list[str]]:
 
 @pytest.mark.parametrize("ending", ["pad", "exact"])
 @pytest.mark.parametrize("kind", ["words", "words and tensors"])
-@pytest.mark.parametrize("lengths", [[8, 4], [7, 4], [4, 9]])
-def test_objects_in_uneven_shards_each_count_once(world: MakePool, lengths: list[int], kind: str, ending: str) -> None:
+def test_objects_in_uneven_shards_each_count_once(world: MakePool, kind: str, ending: str) -> None:
     """What cannot be cut or joined does not end the epoch, nor is it counted twice."""
-    for count, metrics in world(2).run(worded, lengths, kind, ending, timeout_s=10):
-        assert count == -(-max(lengths) // 2)
-        assert metrics == [str(one) for one in Lengths(lengths).ids]
+    pair = world(2)
+    for lengths in ([8, 4], [7, 4], [4, 9]):
+        for count, metrics in pair.run(worded, lengths, kind, ending, timeout_s=10):
+            assert count == -(-max(lengths) // 2)
+            assert metrics == [str(one) for one in Lengths(lengths).ids]
 
 
 def epochs(workers: int) -> list[list[int]]:
@@ -393,8 +392,9 @@ def lengths_of(lengths: list[int], ending: str) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("ending", ["pad", "drop", "exact", "join"])
-@pytest.mark.parametrize("lengths", [[8, 8], [28, 20], [9, 8]])
-def test_the_length_is_the_number_of_batches(world: MakePool, lengths: list[int], ending: str) -> None:
-    for told, counted, samples in world(2).run(lengths_of, lengths, ending):
-        assert told == counted
-        assert samples == sum(lengths)
+def test_the_length_is_the_number_of_batches(world: MakePool, ending: str) -> None:
+    pair = world(2)
+    for lengths in ([8, 8], [28, 20], [9, 8]):
+        for told, counted, samples in pair.run(lengths_of, lengths, ending):
+            assert told == counted
+            assert samples == sum(lengths)

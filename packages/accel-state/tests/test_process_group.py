@@ -361,7 +361,7 @@ def test_a_single_process_opens_no_group() -> None:
     assert not dist.is_initialized()
 
 
-def test_torchrun_serves_more_than_one_run(tmp_path: Path) -> None:
+def test_torchrun_serves_more_than_one_run(tmp_path: Path, forking_python: str) -> None:
     """Its agent's store outlives each group, and the addresses of the first are still in it."""
     script = tmp_path / "runs.py"
     script.write_text(
@@ -372,7 +372,7 @@ def test_torchrun_serves_more_than_one_run(tmp_path: Path) -> None:
         "    print(f'sum {found},', flush=True)\n"
         "    release()\n"
     )
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script)]
+    torchrun = [forking_python, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script)]
     done = subprocess.run(torchrun, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("sum 3,") == 6, done.stdout

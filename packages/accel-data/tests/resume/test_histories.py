@@ -194,7 +194,7 @@ def history(kind: str, chance: random.Random) -> None:
 @pytest.mark.parametrize("kind", [*SAMPLERS, "shuffled", "buckets", "stream", "stateful"])
 def test_crashes_and_resizes_leave_the_order_as_it_is(kind: str, cases: Cases) -> None:
     """T5, fault test 19: worlds of 1 to 8, any batch size."""
-    for seed in cases(25, 400):
+    for seed in cases(8, 400):
         history(kind, random.Random(f"{kind} {seed}"))
 
 
@@ -250,15 +250,15 @@ def test_every_optimizer_step_sees_its_samples_at_any_number_of_processes(
     world: MakePool, kind: str, dispatch: bool | None, worlds: list[int]
 ) -> None:
     """T5: processes, batch size and accumulation change, and their product does not."""
-    (whole, _), *_ = world(1, join=False).run(part_of_a_job, kind, TOGETHER, 1, dispatch, None, 999)
+    pools = {processes: world(processes, join=processes > 1) for processes in {1, *worlds}}
+    (whole, _), *_ = pools[1].run(part_of_a_job, kind, TOGETHER, 1, dispatch, None, 999)
     assert len(whole) == EPOCHS * N // TOGETHER
     assert all(len(step) == TOGETHER for step in whole)
     state, done = None, []
     for number, processes in enumerate(worlds):
         every = number % 2 + 1
         size, steps = TOGETHER // processes // every, 7 if number < len(worlds) - 1 else 999
-        job = world(processes, join=processes > 1)
-        results = job.run(part_of_a_job, kind, size, every, dispatch, state, steps)
+        results = pools[processes].run(part_of_a_job, kind, size, every, dispatch, state, steps)
         more, state = results[0]
         assert [one for one, _ in results] == [more] * processes
         done += more
@@ -301,12 +301,12 @@ def passes_of_a_job(
 )
 def test_no_epoch_is_lost_or_served_twice_at_its_end(world: MakePool, kind: str, dispatch: bool | None) -> None:
     """States of the last batch of an epoch, and of the pause after it."""
-    (whole, _), *_ = world(1, join=False).run(passes_of_a_job, kind, TOGETHER, dispatch, None, EPOCHS, False)
+    pools = {1: world(1, join=False), 2: world(2)}
+    (whole, _), *_ = pools[1].run(passes_of_a_job, kind, TOGETHER, dispatch, None, EPOCHS, False)
     assert len(whole) == EPOCHS * N // TOGETHER
     state, done = None, []
     for processes, passes, at_last in [(2, 1, True), (1, 1, False), (2, 1, True)]:
-        job = world(processes, join=processes > 1)
-        results = job.run(passes_of_a_job, kind, TOGETHER // processes, dispatch, state, passes, at_last)
+        results = pools[processes].run(passes_of_a_job, kind, TOGETHER // processes, dispatch, state, passes, at_last)
         more, state = results[0]
         assert [one for one, _ in results] == [more] * processes
         done += more

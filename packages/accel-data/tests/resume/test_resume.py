@@ -11,7 +11,7 @@ import numpy
 import pytest
 import torch
 from accel_data import DataLoaderShard, SeedableRandomSampler, prepare_data_loader
-from accel_testing import Cases
+from accel_testing import Cases, in_soak
 from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
 from numbers_to_load import Numbers
@@ -207,8 +207,10 @@ STREAMS_ALONE: dict[str, Callable[[int], Stream]] = {
 }
 OTHERS = ["shuffled", "buckets", "sized buckets", "batches one by one", "elements one by one"]
 ONE_PROCESS = [*ALONE, *STREAMS_ALONE, "shuffled by default"]
-IN_WORKERS = ["shuffled", "shuffled by default", "by python", "buckets", "with a state"]
-IN_WORKERS += ["stream of batches", "stream with a state of batches"]
+IN_WORKERS: list[object] = ["shuffled by default", "buckets", "with a state", "stream by worker", "shards with a state"]
+IN_WORKERS += ["stream with a live state", "stream with a state of batches"]
+IN_WORKERS += in_soak("shuffled", "by python", "stream of batches", "stream", "stream with a generator")
+IN_WORKERS += in_soak("stream with a state", "stream by default", "stream by python", "shards")
 KINDS = [*SAMPLERS, *OTHERS, *STREAMS, *[f"{kind} of batches" for kind in STREAMS], *ONE_PROCESS]
 
 
@@ -367,7 +369,7 @@ def test_a_resumed_run_serves_what_was_due(kind: str, cases: Cases) -> None:
     @seed(numbers.start)
     @settings(max_examples=len(numbers), deadline=None, database=None, phases=[Phase.generate])
     @given(
-        n=st.one_of(*[st.integers(1, 60)] * 5, st.integers(61, 2000)),
+        n=st.one_of(*[st.integers(1, 60)] * 5, st.integers(61, 60 * len(numbers))),
         size=st.integers(1, 9),
         world=st.integers(1, 1 if kind in ONE_PROCESS else 4),
         drop_last=st.just(False) if kind.endswith((" of batches", "one by one")) else st.booleans(),
@@ -382,6 +384,6 @@ def test_a_resumed_run_serves_what_was_due(kind: str, cases: Cases) -> None:
 
 
 @replays
-@pytest.mark.parametrize("kind", [*IN_WORKERS, *STREAMS, *STREAMS_ALONE])
+@pytest.mark.parametrize("kind", IN_WORKERS)
 def test_loader_workers_change_nothing_of_it(kind: str) -> None:
     assert check(Case(kind, 23, 3, workers=2, breaks=(None, 3)), [0.3, 0.9]) == 2

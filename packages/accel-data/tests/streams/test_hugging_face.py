@@ -15,12 +15,12 @@ from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
 from torch.utils.data import DataLoader
 
-N = 800
+N = 400
 Steps = list[list[int]]
 
 
-def files(folder: str, first: int = 0, last: int = 200) -> Any:
-    """A stream of 200 files of a folder, or of others of them."""
+def files(folder: str, first: int = 0, last: int = 100) -> Any:
+    """A stream of 100 files of a folder, or of others of them."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     from datasets import load_dataset
 
@@ -125,9 +125,9 @@ def test_an_epoch_is_shuffled_anew(world: MakePool, json_files: str, workers: in
 
 
 def first_life(kind: str, folder: str, size: int, workers: int) -> tuple[Steps, Steps, Any]:
-    """The steps of a whole pass, those up to batch 60 of another, and the state there."""
+    """The steps of a whole pass, those up to batch 25 of another, and the state there."""
     whole, _ = steps_of(prepared(kind, folder, size, workers))
-    before, state = steps_of(prepared(kind, folder, size, workers), 60)
+    before, state = steps_of(prepared(kind, folder, size, workers), 25)
     return whole, before, state
 
 
@@ -145,26 +145,28 @@ def second_life(kind: str, folder: str, size: int, workers: int, state: Any) -> 
 @pytest.mark.grid(1)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", ["files", "mapped", "shuffled"])
-def test_a_job_goes_on_at_batch_60_on_any_world(world: MakePool, json_files: str, kind: str, workers: int) -> None:
+def test_a_job_goes_on_at_batch_25_on_any_world(world: MakePool, json_files: str, kind: str, workers: int) -> None:
     """A2: on 1, 2 and 4 ranks; what is left of a shuffle buffer is not lost, so its shards are read again."""
     together = 8
-    (whole, before, state), *_ = world(2).run(first_life, kind, json_files, together // 2, workers, timeout_s=60)
-    assert before == whole[:60]
-    for size in (1, 2, 4):
-        for rest in world(size).run(second_life, kind, json_files, together // size, workers, state, timeout_s=60):
+    pools = {size: world(size) for size in (1, 2, 4)}
+    (whole, before, state), *_ = pools[2].run(first_life, kind, json_files, together // 2, workers, timeout_s=60)
+    assert before == whole[:25]
+    for size in pools:
+        for rest in pools[size].run(second_life, kind, json_files, together // size, workers, state, timeout_s=60):
             assert sorted(chain(*before, *rest)) == STREAMS[kind][1]
             if size == 2 or not workers:
-                assert rest[:40] == whole[60:100]
+                assert rest[:15] == whole[25:40]
             if size == 2:
-                assert rest == whole[60:]
+                assert rest == whole[25:]
 
 
 def test_parquet_files_are_gone_on_with(world: MakePool, parquet_files: str) -> None:
-    (whole, before, state), *_ = world(2).run(first_life, "files", parquet_files, 4, 2, timeout_s=60)
-    for size in (1, 2, 4):
-        for rest in world(size).run(second_life, "files", parquet_files, 8 // size, 2, state, timeout_s=60):
+    pools = {size: world(size) for size in (1, 2)}
+    (whole, before, state), *_ = pools[2].run(first_life, "files", parquet_files, 4, 2, timeout_s=60)
+    for size in pools:
+        for rest in pools[size].run(second_life, "files", parquet_files, 8 // size, 2, state, timeout_s=60):
             assert sorted(chain(*before, *rest)) == [*range(N)]
-            assert size != 2 or rest == whole[60:]
+            assert size != 2 or rest == whole[25:]
 
 
 def later(kind: str, folder: str, state: Any) -> tuple[Steps, Any]:

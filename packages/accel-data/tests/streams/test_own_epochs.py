@@ -153,6 +153,7 @@ def alone(kind: str, every: int) -> Any:
     return prepare_data_loader(DataLoader(KINDS[kind](), 2), accumulation=AccumulationState(every))
 
 
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("every", [1, 2, 4])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_moment_of_a_job_can_be_gone_on_from(kind: str, every: int) -> None:
@@ -236,6 +237,7 @@ def of_rank(kind: str, dispatch: bool, stop: Moment | None, state: Any) -> tuple
     return [sorted(chain(*transport.all_gather_objects(step))) for step in life.steps], life.state
 
 
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("dispatch", [False, True], ids=["every rank reads", "rank 0 reads"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_processes_go_on_from_a_pause_and_a_window(world: MakePool, kind: str, dispatch: bool) -> None:
@@ -243,7 +245,7 @@ def test_two_processes_go_on_from_a_pause_and_a_window(world: MakePool, kind: st
     pair = world(2)
     (whole, _), *_ = pair.run(of_rank, kind, dispatch, None, None)
     assert sorted(chain.from_iterable(whole)) == sorted([*range(N)] * EPOCHS)
-    for stop in [(0, None), (1, None), (1, 1), (2, 1), (1, 3), (0, 5), (1, 5)]:
+    for stop in [(1, None), (2, 1), (1, 3), (0, 5)]:
         (done, state), *_ = pair.run(of_rank, kind, dispatch, stop, None)
         (more, _), *_ = pair.run(of_rank, kind, dispatch, None, state)
         assert done + more == whole, stop

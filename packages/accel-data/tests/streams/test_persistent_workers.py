@@ -67,6 +67,7 @@ def epochs_of(dataset: Any, world: int, workers: int) -> list[list[int]]:
     ]
 
 
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.parametrize("workers", [1, 2, 4])
 @pytest.mark.parametrize("kind", [ShardableStream, DividesItself, Lazy])
@@ -172,6 +173,7 @@ def left_once(kind: type[Reshuffled], workers: int) -> tuple[list[list[int]], li
     return seen, [[sample for batch in loader for sample in batch.tolist()] for _ in range(3)], state
 
 
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("workers", [0, 1, 2])
 @pytest.mark.parametrize("kind", [Whole, Reshuffled])
 def test_a_pass_that_was_read_ahead_and_left_begins_again(kind: type[Reshuffled], workers: int) -> None:

@@ -119,6 +119,7 @@ def shot_at(kind: str, context: str | None, epochs: int, persistent: bool) -> tu
     return before, after, ignoring, handler.came
 
 
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("kind", ["map", "stream"])
 def test_workers_outlive_a_signal_that_is_noted(kind: str, persistent: bool, world: MakePool) -> None:
@@ -128,12 +129,12 @@ def test_workers_outlive_a_signal_that_is_noted(kind: str, persistent: bool, wor
     assert (ignoring, came) == ({1}, [signal.SIGTERM])
 
 
-def test_workers_that_are_spawned_outlive_it_too() -> None:
+def test_workers_that_are_spawned_outlive_it_too(forking_python: str) -> None:
     """In a process where this module has a name that a fresh interpreter can import."""
     code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_worker_signals as shield\n"
     code += "print(shield.shot_at('map', 'spawn', 1, False)[:3])"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=stretched(90), check=False
+        [forking_python, "-c", code], capture_output=True, text=True, timeout=stretched(90), check=False
     )
     assert (done.stdout, done.returncode) == ("(3, 9, {1})\n", 0), done.stderr
 
@@ -164,9 +165,10 @@ if __name__ == "__main__":
 @pytest.mark.grid(1)
 @pytest.mark.parametrize("last", [3, 99])
 @pytest.mark.parametrize("persistent", [False, True])
-def test_a_process_whose_workers_ignore_signals_ends(persistent: bool, last: int) -> None:
+def test_a_process_whose_workers_ignore_signals_ends(persistent: bool, last: int, forking_python: str) -> None:
     """Nobody waits for workers that are told to end by a signal that they leave to others."""
-    assert ended_after(ENDS.format(data="Pids", persistent=persistent, last=last, held="")) == ("last line\n", "", 0)
+    code = ENDS.format(data="Pids", persistent=persistent, last=last, held="")
+    assert ended_after(code, forking_python) == ("last line\n", "", 0)
 
 
 def test_a_process_whose_worker_is_stuck_ends() -> None:
@@ -174,10 +176,10 @@ def test_a_process_whose_worker_is_stuck_ends() -> None:
     assert ended_after(code) == ("last line\n", "", 0)
 
 
-def ended_after(code: str) -> tuple[str, str, int]:
+def ended_after(code: str, python: str = sys.executable) -> tuple[str, str, int]:
     """What a script prints, and how it ends by itself."""
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=stretched(40), check=False, env=environ
+        [python, "-c", code], capture_output=True, text=True, timeout=stretched(40), check=False, env=environ
     )
     return done.stdout, done.stderr, done.returncode
