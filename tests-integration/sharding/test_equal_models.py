@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from itertools import product
 
 import pytest
-from accel_testing import MakePool, in_soak
+from accel_testing import MakePool, ProcessPool, in_soak
 from toy_language_models import Case, train, train_all
 from trained_runs import Trained, assert_same
 
@@ -44,29 +44,37 @@ def on_one_process(case: Case) -> Trained:
     return train_all([case], "one process")[0]
 
 
-def check(world: MakePool, cases: list[Case], layout: str) -> None:
-    for by_rank in world((LAYOUTS | DIVIDING)[layout]).run(train_all, cases, layout, timeout_s=110):
+def check(pool: ProcessPool, cases: list[Case], layout: str) -> None:
+    for by_rank in pool.run(train_all, cases, layout, timeout_s=110):
         for case, found in zip(cases, by_rank, strict=True):
             wanted = on_one_process(case._replace(backend="no", recompute=False))
             assert_same(found, wanted, TOLERANCES[case.dtype])
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_layout_trains_as_one_process(world: MakePool, layout: str) -> None:
-    """S128, T10: losses, norms, weights of twenty steps; windows, weighted losses, ties, frozen and adapted models."""
-    check(world, CASES, layout)
+def test_two_processes_train_as_one(world: MakePool) -> None:
+    """S128, T10: losses, norms, weights; windows, weighted losses, ties, frozen and adapted models, divided layers."""
+    pool = world(2)  # one for all layouts: each rank of it imports Transformers for 2 s
+    for layout, cases in {"ddp": CASES, "fsdp2": CASES, "tp": DIVIDED}.items():
+        check(pool, [case._replace(steps=4) for case in cases], layout)
 
 
-@pytest.mark.parametrize("layout", DIVIDING)
-def test_divided_layers_train_as_one_process(world: MakePool, layout: str) -> None:
-    """T10: by the models' own plans, also with adapters beside the divided weights."""
-    check(world, DIVIDED, layout)
+def test_four_processes_train_as_one(world: MakePool) -> None:
+    """T10: windows, ties and adapters, also beside divided weights, in layouts of two dimensions."""
+    pool = world(4)
+    check(pool, [case._replace(steps=4) for case in (CASES[0], CASES[3])], "hsdp")
+    check(pool, [case._replace(steps=4) for case in (DIVIDED[0], DIVIDED[2])], "fsdp2 and tp")
+
+
+@pytest.mark.soak(only=True)
+@pytest.mark.parametrize("layout", LAYOUTS | DIVIDING)
+def test_twenty_steps_train_as_on_one_process(world: MakePool, layout: str) -> None:
+    check(world((LAYOUTS | DIVIDING)[layout]), CASES if layout in LAYOUTS else DIVIDED, layout)
 
 
 @pytest.mark.parametrize("layout", ["tp", *in_soak("fsdp2 and tp")])
 def test_divided_layers_compiled_block_by_block_train_as_one_process(world: MakePool, layout: str) -> None:
     """T10: compiled code that is given the result of an exchange which has not ended loses its gradient."""
-    check(world, [Case("llama", backend="aot_eager", steps=2)], layout)
+    check(world(DIVIDING[layout]), [Case("llama", backend="aot_eager", steps=2)], layout)
 
 
 @pytest.mark.soak(only=True)
@@ -81,7 +89,7 @@ def test_every_model_trains_with_everything_in_every_layout(world: MakePool, mod
         for frozen, adapters in [(True, False), (False, True), (False, False)]
     ]
     for start in range(0, len(cases), 6):
-        check(world, cases[start : start + 6], layout)
+        check(world(LAYOUTS[layout]), cases[start : start + 6], layout)
 
 
 @pytest.mark.parametrize("regional", [True, *in_soak(False)])
@@ -91,7 +99,7 @@ def test_a_compiled_model_trains_sharded_as_one_process(world: MakePool, regiona
         Case("gpt2", backend="aot_eager", regional=regional, recompute=recompute, steps=3)
         for recompute in (True, False)
     ]
-    check(world, cases, "fsdp2")
+    check(world(2), cases, "fsdp2")
 
 
 def test_bf16_trains_with_master_weights_as_ddp_does(world: MakePool) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from accel import Accelerator, ActivationCheckpointingKwargs, TorchDynamoPlugin
 from accel_amp import LossScaler, local_part
-from accel_testing import MakePool
+from accel_testing import MakePool, in_soak
 from sharded_models import LAYOUTS, Odd, whole
 from tiny_blocks import Layer
 from torch import Tensor, nn
@@ -127,7 +127,7 @@ def compiled_and_recomputed(ways: dict[str, Any], backend: str, recompute: bool)
     return [whole(value) for value in accelerator.unwrap_model(model).parameters()]
 
 
-@pytest.mark.parametrize("layout", ["one process", "ddp", "hsdp"])
+@pytest.mark.parametrize("layout", ["one process", "ddp", *in_soak("hsdp")])
 def test_compiled_blocks_whose_activations_are_computed_again_train_alike(world: MakePool, layout: str) -> None:
     processes, ways = LAYOUTS[layout]
     wanted = compiled_and_recomputed({}, "no", False)

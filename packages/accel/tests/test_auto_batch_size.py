@@ -2,7 +2,7 @@
 
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -18,6 +18,15 @@ OUT_OF_MEMORY: dict[str, Callable[[], Exception]] = {
     "cudnn": lambda: RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if"),
     "python": lambda: MemoryError(),
 }
+
+
+@pytest.fixture(autouse=True)
+def few_objects() -> Iterator[None]:
+    """Lets the collector, which runs after each size, leave alone what other tests and libraries have made."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def test_the_sizes_are_those_of_the_reference() -> None:

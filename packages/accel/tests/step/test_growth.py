@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, TensorDataset
 
-CYCLES, WARM_UP = 50, 10
+WARM_UP = 5
 # Weights, gradients and two moments come to 4 MB: a cycle that keeps one model grows by more than is allowed.
 WIDTH = 512
 MEGABYTE = 2**20
@@ -69,19 +70,19 @@ def settle() -> None:
     gc.freeze()
 
 
-def lives(precision: str, how: str) -> tuple[float, list[list[str]]]:
+def lives(precision: str, how: str, cycles: int) -> tuple[float, list[list[str]]]:
     """Bytes that each cycle after the warm-up left, and the kinds of what was still alive after each."""
     left: list[list[str]] = []
     before = 0
     cycle(precision, how)  # imports what is imported late
     settle()
-    for number in range(CYCLES):
+    for number in range(cycles):
         references = cycle(precision, how)
         gc.collect()
         left.append([type(one).__name__ for one in (reference() for reference in references) if one is not None])
         if number == WARM_UP - 1:
             before = resident()
-    grown = (resident() - before) / (CYCLES - WARM_UP)
+    grown = (resident() - before) / (cycles - WARM_UP)
     release()
     return grown, left
 
@@ -100,20 +101,23 @@ def lives(precision: str, how: str) -> tuple[float, list[list[str]]]:
         ("fp16", "without free_memory"),
     ],
 )
-def test_fifty_lives_leave_nothing_behind(world: MakePool, precision: str, how: str, size: int) -> None:
+def test_lives_leave_nothing_behind(
+    world: MakePool, precision: str, how: str, size: int, cases: Callable[[int, int], range]
+) -> None:
     """T34, A5: under 1 MB a cycle, and no model, optimizer, loader or schedule is alive."""
-    for grown, left in world(size).run(lives, precision, how, timeout_s=100):
-        assert left == [[]] * CYCLES
+    cycles = len(cases(15, 50))
+    for grown, left in world(size).run(lives, precision, how, cycles, timeout_s=100):
+        assert left == [[]] * cycles
         assert grown < MEGABYTE
 
 
-def kept_accelerator() -> tuple[float, int]:
+def kept_accelerator(cycles: int) -> tuple[float, int]:
     """One Accelerator that trains again and again."""
     accelerator = Accelerator(cpu=True, mixed_precision="fp16")
     reference: list[weakref.ref[Any]]
     before, alive = 0, 0
     settle()
-    for number in range(CYCLES):
+    for number in range(cycles):
         model: Any = nn.Linear(WIDTH, WIDTH)
         optimizer: Any = AdamW(model.parameters())
         schedule: Any = StepLR(optimizer, step_size=1)
@@ -128,14 +132,14 @@ def kept_accelerator() -> tuple[float, int]:
         alive += sum(one() is not None for one in reference)
         if number == WARM_UP - 1:
             before = resident()
-    return (resident() - before) / (CYCLES - WARM_UP), alive
+    return (resident() - before) / (cycles - WARM_UP), alive
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="this system does not tell a process its size")
 @pytest.mark.parametrize("size", [1, 2])
-def test_free_memory_is_enough(world: MakePool, size: int) -> None:
+def test_free_memory_is_enough(world: MakePool, size: int, cases: Callable[[int, int], range]) -> None:
     """T34: `a, b = accelerator.free_memory(a, b)` and nothing else, also between runs of one Accelerator."""
-    for grown, alive in world(size).run(kept_accelerator, timeout_s=60):
+    for grown, alive in world(size).run(kept_accelerator, len(cases(15, 50)), timeout_s=60):
         assert grown < MEGABYTE
         assert alive == 0
 
