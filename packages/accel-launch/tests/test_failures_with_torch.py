@@ -141,6 +141,16 @@ def test_the_one_that_raised_is_blamed_though_the_other_loses_it(accel: Run, tmp
             assert "ValueError: the real cause\n" in last_block(done.stderr)
 
 
+def test_a_failure_in_accel_has_the_users_line_and_the_whole_message(accel: Run, tmp_path: Path) -> None:
+    script = (
+        "import torch\nfrom accel import Accelerator\naccelerator = Accelerator(cpu=True)\n"
+        "accelerator.gather(torch.ones(1, 2 + accelerator.process_index))\n"
+    )
+    block = last_block(launched(accel, tmp_path, script).stderr)
+    assert re.search(r"\n  at \S*seeded\.py:4 in <module>", block), block
+    assert re.search(r"rank 1 at \S*seeded\.py:4: data float32\[1, 3\]\n", block), block
+
+
 WITHOUT_LIBUV = """\
 import torch.distributed as dist
 import torch._C._distributed_c10d as native
