@@ -36,8 +36,8 @@ def test_layers_are_drawn_where_the_map_puts_them() -> None:
 
 
 @pytest.mark.timeout(300)
-def test_the_death_of_a_rank_is_drawn_as_it_goes() -> None:
-    seen = dying_rank.death()
+def test_the_death_of_a_rank_is_drawn_as_it_goes(forking_python: str) -> None:
+    seen = dying_rank.death(forking_python)
     assert seen.code == 0
     assert on_file("dying-rank") == dying_rank.timeline(seen), AGAIN
 

@@ -1,6 +1,7 @@
 """T14: when one process fails the whole job is gone in seconds, and says why."""
 
 import signal
+import sys
 import time
 from collections.abc import Callable
 from functools import cache, partial
@@ -19,17 +20,19 @@ Lost = tuple[Ended, float]
 Jobs = Callable[[str, str], Lost]
 
 
-def ended(folder: Path, how: str, where: str) -> Lost:
+def ended(folder: Path, forking: str, how: str, where: str) -> Lost:
     """The job's end, and how many seconds it came after the failure of rank 1."""
     file = folder / f"{how}-{where}"
-    done = start(SCRIPT, how, where, file).end()
+    # a stub stands for a process that has its own end only: what a killed one, its peer and workers leave needs Python
+    python = forking if how in ("raises", "exits") and where != "workers" else sys.executable
+    done = start(SCRIPT, how, where, file, python=python).end()
     return done, done.at - float(file.read_text())
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Jobs:
+def jobs(tmp_path_factory: pytest.TempPathFactory, forking_python: str) -> Jobs:
     """Runs the job of a kind when a test first asks for it."""
-    return cache(partial(ended, tmp_path_factory.mktemp("lost")))
+    return cache(partial(ended, tmp_path_factory.mktemp("lost"), forking_python))
 
 
 @pytest.mark.grid(1)
@@ -81,9 +84,11 @@ def test_a_stopped_process_is_ended_soon_after_the_limit(jobs: Jobs) -> None:
 
 
 @pytest.mark.parametrize("how", ["killed", *in_soak("exits")])
-def test_without_a_launcher_a_peer_says_by_itself_what_it_has_lost(how: str, tmp_path: Path) -> None:
+def test_without_a_launcher_a_peer_says_by_itself_what_it_has_lost(
+    how: str, forking_python: str, tmp_path: Path
+) -> None:
     """T14, fault test 29: `PeerLost`, with the exchange and the line."""
-    first, second = start_by_hand(SCRIPT, how, "reduce", tmp_path / "at")
+    first, second = start_by_hand(SCRIPT, how, "reduce", tmp_path / "at", python=forking_python)
     done = first.end()
     assert done.at - float((tmp_path / "at").read_text()) < SOON_S
     assert second.end().code == {"killed": -signal.SIGKILL, "exits": 3}[how]
@@ -95,11 +100,11 @@ def test_without_a_launcher_a_peer_says_by_itself_what_it_has_lost(how: str, tmp
 
 @pytest.mark.parametrize("how", ["killed", *in_soak("exits")])
 def test_what_gloo_says_of_a_lost_peer_is_no_traceback_of_its_own(
-    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    how: str, forking_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """T14: as between machines, where messages go through gloo."""
     monkeypatch.setenv("ACCEL_SHARED_MEMORY", "0")
-    first, second = start_by_hand(SCRIPT, how, "reduce", tmp_path / "at")
+    first, second = start_by_hand(SCRIPT, how, "reduce", tmp_path / "at", python=forking_python)
     done = first.end()
     second.end()
     assert done.code == 1
@@ -108,9 +113,9 @@ def test_what_gloo_says_of_a_lost_peer_is_no_traceback_of_its_own(
     assert "gloo/transport" not in done.err
 
 
-def test_a_process_that_has_caught_the_loss_can_finish_its_work(tmp_path: Path) -> None:
+def test_a_process_that_has_caught_the_loss_can_finish_its_work(forking_python: str, tmp_path: Path) -> None:
     """T14."""
-    first, second = start_by_hand(SCRIPT, "exits", "caught", tmp_path / "at")
+    first, second = start_by_hand(SCRIPT, "exits", "caught", tmp_path / "at", python=forking_python)
     done = first.end()
     assert second.end().code == 3
     assert (done.code, done.out) == (0, "saved after PeerLost\n"), done.err

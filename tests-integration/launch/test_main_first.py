@@ -50,9 +50,9 @@ def test_long_work_of_the_main_process_trips_no_limit(jobs: Jobs) -> None:
     assert done.out.startswith("first\n")
 
 
-def test_the_failure_of_the_main_process_is_told_to_all_others(tmp_path: Path) -> None:
+def test_the_failure_of_the_main_process_is_told_to_all_others(forking_python: str, tmp_path: Path) -> None:
     """T26, fault test 30."""
-    jobs = start_by_hand(SCRIPT, "fails", "raises", tmp_path / "at", size=3)
+    jobs = start_by_hand(SCRIPT, "fails", "raises", tmp_path / "at", size=3, python=forking_python)
     first, *others = [job.end() for job in jobs]
     assert "KeyError: 'no such data set'" in first.err
     for one in others:
@@ -60,9 +60,9 @@ def test_the_failure_of_the_main_process_is_told_to_all_others(tmp_path: Path) -
         assert "PeerFailed: the process that had to go first failed: rank 0: KeyError: 'no such data set'" in one.err
 
 
-def test_the_death_of_the_main_process_is_known_to_all_others(tmp_path: Path) -> None:
+def test_the_death_of_the_main_process_is_known_to_all_others(forking_python: str, tmp_path: Path) -> None:
     """T26: soon, without a launcher, where the store is gone with the main process."""
-    jobs = start_by_hand(SCRIPT, "fails", "killed", tmp_path / "at", size=3)
+    jobs = start_by_hand(SCRIPT, "fails", "killed", tmp_path / "at", size=3, python=forking_python)
     first, *others = [job.end() for job in jobs]
     assert first.code == -signal.SIGKILL
     for one in others:
@@ -72,9 +72,9 @@ def test_the_death_of_the_main_process_is_known_to_all_others(tmp_path: Path) ->
         assert "direct cause" not in one.err
 
 
-def test_the_death_of_the_main_process_ends_a_launched_job(tmp_path: Path) -> None:
+def test_the_death_of_the_main_process_ends_a_launched_job(forking_python: str, tmp_path: Path) -> None:
     """T26, T14."""
-    done = start(SCRIPT, "fails", "killed", tmp_path / "at", size=3).end()
+    done = start(SCRIPT, "fails", "killed", tmp_path / "at", size=3, python=forking_python).end()
     assert (done.code, done.out) == (128 + signal.SIGKILL, "")
     assert done.at - float((tmp_path / "at").read_text()) < SOON_S
     assert done.left() == []

@@ -34,6 +34,7 @@ def lives(world: MakePool, size: int, plan: Plan, chance: random.Random) -> list
 
 
 @pytest.mark.soak
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("precision", ["no", "fp16"])
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_killed_job_ends_with_the_bits_of_the_unbroken_one(
@@ -66,13 +67,15 @@ def test_a_job_that_is_killed_again_and_again_ends_with_the_same_bits(world: Mak
     assert [one.digest for one in found] == [one.digest for one in whole]
 
 
-def test_a_job_that_the_launcher_starts_again_ends_with_the_same_bits(world: MakePool, tmp_path: Path) -> None:
+def test_a_job_that_the_launcher_starts_again_ends_with_the_same_bits(
+    world: MakePool, forking_python: str, tmp_path: Path
+) -> None:
     """A2: as a user does it."""
     whole = ended(world, 2, Plan(str(tmp_path / "whole"), "fp16"))
     plan = Plan(str(tmp_path / "killed"), "fp16")
     with pytest.raises(RankFailure, match="SIGKILL"):
         ended(world, 2, replace(plan, killed=(1, 10, True)))
-    done = start(SCRIPT, json.dumps(asdict(plan))).end()
+    done = start(SCRIPT, json.dumps(asdict(plan)), python=forking_python).end()
     assert done.code == 0, done.err
     for rank, one in enumerate(whole):
         assert json.loads((Path(plan.folder) / f"done-{rank}").read_text()) == [one.steps, one.digest]

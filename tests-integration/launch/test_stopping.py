@@ -43,12 +43,17 @@ def wait_for(path: Path, job: Job, least: int = 1) -> None:
         time.sleep(0.01)
 
 
-def stopped(plan: Plan, send: Send, after_s: float = 0.0, least: int = 1) -> Ended:
+def started(plan: Plan, python: str, grace_s: int = 300) -> Job:
+    """A job of a real launcher, whose ranks are run by `python`; it may take longer to stop than any save takes."""
+    by = [*ACCEL[:-1], "--no_python", "--grace_period", str(grace_s), ACCEL[-1]]
+    return start(Path(python), SCRIPT, json.dumps(asdict(plan)), by=by)
+
+
+def stopped(plan: Plan, python: str, send: Send, after_s: float = 0.0, least: int = 1) -> Ended:
     """The end of a job that is told to stop after its first steps."""
     folder = Path(plan.folder)
     folder.mkdir(exist_ok=True)
-    # longer than any save, and than the job is waited for
-    job = start(SCRIPT, json.dumps(asdict(plan)), by=[*ACCEL[:-1], "--grace_period", "300", ACCEL[-1]])
+    job = started(plan, python)
     wait_for(folder / "at-0", job, least)
     time.sleep(after_s)
     send(job)
@@ -87,7 +92,7 @@ KINDS = {
 
 @pytest.mark.soak
 def test_all_ranks_stop_after_the_same_step_and_the_job_goes_on_from_it(
-    world: MakePool, tmp_path: Path, cases: Cases
+    world: MakePool, forking_python: str, tmp_path: Path, cases: Cases
 ) -> None:
     """T9, fault test 27: 2 jobs in the suite, 50 in a soak; two ranks with two loader workers each."""
     plan = Plan("", every=1000, epochs=3, asks=True, pause_s=0.05, signals=("SIGTERM", "SIGUSR1", "SIGINT"))
@@ -97,7 +102,7 @@ def test_all_ranks_stop_after_the_same_step_and_the_job_goes_on_from_it(
         chance = random.Random(number)
         kind = list(KINDS)[number % len(KINDS)]
         folder = tmp_path / str(number)
-        done = stopped(replace(plan, folder=str(folder)), KINDS[kind], chance.uniform(0, 0.4))
+        done = stopped(replace(plan, folder=str(folder)), forking_python, KINDS[kind], chance.uniform(0, 0.4))
         assert done.code == STOPPED, (kind, done.err)
         assert done.left() == [], kind
         assert "run the same command again to go on" in done.err
@@ -116,19 +121,20 @@ def twice(job: Job) -> None:
     job.process.send_signal(signal.SIGTERM)
 
 
-def test_a_second_signal_ends_the_job_at_once(tmp_path: Path) -> None:
+def test_a_second_signal_ends_the_job_at_once(forking_python: str, tmp_path: Path) -> None:
     """T9: one that does not get to its next step is not waited for."""
-    done = stopped(Plan(str(tmp_path), workers=0, asks=True, pause_s=30, signals=("SIGTERM",)), twice)
+    plan = Plan(str(tmp_path), workers=0, asks=True, pause_s=30, signals=("SIGTERM",))
+    done = stopped(plan, forking_python, twice)
     assert done.code == 128 + signal.SIGTERM, done.err
     assert done.left() == []
     assert not (tmp_path / "stopped-0").exists()
 
 
 @pytest.mark.parametrize("grace_s", [1, *in_soak(3)])
-def test_the_time_to_stop_is_the_one_that_was_asked_for(grace_s: int, tmp_path: Path) -> None:
+def test_the_time_to_stop_is_the_one_that_was_asked_for(grace_s: int, forking_python: str, tmp_path: Path) -> None:
     """T9: a job that does not get to its next step has that long, and is killed then."""
     plan = Plan(str(tmp_path), workers=0, asks=True, pause_s=10, signals=("SIGTERM",))
-    job = start(SCRIPT, json.dumps(asdict(plan)), by=[*ACCEL[:-1], "--grace_period", str(grace_s), ACCEL[-1]])
+    job = started(plan, forking_python, grace_s)
     wait_for(tmp_path / "at-0", job)
     time.sleep(1)  # it is in its next step
     ranks = ranks_of(job)
@@ -161,9 +167,9 @@ def test_a_second_signal_does_what_it_did_before(number: int, said: str, world: 
         world(1, join=False).run(told_twice, number)
 
 
-def test_a_signal_that_is_not_noted_ends_the_job_as_before(tmp_path: Path) -> None:
+def test_a_signal_that_is_not_noted_ends_the_job_as_before(forking_python: str, tmp_path: Path) -> None:
     """SIGINT is a keyboard interrupt unless the configuration names it."""
-    done = stopped(Plan(str(tmp_path), asks=True, pause_s=0.02), to_launcher(signal.SIGINT), least=2)
+    done = stopped(Plan(str(tmp_path), asks=True, pause_s=0.02), forking_python, to_launcher(signal.SIGINT), least=2)
     assert done.code == 128 + signal.SIGINT, done.err
     assert done.left() == []
     assert not (tmp_path / "stopped-0").exists()

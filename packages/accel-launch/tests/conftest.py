@@ -21,12 +21,18 @@ def silent_environ(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def start(tmp_path: Path, silent_environ: Mapping[str, str]) -> Start:
+def python() -> str:
+    """The Python that runs `accel`; a file of tests whose scripts import torch replaces it by `forking_python`."""
+    return sys.executable
+
+
+@pytest.fixture
+def start(tmp_path: Path, silent_environ: Mapping[str, str], python: str) -> Start:
     """Starts `accel` with some arguments in the temporary folder."""
 
     def start(*arguments: str, environ: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
         return subprocess.Popen(
-            [sys.executable, "-m", "accel_launch", *arguments],
+            [python, "-m", "accel_launch", *arguments],
             cwd=tmp_path,
             env={**silent_environ, **(environ or {})},
             stdin=subprocess.PIPE,

@@ -1,14 +1,12 @@
 """How a launch ends when somebody ends it in the middle of a failure, kills it, or signals its process group."""
 
 import os
-import re
 import shlex
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -232,18 +230,6 @@ def test_those_that_had_ended_well_are_named(accel: Run, tmp_path: Path) -> None
     script = RANK + "if rank == '1': sys.exit(0)\ntime.sleep(1)\nraise RuntimeError('PeerLost: it is gone')"
     said = accel("launch", "-n", "2", written(tmp_path, script)).stderr
     assert "\n  had ended before, with exit code 0: rank 1\n" in said
-
-
-@pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
-def test_a_failure_in_accel_has_the_users_line_and_the_whole_message(accel: Run, tmp_path: Path) -> None:
-    script = (
-        "import torch\nfrom accel import Accelerator\naccelerator = Accelerator(cpu=True)\n"
-        "accelerator.gather(torch.ones(1, 2 + accelerator.process_index))\n"
-    )
-    said = accel("launch", "-n", "2", written(tmp_path, script)).stderr
-    block = said[said.rindex("accel: rank ") :]
-    assert re.search(r"\n  at \S*ends\.py:4 in <module>", block), block
-    assert re.search(r"rank 1 at \S*ends\.py:4: data float32\[1, 3\]\n", block), block
 
 
 def test_a_process_that_another_launcher_numbers_keeps_its_number(accel: Run, tmp_path: Path) -> None:

@@ -148,12 +148,14 @@ def test_what_torch_asks_for_is_written_too(silent_environ: Mapping[str, str], t
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
-def test_a_process_that_torchrun_started_tells_torchrun(silent_environ: Mapping[str, str], tmp_path: Path) -> None:
+def test_a_process_that_torchrun_started_tells_torchrun(
+    silent_environ: Mapping[str, str], forking_python: str, tmp_path: Path
+) -> None:
     pytest.importorskip("accel")
     (tmp_path / "script.py").write_text(
         "from accel import Accelerator\naccelerator = Accelerator(cpu=True)\nraise ValueError('told to torchrun')\n"
     )
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", "script.py"]
+    command = [forking_python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", "script.py"]
     done = subprocess.run(command, cwd=tmp_path, env=silent_environ, capture_output=True, text=True)
     report = done.stderr[done.stderr.index("Root Cause (first observed failure):") :]
     assert "ValueError: told to torchrun" in report

@@ -146,7 +146,8 @@ def test_processes_that_save_on_sigterm_have_the_time_to(start: Start, tmp_path:
         "    open('saved-' + os.environ['RANK'], 'w').close()\n"
         "    sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, save)\n"
-        "open('pid-' + os.environ['RANK'], 'w').write('1')\n"
+        "with open('partial-' + os.environ['RANK'], 'w') as file: file.write('1')\n"
+        "os.rename('partial-' + os.environ['RANK'], 'pid-' + os.environ['RANK'])\n"
         "time.sleep(60)\n"
     )
     with start("launch", "-n", "2", "save.py") as launcher:

@@ -15,6 +15,12 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
+def python(forking_python: str) -> str:
+    """Forks the processes, which import torch."""
+    return forking_python
+
+
+@pytest.fixture
 def accel(accel_program: Run) -> Run:
     """Runs `accel` as a program of its own, since it starts jobs here."""
     return accel_program

@@ -26,9 +26,9 @@ class Death:
     code: int
 
 
-def death() -> Death:
-    """Runs the job."""
-    command = [sys.executable, "-m", "accel", "launch", "--cpu", "--num_processes", "2", "--max_restarts", "1"]
+def death(python: str = sys.executable) -> Death:
+    """Runs the job by a launcher that `python` runs: Python, or `forking_python`."""
+    command = [python, "-m", "accel", "launch", "--cpu", "--num_processes", "2", "--max_restarts", "1"]
     with TemporaryDirectory() as folder:
         job = subprocess.run([*command, str(SCRIPT), folder], capture_output=True, text=True, timeout=300)
         ranks = [(Path(folder) / f"rank{rank}").read_text().splitlines() for rank in range(2)]
