@@ -63,7 +63,7 @@ def _wait(pid: int, connection: socket.socket, ended: int) -> int:
             if done:
                 return status
         numbers = connection.recv(1024) if connection in ready else b""
-        if session in ready:
+        if session in ready or (connection in ready and not numbers):
             os.kill(pid, signal.SIGKILL)
             return os.waitpid(pid, 0)[1]
         for number in numbers:
