@@ -59,8 +59,9 @@ def launched(
     return accel("launch", "-n", "2", "--cpu", *options, "seeded.py", environ=variables)
 
 
-def last_block(err: str) -> str:
-    return err[err.rindex("accel: rank ") :]
+def report(done: "subprocess.CompletedProcess[str]") -> str:
+    """What the launcher says at the end of a failed job."""
+    return done.stderr[done.stderr.rindex("accel: rank ") :]
 
 
 @pytest.mark.parametrize(("script", "where", "words"), FAILURES.values(), ids=FAILURES)
@@ -69,7 +70,7 @@ def test_a_failure_of_a_loader_worker_is_told_with_its_line(
 ) -> None:
     done = launched(accel, tmp_path, script)
     assert done.returncode == 1, done.stderr
-    block = last_block(done.stderr)
+    block = report(done)
     assert block.startswith("accel: rank 1 of 2 ")
     assert words in block
     assert where in block
@@ -84,7 +85,7 @@ def test_a_killed_one_is_found_by_its_last_exchange(accel: Run, tmp_path: Path) 
         "accelerator.wait_for_everyone()\n"
         "os.kill(os.getpid(), signal.SIGKILL) if accelerator.process_index else signal.pause()\n"
     )
-    block = last_block(launched(accel, tmp_path, script).stderr)
+    block = report(launched(accel, tmp_path, script))
     found = re.search(r"\n  its last exchange was (.+) at (.+) \(exchange (\d+), (\d+) s ago\)\n?$", block)
     assert found is not None, block
     assert found[2].endswith("seeded.py:4")
@@ -114,7 +115,7 @@ if accelerator.process_index == 0:
 def test_the_exchange_in_which_a_process_fails_is_told(
     accel: Run, tmp_path: Path, script: str, exchange: str | None
 ) -> None:
-    block = last_block(launched(accel, tmp_path, IN_EXCHANGE + script).stderr)
+    block = report(launched(accel, tmp_path, IN_EXCHANGE + script))
     assert "ValueError: no more\n" in block
     assert re.search(exchange, block) if exchange is not None else "it was in" not in block, block
 
@@ -137,8 +138,8 @@ def test_the_one_that_raised_is_blamed_though_the_other_loses_it(accel: Run, tmp
     with ThreadPoolExecutor(2) as pool:
         for done in pool.map(lambda _: launched(accel, tmp_path, script), range(4)):
             assert done.returncode == 1
-            assert last_block(done.stderr).startswith("accel: rank 1 of 2 "), done.stderr
-            assert "ValueError: the real cause\n" in last_block(done.stderr)
+            assert report(done).startswith("accel: rank 1 of 2 "), done.stderr
+            assert "ValueError: the real cause\n" in report(done)
 
 
 def test_a_failure_in_accel_has_the_users_line_and_the_whole_message(accel: Run, tmp_path: Path) -> None:
@@ -146,7 +147,7 @@ def test_a_failure_in_accel_has_the_users_line_and_the_whole_message(accel: Run,
         "import torch\nfrom accel import Accelerator\naccelerator = Accelerator(cpu=True)\n"
         "accelerator.gather(torch.ones(1, 2 + accelerator.process_index))\n"
     )
-    block = last_block(launched(accel, tmp_path, script).stderr)
+    block = report(launched(accel, tmp_path, script))
     assert re.search(r"\n  at \S*seeded\.py:4 in <module>", block), block
     assert re.search(r"rank 1 at \S*seeded\.py:4: data float32\[1, 3\]\n", block), block
 
