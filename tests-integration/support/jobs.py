@@ -42,7 +42,7 @@ class Ended:
 
 @dataclass
 class Job:
-    """A job that runs; every process of it has `mark` among its arguments."""
+    """A job that runs; each of its processes, or the stub of a forked one, has `mark` among its arguments."""
 
     process: subprocess.Popen[bytes]
     out: IO[bytes]

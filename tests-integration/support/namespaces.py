@@ -140,7 +140,7 @@ def missing() -> str | None:
     """Why this system has no network namespaces for a test; None if it has."""
     if sys.platform != "linux":
         return "network namespaces are of Linux"
-    absent = [tool for tool in ("ip", "unshare", "mount", "hostname") if shutil.which(tool) is None]
+    absent = [tool for tool in ("ip", "unshare", "nsenter", "mount", "hostname") if shutil.which(tool) is None]
     if absent:
         return f"needs {', '.join(absent)} (iproute2, util-linux)"
     name = f"accel-try-{uuid.uuid4().hex[:8]}"

@@ -1,17 +1,18 @@
 """The file that took longest runs first."""
 
 import json
+from pathlib import Path
 
 import pytest
+from accel_testing.file_order import DurationRecorder
 
 pytest_plugins = ["pytester"]
 INI = "[pytest]\nrecorded_durations = seconds.json\n"
 
 
-def files(pytester: pytest.Pytester, **pauses: float) -> None:
-    for name, pause in pauses.items():
-        source = f"import time\ndef test_1(): time.sleep({pause})\ndef test_2(): pass\n"
-        pytester.makepyfile(**{f"test_{name}": source})
+def files(pytester: pytest.Pytester, *names: str) -> None:
+    for name in names:
+        pytester.makepyfile(**{f"test_{name}": "def test_1(): pass\ndef test_2(): pass\n"})
 
 
 def run(pytester: pytest.Pytester, *options: str) -> list[str]:
@@ -23,19 +24,36 @@ def run(pytester: pytest.Pytester, *options: str) -> list[str]:
 
 def test_the_file_that_took_longest_runs_first_and_its_tests_stay_together(pytester: pytest.Pytester) -> None:
     pytester.makefile(".ini", pytest=INI)
-    files(pytester, a=0, b=0.3, c=0, d=0.15)
-    first = run(pytester, "--record-durations")
-    assert [name.partition("::")[0] for name in first[::2]] == ["test_a.py", "test_b.py", "test_c.py", "test_d.py"]
-    seconds = json.loads((pytester.path / "seconds.json").read_text())
-    assert seconds["test_b.py"] >= 0.3 > seconds["test_d.py"] >= 0.1 > seconds["test_a.py"]
-    second = run(pytester)
-    assert second[:4] == ["test_b.py::test_1", "test_b.py::test_2", "test_d.py::test_1", "test_d.py::test_2"]
-    assert sorted(second) == sorted(first)
+    files(pytester, "a", "b", "c")
+    (pytester.path / "seconds.json").write_text('{"test_a.py": 1, "test_b.py": 3, "test_c.py": 2}')
+    assert run(pytester) == [f"test_{name}.py::test_{number}" for name in "bca" for number in (1, 2)]
+
+
+def report(file: str, seconds: float) -> pytest.TestReport:
+    return pytest.TestReport(f"{file}::test", (file, 0, "test"), {}, "passed", None, "call", duration=seconds)
+
+
+def test_seconds_of_a_file_are_added_up_and_files_that_did_not_run_keep_theirs(tmp_path: Path) -> None:
+    record = tmp_path / "seconds.json"
+    record.write_text('{"test_a.py": 1, "test_b.py": 3, "test_gone.py": 9}')
+    (tmp_path / "test_b.py").touch()
+    recorder = DurationRecorder(record, tmp_path)
+    for file, seconds in (("test_a.py", 1.5), ("test_c.py", 0.25), ("test_a.py", 2.5)):
+        recorder.pytest_runtest_logreport(report(file, seconds))
+    recorder.pytest_sessionfinish(0)
+    assert json.loads(record.read_text()) == {"test_a.py": 4.0, "test_b.py": 3, "test_c.py": 0.2}
+
+
+def test_a_session_records_its_files(pytester: pytest.Pytester) -> None:
+    pytester.makefile(".ini", pytest=INI)
+    files(pytester, "a", "b")
+    run(pytester, "--record-durations")
+    assert json.loads((pytester.path / "seconds.json").read_text()).keys() == {"test_a.py", "test_b.py"}
 
 
 def test_a_file_without_a_record_is_as_long_as_the_usual_one(pytester: pytest.Pytester) -> None:
     pytester.makefile(".ini", pytest=INI)
-    files(pytester, a=0, b=0, c=0, new=0)
+    files(pytester, "a", "b", "c", "new")
     (pytester.path / "seconds.json").write_text('{"test_a.py": 1, "test_b.py": 2, "test_c.py": 9, "test_gone.py": 2}')
     assert [name.partition("::")[0] for name in run(pytester)[::2]] == [
         "test_c.py",
@@ -53,7 +71,7 @@ def test_a_session_that_failed_records_nothing(pytester: pytest.Pytester) -> Non
 
 
 def test_a_record_without_a_file_is_refused(pytester: pytest.Pytester) -> None:
-    files(pytester, a=0)
+    files(pytester, "a")
     result = pytester.runpytest_subprocess("-p", "accel_testing", "--record-durations")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*set recorded_durations = FILE*"])

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accel_testing.programs.forking_python import ForkingPython
+from accel_testing import ForkingPython, stretched
 
-SOON_S = 30
+SOON_S = stretched(30)
 
 
 @pytest.fixture
@@ -58,6 +58,33 @@ def test_arguments_names_and_paths_are_those_of_python(both: Both, tmp_path: Pat
     )
     ended = both(*start, "--lr", "0.1", "ä \udcff")
     assert "'--lr', '0.1', 'ä \\udcff'" in ended.stdout
+
+
+def test_code_is_compiled_without_our_future_imports(both: Both, tmp_path: Path) -> None:
+    code = "def f(x: int): pass\nprint(f.__annotations__)"
+    assert both(script(tmp_path, code)).stdout == both("-c", code).stdout == "{'x': <class 'int'>}\n"
+
+
+def test_variables_of_python_that_can_be_followed_are(both: Both, tmp_path: Path) -> None:
+    environ = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    code = "import sys, os; print(sys.dont_write_bytecode); print('kept', end=''); os.kill(os.getpid(), 9)"
+    assert both(script(tmp_path, code), env=environ).stdout == "True\nkept"
+
+
+@pytest.mark.parametrize(("variable", "line", "told"), [("", "", 0), ("1", "", 1), ("", "faulthandler.enable()", 1)])
+def test_a_crash_is_told_if_the_program_asks_for_it(forking_python: str, variable: str, line: str, told: int) -> None:
+    code = f"import os, faulthandler; {line}\nos.kill(os.getpid(), 11)"
+    environ = {**os.environ, "PYTHONFAULTHANDLER": variable}
+    ended = subprocess.run(
+        [forking_python, "-c", code], env=environ, capture_output=True, text=True, check=False, timeout=SOON_S
+    )
+    assert (ended.returncode, ended.stderr.count("Fatal Python error: Segmentation fault")) == (-signal.SIGSEGV, told)
+
+
+def test_a_signal_of_the_program_to_its_group_leaves_its_parent_alone(forking_python: str) -> None:
+    code = "import os, signal, time; signal.signal(10, lambda *_: print('heard')); os.killpg(0, 10); time.sleep(0.3)"
+    ended = subprocess.run([forking_python, "-c", code], capture_output=True, text=True, check=False, timeout=SOON_S)
+    assert (ended.returncode, ended.stdout) == (0, "heard\n")
 
 
 def test_code_on_the_command_line_runs(both: Both) -> None:
@@ -203,8 +230,7 @@ def test_the_end_of_the_session_ends_programs_and_their_stubs() -> None:
     with stub:
         wait_for_end(pid)
         assert stub.wait(SOON_S) == -signal.SIGKILL
-    gone = subprocess.run([python.executable, "-c", ""], check=False) if os.path.exists(python.executable) else None
-    assert gone is None
+    assert not os.path.exists(python.executable)
 
 
 def test_a_program_starts_others_by_its_own_executable(forking_python: str) -> None:
@@ -242,6 +268,7 @@ def test_functions_of_the_script_go_to_processes_of_its_own(both: Both, tmp_path
     [
         (["-V"], {}, "its arguments are ['-V']: expected -u or nothing, then -m MODULE, -c CODE or SCRIPT"),
         ([], {}, "its arguments are []"),
+        (["-m"], {}, "its arguments are ['-m']"),
         (["absent.py"], {}, "absent.py is no file"),
         (["-c", ""], {"env": {**os.environ, "PYTHONHASHSEED": "17"}}, "PYTHONHASHSEED is 17, and "),
         (["-c", ""], {"env": {**os.environ, "TORCH_LOGS": "+all"}}, "TORCH_LOGS is +all, and unset in the server"),
@@ -257,6 +284,19 @@ def test_what_no_fork_can_be_is_refused_in_words(
     assert (ended.returncode, ended.stdout) == (125, "")
     assert "no such start can be forked; use a real Python:" in ended.stderr
     assert why in ended.stderr
+
+
+def test_too_many_descriptors_are_refused(forking_python: str) -> None:
+    numbers = [os.open(os.devnull, os.O_RDONLY) for _ in range(260)]
+    try:
+        ended = subprocess.run(
+            [forking_python, "-c", ""], pass_fds=numbers, capture_output=True, text=True, check=False, timeout=SOON_S
+        )
+    finally:
+        for number in numbers:
+            os.close(number)
+    assert ended.returncode == 125
+    assert "open descriptors: at most 250 can be handed on" in ended.stderr
 
 
 def test_another_copy_of_an_imported_package_is_refused(forking_python: str, tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ def entry_points_of(group: str) -> tuple[EntryPoint, ...]:
 def _folders_with_metadata() -> tuple[tuple[str, int], ...]:
     folders = []
     for entry in sys.path:
-        path = os.path.abspath(entry)
         try:
+            path = os.path.abspath(entry)
             changed = os.stat(path).st_mtime_ns
         except OSError:
             continue  # import passes over it too

@@ -12,7 +12,7 @@ _IGNORED_BY_PYTHON = {signal.SIGPIPE, signal.SIGXFSZ}
 
 
 def restore_defaults() -> None:
-    """Gives signals that this process was started with as ignored their defaults back, for the programs of tests.
+    """Give signals that this process was started with as ignored their defaults back, for the programs of tests.
 
     `nohup`, cron, CI systems and shells in the background start programs with SIGINT or SIGHUP ignored, and what is
     ignored stays so in all programs that those start. This process itself goes on after a SIGHUP, as `nohup` promises:

@@ -12,7 +12,7 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds --record-durations, and to the configuration file `recorded_durations`."""
+    """Add --record-durations, and to the configuration file `recorded_durations`."""
     parser.getgroup("accel-testing").addoption(
         "--record-durations", action="store_true", help="write seconds of test files into the file `recorded_durations`"
     )
@@ -22,7 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Records durations if that was asked for, in the process that hears of all tests.
+    """Record durations if that was asked for, in the process that hears of all tests.
 
     Raises: UsageError if they are to be recorded nowhere.
     """
@@ -30,7 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     if not config.getini("recorded_durations"):
         raise pytest.UsageError("--record-durations: set recorded_durations = FILE in the configuration of pytest")
-    config.pluginmanager.register(DurationRecorder(_file_of(config)))
+    config.pluginmanager.register(DurationRecorder(_file_of(config), config.rootpath))
 
 
 def _file_of(config: pytest.Config) -> Path:
@@ -54,10 +54,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @final
 class DurationRecorder:
-    """Adds up the seconds of each test file, and writes them when the session has passed."""
+    """The seconds of each test file, written when the session has passed."""
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
+    def __init__(self, file: Path, root: Path) -> None:
+        self._file, self._root = file, root
         self._seconds: defaultdict[str, float] = defaultdict(float)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -65,7 +65,13 @@ class DurationRecorder:
         self._seconds[report.nodeid.partition("::")[0]] += report.duration
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """Write the file, unless a test failed: what failed may have waited for a limit."""
-        if exitstatus == 0:
-            rounded = {file: round(seconds, 1) for file, seconds in sorted(self._seconds.items())}
-            self._file.write_text(json.dumps(rounded, indent=0) + "\n", "utf-8")
+        """Write the file, unless a test failed: what failed may have waited for a limit.
+
+        Files that did not run keep their record if they are still there.
+        """
+        if exitstatus != 0:
+            return
+        before = json.loads(self._file.read_text("utf-8")) if self._file.exists() else {}
+        kept = {file: seconds for file, seconds in before.items() if (self._root / file).exists()}
+        now = {file: round(seconds, 1) for file, seconds in self._seconds.items()}
+        self._file.write_text(json.dumps(dict(sorted((kept | now).items())), indent=0) + "\n", "utf-8")

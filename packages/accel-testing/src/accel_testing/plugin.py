@@ -41,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests() -> None:
-    """Gives tests, and what they start, the default signals and one OpenMP thread, unless OMP_NUM_THREADS is set.
+    """Give tests, and what they start, the default signals and one OpenMP thread, unless OMP_NUM_THREADS is set.
 
     Small tensors need no more threads: a thread that waits for another spins, and takes a core from the tests beside.
     """
@@ -50,7 +50,7 @@ def pytest_load_initial_conftests() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Registers the markers; with --device=xla imports torch_xla, which changes `os.environ`, before any test.
+    """Register the markers, and import torch_xla for --device=xla before any test, as it changes `os.environ`.
 
     Raises: UsageError if the factor of the limits of time is none.
     """

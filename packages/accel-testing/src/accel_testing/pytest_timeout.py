@@ -11,7 +11,7 @@ from accel_testing.time_limits import stretched
 
 @pytest.hookimpl(tryfirst=True, optionalhook=True)
 def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> object:
-    """Starts the timer of a test with its limit, of an option, a setting or a mark, times the factor."""
+    """Start the timer of a test with its limit, of an option, a setting or a mark, times the factor."""
     import pytest_timeout
 
     return pytest_timeout.pytest_timeout_set_timer(item, settings._replace(timeout=stretched(settings.timeout)))

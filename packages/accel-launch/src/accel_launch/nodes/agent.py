@@ -50,7 +50,7 @@ def run_on_node(job: Job, node: NodeSpec, source: SignalSource, say: Callable[[s
 
 
 def ranks_of(counts: Sequence[int], machine: int) -> tuple[range, int]:
-    """Return the ranks of the processes of a machine and the number of processes of all; each machine has its count."""
+    """Return the ranks of a machine, and the number of all processes, from the count of each machine."""
     first = sum(counts[:machine])
     return range(first, first + counts[machine]), sum(counts)
 

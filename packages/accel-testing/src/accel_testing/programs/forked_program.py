@@ -61,8 +61,9 @@ class Request:
             ):
                 found.append(f"{name} is {asked.get(name, 'unset')}, and {os.environ.get(name, 'unset')} in the server")
         arguments = [os.fsdecode(word) for word in self.arguments[1:]]
-        first = next((word for word in arguments if word != "-u"), "")
-        if not first or (first.startswith("-") and first not in ("-m", "-c")):
+        words = [word for word in arguments[:3] if word != "-u"]
+        first = words[0] if words else ""
+        if not first or (first.startswith("-") and (first not in ("-m", "-c") or len(words) < 2)):
             found.append(f"its arguments are {arguments}: expected -u or nothing, then -m MODULE, -c CODE or SCRIPT")
         elif not first.startswith("-") and not os.path.isfile(os.path.join(os.fsdecode(self.folder), first)):
             found.append(f"{first} is no file")
@@ -76,10 +77,17 @@ class Request:
             if file is None or name in sys.stdlib_module_names:
                 continue
             spec = PathFinder.find_spec(name, path)
-            if spec is None or spec.origin is None or not os.path.samefile(spec.origin, file):
-                place = "nowhere" if spec is None else spec.origin
-                found.append(f"it finds {name} in {place}, and the server has imported {file}")
+            # what no folder of the path has may come from a finder of an editable install, which the fork inherits
+            if spec is not None and spec.origin != file and not _is_same_file(spec.origin, file):
+                found.append(f"it finds {name} in {spec.origin}, and the server has imported {file}")
         return found
+
+
+def _is_same_file(origin: str | None, file: str) -> bool:
+    try:
+        return origin is not None and os.path.samefile(origin, file)
+    except OSError:
+        return False
 
 
 def _entries(pythonpath: str | None, folder: str) -> list[str]:
@@ -113,9 +121,10 @@ class ForkedProgram:
         sys.path[:] = [*_entries(environ.get("PYTHONPATH"), os.getcwd()), *self._path]
         importlib.invalidate_caches()
         _renew_random_numbers()
-        if environ.get("PYTHONFAULTHANDLER", "TORCH_NCCL_"):
-            faulthandler.enable()
+        faulthandler.disable()  # the server may have it of the session
         self._take_signals()
+        if environ.get("PYTHONFAULTHANDLER"):
+            faulthandler.enable()
         os._exit(_end(_status(arguments)))
 
     def _take_descriptors(self) -> None:
@@ -226,12 +235,12 @@ def _main_module(arguments: Sequence[str]) -> Callable[[], object]:
         return lambda: runpy._run_module_as_main(rest[0])  # type: ignore[attr-defined] # as `python -m` does
     if kind == "-c":
         sys.argv = ["-c", *rest[1:]]
-        return lambda: exec(compile(rest[0], "<string>", "exec"), module.__dict__)
+        return lambda: exec(compile(rest[0], "<string>", "exec", dont_inherit=True), module.__dict__)
     sys.argv = [kind, *rest]
     file = os.path.abspath(kind)
     loader = SourceFileLoader("__main__", file)
     module.__dict__.update(__file__=file, __loader__=loader, __cached__=None)
-    return lambda: exec(compile(loader.get_data(file), file, "exec"), module.__dict__)
+    return lambda: exec(compile(loader.get_data(file), file, "exec", dont_inherit=True), module.__dict__)
 
 
 def _import_sitecustomize() -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Self, final
 
 from accel_testing.programs import stub
+from accel_testing.time_limits import stretched
 
-STARTS_WITHIN_S = 120.0
+#: seconds in which the server has to have imported all modules, and to have ended
+STARTS_WITHIN_S, ENDS_WITHIN_S = 90.0, 5.0
 
 
 @final
@@ -31,44 +33,28 @@ class ForkingPython:
     """
 
     def __init__(self, preload: Sequence[str] = (), *, within: Sequence[str] = ()) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="accel-testing-"))
-        self.executable = str(self._folder / "python")
-        (self._folder / "interpreter").symlink_to(os.path.realpath(sys.executable))
-        source = Path(stub.__file__).read_text("utf-8")
-        Path(self.executable).write_text(f"#!{self._folder / 'interpreter'} -IS\n{source}", "utf-8")
-        os.chmod(self.executable, 0o700)
         environ = {**os.environ, "OMP_NUM_THREADS": "1"}
         bare = {name: value for name, value in environ.items() if name != "PYTHONPATH"}
         ask = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.path[1:]))"]
         path = json.loads(subprocess.run(ask, env=bare, stdout=subprocess.PIPE, check=True, text=True).stdout)
         ours = str(Path(__file__).resolve().parents[2])
         environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(os.path.abspath(entry) for entry in [*sys.path, ours]))
-        code = (
-            "import sys; from accel_testing.programs.server import main; main(*__import__('json').loads(sys.argv[1]))"
-        )
-        told = json.dumps([str(self._folder), path, list(preload)])
-        self._log = open(self._folder / "log", "w+b")  # noqa: SIM115 - `close` closes it
-        self._server = subprocess.Popen(
-            [*within, sys.executable, "-c", code, told],
-            env=environ,
-            stdin=subprocess.PIPE,
-            stdout=self._log,
-            stderr=self._log,
-            start_new_session=True,
-        )
-        try:
-            self._wait()
-        except BaseException:
-            self.close()
-            raise
-
-    def _wait(self) -> None:
-        deadline = time.monotonic() + STARTS_WITHIN_S
-        while not (self._folder / "ready").exists():
-            if self._server.poll() is not None or time.monotonic() > deadline:
-                text = (self._folder / "log").read_text("utf-8", errors="replace")
-                raise RuntimeError(f"the server of forked programs did not start:\n{text}")
-            time.sleep(0.02)
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="accel-testing-")))
+            self.executable = str(_write_stub(folder))
+            told = json.dumps([str(folder), path, list(preload)])
+            log = stack.enter_context(open(folder / "log", "w+b"))
+            self._server = subprocess.Popen(
+                [*within, sys.executable, "-m", "accel_testing.programs.server", told],
+                env=environ,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+            stack.callback(_end, self._server)
+            _wait_for_start(self._server, folder)
+            self._stack = stack.pop_all()
 
     @property
     def server(self) -> int:
@@ -77,14 +63,39 @@ class ForkingPython:
 
     def close(self) -> None:
         """End the server and all programs that it has forked, and remove the stub."""
-        if self._server.stdin is not None:
-            self._server.stdin.close()
-        self._server.wait()
-        self._log.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._stack.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _write_stub(folder: Path) -> Path:
+    """Write the program that stands in for Python; the line that names its interpreter has a short path."""
+    (folder / "interpreter").symlink_to(os.path.realpath(sys.executable))
+    stub_file = folder / "python"
+    stub_file.write_text(f"#!{folder / 'interpreter'} -IS\n{Path(stub.__file__).read_text('utf-8')}", "utf-8")
+    stub_file.chmod(0o700)
+    return stub_file
+
+
+def _wait_for_start(server: subprocess.Popen[bytes], folder: Path) -> None:
+    deadline = time.monotonic() + stretched(STARTS_WITHIN_S)
+    while not (folder / "ready").exists():
+        if server.poll() is not None or time.monotonic() > deadline:
+            text = (folder / "log").read_text("utf-8", errors="replace")
+            raise RuntimeError(f"the server of forked programs did not start:\n{text}")
+        time.sleep(0.02)
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    """End the server, which ends with its standard input; kill a server that does not."""
+    if server.stdin is not None:
+        server.stdin.close()
+    try:
+        server.wait(stretched(ENDS_WITHIN_S))
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()

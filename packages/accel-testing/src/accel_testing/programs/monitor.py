@@ -11,7 +11,7 @@ import sys
 from contextlib import suppress
 
 from accel_testing.programs.forked_program import ForkedProgram, Request
-from accel_testing.programs.stub import MOST_DESCRIPTORS
+from accel_testing.programs.stub import KEPT, MOST_DESCRIPTORS
 
 
 def monitor(connection: socket.socket, path: tuple[str, ...]) -> ForkedProgram | None:
@@ -25,8 +25,8 @@ def monitor(connection: socket.socket, path: tuple[str, ...]) -> ForkedProgram |
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(name, signal.SIG_IGN)
+    for ignored in signal.valid_signals() - KEPT:
+        signal.signal(ignored, signal.SIG_IGN)  # a program may signal its group, of which this process is the leader
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     pid = os.fork()
     if not pid:

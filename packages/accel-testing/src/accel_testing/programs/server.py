@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import select
 import signal
@@ -24,8 +25,8 @@ def main(folder: str, path: Sequence[str], preload: Sequence[str]) -> None:
     for name in [*PRELOAD, *preload]:
         try:
             import_module(name)
-        except ImportError:
-            continue  # a program that needs it imports it, or fails, itself
+        except ModuleNotFoundError as error:
+            print(f"not imported before the fork: {name}: {error}")  # a program that needs it fails itself
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listening.bind(os.path.join(folder, "socket"))
     listening.listen(128)
@@ -50,3 +51,7 @@ def _serve(listening: socket.socket, path: tuple[str, ...]) -> ForkedProgram | N
             continue
         listening.close()
         return monitor(connection, path)
+
+
+if __name__ == "__main__":
+    main(*json.loads(sys.argv[1]))

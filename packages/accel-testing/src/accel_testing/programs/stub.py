@@ -45,7 +45,7 @@ def conditions() -> "dict[str, str]":
     found = {"user": str((os.getuid(), os.geteuid(), os.getgid(), os.getegid())), "niceness": str(os.nice(0))}
     if hasattr(os, "sched_getaffinity"):
         found["cores"] = str(sorted(os.sched_getaffinity(0)))
-    for kind in ("net", "mnt", "pid", "user"):
+    for kind in ("net", "mnt", "pid", "user", "uts", "ipc"):
         try:  # noqa: SIM105 - contextlib takes longer to import than all the rest
             found[kind + " namespace"] = os.readlink("/proc/self/ns/" + kind)
         except OSError:
@@ -109,9 +109,16 @@ def main() -> None:
         server.sendall(request)
     except OSError as error:
         refuse(f"the server of its programs is gone ({error}): use it only while its test session lasts")
+
+    def pass_on(number: int, frame: object) -> None:
+        try:  # noqa: SIM105 - as above
+            server.send(bytes([number]))
+        except OSError:
+            pass  # the program has ended, and its answer is on its way
+
     for number in passed_on:
-        if number not in ignored:
-            _signal.signal(number, lambda number, frame: server.send(bytes([number])) and None)
+        if number not in ignored and number not in IGNORED_BY_PYTHON:
+            _signal.signal(number, pass_on)
     _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
     answer = b""
     while part := server.recv(4096):

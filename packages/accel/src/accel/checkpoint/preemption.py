@@ -38,7 +38,7 @@ class StopSignals:
         self._came: dict[int, float] = {}
 
     def install(self, names: Iterable[str]) -> None:
-        """Notes these signals from now on, but for signals of terminals that this process was started to ignore.
+        """Note these signals from now on, but for signals of terminals that this process was started to ignore.
 
         Raises: ValueError that lists names of no signal, and outside of the main thread.
         """
@@ -51,6 +51,7 @@ class StopSignals:
         for name in wanted:
             number = int(getattr(signal, name))
             if name in OF_TERMINALS and signal.getsignal(number) is signal.SIG_IGN:
+                self._votes.warn_once(f"{name} is not noted: this process was started with {name} ignored, as by nohup")
                 continue
             if number not in self._before:
                 self._before[number] = signal.signal(number, self)
