@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.utils.data import DataLoader, TensorDataset
 from whole_tensors import whole
 
-VOCABULARY, WIDTH, SAMPLES, LENGTH = 32, 16, 48, 6
+VOCABULARY, WIDTH, SAMPLES, LENGTH = 32, 16, 96, 6
 
 
 class Plain(nn.Module):
@@ -126,7 +126,7 @@ def test_two_ranks_that_divide_each_layer_train_as_one(world: MakePool, case: Ca
         assert_same(found, wanted)
 
 
-@pytest.mark.parametrize("case", [CASES[1], *in_soak(CASES[0])], ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_four_ranks_that_share_divided_layers_train_as_one(world: MakePool, case: Case) -> None:
     config = ParallelismConfig(dp_shard_size=2, tp_size=2, tp_plan=PLAIN_PLAN)
     wanted = train(case, {})
@@ -141,7 +141,7 @@ def test_copies_of_divided_layers_train_as_one(world: MakePool) -> None:
         assert_same(found, wanted)
 
 
-@pytest.mark.parametrize("shards", [1, *in_soak(2)])
+@pytest.mark.parametrize("shards", [1, 2])
 def test_norms_whose_sequences_are_divided_train_as_one(world: MakePool, shards: int) -> None:
     config = ParallelismConfig(dp_shard_size=shards, tp_size=2, tp_plan=SEQUENCE_PLAN)
     wanted = train(Case(every=2), {})
@@ -149,7 +149,7 @@ def test_norms_whose_sequences_are_divided_train_as_one(world: MakePool, shards:
         assert_same(found, wanted)
 
 
-@pytest.mark.parametrize(("precision", "tolerance", "shards"), [("bf16", 3e-2, 1), ("fp16", 3e-3, 1)])
+@pytest.mark.parametrize(("precision", "tolerance", "shards"), [("bf16", 3e-2, 1), ("fp16", 3e-3, 2)])
 def test_half_precision_trains_as_one_process_does(
     world: MakePool, precision: str, tolerance: float, shards: int
 ) -> None:

@@ -22,11 +22,14 @@ PRELOAD = ("torch", "torch._dynamo", "torch.distributed.fsdp", "torch.nn.paralle
 
 def main(folder: str, path: Sequence[str], preload: Sequence[str]) -> None:
     """Serve stubs until the standard input ends; in a forked child, run the program instead."""
+    environ = dict(os.environ)
     for name in [*PRELOAD, *preload]:
         try:
             import_module(name)
         except ModuleNotFoundError as error:
             print(f"not imported before the fork: {name}: {error}")  # a program that needs it fails itself
+    os.environ.clear()
+    os.environ.update(environ)  # as libraries change it while they are imported
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listening.bind(os.path.join(folder, "socket"))
     listening.listen(128)
