@@ -102,8 +102,8 @@ def fails(test: str, words: str) -> Cell:
 #: the feature has no meaning with this strategy
 EMPTY = "-"
 
-_OF_MODELS = "together/equal_models/every_layout_trains_as_one_process"
-_OF_PLANS = "together/equal_models/divided_layers_train_as_one_process"
+_OF_MODELS = "together/equal_models/two_processes_train_as_one"
+_OF_COPIES = "together/equal_models/four_processes_train_as_one"
 _FSDP2 = "accel/fsdp2/two_ranks_that_share_all_weights_train_as_one"
 _HSDP = "accel/fsdp2/copies_that_are_sharded_themselves_train_as_one"
 _TP = "accel/tensor_parallel/two_ranks_that_divide_each_layer_train_as_one"
@@ -147,7 +147,7 @@ def trains(single: str, ddp: str = "", *, spmd: str) -> Row:
 
 def models(single: Cell | str, deepspeed: Cell | str, spmd: Cell) -> Row:
     """A feature that the tests with models of Transformers hold."""
-    return row(single, *map(yes, (_OF_MODELS, _OF_MODELS, _OF_MODELS, _OF_PLANS, _OF_PLANS)), deepspeed, spmd)
+    return row(single, *map(yes, (_OF_MODELS, _OF_MODELS, _OF_COPIES, _OF_MODELS, _OF_COPIES)), deepspeed, spmd)
 
 
 def needs_whole_weights(single: Cell | str, ddp: str, words: str, deepspeed: Cell | str) -> Row:
@@ -242,7 +242,7 @@ FEATURES: dict[str, Row] = {
     ),
     "`save_state`, `load_state`": row(
         *[yes(_ANY)] * 4,
-        soaked(_ANY),
+        yes(_ANY),
         yes(_ANY),
         yes("deepspeed/training/a_run_goes_on_bit_for_bit_from_its_checkpoint"),
         yes(_DEVICES),

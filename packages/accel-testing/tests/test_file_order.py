@@ -33,7 +33,7 @@ def report(file: str, seconds: float) -> pytest.TestReport:
     return pytest.TestReport(f"{file}::test", (file, 0, "test"), {}, "passed", None, "call", duration=seconds)
 
 
-def test_seconds_of_a_file_are_added_up_and_files_that_did_not_run_keep_theirs(tmp_path: Path) -> None:
+def test_seconds_add_up_and_files_that_did_not_run_keep_theirs(tmp_path: Path) -> None:
     record = tmp_path / "seconds.json"
     record.write_text('{"test_a.py": 1, "test_b.py": 3, "test_gone.py": 9}')
     (tmp_path / "test_b.py").touch()
@@ -68,6 +68,16 @@ def test_a_session_that_failed_records_nothing(pytester: pytest.Pytester) -> Non
     pytester.makepyfile(test_bad="def test_it(): assert 0")
     pytester.runpytest_subprocess("-p", "accel_testing", "--record-durations").assert_outcomes(failed=1)
     assert not (pytester.path / "seconds.json").exists()
+
+
+@pytest.mark.parametrize("text", ["{x", "[1]", '{"test_a.py": "x"}'])
+def test_a_damaged_record_is_named(pytester: pytest.Pytester, text: str) -> None:
+    pytester.makefile(".ini", pytest=INI)
+    (pytester.path / "seconds.json").write_text(text)
+    files(pytester, "a")
+    result = pytester.runpytest_subprocess("-p", "accel_testing")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*recorded_durations: *seconds.json has *expected JSON*"])
 
 
 def test_a_record_without_a_file_is_refused(pytester: pytest.Pytester) -> None:

@@ -136,6 +136,19 @@ def test_a_closed_standard_stream_is_none(both: Both) -> None:
     assert (ended.stdout, ended.stderr) == ("None\n", "told")
 
 
+def test_a_script_that_is_not_there_is_the_error_of_python(forking_python: str, tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [forking_python, "absent.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=SOON_S
+    )
+    assert ended.returncode == 2
+    assert ended.stderr.endswith(f"can't open file '{tmp_path / 'absent.py'}': [Errno 2] No such file or directory\n")
+
+
+def test_the_time_zone_is_that_of_the_environment(both: Both) -> None:
+    ended = both("-c", "import time; print(time.strftime('%Z'))", env={**os.environ, "TZ": "XYZ-9"})
+    assert ended.stdout == "XYZ\n"
+
+
 def test_standard_input_is_read(both: Both) -> None:
     assert both("-c", "print(input().upper())", input="words\n").stdout == "WORDS\n"
 
@@ -226,7 +239,7 @@ def test_the_program_dies_with_its_stub(forking_python: str) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_end_of_the_session_ends_programs_and_their_stubs() -> None:
     with ForkingPython() as python:
-        stub, pid = waiting_program(python.executable)
+        stub, pid = waiting_program(os.fspath(python))
     with stub:
         wait_for_end(pid)
         assert stub.wait(SOON_S) == -signal.SIGKILL
@@ -246,8 +259,8 @@ def test_a_program_starts_others_by_its_own_executable(forking_python: str) -> N
 
 def test_torch_is_there_and_random_numbers_are_not_shared(forking_python: str) -> None:
     code = (
-        "import sys; there = 'torch' in sys.modules\nimport random, numpy, json\n"
-        "print(json.dumps([there, random.random(), numpy.random.rand()]))"
+        "import sys; there = 'torch' in sys.modules\nimport random, numpy, json, torch\n"
+        "print(json.dumps([there, random.random(), numpy.random.rand(), torch.rand(1).item()]))"
     )
     ends = [json.loads(subprocess.check_output([forking_python, "-c", code], timeout=SOON_S)) for _ in range(2)]
     assert [there for there, *_ in ends] == [True, True]
@@ -269,7 +282,8 @@ def test_functions_of_the_script_go_to_processes_of_its_own(both: Both, tmp_path
         (["-V"], {}, "its arguments are ['-V']: expected -u or nothing, then -m MODULE, -c CODE or SCRIPT"),
         ([], {}, "its arguments are []"),
         (["-m"], {}, "its arguments are ['-m']"),
-        (["absent.py"], {}, "absent.py is no file"),
+        (["."], {}, "its script is '.': expected a file, and neither a folder nor the standard input"),
+        (["-"], {}, "its script is '-'"),
         (["-c", ""], {"env": {**os.environ, "PYTHONHASHSEED": "17"}}, "PYTHONHASHSEED is 17, and "),
         (["-c", ""], {"env": {**os.environ, "TORCH_LOGS": "+all"}}, "TORCH_LOGS is +all, and unset in the server"),
         (["-c", ""], {"preexec_fn": lambda: os.nice(3)}, "its niceness is "),

@@ -37,12 +37,21 @@ def _file_of(config: pytest.Config) -> Path:
     return config.rootpath / str(config.getini("recorded_durations"))
 
 
+def _read(file: Path) -> dict[str, float]:
+    try:
+        seconds = json.loads(file.read_text("utf-8"))
+        return {str(name): float(number) for name, number in seconds.items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        wanted = "JSON with a number of seconds for each test file; --record-durations writes it"
+        raise pytest.UsageError(f"recorded_durations: {file} has {error}: expected {wanted}") from None
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sort tests by the seconds of their files; a file without a record counts as the median of the others."""
     if not config.getini("recorded_durations") or not _file_of(config).exists():
         return
-    seconds: dict[str, float] = json.loads(_file_of(config).read_text("utf-8"))
+    seconds = _read(_file_of(config))
     usual = statistics.median(seconds.values()) if seconds else 0.0
 
     def cost(item: pytest.Item) -> tuple[float, str]:
@@ -71,7 +80,7 @@ class DurationRecorder:
         """
         if exitstatus != 0:
             return
-        before = json.loads(self._file.read_text("utf-8")) if self._file.exists() else {}
+        before = _read(self._file) if self._file.exists() else {}
         kept = {file: seconds for file, seconds in before.items() if (self._root / file).exists()}
         now = {file: round(seconds, 1) for file, seconds in self._seconds.items()}
         self._file.write_text(json.dumps(dict(sorted((kept | now).items())), indent=0) + "\n", "utf-8")

@@ -15,6 +15,7 @@ import runpy
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -63,10 +64,10 @@ class Request:
         arguments = [os.fsdecode(word) for word in self.arguments[1:]]
         words = [word for word in arguments[:3] if word != "-u"]
         first = words[0] if words else ""
-        if not first or (first.startswith("-") and (first not in ("-m", "-c") or len(words) < 2)):
+        if not first or (first[:1] == "-" != first and (first not in ("-m", "-c") or len(words) < 2)):
             found.append(f"its arguments are {arguments}: expected -u or nothing, then -m MODULE, -c CODE or SCRIPT")
-        elif not first.startswith("-") and not os.path.isfile(os.path.join(os.fsdecode(self.folder), first)):
-            found.append(f"{first} is no file")
+        elif first == "-" or os.path.isdir(os.path.join(os.fsdecode(self.folder), first)):
+            found.append(f"its script is {first!r}: expected a file, and neither a folder nor the standard input")
         return found + self._other_modules([*_entries(asked.get("PYTHONPATH"), os.fsdecode(self.folder)), *path])
 
     def _other_modules(self, path: list[str]) -> list[str]:
@@ -107,6 +108,7 @@ class ForkedProgram:
         environ = {os.fsdecode(name): os.fsdecode(value) for name, value in self._request.environ.items()}
         os.environ.clear()
         os.environ.update(environ)
+        time.tzset()
         os.chdir(self._request.folder)
         os.umask(self._request.umask)
         for number, limit in self._request.limits.items():
@@ -216,6 +218,7 @@ def _renew_random_numbers() -> None:
     random.seed()
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()
+    sys.modules["torch"].default_generator.seed()
 
 
 def _first_entry(arguments: Sequence[str]) -> str:
@@ -238,6 +241,9 @@ def _main_module(arguments: Sequence[str]) -> Callable[[], object]:
         return lambda: exec(compile(rest[0], "<string>", "exec", dont_inherit=True), module.__dict__)
     sys.argv = [kind, *rest]
     file = os.path.abspath(kind)
+    if not os.path.exists(file):
+        print(f"{sys.executable}: can't open file {file!r}: [Errno 2] No such file or directory", file=sys.stderr)
+        raise SystemExit(2)
     loader = SourceFileLoader("__main__", file)
     module.__dict__.update(__file__=file, __loader__=loader, __cached__=None)
     return lambda: exec(compile(loader.get_data(file), file, "exec", dont_inherit=True), module.__dict__)

@@ -56,6 +56,10 @@ class ForkingPython:
             _wait_for_start(self._server, folder)
             self._stack = stack.pop_all()
 
+    def __fspath__(self) -> str:
+        """Return the path, so that the object itself can be started."""
+        return self.executable
+
     @property
     def server(self) -> int:
         """The process id of the server."""
