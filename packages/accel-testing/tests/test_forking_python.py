@@ -207,6 +207,21 @@ def test_a_signal_to_the_stub_reaches_the_program(forking_python: str, number: s
         assert stub.wait(SOON_S) == (3 if handled else -number)
 
 
+def test_signals_while_the_program_ends_change_nothing(forking_python: str) -> None:
+    code = "import signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN); print('ready', flush=True)"
+    for _ in range(8):
+        with subprocess.Popen(
+            [forking_python, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as stub:
+            assert stub.stdout is not None
+            assert stub.stderr is not None
+            assert stub.stdout.readline() == "ready\n"
+            while stub.poll() is None:
+                stub.send_signal(signal.SIGUSR1)
+                time.sleep(0.001)
+            assert (stub.returncode, stub.stderr.read()) == (0, "")
+
+
 def lives(pid: int) -> bool:
     try:
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0]
