@@ -47,6 +47,7 @@ def test_a_kill_in_a_save_leaves_the_state_before_or_the_new_one(
 ) -> None:
     """T3, T28, fault tests 2 and 6: any of two ranks, at any moment, written at once and behind in turn."""
     plan = Plan(str(tmp_path), KINDS[kind], strategy=strategy)
+    world(2).run(saving.save, replace(plan, saves=1))
     acknowledged = []
     for number in cases(2, 100):
         chance = random.Random(f"{kind} {number}")
@@ -68,6 +69,7 @@ def test_a_kill_in_a_save_leaves_the_state_before_or_the_new_one(
 def test_a_single_process_that_is_killed_in_a_save_loses_nothing(world: MakePool, tmp_path: Path, cases: Cases) -> None:
     """T3, fault test 1."""
     plan = Plan(str(tmp_path), 1)
+    world(1, join=False).run(saving.save, replace(plan, saves=1))
     for number in cases(2, 200):
         after_s = random.Random(number).uniform(0.0, 0.2)
         with pytest.raises(RankFailure, match="SIGKILL") as failure:
