@@ -62,6 +62,18 @@ ALONE = {
 CORES = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 # A file's tests stay together, as they may share a fixture; the files that take longest are the first to start.
 PARALLEL = ("--numprocesses", str(CORES), "--dist", "loadfile", "--no-loadscope-reorder")
+# What takes seconds to import, and many tests of a whole suite need: once for all processes that are forked.
+PRELOAD = tuple(
+    f"--preload={module}"
+    for module in (
+        "datasets",
+        "peft",
+        "sklearn.datasets",
+        "sklearn.model_selection",
+        "transformers.models.gpt2.modeling_gpt2",
+        "transformers.models.llama.modeling_llama",
+    )
+)
 
 nox.options.sessions = ["lint", "types", "tests"]
 nox.options.reuse_existing_virtualenvs = True
@@ -159,28 +171,28 @@ def types(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Runs the suite, with a process for each core; arguments go to pytest (`-- -n 0 --pdb` runs it in one)."""
     shared(session)
-    in_shared(session, "pytest", *PARALLEL, *session.posargs)
+    in_shared(session, "pytest", *PARALLEL, *PRELOAD, *session.posargs)
 
 
 @nox.session(venv_backend="none")
 def durations(session: nox.Session) -> None:
     """Runs the suite, and records how long each test file takes: the longest start first from then on."""
     shared(session)
-    in_shared(session, "pytest", *PARALLEL, "--record-durations", *session.posargs)
+    in_shared(session, "pytest", *PARALLEL, *PRELOAD, "--record-durations", *session.posargs)
 
 
 @nox.session(name="tests-3.13", python="3.13")
 def tests_on_python_3_13(session: nox.Session) -> None:
     """Runs the suite on Python 3.13, if there is one; arguments go to pytest."""
     install(session, *PACKAGES, extra=TESTING)
-    session.run("pytest", *PARALLEL, *session.posargs)
+    session.run("pytest", *PARALLEL, *PRELOAD, *session.posargs)
 
 
 @nox.session(name="tests-torch-2.9")
 def tests_with_oldest_torch(session: nox.Session) -> None:
     """Runs the suite with the oldest torch that the packages declare; arguments go to pytest."""
     install(session, *PACKAGES, extra=TESTING, torch=OLDEST)
-    session.run("pytest", *PARALLEL, *session.posargs)
+    session.run("pytest", *PARALLEL, *PRELOAD, *session.posargs)
 
 
 @nox.session
@@ -307,7 +319,7 @@ def lines_in(folder: str) -> int:
 def soak(session: nox.Session) -> None:
     """Runs the thorough tests, and those that can try more cases with all of them; arguments go to pytest."""
     shared(session)
-    in_shared(session, "pytest", *PARALLEL, "--soak", "-m", "soak", "--timeout", "3600", *session.posargs)
+    in_shared(session, "pytest", *PARALLEL, *PRELOAD, "--soak", "-m", "soak", "--timeout", "3600", *session.posargs)
 
 
 @nox.session

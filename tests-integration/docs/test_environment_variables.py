@@ -14,7 +14,7 @@ NO_VARIABLES = {
     *("ACCELERATE_", "ACCEL_", "FSDP_", "PARALLELISM_CONFIG_", "TORCHELASTIC_"),  # how variables begin
     *("DYLD_", "KMP_", "LD_", "MKL_", "PYTHON", "TORCH_", "TORCH_NCCL_"),
     *("DEVICE", "DEVICES", "ENVIRONMENT"),  # names in modules that a registry loads
-    *("FILE", "HOST", "IDS", "PORT", "SCRIPT", "TEXT", "YAML", "JSON"),  # words of help texts
+    *("FILE", "HOST", "IDS", "MODULE", "PORT", "SCRIPT", "TEXT", "YAML", "JSON"),  # words of help texts
     *("AMAZON_SAGEMAKER", "DEEPSPEED", "FSDP", "LOCAL_MACHINE", "MULTI_CPU", "MULTI_GPU", "NO"),  # values of Accelerate
     *("FATAL", "HEAD", "SLURM"),
 }

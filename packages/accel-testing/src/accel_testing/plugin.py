@@ -26,10 +26,17 @@ pytest_plugins = ["accel_testing.file_order", "accel_testing.pytest_timeout", "a
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds --device, and to the configuration file `world_preload`."""
+    """Add --device and --preload, and to the configuration file `world_preload`."""
     group = parser.getgroup("accel-testing")
     group.addoption(
         "--device", choices=["cpu", "cuda", "xla"], default="cpu", help="kind of device that fixture `device` gives"
+    )
+    group.addoption(
+        "--preload",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="one more module for `world_preload`: a slow import, which pays if many tests of the session need it",
     )
     parser.addini(
         "world_preload",
@@ -82,11 +89,10 @@ def pytest_collection_finish() -> None:
 @pytest.fixture
 def world(request: pytest.FixtureRequest) -> Iterator[MakePool]:
     """Makes pools of fresh workers for this test, and closes them after it."""
-    preload: list[str] = request.config.getini("world_preload")
     with ExitStack() as stack:
 
         def make(size: int, *, join: bool = True) -> ProcessPool:
-            return stack.enter_context(ProcessPool(size, join=join, preload=preload))
+            return stack.enter_context(ProcessPool(size, join=join, preload=_preload(request.config)))
 
         yield make
 
@@ -94,8 +100,12 @@ def world(request: pytest.FixtureRequest) -> Iterator[MakePool]:
 @pytest.fixture(scope="session")
 def forking_python(request: pytest.FixtureRequest) -> Iterator[str]:
     """Give the path of a stand-in for `sys.executable`, whose programs are forked with torch imported."""
-    with ForkingPython(request.config.getini("world_preload")) as python:
+    with ForkingPython(_preload(request.config)) as python:
         yield python.executable
+
+
+def _preload(config: pytest.Config) -> list[str]:
+    return [*config.getini("world_preload"), *config.getoption("--preload")]
 
 
 @pytest.fixture
