@@ -211,6 +211,16 @@ def test_a_loop_that_was_left_begins_its_order_again(kind: str, passes: int, res
     assert list(chain.from_iterable(live[0]))[:6] == seen
 
 
+@pytest.mark.parametrize("kind", [*KINDS, "in shards"])
+def test_a_loop_that_was_left_twice_begins_at_its_front(kind: str) -> None:
+    """The front of a pass that begins at a front that was told is that front, and no place after it."""
+    loader: Any = prepare_data_loader(DataLoader((KINDS | {"in shards": InShards})[kind](), 2))
+    for _ in range(2):
+        for _ in loader:
+            break
+    assert sorted(chain.from_iterable(batch.tolist() for batch in loader)) == [*range(N)]
+
+
 def test_a_loader_worker_that_has_ended_keeps_its_epoch() -> None:
     """The first of two workers that live on has ended where the job is stopped, and both go on in order."""
 
