@@ -127,7 +127,7 @@ def compiled_and_recomputed(ways: dict[str, Any], backend: str, recompute: bool)
     return [whole(value) for value in accelerator.unwrap_model(model).parameters()]
 
 
-@pytest.mark.parametrize("layout", ["one process", "ddp", *in_soak("hsdp")])
+@pytest.mark.parametrize("layout", ["one process", "hsdp", *in_soak("ddp")])
 def test_compiled_blocks_whose_activations_are_computed_again_train_alike(world: MakePool, layout: str) -> None:
     processes, ways = LAYOUTS[layout]
     wanted = compiled_and_recomputed({}, "no", False)

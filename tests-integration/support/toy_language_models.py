@@ -139,6 +139,8 @@ def train(case: Case, layout: str) -> Trained:
     rows = texts(case.steps * case.every * ROWS)
     loader: Any = DataLoader(rows, batch_size=ROWS // accelerator.run.mesh.data_size, collate_fn=collate)  # type: ignore[arg-type]
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    is_compiled = any(module._compiled_call_impl is not None for module in model.modules())
+    assert is_compiled == (case.backend != "no")
     losses, norms, window = [], [], torch.zeros(())
     for batch in loader:
         with accelerator.accumulate(model):

@@ -27,12 +27,14 @@ def make(kind: str, n: int, size: int, workers: int = 0) -> DataLoader[Any]:
     return DataLoader(dataset, size, num_workers=workers)
 
 
-def simulated(kind: str, n: int, together: int, world: int, state: State | None, steps: int | None) -> tuple[Any, ...]:
+def simulated(
+    kind: str, n: int, together: int, world: int, state: State | None, steps: int | None, workers: int = 0
+) -> tuple[Any, ...]:
     """The steps of a whole world without processes, and the state after so many of them."""
     served, after = [], state
     for rank in range(world):
         loader: Any = prepare_data_loader(
-            make(kind, n, together // world), num_processes=world, process_index=rank, dispatch_batches=False
+            make(kind, n, together // world, workers), num_processes=world, process_index=rank, dispatch_batches=False
         )
         if state is not None:
             loader.load_state_dict(state)
@@ -71,6 +73,12 @@ def test_worlds_that_change_serve_the_steps_of_the_unbroken_run(kind: str, cases
             steps, state = simulated(kind, n, together, draws.choice([1, 2, 4, 8]), state, some)
             assert steps == expected[done : done + some], (seed, kind, n, together)
             done += some
+
+
+def test_loader_workers_read_the_shards_of_a_step_on_any_world() -> None:
+    alone, _ = simulated("sharded", 64, 8, 1, None, None, workers=2)
+    assert len(alone) == 8
+    assert simulated("sharded", 64, 8, 2, None, None, workers=2)[0] == alone
 
 
 def rank_of(

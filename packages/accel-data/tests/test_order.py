@@ -8,6 +8,8 @@ import pytest
 import torch
 from accel_data import prepare_data_loader
 from accel_data.resume.sampling_rng import generator_owner
+from accel_data.sharding.index_order import draw
+from accel_data.sharding.rank_slices import DataRank, Ending
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool, RangeDataset
 from torch import Tensor
@@ -275,3 +277,17 @@ def test_something_else_called_generator_is_no_owner() -> None:
         generator = "a text generator"
 
     assert generator_owner(Words()) is None
+
+
+def test_at_the_last_batch_a_generator_stands_where_torch_leaves_it() -> None:
+    """torch's sampler ends with a second permutation; a state of the last batch has it once, whenever it is asked."""
+    plain, own = torch.Generator().manual_seed(3), torch.Generator().manual_seed(3)
+    list(RandomSampler(range(N), generator=plain))
+    order = draw(RandomSampler(range(N), generator=own), 0, 2)
+    for _ in range(2):
+        with order.ended():
+            assert torch.equal(own.get_state(), plain.get_state())
+        assert not torch.equal(own.get_state(), plain.get_state())
+    list(order.deal(DataRank(0, 1), rows=2, ending=Ending.REPEAT))
+    with order.ended():
+        assert torch.equal(own.get_state(), plain.get_state())

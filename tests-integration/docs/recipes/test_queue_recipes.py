@@ -67,9 +67,10 @@ def test_a_slurm_task_that_is_stopped_is_queued_again_and_goes_on(tmp_path: Path
     assert stopped.returncode == 75, stopped.stderr
     assert (tmp_path / "asked").read_text() == "requeue 40_1\n"
 
-    program(tmp_path, "srun", only + 'exec "$@"')
+    program(tmp_path, "srun", only + 'echo "$@" > started; exec "$@"')
     done = submit(tmp_path, environ)
     assert done.returncode == 0, done.stderr
+    assert (tmp_path / "started").read_text() == "accel launch --cpu -n 2 docs/examples/preemptible.py\n"
     assert (tmp_path / "asked").read_text() == "requeue 40_1\n"
     assert "goes on from checkpoint_0" in done.stdout
     assert "epoch 19: loss" in done.stdout

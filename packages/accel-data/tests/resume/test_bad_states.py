@@ -223,9 +223,10 @@ def test_a_pass_that_runs_while_a_state_is_loaded_is_forgotten() -> None:
 def test_of_what_ranks_tell_of_a_source_the_newest_counts() -> None:
     """Every rank knows where all sources stood when the job was resumed, and where its own stand now."""
     resumed = {"0": {"at": 12}, "1": {"at": 12}}
-    zero = {"taken": {"0": 6}, "sources": resumed | {"0": {"at": 6}}}
-    one = {"taken": {"1": 6}, "sources": resumed | {"1": {"at": 6}}}
+    zero = {"taken": {"0": 6, "1": 4}, "sources": resumed | {"0": {"at": 6}}, "front": {"0": {"at": 0}}}
+    one = {"taken": {"0": 4, "1": 6}, "sources": resumed | {"1": {"at": 6}}, "front": {"1": {"at": 0}}}
     merged = LoaderState.merged([zero, one])
     assert merged["taken"] == {"0": 6, "1": 6}
     assert merged["sources"] == {"0": {"at": 6}, "1": {"at": 6}}
+    assert merged["front"] == {"0": {"at": 0}, "1": {"at": 0}}
     assert merged["consumed"] == 12

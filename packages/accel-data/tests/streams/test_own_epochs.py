@@ -211,6 +211,49 @@ def test_a_loop_that_was_left_begins_its_order_again(kind: str, passes: int, res
     assert list(chain.from_iterable(live[0]))[:6] == seen
 
 
+@pytest.mark.parametrize("kind", [*KINDS, "in shards"])
+def test_a_loop_that_was_left_twice_begins_at_its_front(kind: str) -> None:
+    """The front of a pass that begins at a front that was told is that front, and no place after it."""
+    loader: Any = prepare_data_loader(DataLoader((KINDS | {"in shards": InShards})[kind](), 2))
+    for _ in range(2):
+        for _ in loader:
+            break
+    assert sorted(chain.from_iterable(batch.tolist() for batch in loader)) == [*range(N)]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "in shards"])
+def test_a_loop_that_was_left_after_a_pause_begins_at_its_front(kind: str) -> None:
+    """The job was stopped between two epochs."""
+    loader: Any
+    again: Any
+    loader, again = (prepare_data_loader(DataLoader((KINDS | {"in shards": InShards})[kind](), 2)) for _ in range(2))
+    list(loader)
+    again.load_state_dict(loader.state_dict())
+    for _ in again:
+        break
+    assert [batch.tolist() for batch in again] == [batch.tolist() for batch in loader]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_window_that_is_open_at_the_end_keeps_the_front_of_its_pass(kind: str) -> None:
+    """The samples of the window are served again in the pass in which they were."""
+    loader: Any
+    again: Any
+    loader, again = (
+        prepare_data_loader(DataLoader(KINDS[kind](), 2), accumulation=AccumulationState(4, at_epoch_end="carry"))
+        for _ in range(2)
+    )
+    seen = list[list[int]]()
+    for batch in loader:
+        seen.append(batch.tolist())
+        loader.accumulation.tick()
+    again.load_state_dict(loader.state_dict())
+    for batch in again:
+        assert batch.tolist() == seen[8]
+        break
+    assert [batch.tolist() for batch in again] == seen
+
+
 def test_a_loader_worker_that_has_ended_keeps_its_epoch() -> None:
     """The first of two workers that live on has ended where the job is stopped, and both go on in order."""
 

@@ -101,6 +101,19 @@ def test_half_precision_trains_as_ddp_does(world: MakePool, precision: str, tole
         assert {value.dtype for value in found.weights.values()} == {torch.float32}
 
 
+def averaged() -> list[float]:
+    """The mean of a gradient of 1 and a gradient of 1/512, which bfloat16 would round to 1/2."""
+    accelerator = Accelerator(cpu=True, strategy="fsdp2", mixed_precision="bf16")
+    model = accelerator.prepare(nn.Linear(2, 2, bias=False))
+    own = 1.0 if accelerator.is_main_process else 1 / 512
+    accelerator.backward(model(torch.full((1, 2), own)).sum())
+    return whole(cast("Tensor", model.weight.grad)).flatten().tolist()
+
+
+def test_gradients_of_bf16_are_averaged_in_float32(world: MakePool) -> None:
+    assert world(2).run(averaged) == [[(1 + 1 / 512) / 2] * 4] * 2
+
+
 def overflows() -> tuple[bool, float, list[float]]:
     """Only the part of rank 1 has an infinite gradient."""
     accelerator = Accelerator(cpu=True, strategy="fsdp2", mixed_precision="fp16")

@@ -1,4 +1,4 @@
-"""Signals that a process was started to ignore, as by nohup, and a request to stop."""
+"""Signals that ask a job to stop, also those that a process was started to ignore, as by nohup."""
 
 import os
 import signal
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from accel import Accelerator, ProjectConfiguration
+from accel_testing import MakePool
 
 NAMES = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1")
 
@@ -35,3 +36,17 @@ def test_a_signal_of_a_terminal_that_is_not_ignored_is_a_request() -> None:
         assert accelerator.stop_requested()
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def answers() -> list[bool]:
+    """Before and after a signal to rank 1."""
+    accelerator = Accelerator(cpu=True)
+    before = accelerator.stop_requested()
+    if accelerator.process_index == 1:
+        os.kill(os.getpid(), signal.SIGUSR1)
+    return [before, accelerator.stop_requested()]
+
+
+def test_a_signal_to_one_rank_is_a_request_to_all(world: MakePool) -> None:
+    """T9."""
+    assert world(2).run(answers) == [[False, True]] * 2
