@@ -24,8 +24,8 @@ def say(text: str) -> None:
 
 
 def works(seconds: str) -> None:
-    """A limit of 2 s, and more work than that: in the block of all, and in that of a machine."""
-    accelerator = limited(2)
+    """A limit of 3 s, and more work than that: in the block of all, and in that of a machine."""
+    accelerator = limited(3)
     for first, pause in ((accelerator.main_process_first, 1.0), (accelerator.local_main_process_first, 0.5)):
         with first():
             if accelerator.is_main_process:
@@ -35,7 +35,7 @@ def works(seconds: str) -> None:
 
 
 def nested(seconds: str) -> None:
-    accelerator = limited(2)
+    accelerator = limited(3)
     with accelerator.main_process_first(), accelerator.local_main_process_first():
         if accelerator.is_main_process:
             time.sleep(float(seconds) * FACTOR)
