@@ -62,6 +62,18 @@ def test_padding_goes_to_either_end_and_leaves_a_missing_dim_alone(
     assert second.tolist() == [1, 1, 1]
 
 
+def a_missing_dim() -> str:
+    with pytest.raises(IndexError) as error:
+        pad_across_processes({"x": [torch.ones(2, 3, 4), torch.ones(2)]}, TorchDist(), dim=5)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_dim_that_no_tensor_has_is_refused(world: MakePool, size: int) -> None:
+    words = "pad_across_processes (dim 5): no tensor has that dim, they have up to 3 dims"
+    assert world(size).run(a_missing_dim) == [words] * size
+
+
 def test_every_leaf_is_padded_by_itself(world: MakePool) -> None:
     """Feature row S80: nested, without dims, with no rows on one rank, of equal length."""
     data = [

@@ -11,10 +11,11 @@ from accel_state.transports import longest_of
 from accel_ops.agree import agree_alike
 from accel_ops.flat import Flat
 from accel_ops.packing import in_groups, to_bytes, to_tensors, travels_small
+from accel_ops.whole import whole
 
 
 def broadcast(data: Any, transport: Transport, *, source: int = 0) -> Any:
-    """The nested tensors of rank `source`, in new tensors; alone, data comes back as it is.
+    """The nested tensors of rank `source`, in new tensors, sharded ones whole; alone, other data comes back as it is.
 
     Shape: unchanged.
     Raises: ShapeMismatch if shapes or dtypes differ between ranks; CollectiveMismatch if the sources do; TypeError
@@ -23,6 +24,7 @@ def broadcast(data: Any, transport: Transport, *, source: int = 0) -> Any:
     """
     _require_rank(source, transport)
     operation = f"broadcast (from rank {source})"
+    data = whole(data, operation, transport)
     if transport.size == 1:
         if not isinstance(data, torch.Tensor):
             Flat(data, operation).check()

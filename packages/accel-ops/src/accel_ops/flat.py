@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, final
 
 import torch
@@ -65,7 +66,8 @@ class Flat:
             if kind is not None and self.refusal is None:
                 self.refusal = (
                     f"{operation} cannot send the {kind} tensor at data{path};"
-                    " make it dense and strided first (to_dense, dequantize), or send it as an object: gather_object"
+                    " make it dense and strided first (to_dense, dequantize, full_tensor), or send it as an object:"
+                    " gather_object"
                 )
         elif isinstance(value, tuple | list) and not self._is_object(value):
             for index, item in enumerate(value):
@@ -97,13 +99,24 @@ class Flat:
         return next(leaves)
 
 
-def any_tensor(value: Any) -> bool:
-    """Whether nested data has a tensor in it."""
+def is_tensor(value: object) -> bool:
+    """Whether a value is a tensor."""
+    return isinstance(value, torch.Tensor)
+
+
+def is_sharded(value: object) -> bool:
+    """Whether a value is a tensor of which each rank holds a part (a DTensor)."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(value, module.DTensor)
+
+
+def any_tensor(value: Any, wanted: Callable[[object], bool] = is_tensor) -> bool:
+    """Whether nested data has a tensor in it, or one that is `wanted`."""
     if isinstance(value, torch.Tensor):
-        return True
+        return wanted(value)
     if isinstance(value, tuple | list):
-        return any(map(any_tensor, value))
-    return isinstance(value, Mapping) and any(map(any_tensor, value.values()))
+        return any(any_tensor(item, wanted) for item in value)
+    return isinstance(value, Mapping) and any(any_tensor(item, wanted) for item in value.values())
 
 
 def unusual(tensor: torch.Tensor) -> str | None:
@@ -114,4 +127,6 @@ def unusual(tensor: torch.Tensor) -> str | None:
         return "sparse"
     if tensor.is_quantized:
         return "quantized"
+    if is_sharded(tensor):  # its numbers are not where its bytes seem to be
+        return "sharded"
     return "meta" if tensor.is_meta else None

@@ -23,6 +23,7 @@ from accel_ops.packing import (
     travels_small,
     unpacked_objects,
 )
+from accel_ops.whole import whole
 
 Shape = tuple[int, ...]
 #: bytes of the number that tells the bytes of the objects
@@ -33,12 +34,13 @@ def gather(data: Any, transport: Transport) -> Any:
     """Nested tensors of all ranks, joined along dim 0 in rank order; lengths along dim 0 may differ.
 
     Lists without a tensor in them are joined too; other objects come in a list of all ranks. Alone, data comes back as
-    it is. Small data is one message, whatever it holds.
+    it is. Small data is one message, whatever it holds. Of a sharded tensor each rank gives the whole.
 
     Shape: (n_r, ...) on rank r -> (sum of n_r, ...) on all; () on each -> (ranks,) on all.
     Raises: ShapeMismatch if other dims, dtypes or structures differ; TypeError for a sparse tensor or its like.
     Collective: every rank of the group must call.
     """
+    data = whole(data, "gather", transport)
     if transport.size == 1:
         return data
     gathered = gather_leaves(data, transport)

@@ -14,6 +14,7 @@ from accel_ops.flat import any_tensor
 from accel_ops.gather import gather_leaves, items_of
 from accel_ops.packing import exchange_objects
 from accel_ops.tree import recursively_apply
+from accel_ops.whole import whole
 
 
 def gather_for_metrics(
@@ -28,6 +29,7 @@ def gather_for_metrics(
     Shape: (n, ...) on each -> (real samples of all ranks, ...) on all.
     Collective: every rank of the group must call.
     """
+    data = whole(data, "gather_for_metrics", transport)
     tail, rows = (None, None) if loader_pass is None else (loader_pass.tail, loader_pass.rows)
     if transport.size == 1:
         if tail is None or rows is None or len(tail.real) > 1 or tail.total >= rows:

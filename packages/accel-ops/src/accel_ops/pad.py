@@ -10,6 +10,7 @@ from accel_state import Transport
 from accel_ops.agree import ShapeMismatch, digest, signatures, table
 from accel_ops.flat import Flat
 from accel_ops.tree import recursively_apply
+from accel_ops.whole import whole
 
 
 def pad_across_processes(
@@ -17,19 +18,24 @@ def pad_across_processes(
 ) -> Any:
     """Nested tensors, padded along `dim` to the length of the longest rank; a tensor without that dim stays as it is.
 
+    A sharded tensor comes back whole.
+
     Shape: (..., n_r, ...) on rank r -> (..., max of n_r, ...) on all; other dims are not touched.
-    Raises: TypeError for a leaf that is no tensor; ShapeMismatch if ranks have different structures.
+    Raises: TypeError for a leaf that is no tensor; IndexError if no tensor has that dim, and one has several;
+    ShapeMismatch if ranks have different structures.
     Collective: every rank of the group must call.
     """
     operation = f"pad_across_processes (dim {dim})"
-    flat = Flat(data, operation)
+    flat = Flat(whole(data, operation, transport), operation)
     if transport.size == 1 or transport.agree(operation, digest(flat)) is not None:
         flat.check()
+        _require_dim(flat, dim)
         return flat.rebuilt(flat.leaves)
     rows, sites = signatures(operation, flat, transport)
     if len({tuple((leaf.path, len(leaf.shape), leaf.kind, leaf.device) for leaf in leaves) for leaves in rows}) > 1:
         raise ShapeMismatch(f"pad_across_processes needs the same structure on all ranks, found{table(rows, sites)}")
     flat.check()
+    _require_dim(flat, dim)
     columns = iter(list(zip(*rows, strict=True)))
 
     def pad(tensor: torch.Tensor) -> torch.Tensor:
@@ -45,6 +51,13 @@ def pad_across_processes(
         return torch.cat([filling, tensor] if pad_first else [tensor, filling], dim=dim)
 
     return flat.rebuilt(map(pad, flat.leaves))
+
+
+def _require_dim(flat: Flat, dim: int) -> None:
+    # of numbers and single rows, as models return them for some tasks, there is nothing to pad
+    most = max((leaf.ndim for leaf in flat.leaves), default=0)
+    if most > 1 and not -most <= dim < most:
+        raise IndexError(f"pad_across_processes (dim {dim}): no tensor has that dim, they have up to {most} dims")
 
 
 def pad_input_tensors(data: Any, batch_size: int, num_processes: int, dim: int = 0) -> Any:

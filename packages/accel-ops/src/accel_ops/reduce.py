@@ -12,6 +12,7 @@ from accel_state.transports import longest_of
 from accel_ops.agree import agree_alike
 from accel_ops.flat import Flat, unusual
 from accel_ops.packing import from_bytes, in_groups, to_bytes, travels_small
+from accel_ops.whole import whole
 
 _COMBINED: dict[Reduction, Callable[[torch.Tensor], torch.Tensor]] = {
     "sum": lambda stack: stack.sum(0, dtype=stack.dtype),
@@ -27,6 +28,8 @@ _PLAIN = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16}
 def reduce(data: Any, transport: Transport, *, how: Reduction = "mean", scale: float = 1.0) -> Any:
     """Nested tensors combined element by element over all ranks, then multiplied by `scale`.
 
+    A sharded tensor counts as the whole.
+
     Shape: unchanged; a mean of whole numbers is a float.
     Raises: ValueError for an unknown reduction; TypeError for a leaf that is no tensor; ShapeMismatch if shapes or
     dtypes differ between ranks.
@@ -38,7 +41,7 @@ def reduce(data: Any, transport: Transport, *, how: Reduction = "mean", scale: f
         alone = transport.all_reduce(data, how)
         return alone if scale == 1.0 else alone * scale
     operation = f"reduce ({how})" if scale == 1.0 else f"reduce ({how}, scale {scale})"
-    flat = Flat(data, operation)
+    flat = Flat(whole(data, operation, transport), operation)
     flat.refusal = flat.refusal or _not_to_be_combined(flat, how)
     # what ranks agree on is what they were given; whole numbers of few bits would overflow in a mean
     leaves = [_as_float(leaf) for leaf in flat.leaves] if how == "mean" else flat.leaves

@@ -1,0 +1,29 @@
+"""Sharded tensors in nested data, made whole before the data travels."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from accel_state import Transport
+
+from accel_ops.agree import agree_alike
+from accel_ops.flat import Flat, any_tensor, is_sharded
+
+
+def whole(data: Any, operation: str, transport: Transport) -> Any:
+    """Nested data with each sharded tensor (a DTensor) whole, without its graph; other data comes back as it is.
+
+    Raises: ShapeMismatch or CollectiveMismatch, on every rank, unless all ranks have like data.
+    Collective: if the data of a rank has a sharded tensor, every rank of the job must call.
+    """
+    # nothing is sharded while the module that shards has not been imported
+    if "torch.distributed.tensor" not in sys.modules or not any_tensor(data, is_sharded):
+        return data
+    operation = f"{operation}, of sharded tensors"
+    flat = Flat(data, operation, objects=True)
+    sharded = Flat([leaf for leaf in flat.leaves if is_sharded(leaf)], operation)
+    agree_alike(operation, sharded, transport, advice="give every rank the same, all sharded or all whole")
+    with torch.no_grad():
+        return flat.rebuilt(leaf.full_tensor() if is_sharded(leaf) else leaf for leaf in flat.leaves)
