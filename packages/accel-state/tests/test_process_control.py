@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from accel_state import PartialState, PeerFailed, ProcessControl, Run, Topology
 from accel_state.devices.cpu import Cpu
+from accel_state.split_inputs import split
 from accel_state.transports.single import Single
 from accel_testing import MakePool, RangeDataset, RankFailure
 
@@ -260,6 +261,15 @@ def pieces() -> tuple[list[int], dict[str, list[int]]]:
 def test_inputs_are_split_between_processes(world: MakePool) -> None:
     """Reference 2.7."""
     assert world(2).run(pieces) == [([0, 1, 2], {"a": [1, 2]}), ([3, 4], {"a": [3, 3]})]
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 8])
+def test_every_rank_is_padded_with_the_last_of_all(size: int) -> None:
+    """Also a rank whose own piece is shorter, and is not the last."""
+    pieces = [split(range(7), rank, size, padding=True) for rank in range(size)]
+    plain = [split(range(7), rank, size) for rank in range(size)]
+    longest = max(map(len, plain))
+    assert [list(piece) for piece in pieces] == [[*piece, *[6] * (longest - len(piece))] for piece in plain]
 
 
 def pieces_of_datasets() -> tuple[list[int], list[int]]:

@@ -16,7 +16,7 @@ def bounds(length: int, rank: int, size: int) -> tuple[int, int]:
 
 
 def split(inputs: Any, rank: int, size: int, *, padding: bool = False) -> Any:
-    """`rank`'s contiguous piece of a sequence, tensor, Dataset or mapping of them; padding repeats the last item.
+    """`rank`'s contiguous piece of a sequence, tensor, Dataset or mapping of them; padding repeats the last of all.
 
     A torch Dataset gives a Subset; a dataset with `select`, as Hugging Face's, gives its selection. No item is read.
 
@@ -42,7 +42,7 @@ def split(inputs: Any, rank: int, size: int, *, padding: bool = False) -> Any:
         raise TypeError(f"a {type(inputs).__name__} has no pieces; pass a list, tuple, tensor, mapping or Dataset")
     start, stop = bounds(len(inputs), rank, size)
     missing = -(-len(inputs) // size) - (stop - start) if padding and len(inputs) else 0
-    last = stop - 1  # also of all, for a rank with an empty piece: such ranks come last
+    last = len(inputs) - 1
     positions: Sequence[int] = [*range(start, stop), *[last] * missing] if missing else range(start, stop)
     if kind == "dataset":
         return sys.modules["torch.utils.data"].Subset(inputs, positions)
