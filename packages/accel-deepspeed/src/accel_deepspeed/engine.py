@@ -9,14 +9,16 @@ from typing import Any, ClassVar, final
 
 import torch
 from accel_amp import PrecisionPolicy
-from accel_parallel import Engine
+from accel_parallel import Engine, refuse_second_graph
 from accel_state import Run
 from torch import nn
-from torch.nn.utils import clip_grad_norm_, get_total_norm
+from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from accel_deepspeed.config import HALF, Known, fill
+from accel_deepspeed.norms import multiply, scaled_norm
 from accel_deepspeed.plugin import DeepSpeedPlugin
+from accel_deepspeed.prepared_parameters import PreparedParameters
 from accel_deepspeed.prepared_together import PreparedTogether, hidden_size
 from accel_deepspeed.stand_ins import DummyScheduler, EngineSchedule
 from accel_deepspeed.whole_state import WholeOptimizer, show_whole_weights
@@ -33,6 +35,8 @@ class DeepSpeedSteps(Engine):
     refusals: ClassVar[Mapping[str, str]] = {
         "no_sync": f"{_EVERY_BACKWARD}gather micro-batches with accumulate() and gradient_accumulation_steps",
         "trigger_sync_in_backward": f"{_EVERY_BACKWARD}leave it out, with the no_sync that it belongs to",
+        "add_param_group": "DeepSpeed's engine has divided the parameters that it was given; give the optimizer all"
+        " that will ever be trained before prepare, or use strategy='fsdp2'",
         "clip_grad_value_": f"{_EVERY_BACKWARD}they are not in the parameters; use clip_grad_norm_",
     }
 
@@ -45,9 +49,12 @@ class DeepSpeedSteps(Engine):
         self._given: Optimizer | None = None
         self._met = PreparedTogether.of(())
         self._stage, self._clipping = 0, 0.0
+        # whether a step has been seen to change parameters
+        self._proven = False
         self._whole_optimizer: WholeOptimizer | None = None
         # whether there are gradients that had no step, and whether ranks have shared all of them
         self._gathered = self._shared = False
+        self._prepared: PreparedParameters | None = None
         # by what all gradients of the window are still to be multiplied
         self._factor = 1.0
 
@@ -88,9 +95,13 @@ class DeepSpeedSteps(Engine):
         )
         self._given, self._stage = optimizer, self.core.zero_optimization_stage()
         self._clipping = self.core.gradient_clipping()
+        self._prepared = prepared = PreparedParameters(model, self._stage)
         if self._stage > 0:
             self._whole_optimizer = WholeOptimizer(self.core, groups)
             show_whole_weights(self.core, dtypes)
+            model.register_forward_hook(refuse_second_graph)
+            hooked: Any = model  # torch has given the call no types
+            hooked.register_load_state_dict_post_hook(lambda *_: prepared.note())
         container: nn.Module = self.core
         return container
 
@@ -137,6 +148,13 @@ class DeepSpeedSteps(Engine):
         Raises: ValueError for a second loss at the end of a window, and for arguments that DeepSpeed does not take.
         """
         core = self._started("backward")
+        if self._prepared is not None:
+            self._prepared.check()
+        if self._stage == 3 and kwargs.get("retain_graph"):
+            raise ValueError(
+                "backward(retain_graph=True) with stage 3 of DeepSpeed, which frees weights after a backward; add the"
+                " losses and call backward once"
+            )
         unknown = [name for name in kwargs if name != "retain_graph"]
         if unknown:
             raise ValueError(f"backward: DeepSpeed's backward does not take {', '.join(unknown)}")
@@ -177,9 +195,11 @@ class DeepSpeedSteps(Engine):
                 " DeepSpeed shares gradients there"
             )
         inner = core.optimizer
+        parts = self._whole_optimizer.parts() if self._whole_optimizer is not None and not self._proven else []
+        versions = [part._version for part in parts]
         if self._factor != 1.0:
             if self._stage == 0:
-                _multiply(core.module, self._factor)
+                multiply(core.module, self._factor)
             else:  # gradients are divided by the scale
                 inner.override_loss_scale(inner.loss_scale / self._factor)
         try:
@@ -189,7 +209,21 @@ class DeepSpeedSteps(Engine):
             self._factor = 1.0
             if self._stage > 0:
                 inner.custom_loss_scaler, inner.clip_grad = False, self._clipping
-        return bool(core.was_step_applied())
+            if self._stage == 3:
+                # a parameter that the next window does not use would step with the gradient of this one
+                inner.grad_partitions_flat_buffer.zero_()
+        if self._prepared is not None:
+            self._prepared.note()
+        applied = bool(core.was_step_applied())
+        if parts and applied:
+            self._proven = True
+            if versions == [part._version for part in parts]:
+                raise RuntimeError(
+                    f"the first step of this {type(core.basic_optimizer).__name__} has changed no parameter: DeepSpeed"
+                    " has put parts of them into its param_groups, and it steps with a list of its own; let it step"
+                    " with what is in self.param_groups"
+                )
+        return applied
 
     def discard(self, optimizer: Optimizer) -> bool:
         """Throws gradients away that had no step; DeepSpeed itself has cleared those that had."""
@@ -222,12 +256,12 @@ class DeepSpeedSteps(Engine):
         if problems:
             raise ValueError("clip_grad_norm_: " + "\n  ".join(problems))
         if self._stage == 0:
-            _multiply(core.module, self._factor)
+            multiply(core.module, self._factor)
             self._factor = 1.0
             return clip_grad_norm_(core.module.parameters(), max_norm)
         core.optimizer.clip_grad = max_norm
         # its norm is -1 for gradients that are not finite
-        norm = _scaled_norm(core.optimizer, self._stage) * (self._factor / core.optimizer.loss_scale)
+        norm = scaled_norm(core.optimizer, self._stage) * (self._factor / core.optimizer.loss_scale)
         return torch.where(norm < 0, torch.full_like(norm, math.inf), norm)
 
     def _known(self, model: nn.Module, run: Run, policy: PrecisionPolicy) -> Known:
@@ -264,24 +298,3 @@ class DeepSpeedSteps(Engine):
             # as DeepSpeed does after an overflow, and at the beginning of a step
             inner.all_grad_tensors.clear()
             inner.micro_step_id = -1
-
-
-def norm_of(gradients: Sequence[torch.Tensor], kind: float) -> torch.Tensor:
-    """Not a number if gradients are in DeepSpeed's buffers, as they are before the end of a window."""
-    return get_total_norm(gradients, kind) if gradients else torch.full((), math.nan, device="cpu")
-
-
-def _multiply(model: nn.Module, factor: float) -> None:
-    for parameter in model.parameters():
-        if parameter.grad is not None:
-            parameter.grad.mul_(factor)
-
-
-def _scaled_norm(optimizer: Any, stage: int) -> torch.Tensor:
-    """The norm of reduced gradients, which a loss scale has multiplied. Collective: every rank must call."""
-    if stage < 3:
-        norm: torch.Tensor = optimizer.scaled_global_norm()
-        return norm
-    norms: list[torch.Tensor] = optimizer._get_norm_groups()
-    whole: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
-    return torch.where(torch.stack(norms).amin() < 0, torch.full_like(whole, -1.0), whole)

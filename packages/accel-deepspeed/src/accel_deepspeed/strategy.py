@@ -16,7 +16,8 @@ from accel_state.environ import process_environ, set_default
 from torch import nn
 from torch._C._distributed_c10d import HashStore
 
-from accel_deepspeed.engine import DeepSpeedSteps, norm_of
+from accel_deepspeed.engine import DeepSpeedSteps
+from accel_deepspeed.norms import norm_of
 from accel_deepspeed.plugin import DeepSpeedPlugin
 
 #: what DeepSpeed reads, and takes a guess if it is not there

@@ -107,7 +107,7 @@ class WholeOptimizer:
         counts = {name: getattr(self._core, name) for name in _COUNTS}
         return counts | {name: scaler[name] for name in _SCALE if name in scaler}
 
-    def _parts(self) -> list[torch.Tensor]:
+    def parts(self) -> list[torch.Tensor]:
         """The flat parts of float32 weights that this rank steps."""
         inner = self._core.optimizer
         parts: list[torch.Tensor] = (
@@ -117,7 +117,7 @@ class WholeOptimizer:
 
     def _entry(self) -> tuple[torch.Tensor, dict[str, Any]] | None:
         state = self._core.basic_optimizer.state
-        return next(((part, state[part]) for part in self._parts() if state.get(part)), None)
+        return next(((part, state[part]) for part in self.parts() if state.get(part)), None)
 
     def _divided_keys(self) -> list[str]:
         found = self._entry()
@@ -134,7 +134,7 @@ class WholeOptimizer:
     def _begin(self, entry: Mapping[str, Any] | None) -> None:
         """Makes the state of each part anew, as `entry` has it for a parameter; none if there is no entry."""
         basic = self._core.basic_optimizer
-        for part in self._parts():
+        for part in self.parts():
             basic.state.pop(part, None)
             if entry is not None:
                 basic.state[part] = {
