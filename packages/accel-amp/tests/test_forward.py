@@ -4,6 +4,7 @@ import copy
 import inspect
 import io
 from collections import OrderedDict, UserDict, namedtuple
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -120,6 +121,39 @@ def test_an_output_object_keeps_its_type_and_attributes() -> None:
     other = wrapped(Nested())(torch.ones(1, 2), kind="user dict")
     assert type(other) is UserDict
     assert other["logits"].dtype is torch.float32
+
+
+@dataclass(frozen=True)
+class Named:
+    hidden: list[Tensor]
+    count: int = 3
+
+
+@dataclass
+class Outer:
+    logits: Tensor
+    inner: Named
+
+
+class InFields(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.given: Outer | None = None
+
+    def forward(self, x: Tensor) -> Outer:
+        self.given = Outer(self.linear(x), Named([self.linear(x)]))
+        return self.given
+
+
+def test_the_fields_of_a_dataclass_are_float32() -> None:
+    """S68: what is computed of them outside of the model is not computed in half precision."""
+    model = InFields()
+    out = wrapped(model)(torch.ones(1, 2))
+    assert (type(out), type(out.inner), out.inner.count) == (Outer, Named, 3)
+    assert out.logits.dtype is out.inner.hidden[0].dtype is torch.float32
+    assert model.given is not None
+    assert model.given.logits.dtype is torch.bfloat16  # the model's own object is not changed
 
 
 class Largest(nn.Module):

@@ -78,6 +78,20 @@ def test_gradients_are_unscaled_once_a_step_however_often_it_is_asked() -> None:
     assert parameter.item() == -3.0
 
 
+def test_steps_that_one_norm_has_mixed_are_skipped_together() -> None:
+    first, other, third = one(), one(), one()
+    optimizers = [SGD([parameter], lr=1.0) for parameter in (first, other, third)]
+    scale = scaler(8.0)
+    for parameter, value in ((first, float("nan")), (other, 8.0), (third, 8.0)):
+        grads(parameter, value)
+    for optimizer in optimizers:
+        scale.scale(torch.ones(()))
+        scale.unscale(optimizer)
+    scale.share_overflow(optimizers[:2])
+    assert [scale.step(optimizer) for optimizer in optimizers] == [False, False, True]
+    assert (first.item(), other.item(), third.item()) == (1.0, 1.0, 0.0)
+
+
 def test_gradients_unscaled_for_no_step_do_not_stop_the_next_step() -> None:
     scale, first, second = scaler(8.0), one(), one()
     optimizers = [SGD([first], lr=1.0), SGD([second], lr=1.0)]

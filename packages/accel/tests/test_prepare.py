@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 
 def parts() -> tuple[nn.Module, SGD, DataLoader[Any], LambdaLR]:
@@ -340,6 +340,39 @@ def nothing_prepared() -> None:
     model = Mlp()
     for _ in range(2):
         accelerator.backward(model(torch.ones(2, 8)).sum())
+
+
+def no_loader(prepared: bool) -> None:
+    accelerator = Accelerator(cpu=True)
+    model = accelerator.prepare(Mlp())
+    loader: Any = DataLoader(TensorDataset(torch.ones(8, 8)), batch_size=2)
+    if prepared:
+        loader = accelerator.prepare(loader)
+    for (batch,) in loader:
+        accelerator.backward(model(batch).sum())
+
+
+def test_data_that_nobody_divides_are_pointed_out(world: MakePool) -> None:
+    """Each process would train on all data, without a word."""
+    for size, prepared, times in ((1, False, 0), (2, False, 1), (2, True, 0)):
+        running = world(size)
+        running.run(no_loader, prepared)
+        told = [running.output(rank).count("before any loader was prepared") for rank in range(size)]
+        assert told == [times, 0][:size]
+
+
+def renormalised() -> str:
+    frozen, trained = (nn.Sequential(nn.Embedding(4, 2, max_norm=1.0), nn.Linear(2, 2)) for _ in range(2))
+    accelerator = Accelerator(cpu=True)
+    accelerator.prepare(frozen.requires_grad_(False))
+    with pytest.raises(ValueError, match="max_norm") as error:
+        accelerator.prepare(trained)
+    return str(error.value)
+
+
+def test_rows_that_each_process_would_renormalise_alone_are_refused(world: MakePool) -> None:
+    for told in world(2).run(renormalised):
+        assert "0 of Sequential with max_norm: its forward changes the rows that it looks up" in told
 
 
 def test_a_model_that_was_not_prepared_is_pointed_out(world: MakePool) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -69,4 +71,11 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
             return {key: _cast(item, dtype) for key, item in value.items()}
         for key, item in list(value.items()):
             value[key] = _cast(item, dtype)  # type: ignore[index] # it is mutable: asked above
+        return value
+    if is_dataclass(value) and not isinstance(value, type):
+        twin = copy(value)
+        for field in fields(value):
+            if hasattr(value, field.name):
+                object.__setattr__(twin, field.name, _cast(getattr(value, field.name), dtype))  # it may be frozen
+        return twin
     return value

@@ -10,6 +10,7 @@ import torch
 from accel_state import AccumulationState
 from torch.optim import Optimizer
 
+from accel_amp.first_step import FirstStep
 from accel_amp.step_outcome import StepOutcome
 
 logger = logging.getLogger("accel")
@@ -60,6 +61,12 @@ class AcceleratedOptimizer(Optimizer):
         self._postponed: list[Callable[[], None]] = []
         #: who is told when a step that was due is over, made or skipped
         self.on_step: Callable[[AcceleratedOptimizer], None] | None = None
+        #: who is told of the parameters of a group before it is added
+        self.before_group: Callable[[list[torch.Tensor]], None] | None = None
+        #: what gives and takes the state in place of the inner optimizer
+        self.state_of: Any = None
+        #: whether the first step has yet to show that it changes parameters, as after others were put in their places
+        self.unproven = False
         # whether the gradients have had their step; and whether they were to be cleared without one
         self._spent, self._given_up = False, False
         self._warned = False
@@ -142,18 +149,26 @@ class AcceleratedOptimizer(Optimizer):
         self._steps = steps
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds a group to the inner optimizer."""
-        self.optimizer.add_param_group(param_group)
+        """Adds a group to the inner optimizer.
+
+        Collective: every process must call with like parameters, those of the main process count.
+        """
+        given = param_group["params"]
+        listed = [given] if isinstance(given, torch.Tensor) else list(given)
+        if self.before_group is not None:
+            self.before_group([one[1] if isinstance(one, tuple) else one for one in listed])
+        self.optimizer.add_param_group({**param_group, "params": listed})
 
     def state_dict(self) -> dict[str, Any]:
         """The inner optimizer's state dict."""
         self.settle()
-        return self.optimizer.state_dict()
+        state: dict[str, Any] = (self.state_of or self.optimizer).state_dict()
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads into the inner optimizer, which puts each entry beside its parameter."""
         self.settle()
-        self.optimizer.load_state_dict(state_dict)
+        (self.state_of or self.optimizer).load_state_dict(state_dict)
 
     def step(self, closure: Any = None) -> Any:
         """Steps the inner optimizer if a step is due, and leaves it alone otherwise.
@@ -172,11 +187,23 @@ class AcceleratedOptimizer(Optimizer):
             self._warn_of_no_loss()
         if self._postponed:
             self.settle()
-        if self.scaler is not None:
-            self._made = made = self.scaler.step(self.optimizer, closure)
-            loss = None
-        else:
-            made, loss = True, self.optimizer.step() if closure is None else self.optimizer.step(closure)
+        first = FirstStep(self.optimizer) if self.unproven else None
+        loss = None
+        try:
+            if self.scaler is not None:
+                self._made = made = self.scaler.step(self.optimizer, closure)
+            else:
+                made, loss = True, self.optimizer.step() if closure is None else self.optimizer.step(closure)
+        except RuntimeError as error:
+            if "Sharding propagation failed" in str(error):
+                raise RuntimeError(
+                    f"torch cannot do the step of {type(self.optimizer).__name__} with sharded parameters (the error"
+                    " above says why); use another optimizer, or strategy='ddp'"
+                ) from error
+            raise
+        if first is not None and first.tells and made:
+            self.unproven = False
+            first.check()
         self._steps = self._steps + made
         self._spent, self._given_up = True, False
         if self._boundary is not None:
@@ -239,7 +266,8 @@ class AcceleratedOptimizer(Optimizer):
         self.settle()
         self._made = bool(self._made)
         # A scheduler puts a `step` into its optimizer that is bound to this very one: a copy has to go without.
-        return {name: value for name, value in self.__dict__.items() if name != "step"}
+        kept = {name: value for name, value in self.__dict__.items() if name != "step"}
+        return kept | {"before_group": None, "state_of": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import torch
@@ -66,6 +66,19 @@ class LossScaler:
                 overflow = self.grad_scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
                 for found_inf in overflow.values():
                     self._spread(found_inf)
+
+    def share_overflow(self, optimizers: Sequence[Optimizer]) -> None:
+        """Lets the steps of unscaled optimizers be skipped together, as one norm has mixed their gradients."""
+        states = self.grad_scaler._per_optimizer_states
+        known = [states[id(optimizer)]["found_inf_per_device"] for optimizer in optimizers if id(optimizer) in states]
+        found = [number for devices in known for number in devices.values()]
+        if len(known) < 2 or not found:
+            return
+        worst = found[0]
+        for number in found[1:]:
+            worst = torch.maximum(worst, number.to(worst.device, non_blocking=True))
+        for number in found:
+            number.copy_(worst, non_blocking=True)
 
     def discard(self, optimizer: Optimizer) -> bool:
         """Forgets that the optimizer's gradients were unscaled, as there was no step; False, as it clears none."""

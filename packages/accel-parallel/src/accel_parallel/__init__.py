@@ -5,9 +5,18 @@ from accel_parallel.empty_weights import init_empty_weights, init_on_device
 from accel_parallel.engine import Engine
 from accel_parallel.engine_options import Asked, EngineOptions
 from accel_parallel.fsdp_options import FullyShardedDataParallelPlugin
-from accel_parallel.invariants import BrokenInvariant, refuse_strangers
+from accel_parallel.invariants import BrokenInvariant, refuse_renormalised, refuse_strangers
 from accel_parallel.parallelism_config import ParallelismConfig
-from accel_parallel.rebind import StaleParameters, follow, rebind, refuse_stale, replaced, tie_again
+from accel_parallel.rebind import (
+    StaleParameters,
+    follow,
+    rebind,
+    refuse_replaced,
+    refuse_stale,
+    replaced,
+    tie_again,
+)
+from accel_parallel.second_graph import refuse_second_graph
 from accel_parallel.stages.recompute import recompute
 from accel_parallel.strategies import STRATEGIES
 from accel_parallel.strategy import Strategy
@@ -31,6 +40,9 @@ __all__ = [
     "outermost",
     "rebind",
     "recompute",
+    "refuse_renormalised",
+    "refuse_replaced",
+    "refuse_second_graph",
     "refuse_stale",
     "refuse_strangers",
     "replaced",

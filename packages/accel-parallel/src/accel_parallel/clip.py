@@ -32,7 +32,13 @@ def clip_sharded_norm(parameters: Iterable[torch.Tensor], max_norm: float, *, ki
 
 
 def sharded_norm(gradients: Sequence[torch.Tensor], kind: float = 2.0) -> torch.Tensor:
-    """The norm of gradients of which ranks hold parts. Collective: every rank must call."""
+    """The norm of gradients of which ranks hold parts.
+
+    Raises: ValueError for the norm 0, which counts tensors, and no rank has whole ones.
+    Collective: every rank must call.
+    """
+    if kind == 0:
+        raise ValueError("norm_type=0 with sharded parameters: expected another number, inf or -inf")
     spread: dict[Groups, list[torch.Tensor]] = {}
     for gradient in gradients:
         spread.setdefault(_groups(gradient), []).append(local_part(gradient))
@@ -46,13 +52,14 @@ def _norm_over(groups: Groups, held: Sequence[torch.Tensor], kind: float) -> tor
     """The norm of tensors whose parts are spread over the same groups."""
     wide = torch.float64 if held[0].dtype == torch.float64 else torch.float32
     filled = [part for part in held if part.numel()]
-    nothing = torch.zeros((), dtype=wide, device=held[0].device)
+    # what an empty part adds to a sum of powers is nothing, and it has no smallest number
+    nothing = torch.full((), math.inf if kind < 0 else 0.0, dtype=wide, device=held[0].device)
     norms = torch._foreach_norm(filled, kind, dtype=wide) if filled else [nothing]
     norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(list(norms)), kind)
     if not groups:
         return norm
     if math.isinf(kind):
-        return _over(norm, groups, dist.ReduceOp.MAX)
+        return _over(norm, groups, dist.ReduceOp.MAX if kind > 0 else dist.ReduceOp.MIN)
     total: torch.Tensor = _over(norm**kind, groups, dist.ReduceOp.SUM) ** (1.0 / kind)
     return total
 

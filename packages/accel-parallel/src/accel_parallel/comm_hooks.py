@@ -94,6 +94,13 @@ class CommHookSettings:
         container.register_comm_hook(state, _WRAPPERS[self.wrapper](_HOOKS[self.hook]))
 
 
+def forget_buckets(state: object) -> None:
+    """Lets the state of PowerSGD begin anew, as buckets are others from now on."""
+    if isinstance(state, powerSGD_hook.PowerSGDState):
+        for held in (state.error_dict, state.p_memory_dict, state.q_memory_dict):
+            held.clear()
+
+
 def _has_batched_power_sgd() -> bool:
     try:
         # what the hook calls it with; torch 2.13 asks for three dimensions

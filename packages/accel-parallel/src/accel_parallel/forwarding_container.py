@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial, wraps
 from types import FunctionType, GeneratorType, MethodType, NoneType
 from typing import Any, cast, final
 
 import torch
+import torch.distributed as dist
 from accel_amp import PrecisionPolicy, autocast
 from torch import nn
 from torch.autograd import Variable
 from torch.autograd.graph import register_multi_grad_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from accel_parallel.comm_hooks import forget_buckets
 from accel_parallel.computed_tensors import computed_tensors
 
 #: attributes that torch asks for or sets after the container was made
@@ -35,6 +37,11 @@ class ForwardingContainer(DistributedDataParallel):
     def __init__(self, module: nn.Module, policy: PrecisionPolicy, device_type: str, **options: Any) -> None:
         super().__init__(module, **options)
         self._policy, self._autocast_on = policy, device_type
+        #: whether there was a forward whose gradients will travel, and no backward of it yet
+        self.expects = False
+        #: what is done when torch's reducer is made anew
+        self.on_renewal: Callable[[Sequence[str]], None] | None = None
+        self._note_trained()
         self._forwards = True  # the last attribute: until here all names are those of torch
 
     def __getattr__(self, name: str) -> Any:
@@ -58,6 +65,76 @@ class ForwardingContainer(DistributedDataParallel):
             super().__setattr__(name, value)
         else:
             setattr(self.module, name, value)
+
+    @property
+    def joins(self) -> bool:
+        """Whether ranks may have unequal numbers of batches just now."""
+        return bool(cast("Any", self)._join_config.enable)
+
+    def grown(self) -> list[tuple[int, int] | None]:
+        """What tells whether gradients have changed: the identity and version of each."""
+        gradients = [parameter.grad for parameter in self.exchanged.values()]
+        return [None if gradient is None else (id(gradient), gradient._version) for gradient in gradients]
+
+    def _note_trained(self) -> None:
+        left_out = self.parameters_to_ignore
+        named = [(name, held) for name, held in self.module.named_parameters() if name not in left_out]
+        #: by their ids, the parameters whose gradients torch's reducer exchanges, and those that it was told to ignore
+        self.exchanged = {id(held): held for _, held in named if held.requires_grad}
+        self.ignored = {id(held): held for name, held in self.module.named_parameters() if name in left_out}
+        self._looks = [(held, held.requires_grad, held.dtype) for _, held in named]
+        self._moved = False
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        self._moved = True
+        return super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call] # of torch
+
+    def _renew(self) -> None:
+        """Makes torch's reducer anew if parameters were frozen, unfrozen or converted since it was made.
+
+        Raises: ValueError if ranks may have unequal numbers of batches, or if the graph was said to be static.
+        Collective: every rank must call.
+        """
+        for held, trained, dtype in self._looks:  # written out: each forward looks
+            if held.requires_grad is not trained or held.dtype is not dtype:
+                break
+        else:
+            if not self._moved:
+                return
+        names = [name for name, held in self.module.named_parameters() if held.requires_grad]
+        if not names:
+            return
+        if self.static_graph:
+            raise ValueError(
+                "parameters were frozen, unfrozen or converted, and static_graph=True says that nothing changes; leave"
+                " it out"
+            )
+        if self.joins:
+            raise ValueError(
+                "join_uneven_inputs, and parameters were frozen, unfrozen or converted inside of it: ranks that have"
+                " ended cannot follow; do so before the block"
+            )
+        if self.on_renewal is not None:
+            self.on_renewal(names)
+        torchs: Any = self  # of which torch has given no types
+        parameters, sparse = torchs._build_params_for_reducer()
+        by_place = torchs._build_debug_param_to_name_mapping(parameters)
+        torchs._ddp_init_helper(parameters, sparse, by_place, self.static_graph)
+        self._has_rebuilt_buckets = False
+        for hook, state in torchs._comm_hooks:
+            forget_buckets(state)
+            cast("Any", dist)._register_comm_hook(self.reducer, state, hook)
+        self._note_trained()
+
+    def _pre_forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            self._renew()
+        return super()._pre_forward(*inputs, **kwargs)  # type: ignore[no-untyped-call] # of torch
+
+    def _post_forward(self, output: Any) -> Any:
+        if torch.is_grad_enabled() and self.require_backward_grad_sync:
+            self.__dict__["expects"] = True  # past torch's look for modules and parameters
+        return super()._post_forward(output)  # type: ignore[no-untyped-call] # of torch
 
     def _forwarded(self, method: Callable[..., Any], name: str) -> Callable[..., Any]:
         @wraps(method)

@@ -122,6 +122,40 @@ def refuse_strangers(optimizers: Sequence[Optimizer], models: Iterable[nn.Module
         )
 
 
+def refuse_renormalised(model: nn.Module, ranks: int) -> None:
+    """Refuses trained embeddings with `max_norm`: each of several ranks would renormalise rows of its own samples only.
+
+    Raises: ValueError that names them.
+    """
+    names = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag)
+        and module.max_norm is not None
+        and module.weight.requires_grad
+    ]
+    if names and ranks > 1:
+        raise ValueError(
+            f"prepare on several processes: {', '.join(names)} of {type(model).__name__} with max_norm: its forward"
+            " changes the rows that it looks up, and each process looks up others, so that weights would differ; leave"
+            " out max_norm, and divide too long rows of what the lookup returns by their norm"
+        )
+
+
+def refuse_strange(parameters: Sequence[torch.Tensor]) -> None:
+    """Refuses parameters that came to an optimizer after `prepare`, and are in no prepared model.
+
+    Raises: BrokenInvariant if there are any.
+    """
+    if parameters:
+        shapes = ", ".join(str(tuple(parameter.shape)) for parameter in parameters[:SHOWN])
+        raise BrokenInvariant(
+            f"add_param_group with sharded parameters: {len(parameters)} parameters, of shapes {shapes}, are in no"
+            " prepared model: prepare has put others in their places. Take them from the prepared model, as in"
+            ' optimizer.add_param_group({"params": model.head.parameters()})'
+        )
+
+
 def _looks(tensor: torch.Tensor, *, trained: bool) -> str:
     place = ", on the meta device" if tensor.is_meta else ""
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}{', trained' if trained else ''}{place}"

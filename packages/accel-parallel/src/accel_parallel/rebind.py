@@ -23,17 +23,40 @@ def replaced(before: Iterable[torch.Tensor], after: Iterable[torch.Tensor]) -> d
 
 
 def rebind(optimizer: Optimizer, new_of: Mapping[torch.Tensor, torch.Tensor]) -> None:
-    """Puts new parameters into the optimizer's groups and state, in the places of the old ones.
+    """Puts new parameters in the places of the old ones: in groups, state, and whatever else the optimizer holds.
 
-    State of the shape of a parameter that is sharded now is sharded alike: it is that of rank 0.
+    Lists and mappings stay the objects that others hold. An optimizer inside of the optimizer follows too. State of the
+    shape of a parameter that is sharded now is sharded alike: it is that of rank 0.
 
     Collective: if new parameters are sharded, every rank must call with like state.
     """
     for group in optimizer.param_groups:
-        group["params"] = [new_of.get(parameter, parameter) for parameter in group["params"]]
+        _replace(group["params"], new_of)
     for old in [parameter for parameter in optimizer.state if parameter in new_of]:
         state = optimizer.state.pop(old)
         optimizer.state[new_of[old]] = {key: _placed_like(value, old, new_of[old]) for key, value in state.items()}
+    for name, own in vars(optimizer).items():
+        if name in ("param_groups", "state"):
+            continue
+        if isinstance(own, Optimizer):
+            rebind(own, new_of)
+        else:
+            vars(optimizer)[name] = _replace(own, new_of)
+
+
+def _replace(held: Any, new_of: Mapping[torch.Tensor, torch.Tensor]) -> Any:
+    """What an optimizer holds, with new parameters; lists and mappings are changed as they are."""
+    if isinstance(held, torch.Tensor):
+        return new_of.get(held, held)
+    if isinstance(held, list):
+        held[:] = [_replace(item, new_of) for item in held]
+    elif isinstance(held, dict):
+        renamed = {_replace(key, new_of): _replace(value, new_of) for key, value in held.items()}
+        held.clear()
+        held.update(renamed)
+    elif type(held) in (tuple, set, frozenset):
+        return type(held)(_replace(item, new_of) for item in held)
+    return held
 
 
 def _placed_like(value: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
@@ -42,8 +65,25 @@ def _placed_like(value: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
     return distribute_tensor(value.to(new.device), new.device_mesh, new.placements)
 
 
+def carry_over(before: Iterable[tuple[str, torch.Tensor]], after: Mapping[str, torch.Tensor]) -> None:
+    """Gives parameters that replaced others of their names the attributes of these, and their hooks.
+
+    Attributes such as `lr_scale`, by which scripts sort parameters. A handle that the script has of a hook works on.
+    """
+    for name, old in before:
+        new: Any = after[name]  # torch has given hooks no type
+        if new is old:
+            continue
+        vars(new).update((key, value) for key, value in vars(old).items() if key not in vars(new))
+        held: Any = old
+        if held._post_accumulate_grad_hooks and new._post_accumulate_grad_hooks is None:
+            new._post_accumulate_grad_hooks = held._post_accumulate_grad_hooks
+        if held._backward_hooks and new._backward_hooks is None and not isinstance(new, DTensor):
+            new._backward_hooks = held._backward_hooks
+
+
 def follow(model: nn.Module, names: Sequence[tuple[str, nn.Parameter]], optimizers: Sequence[Optimizer]) -> None:
-    """Lets optimizers follow the parameters that were replaced by others of their names.
+    """Lets optimizers follow the parameters that were replaced by others of their names, which get their attributes.
 
     Collective: as `rebind`.
     """
@@ -51,9 +91,25 @@ def follow(model: nn.Module, names: Sequence[tuple[str, nn.Parameter]], optimize
     # the first name of a tied parameter counts
     before = {parameter: now[name] for name, parameter in reversed(names)}
     new_of = replaced(before, before.values())
+    carry_over(names, now)
     if new_of:
         for optimizer in optimizers:
             rebind(optimizer, new_of)
+
+
+def refuse_hooks(named: Iterable[tuple[str, torch.Tensor]]) -> None:
+    """Refuses parameters that are sharded and have a hook of their gradient: torch would never call it.
+
+    Raises: ValueError that names them.
+    """
+    names = [name for name, parameter in named if parameter._backward_hooks]
+    if names:
+        shown = f"{', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
+        raise ValueError(
+            f"register_hook of {shown}: the gradient of a sharded parameter comes to no such hook. Use"
+            " parameter.register_post_accumulate_grad_hook(hook), which finds the sharded gradient in parameter.grad,"
+            " or strategy='ddp'"
+        )
 
 
 def tie_again(model: nn.Module, names: Sequence[tuple[str, nn.Parameter]]) -> None:
@@ -83,3 +139,18 @@ def refuse_stale(optimizers: Sequence[Optimizer], models: Sequence[nn.Module], d
                 " has any more: they were replaced when the model was moved to its device. Create the optimizer after"
                 " model.to(accelerator.device), or leave the moving to prepare (device_placement=True)"
             )
+
+
+def refuse_replaced(parameters: Iterable[torch.Tensor], models: Iterable[nn.Module], device: torch.device) -> None:
+    """Refuses parameters for a group that are elsewhere than the models: a move has put others in their places.
+
+    Raises: StaleParameters if some are in none of the models, and not on `device`.
+    """
+    elsewhere = [parameter for parameter in parameters if parameter.device.type != device.type]
+    known = {id(parameter) for model in models for parameter in model.parameters()} if elsewhere else set()
+    stale = [parameter for parameter in elsewhere if id(parameter) not in known]
+    if stale:
+        raise StaleParameters(
+            f"add_param_group: {len(stale)} parameters are on {stale[0].device} and in no prepared model: prepare has"
+            f" put others in their places on {device}. Take them from the prepared model"
+        )

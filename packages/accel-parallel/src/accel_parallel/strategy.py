@@ -14,6 +14,7 @@ from torch import nn
 
 from accel_parallel.engine import Engine
 from accel_parallel.engine_options import EngineOptions
+from accel_parallel.missed_gradients import MissedGradients
 
 
 class Strategy(ABC):
@@ -28,6 +29,8 @@ class Strategy(ABC):
     engine_options: ClassVar[type[EngineOptions] | None] = None
     #: what takes backwards and steps in torch's place
     engine: Engine | None = None
+    #: what takes backwards of windows that end, and exchanges what nothing else does
+    missed: MissedGradients | None = None
 
     @abstractmethod
     def check(self, run: Run, precision: Precision) -> Sequence[str]:

@@ -11,6 +11,9 @@ from accel_amp.step_hook import call_before_steps
 from torch import nn
 from torch.optim import Optimizer
 
+#: numbers that travel together, if no parameter has more
+CHUNK = 1 << 22
+
 
 @final
 class WholeGradients:
@@ -24,39 +27,63 @@ class WholeGradients:
         call_before_steps(self._average_for)
 
     def average(self) -> None:
-        """Averages them: one exchange for each dtype.
-
-        Collective: every rank must call.
-        """
-        alike: dict[torch.dtype, list[nn.Parameter]] = {}
-        for parameter in self._parameters if self._groups else ():
-            if parameter.requires_grad:
-                alike.setdefault(parameter.dtype, []).append(parameter)
-        for parameters in alike.values():
-            self._average(parameters)
-
-    def _average(self, parameters: Sequence[nn.Parameter]) -> None:
-        with torch.no_grad():
-            found = [parameter.grad for parameter in parameters]
-            parts = [
-                torch.zeros_like(parameter) if gradient is None else gradient
-                for parameter, gradient in zip(parameters, found, strict=True)
-            ]
-            has = torch.stack([parts[0].new_full((), gradient is not None) for gradient in found])
-            numbers = torch.cat([*(part.reshape(-1) for part in parts), has])
-            for group in self._groups:
-                dist.all_reduce(numbers, group=group)
-            *sums, users = torch.split(numbers, [*(part.numel() for part in parts), len(parts)])
-            # only a rank that lacks a gradient has to look if another has it
-            used = users.tolist() if any(gradient is None for gradient in found) else [1] * len(parts)
-            ranks = 1
-            for group in self._groups:
-                ranks *= dist.get_world_size(group)
-            for parameter, total, some in zip(parameters, sums, used, strict=True):
-                if some:
-                    parameter.grad = (total / ranks).view_as(parameter)
+        """Averages them. Collective: every rank must call."""
+        if self._groups:
+            average_gradients(self._parameters, self._groups)
 
     def _average_for(self, optimizer: Optimizer) -> None:
         mine = {id(parameter) for parameter in self._parameters}
         if any(id(held) in mine for group in optimizer.param_groups for held in group["params"]):
             self.average()
+
+
+def average_gradients(parameters: Iterable[torch.Tensor], groups: Sequence[dist.ProcessGroup]) -> None:
+    """Makes gradients the mean over the ranks of the groups; a rank without one counts as zeros, unless all are.
+
+    Memory: that of the gradients of one dtype, up to `CHUNK` numbers and one parameter at a time.
+
+    Raises: ValueError for sparse gradients.
+    Collective: every rank must call with like parameters.
+    """
+    chunks: list[list[torch.Tensor]] = []
+    filling: dict[torch.dtype, list[torch.Tensor]] = {}
+    for parameter in parameters:
+        if not parameter.requires_grad:
+            continue
+        chunk = filling.get(parameter.dtype)
+        if chunk is None or sum(one.numel() for one in chunk) >= CHUNK:
+            chunk = filling[parameter.dtype] = []
+            chunks.append(chunk)
+        chunk.append(parameter)
+    for chunk in chunks:
+        _average(chunk, groups)
+
+
+@torch.no_grad()
+def _average(parameters: Sequence[torch.Tensor], groups: Sequence[dist.ProcessGroup]) -> None:
+    found = [parameter.grad for parameter in parameters]
+    if any(gradient is not None and gradient.is_sparse for gradient in found):
+        raise ValueError(
+            "sparse gradients of parameters that came after prepare, or of a second backward of one forward, are not"
+            " exchanged; leave out sparse=True, or pass the model with them to prepare and call backward once"
+        )
+    parts = [
+        torch.zeros_like(parameter) if gradient is None else gradient
+        for parameter, gradient in zip(parameters, found, strict=True)
+    ]
+    has = torch.stack([parts[0].new_full((), gradient is not None) for gradient in found])
+    numbers = torch.cat([*(part.reshape(-1) for part in parts), has])
+    for group in groups:
+        dist.all_reduce(numbers, group=group)
+    *sums, users = torch.split(numbers, [*(part.numel() for part in parts), len(parts)])
+    # only a rank that lacks a gradient has to look if another has it
+    used = users.tolist() if any(gradient is None for gradient in found) else [1] * len(parts)
+    ranks = 1
+    for group in groups:
+        ranks *= dist.get_world_size(group)
+    for parameter, gradient, total, some in zip(parameters, found, sums, used, strict=True):
+        mean = (total / ranks).view_as(parameter)
+        if gradient is not None:
+            gradient.copy_(mean)  # it may be a part of a bucket
+        elif some:
+            parameter.grad = mean

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, unwrap_forward, wrap_forward
 from accel_big import require_held, require_whole_model
 from accel_data import ConsumptionLog, DataLoaderShard, Ending, prepare_data_loader
-from accel_parallel import follow, outermost, recompute, refuse_stale, refuse_strangers, tie_again
+from accel_parallel import follow, outermost, recompute, refuse_renormalised, refuse_stale, refuse_strangers, tie_again
 from accel_state import PartialWindow
 from torch import nn
 from torch.optim import Optimizer
@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader
 from accel.build import Components
 from accel.compilation import compiled
 from accel.containers import inside, uncompiled
+from accel.late_parameters import LateParameters
 from accel.settings import Settings
 
 Ready = TypeVar("Ready")
@@ -46,7 +47,9 @@ class Preparer:
         self.schedulers: list[AcceleratedScheduler] = []
         self.loaders: list[DataLoader[Any]] = []
         self._said_how_schedulers_step = False
-        self._warned_of_no_model = False
+        # parameters that came later, and whether a move has put others in their places
+        self._late = LateParameters(components, settings, self.models)
+        self._replaced = False
 
     def prepare(self, objects: Sequence[Any], placement: Sequence[bool] | None) -> list[Any]:
         """The objects, ready, in the order given; what is none of torch's classes comes back as it is.
@@ -96,6 +99,7 @@ class Preparer:
             return model
         if not evaluation:
             require_whole_model(model)
+            refuse_renormalised(model, self.components.run.topology.world_size)
         strategy, run = self.components.strategy, self.components.run
         names = list(model.named_parameters(remove_duplicate=False))
         if (self.settings.device_placement if place is None else place) and (evaluation or not strategy.shards):
@@ -121,6 +125,7 @@ class Preparer:
             return
         model.to(self.components.run.placed_on)
         tie_again(model, names)
+        self._replaced |= any(model.get_parameter(name) is not before for name, before in names)
         follow(model, names, optimizers)
 
     def optimizer(self, optimizer: Optimizer, *, place: bool | None = None) -> AcceleratedOptimizer:
@@ -143,6 +148,7 @@ class Preparer:
             accumulation=self.components.accumulation,
             step_boundary=self.components.run.device.step_boundary,
         )
+        self._late.attach(ready, replaced=self._replaced)
         return self._remember(self.optimizers, ready)
 
     def loader(
@@ -265,16 +271,6 @@ class Preparer:
                 " unsharded data; for once, use Accelerator(scheduler_once_per_step=True)"
             )
         logger.warning("prepared learning-rate schedulers %s", rule)
-
-    def warn_of_no_model(self) -> None:
-        """Says once that gradients do not travel, when there are processes for them to travel between."""
-        if self.components.run.topology.world_size > 1 and not self._warned_of_no_model:
-            self._warned_of_no_model = True
-            logger.warning(
-                "rank %d: backward() before any model was prepared: each process trains a model of its own; pass the"
-                " model to accelerator.prepare",
-                self.components.run.topology.rank,
-            )
 
     def unwrap(self, model: nn.Module, *, keep_autocast: bool = True, keep_compile: bool = True) -> nn.Module:
         """The model that was given to `prepare`; without what torch.compile made of it, unless that is kept."""

@@ -71,6 +71,30 @@ def test_clipping_one_model_leaves_the_gradients_of_another_scaled(world: MakePo
         assert weights == pytest.approx([0.0, 0.0], abs=1e-3)
 
 
+def clipped_together(bad: float) -> tuple[list[float], list[bool]]:
+    """One norm over both models, of which one has a gradient that is not finite."""
+    accelerator, models, optimizers = two(1)
+    skipped = []
+    for step in range(3):
+        for model, factor in zip(models, (bad if step == 1 else 1.0, 1.0), strict=True):
+            accelerator.backward(model(torch.ones(1, 1)).sum() * factor)
+        accelerator.clip_grad_norm_([parameter for model in models for parameter in model.parameters()], 10.0)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        skipped.append(accelerator.optimizer_step_was_skipped)
+    return [next(accelerator.unwrap_model(model).parameters()).item() for model in models], skipped
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_optimizers_that_share_a_norm_share_an_overflow(world: MakePool, size: int, bad: float) -> None:
+    """S73: the norm would make the other's gradients NaN after they were looked at."""
+    for weights, skipped in world(size).run(clipped_together, bad):
+        assert weights == pytest.approx([-1.0, -1.0], abs=1e-2)
+        assert skipped == [False, True, False]
+
+
 def failed() -> list[float]:
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     model = line()

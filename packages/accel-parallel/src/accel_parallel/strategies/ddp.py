@@ -1,13 +1,16 @@
 """Every process holds the whole model; gradients are averaged (DistributedDataParallel)."""
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from itertools import chain
 from typing import Any, ClassVar, final
 
 import torch
+import torch.distributed as dist
 from accel_amp import Precision, PrecisionPolicy
-from accel_state import AccumulationState, Run
+from accel_state import AccumulationState, Run, Transport
 from torch import nn
 from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.parallel import DistributedDataParallel
@@ -16,6 +19,8 @@ from torch.nn.utils import clip_grad_norm_, get_total_norm
 from accel_parallel.comm_hooks import CommHook, CommHookSettings
 from accel_parallel.empty_weights import refuse_empty
 from accel_parallel.forwarding_container import ForwardingContainer
+from accel_parallel.invariants import SHOWN
+from accel_parallel.missed_gradients import MissedGradients
 from accel_parallel.strategy import Strategy
 from accel_parallel.uneven import WindowEnd
 
@@ -66,6 +71,10 @@ class Ddp(Strategy):
         device_ids = [run.placed_on] if on_the_device and run.placed_on.type != "cpu" else None
         container = ForwardingContainer(model, policy, run.placed_on.type, device_ids=device_ids, **self.options)
         self.comm_hooks.register(container)
+        container.on_renewal = partial(_agree_on_trained, run.transport)
+        group = dist.group.WORLD
+        if self.missed is None and group is not None:
+            self.missed = MissedGradients(run, [group], [group], _late)
         return container
 
     def unwrap(self, model: nn.Module) -> nn.Module:
@@ -112,6 +121,8 @@ class Ddp(Strategy):
                 " a forward whose gradients travel; leave the option out, or run that forward outside of no_sync"
             )
         before = model.require_backward_grad_sync, model.require_forward_param_sync
+        if isinstance(model, ForwardingContainer):
+            model.expects = True
         model.require_backward_grad_sync = model.require_forward_param_sync = True
         model.reducer.prepare_for_backward([])
         try:
@@ -129,6 +140,32 @@ class Ddp(Strategy):
     def clip_norm(self, parameters: Iterable[torch.Tensor], max_norm: float, *, kind: float = 2.0) -> torch.Tensor:
         """The norm, by torch's own function: every rank holds every gradient whole."""
         return clip_grad_norm_(parameters, max_norm, kind)
+
+
+def _late(models: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Those that no container exchanges, whether it leaves them out or they are in none."""
+    known: dict[int, Any] = {}
+    for model in models:
+        if isinstance(model, ForwardingContainer):
+            known = {**known, **model.exchanged} if known else model.exchanged
+            known = {**known, **model.ignored} if model.ignored else known
+        elif isinstance(model, DistributedDataParallel):  # the user's own
+            known = known | {id(parameter): parameter for parameter in model.parameters()}
+    return [one for one in parameters if id(one) not in known and one.requires_grad]
+
+
+def _agree_on_trained(transport: Transport, names: Sequence[str]) -> None:
+    what = "parameters that are trained from now on"
+    if transport.agree(what, hashlib.sha256(repr(names).encode()).digest()[:16]) is not None:
+        return
+    ranks = transport.all_gather_objects(list(names), what)
+    shared = set(ranks[0]).intersection(*ranks)
+    found = "".join(
+        f"\n  rank {rank}: {len(mine)}, of them not on all ranks: "
+        + (", ".join([name for name in mine if name not in shared][:SHOWN]) or "none")
+        for rank, mine in enumerate(ranks)
+    )
+    raise ValueError(f"{what}: freeze and unfreeze the same ones on every rank; found{found}")
 
 
 STRATEGY = Ddp

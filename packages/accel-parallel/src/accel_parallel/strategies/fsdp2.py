@@ -18,11 +18,16 @@ from torch.distributed.fsdp import (
     OffloadPolicy,
     fully_shard,
 )
+from torch.distributed.tensor import DTensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from accel_parallel.clip import clip_sharded_norm, sharded_norm
 from accel_parallel.fsdp_options import FullyShardedDataParallelPlugin
-from accel_parallel.invariants import ModelFacts
+from accel_parallel.invariants import ModelFacts, refuse_strange
+from accel_parallel.missed_gradients import MissedGradients
 from accel_parallel.rank_zero_source import RankZeroSource, send_tensors
+from accel_parallel.rebind import carry_over, refuse_hooks
+from accel_parallel.sharded_copy import allow_copies
 from accel_parallel.sharded_forward import ShardedForward
 from accel_parallel.stages.gradient_comparison import GradientComparison
 from accel_parallel.stages.tensor_parallel import divide_layers
@@ -52,6 +57,8 @@ class Fsdp2(Strategy):
         self.tensor_plan = tensor_plan
         self._whole_gradients: list[WholeGradients] = []
         self._used: list[UsedParameters] = []
+        # parameters that every rank holds whole, by their ids
+        self._exchanged: dict[int, nn.Parameter] = {}
 
     def check(self, run: Run, precision: Precision) -> Sequence[str]:
         """A reason on devices that torch cannot shard over, and for half precision whose loss nobody scales."""
@@ -81,7 +88,12 @@ class Fsdp2(Strategy):
         if isinstance(model, FSDPModule):
             return model
         _refuse_sharded_parts(model)
-        source = self._source(model, run)
+        refuse_hooks(model.named_parameters())
+        before = list(model.named_parameters(remove_duplicate=False))
+        _refuse_sparse(model)
+        precision = self._precision(policy)
+        whole_everywhere = self._whole(model, half=precision.param_dtype is not None)
+        source = self._source(model, run, whole_everywhere)
         facts = ModelFacts.of(model)
         facts.agree(run.transport, f"prepare ({self.name})")
         whole = _mesh_of(run)
@@ -89,7 +101,6 @@ class Fsdp2(Strategy):
         mesh = whole[tuple(map(str, data))]
         groups = [mesh.get_group(axis) for axis in range(mesh.ndim) if mesh.size(axis) > 1]
         styles = styles_of(model, run.mesh.tensor, self.tensor_plan) if run.mesh.tensor > 1 else {}
-        precision = self._precision(policy)
         masters = torch.float32 if precision.param_dtype is not None else None
         if masters is not None:
             _make_masters(model)
@@ -98,7 +109,8 @@ class Fsdp2(Strategy):
         send_tensors([*model.parameters(), *model.buffers()], everywhere, run.placed_on)
         if styles:
             divide_layers(model, styles, layers, run.placed_on)
-        whole_everywhere = self._whole(model)
+        # what was divided just now has other parameters
+        whole_everywhere = self._whole(model, half=precision.param_dtype is not None)
         for parameter in whole_everywhere:
             if not parameter.is_meta:
                 parameter.data = parameter.data.to(run.placed_on)
@@ -132,9 +144,14 @@ class Fsdp2(Strategy):
         kept_whole = [parameter for parameter in model.parameters() if parameter in whole_everywhere]
         if kept_whole:
             self._whole_gradients.append(WholeGradients(kept_whole, groups))
+        self._exchanged.update((id(parameter), parameter) for parameter in kept_whole)
+        if self.missed is None:
+            self.missed = MissedGradients(run, groups, everywhere, self._late)
         if source is not None:
             source.fill(model, groups, run.placed_on, torch.device("cpu") if offloads else run.placed_on)
         facts.check(model, masters)
+        carry_over(before, dict(model.named_parameters(remove_duplicate=False)))
+        allow_copies(model)
         if styles:
             GradientComparison(model, layers, run.placed_on)
         methods = self.plugin.forward_methods
@@ -143,11 +160,11 @@ class Fsdp2(Strategy):
         ShardedForward(model, groups, run.placed_on, policy).register(methods)
         return model
 
-    def _source(self, model: nn.Module, run: Run) -> RankZeroSource | None:
+    def _source(self, model: nn.Module, run: Run, whole: set[nn.Parameter]) -> RankZeroSource | None:
         """The weights, if only rank 0 has them, and the plugin allows that."""
         if not self.plugin.cpu_ram_efficient_loading or run.mesh.tensor > 1:
             return None
-        source = RankZeroSource(model, self._whole(model), run)
+        source = RankZeroSource(model, whole, run)
         return source if source.is_needed else None
 
     def _precision(self, policy: PrecisionPolicy) -> MixedPrecisionPolicy:
@@ -157,10 +174,25 @@ class Fsdp2(Strategy):
             cast_forward_inputs=False,
         )
 
-    def _whole(self, model: nn.Module) -> set[nn.Parameter]:
-        """Parameters that every rank holds whole: a number cannot be divided, and the plugin may name modules."""
+    def _whole(self, model: nn.Module, *, half: bool) -> set[nn.Parameter]:
+        """Parameters that every rank holds whole: a number cannot be divided, and the plugin may name modules.
+
+        In half precision also those of BatchNorm, which torch computes in the dtype of its running statistics.
+        """
         numbers = {parameter for parameter in model.parameters() if parameter.dim() == 0}
-        return numbers.union(*(module.parameters() for module in self.plugin.ignored(model)))
+        norms = [module for module in model.modules() if half and isinstance(module, _BatchNorm)]
+        return numbers.union(*(module.parameters() for module in (*norms, *self.plugin.ignored(model))))
+
+    def _late(self, models: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Those of layers that were put into a model after it was sharded.
+
+        Raises: BrokenInvariant for parameters that are in no model.
+        """
+        late = [one for one in parameters if not isinstance(one, DTensor) and id(one) not in self._exchanged]
+        if late:
+            known = {id(parameter) for model in models for parameter in model.parameters()}
+            refuse_strange([one for one in late if id(one) not in known])
+        return [one for one in late if one.requires_grad]
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         """The model itself."""
@@ -215,6 +247,19 @@ def _refuse_sharded_parts(model: nn.Module) -> None:
         raise ValueError(
             f"{len(names)} modules of {type(model).__name__} are sharded already ({', '.join(names[:3])}); leave"
             " fully_shard to prepare, or call it for the model as well"
+        )
+
+
+def _refuse_sparse(model: nn.Module) -> None:
+    names = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse and module.weight.requires_grad
+    ]
+    if names:
+        raise ValueError(
+            f"{', '.join(names)} of {type(model).__name__} with sparse=True: torch's fully_shard cannot reduce sparse"
+            " gradients; leave out sparse=True, or use strategy='ddp'"
         )
 
 

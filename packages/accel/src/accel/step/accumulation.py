@@ -24,7 +24,7 @@ class GradientAccumulation:
         self._accumulation = components.accumulation
         self._preparer = preparer
         self._joining = False
-        self._said_that_nothing_accumulates = False
+        self._warned: set[str] = set()
         #: whether gradients stay in this process, whatever is due
         self.at_home = False
         self._begin()
@@ -55,7 +55,7 @@ class GradientAccumulation:
         """
         preparer, accumulation = self._preparer, self._accumulation
         if not preparer.models:
-            preparer.warn_of_no_model()
+            self._warn_of_no_model()
         if accumulation.inside:
             accumulation.has_loss = True
         else:
@@ -71,6 +71,17 @@ class GradientAccumulation:
         if self._agreed is not (weight is not None):
             self._check(weighted=weight is not None)
         return self.window.scale_loss(loss, weight)
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        """Calls torch's backward; when a step is due, gradients are exchanged that nothing else exchanges.
+
+        Collective: when a step is due every process must call.
+        """
+        missed = self._components.strategy.missed
+        if missed is None or self.at_home or not self._accumulation.due:
+            loss.backward(**kwargs)  # type: ignore[no-untyped-call] # of torch
+        else:
+            missed.backward(loss, self._preparer.models, self._preparer.optimizers, **kwargs)
 
     @contextmanager
     def staying_home(self, no_sync: AbstractContextManager[None]) -> Iterator[None]:
@@ -121,6 +132,8 @@ class GradientAccumulation:
 
     def _check(self, *, weighted: bool) -> None:
         """Collective: every process must call, at the end of the first window."""
+        if self._preparer.models:
+            self._warn_of_no_loader()
         if weighted and self._joining:
             raise ValueError(
                 "backward: weights are added up over all processes, and inside join_uneven_inputs some may have ended;"
@@ -144,10 +157,33 @@ class GradientAccumulation:
                 f"backward: losses before this one {before}; give each its weight (1 for one that is a mean), or none"
             )
 
-    def _say_that_nothing_accumulates(self) -> None:
-        if self._said_that_nothing_accumulates or self._components.run.topology.rank > 0:
+    def _warn_of_no_model(self) -> None:
+        """Says once that gradients do not travel, when there are processes for them to travel between."""
+        if self._components.run.topology.world_size > 1 and "model" not in self._warned:
+            self._warned.add("model")
+            logger.warning(
+                "rank %d: backward() before any model was prepared: each process trains a model of its own; pass the"
+                " model to accelerator.prepare",
+                self._components.run.topology.rank,
+            )
+
+    def _warn_of_no_loader(self) -> None:
+        """Says once that no loader divides the data, when there are processes to divide it over."""
+        ranks = self._components.run.mesh.data_size
+        if ranks == 1 or self._preparer.loaders or self._accumulation.active is not None or "loader" in self._warned:
             return
-        self._said_that_nothing_accumulates = True
+        self._warned.add("loader")
+        if self._components.run.topology.rank == 0:
+            logger.warning(
+                "backward() before any loader was prepared: unless the script divides its data, each of the %d"
+                " processes trains on all of it; pass the DataLoader to accelerator.prepare",
+                ranks,
+            )
+
+    def _say_that_nothing_accumulates(self) -> None:
+        if "accumulate" in self._warned or self._components.run.topology.rank > 0:
+            return
+        self._warned.add("accumulate")
         logger.warning(
             "gradient_accumulation_steps=%d, and backward() outside of accumulate(): each loss is divided by it, and"
             " each optimizer.step() steps; put micro-batches into `with accelerator.accumulate(model):`",

@@ -12,6 +12,7 @@ from accel_amp import AcceleratedOptimizer, LossScaler, autocast
 from accel_data import Ending, skip_first_batches
 from accel_state import AccumulationState
 from torch import nn
+from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from accel.checkpoint.whole_weights import whole_state
@@ -168,7 +169,7 @@ class TrainingStep(CollectiveOps):
         if self.observer is not None:
             self.observer.loss(loss, weight)
         if weight is None and not kwargs and self._gradients.plain and self.components.accumulation.alone:
-            loss.backward()  # type: ignore[no-untyped-call] # of torch
+            self._gradients.backward(loss)
             return
         if weight is not None and self._gradients.at_home:
             raise ValueError(
@@ -181,7 +182,7 @@ class TrainingStep(CollectiveOps):
         if self.components.engine is not None:
             self.components.engine.backward(loss, due=self.components.accumulation.due, **kwargs)
             return
-        loss.backward(**kwargs)  # type: ignore[no-untyped-call] # of torch
+        self._gradients.backward(loss, **kwargs)
 
     def autocast(self, autocast_handler: AutocastKwargs | None = None) -> AbstractContextManager[Any]:
         """The context in which operations compute in the run's precision, as inside the model."""
@@ -231,7 +232,7 @@ class TrainingStep(CollectiveOps):
             if self.components.engine is None and chosen and chosen[0].grad is None:
                 _refuse_without_gradients(chosen, "clip_grad_norm_")
             if self.components.scaler is not None:
-                self._unscale(chosen, self.components.scaler)
+                self.components.scaler.share_overflow(self._unscale(chosen, self.components.scaler))
             return self.components.strategy.clip_norm(chosen, max_norm, kind=norm_type)
         gradients = [parameter.grad for parameter in chosen if parameter.grad is not None]
         norm = self.components.strategy.total_norm(gradients, norm_type)
@@ -257,12 +258,17 @@ class TrainingStep(CollectiveOps):
         if engine is not None and call in engine.refusals:
             raise ValueError(f"{call}: {engine.refusals[call]}")
 
-    def _unscale(self, parameters: list[torch.Tensor], scaler: LossScaler) -> None:
+    def _unscale(self, parameters: list[torch.Tensor], scaler: LossScaler) -> list[Optimizer]:
         """Those of the optimizers that have one of the parameters: others may still wait for their backward."""
         wanted = set(map(id, parameters))
-        for optimizer in self._preparer.optimizers:
-            if any(id(held) in wanted for group in optimizer.param_groups for held in group["params"]):
-                scaler.unscale(optimizer.optimizer)
+        chosen = [
+            optimizer.optimizer
+            for optimizer in self._preparer.optimizers
+            if any(id(held) in wanted for group in optimizer.param_groups for held in group["params"])
+        ]
+        for optimizer in chosen:
+            scaler.unscale(optimizer)
+        return chosen
 
 
 def _listed(parameters: torch.Tensor | Iterable[torch.Tensor], name: str) -> list[torch.Tensor]:

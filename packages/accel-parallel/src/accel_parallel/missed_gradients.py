@@ -1,0 +1,109 @@
+"""Gradients that no exchange of a model covers, averaged at the end of their backward."""
+
+from __future__ import annotations
+
+import hashlib
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import torch
+import torch.distributed as dist
+from accel_amp import AcceleratedOptimizer
+from accel_state import Run
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from accel_parallel.forwarding_container import ForwardingContainer
+from accel_parallel.invariants import SHOWN
+from accel_parallel.rank_zero_source import send_tensors
+from accel_parallel.whole_gradients import average_gradients
+
+#: of the prepared models and of the parameters that optimizers hold, those that no exchange covers
+Late = Callable[[Sequence[nn.Module], Sequence[torch.Tensor]], list[torch.Tensor]]
+
+
+@final
+class MissedGradients:
+    """Averages what the exchange of a model misses: late parameters, and second backwards of a forward.
+
+    Late are parameters of optimizers that came after `prepare`, or are in no prepared model. A container of
+    DistributedDataParallel exchanges the gradients of the first backward after a forward; the mean of a sum is the sum
+    of means, so after another backward all of them are averaged once more.
+
+    The cost is one look at each parameter of an optimizer; nothing travels unless something is late.
+    """
+
+    def __init__(
+        self, run: Run, groups: Sequence[dist.ProcessGroup], everywhere: Sequence[dist.ProcessGroup], late: Late
+    ) -> None:
+        self._run, self._groups, self._everywhere, self._late = run, groups, everywhere, late
+        self._adopted: dict[int, weakref.ref[torch.Tensor]] = {}
+
+    def adopt(self, models: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Gives all ranks the numbers of rank 0 for those parameters that are late, once, and returns these.
+
+        Raises: ValueError on every rank if ranks have unlike late parameters.
+        Collective: every rank must call with like parameters.
+        """
+        late = self._late(models, parameters)
+        new = [parameter for parameter in late if self._adopted.get(id(parameter), _nothing)() is not parameter]
+        if new:
+            self._agree(new)
+            send_tensors([parameter.detach() for parameter in new], self._everywhere, self._run.placed_on)
+            self._adopted.update((id(parameter), weakref.ref(parameter)) for parameter in new)
+        return late
+
+    def backward(
+        self, loss: torch.Tensor, models: Sequence[nn.Module], optimizers: Sequence[AcceleratedOptimizer], **kwargs: Any
+    ) -> None:
+        """Calls the backward of a loss when a step is due, and averages what travels by nothing else.
+
+        Raises: ValueError if something is late while ranks may have unequal numbers of batches.
+        Collective: every rank must call.
+        """
+        containers = [model for model in models if isinstance(model, DistributedDataParallel)]
+        sending = [container for container in containers if container.require_backward_grad_sync]
+        if containers and not sending:
+            loss.backward(**kwargs)  # type: ignore[no-untyped-call] # of torch
+            return
+        watched = [container for container in sending if isinstance(container, ForwardingContainer)]
+        # a container by itself expects nothing after a backward; of several, those that it has gone through
+        alone = len(watched) == 1
+        before = [None if alone and container.expects else container.grown() for container in watched]
+        loss.backward(**kwargs)  # type: ignore[no-untyped-call] # of torch
+        missed: list[torch.Tensor] = []
+        for container, seen in zip(watched, before, strict=True):
+            grown = seen is None or container.grown() != seen
+            if container.expects:
+                container.expects = not grown
+            elif grown:
+                missed += container.exchanged.values()
+        groups = [group for optimizer in optimizers for group in optimizer.optimizer.param_groups]
+        late = self._late(models, [parameter for group in groups for parameter in group["params"]])
+        if not missed and not late:
+            return
+        if any(container.joins for container in watched):
+            raise ValueError(
+                "backward inside join_uneven_inputs: gradients that the model's container does not send (of a second"
+                " backward of one forward, or of parameters that came after prepare) need all ranks, and some may have"
+                ' ended; use ending="exact" or "pad" for loaders of unequal lengths'
+            )
+        missed += self.adopt(models, late)
+        self._agree(missed)
+        average_gradients(missed, self._groups)
+
+    def _agree(self, parameters: Sequence[torch.Tensor]) -> None:
+        looks = [f"{str(one.dtype).removeprefix('torch.')} {tuple(one.shape)}" for one in parameters]
+        what = "exchange of parameters that came after prepare, or of a second backward"
+        if self._run.transport.agree(what, hashlib.sha256(repr(looks).encode()).digest()[:16]) is not None:
+            return
+        ranks = self._run.transport.all_gather_objects(looks, what)
+        found = "".join(
+            f"\n  rank {rank}: {len(mine)}, {', '.join(mine[:SHOWN]) or 'none'}" for rank, mine in enumerate(ranks)
+        )
+        raise ValueError(f"{what}: every rank has to have like ones, found{found}")
+
+
+def _nothing() -> None:
+    return None
