@@ -1,0 +1,106 @@
+"""What a script does to a model or an optimizer around `prepare` is exact, or refused in words, in each layout."""
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import late_changes_table
+import pytest
+import torch
+from accel import DeepSpeedPlugin, ParallelismConfig
+from accel_testing import MakePool, in_soak, stretched
+from late_changes import CHANGES, PLAN, Training
+from late_changes_table import COLUMNS, REFUSALS, UNSEEN
+from torch import Tensor
+
+LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
+    "ddp": (2, {"strategy": "ddp"}),
+    "fsdp2": (2, {"strategy": "fsdp2"}),
+    "HSDP": (4, {"parallelism_config": ParallelismConfig(dp_replicate_size=2, dp_shard_size=2)}),
+    "TP": (2, {"parallelism_config": ParallelismConfig(tp_size=2, tp_plan=PLAN)}),
+}
+#: what an Accelerator defines: one process is the measure
+ITS_OWN = {"weighted_backwards"}
+SCRIPT = Path(__file__).parents[1] / "scripts" / "late_changes.py"
+
+
+def result(name: str, ways: dict[str, Any] | None, dtype: torch.dtype, zeros: bool) -> dict[str, Tensor] | str:
+    """All numbers, or the words of the refusal."""
+    training = Training(ways, dtype, zeros=zeros)
+    try:
+        CHANGES[name](training)
+    except (ValueError, RuntimeError, TypeError, IndexError) as error:
+        return f"{type(error).__name__}: {error}"
+    return training.result()
+
+
+def compare(found: dict[str, Tensor] | str, wanted: dict[str, Tensor] | str, name: str, column: str) -> None:
+    """Raises: AssertionError unless what was found is what the table says."""
+    assert not isinstance(wanted, str), wanted
+    words = REFUSALS.get(name, {}).get(column)
+    if words is not None:
+        assert re.search(words, str(found), re.DOTALL), found
+        return
+    assert not isinstance(found, str), found
+    if (name, column) in UNSEEN:
+        differs = any(not torch.allclose(found[key], wanted[key]) for key in found)
+        assert differs or found.keys() != wanted.keys(), "this works by now"
+        return
+    tolerance = 1e-9 if found["first.weight"].dtype is torch.float64 else 2e-6
+    torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance, check_device=False)
+
+
+@pytest.mark.parametrize("layout", ["ddp", "fsdp2", "TP", *in_soak("HSDP")])
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_is_exact_or_refused(world: MakePool, name: str, layout: str) -> None:
+    """S33, S46: compared with plain PyTorch on one process that has the whole batch, in float64."""
+    wanted = result(name, {} if name in ITS_OWN else None, torch.float64, False)
+    processes, ways = LAYOUTS[layout]
+    for found in world(processes).run(result, name, ways, torch.float64, False):
+        compare(found, wanted, name, layout)
+
+
+def with_engine(name: str, stage: int) -> dict[str, Tensor] | str:
+    return result(name, {"deepspeed_plugin": DeepSpeedPlugin(zero_stage=stage)}, torch.float32, False)
+
+
+@pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
+@pytest.mark.parametrize("stage", [2, 3, *in_soak(1)])
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_beside_an_engine_is_exact_or_refused(world: MakePool, name: str, stage: int) -> None:
+    """DeepSpeed steps with zeros what has no gradient."""
+    wanted = result(name, None, torch.float32, True)
+    for found in world(2).run(with_engine, name, stage, timeout_s=60):
+        compare(found, wanted, name, "DeepSpeed 3" if stage == 3 else "DeepSpeed 1, 2")
+
+
+@pytest.mark.soak(only=True)
+@pytest.mark.device
+@pytest.mark.skipif(find_spec("torch_xla") is None, reason="torch_xla is not installed")
+def test_changes_over_xla_devices_are_exact_or_refused(tmp_path: Path) -> None:
+    """Each way in a process of its own: a backward on the host keeps torch from XLA's devices."""
+    environ = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4"}
+    for way in ("hand", "one", "spmd"):
+        command = [sys.executable, str(SCRIPT), way, str(tmp_path / way)]
+        subprocess.run(command, env=environ, timeout=stretched(900), check=True)
+    by_hand, one, spmd = (torch.load(tmp_path / way) for way in ("hand", "one", "spmd"))
+    for name in CHANGES:
+        compare(spmd[name], (one if name in ITS_OWN else by_hand)[name], name, "spmd")
+
+
+def test_the_table_has_an_entry_for_each_change_and_strategy() -> None:
+    assert set(REFUSALS) <= set(CHANGES)
+    assert {name for name, _ in UNSEEN} <= set(CHANGES)
+    assert {column for words in REFUSALS.values() for column in words} | {column for _, column in UNSEEN} <= set(
+        COLUMNS
+    )
+
+
+def test_the_page_has_the_table_of_the_tests() -> None:
+    found = late_changes_table.PLACE.search(late_changes_table.PAGE.read_text())
+    assert found is not None
+    assert found[0] == late_changes_table.table(), "python tests-integration/tools/late_changes_table.py writes it anew"
