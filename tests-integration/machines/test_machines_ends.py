@@ -43,7 +43,8 @@ def test_an_exception_is_told_on_both_machines_with_its_line_and_host(machines: 
         assert line_of(script, "raised") in said, done.err
         assert "accel: rank 1 of 2" in said, done.err
     assert "accel: on machine 1, node2:" in last_words(zero.err), zero.err
-    assert "ended here because of it: rank 0" in last_words(zero.err), zero.err
+    # rank 0 either was ended by its launcher, or saw first by itself that rank 1 is gone
+    assert "ended here because of it: rank 0" in last_words(zero.err) or "PeerLost: rank 0" in zero.err, zero.err
 
 
 @pytest.mark.parametrize("killed", [0, *in_soak(1)])

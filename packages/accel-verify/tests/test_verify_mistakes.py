@@ -317,7 +317,7 @@ def each_gradient_is_clipped_by_itself() -> Replacement:
 
 @mistake(FIRST, **FP16)
 def scaled_gradients_are_clipped() -> Replacement:
-    return TrainingStep, {"_unscale": lambda self, parameters, scaler: None}
+    return TrainingStep, {"_unscale": lambda self, parameters, scaler: []}
 
 
 @mistake(FIRST, precision="fp16")

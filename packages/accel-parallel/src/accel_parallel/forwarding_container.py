@@ -39,6 +39,8 @@ class ForwardingContainer(DistributedDataParallel):
         self._policy, self._autocast_on = policy, device_type
         #: whether there was a forward whose gradients will travel, and no backward of it yet
         self.expects = False
+        #: whether the last forward was made under `no_sync`, so that its gradients stay in their process
+        self.keeps = False
         #: what is done when torch's reducer is made anew
         self.on_renewal: Callable[[Sequence[str]], None] | None = None
         self._note_trained()
@@ -132,8 +134,10 @@ class ForwardingContainer(DistributedDataParallel):
         return super()._pre_forward(*inputs, **kwargs)  # type: ignore[no-untyped-call] # of torch
 
     def _post_forward(self, output: Any) -> Any:
-        if torch.is_grad_enabled() and self.require_backward_grad_sync:
-            self.__dict__["expects"] = True  # past torch's look for modules and parameters
+        if torch.is_grad_enabled():
+            sends = self.require_backward_grad_sync
+            # past torch's look for modules and parameters
+            self.__dict__.update(expects=self.expects or sends, keeps=not sends)
         return super()._post_forward(output)  # type: ignore[no-untyped-call] # of torch
 
     def _forwarded(self, method: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -77,7 +77,7 @@ class MissedGradients:
             grown = seen is None or container.grown() != seen
             if container.expects:
                 container.expects = not grown
-            elif grown:
+            elif grown and not container.keeps:
                 missed += container.exchanged.values()
         groups = [group for optimizer in optimizers for group in optimizer.optimizer.param_groups]
         late = self._late(models, [parameter for group in groups for parameter in group["params"]])

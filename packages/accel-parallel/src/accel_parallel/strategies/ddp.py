@@ -122,7 +122,7 @@ class Ddp(Strategy):
             )
         before = model.require_backward_grad_sync, model.require_forward_param_sync
         if isinstance(model, ForwardingContainer):
-            model.expects = True
+            model.expects, model.keeps = True, False
         model.require_backward_grad_sync = model.require_forward_param_sync = True
         model.reducer.prepare_for_backward([])
         try:
