@@ -213,4 +213,4 @@ def test_padded_pieces_are_equally_long_and_begin_with_the_real_ones(items: list
     for padded, real in zip(pieces(items, size, padding=True), pieces(items, size), strict=True):
         assert len(padded) == -(-len(items) // size)
         assert padded[: len(real)] == real
-        assert set(padded[len(real) :]) <= {(real or items)[-1]}
+        assert set(padded[len(real) :]) <= {items[-1]}
