@@ -266,7 +266,8 @@ def deepspeed(session: nox.Session) -> None:
     session.run(
         "python", "-c", "from deepspeed.comm.torch import build_shm_op as b; b()", env={"DS_ACCELERATOR": "cpu"}
     )
-    chosen = session.posargs or ["packages/accel-deepspeed"]
+    beside = "tests-integration/sharding/test_late_changes.py::test_a_change_beside_an_engine_is_exact_or_refused"
+    chosen = session.posargs or ["packages/accel-deepspeed", beside]
     session.run("pytest", *chosen)
 
 
