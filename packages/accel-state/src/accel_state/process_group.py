@@ -223,6 +223,8 @@ def _store(topology: Topology, options: GroupOptions) -> Store:
         limit = options.limit + LATER
         store: Store = next(rendezvous(method, topology.rank, topology.world_size, timeout=limit))[0]
         store.set_timeout(limit)
+        if topology.rank == 0:
+            _served[:] = [store]
         return store
     if place is None:
         return FileStore(str(_common_file(topology)), topology.world_size)
@@ -230,6 +232,9 @@ def _store(topology: Topology, options: GroupOptions) -> Store:
 
 
 _openings = itertools.count()
+# Kept after its run: a rank may ask for the next run's store before rank 0 has closed this run's, and torch serves both
+# from one socket while the first is there.
+_served: list[Store] = []
 
 
 @functools.cache  # a socket can be taken over once
