@@ -47,4 +47,9 @@ class FirstStep:
     def _look(self) -> list[tuple[int, int, float]]:
         # a step may work on either of the two tensors of a sharded parameter
         parts = [(one, getattr(one, "_local_tensor", one)) for one in self._held]
-        return [(one._version, part._version, local_part(one).double().sum().item()) for one, part in parts]
+        return [(one._version, part._version, _sum(local_part(one))) for one, part in parts]
+
+
+def _sum(part: torch.Tensor) -> float:
+    # XLA has no fused steps, and to read a number there would cut the graph of the step
+    return 0.0 if part.device.type == "xla" else part.double().sum().item()
