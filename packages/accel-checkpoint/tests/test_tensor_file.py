@@ -59,7 +59,7 @@ def test_all_dtypes_fit_into_one_file_and_each_begins_where_its_width_asks(tmp_p
     assert set(read) == set(tensors)
     assert all(bits(read[name]) == bits(tensors[name]) for name in tensors)
     start = 8 + int.from_bytes(content[:8], "little")
-    assert start % 8 == 0
+    assert start % 64 == 0
     for name, about in header(content).items():
         if name != "__metadata__":
             assert (start + about["data_offsets"][0]) % tensors[name].element_size() == 0, name
@@ -210,7 +210,8 @@ def back(state: Any, path: Path) -> Any:
     tensors: Tensors = {}
     text = json.dumps(encode(state, tensors), allow_nan=False)
     Filesystem().write(path, serialize(tensors))
-    return decode(json.loads(text), TensorFile(path).__getitem__)
+    file = TensorFile(path)
+    return decode(json.loads(text), lambda name: file[name].clone())  # torch rounds by the address
 
 
 def steps(model: nn.Module, optimizer: Any, count: int) -> None:

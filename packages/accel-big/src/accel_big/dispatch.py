@@ -118,8 +118,9 @@ def _dispatched(
         held = {id(tensor): tensor.nbytes for tensor in tensors.values() if tensor.device == _CPU}
         room = room_for_files()
         room = room if allowed is None else min(room, allowed - sum(held.values()))
-        # a forward may write into buffers: these are read anew each time
-        mapped = disk.views() & {name for name, _ in model.named_parameters(remove_duplicate=False)}
+        # without a limit only pages stay that the system may take back, and buffers are written into: read anew
+        may_stay = disk.views() if allowed is None else frozenset(disk)
+        may_stay &= {name for name, _ in model.named_parameters(remove_duplicate=False)}
         attach_align_device_hook(
             model,
             runs_on,
@@ -129,7 +130,7 @@ def _dispatched(
             "",
             skip_keys,
             preload,
-            look_ahead=LookAhead(room, mapped),
+            look_ahead=LookAhead(room, may_stay),
         )
     elif runs_on:
         model.to(main)

@@ -24,13 +24,13 @@ class LookAhead:
     """Brings units to their device and takes them away, from any number of threads.
 
     The order is learned: after two units in a row, what came next is read next. What is read ahead takes no more than
-    the largest unit. On the CPU, units whose weights are all of `mapped` stay mapped into memory after their first
-    forward, as many as `room_bytes` allows beside the largest unit: a new mapping costs more than a small product.
+    the largest unit. On the CPU, units whose weights are all of `may_stay` stay in memory after their first forward, as
+    many as `room_bytes` allows beside the largest unit: a new mapping costs more than a small product.
     """
 
-    def __init__(self, room_bytes: int = 0, mapped: frozenset[str] = frozenset()) -> None:
+    def __init__(self, room_bytes: int = 0, may_stay: frozenset[str] = frozenset()) -> None:
         self.budget_bytes = 0
-        self._room_bytes, self._mapped = room_bytes, mapped
+        self._room_bytes, self._names = room_bytes, may_stay
         self._kept: dict[OffloadedUnit, Numbers] = {}
         self._next: dict[tuple[int, int], OffloadedUnit] = {}
         self._renew()
@@ -47,7 +47,7 @@ class LookAhead:
 
     def __getstate__(self) -> tuple[int, int, frozenset[str]]:
         """A copy of a model learns the order anew, and maps what it uses anew."""
-        return self.budget_bytes, self._room_bytes + sum(unit.size for unit in self._kept), self._mapped
+        return self.budget_bytes, self._room_bytes + sum(unit.size for unit in self._kept), self._names
 
     def __setstate__(self, state: tuple[int, int, frozenset[str]]) -> None:
         self.__init__(*state[1:])
@@ -95,7 +95,7 @@ class LookAhead:
     def _may_stay(self, unit: OffloadedUnit) -> bool:
         if unit.device.type != "cpu" or unit.size + self.budget_bytes > self._room_bytes:
             return False
-        return all(slot.key in self._mapped for slot in unit.slots)
+        return all(slot.key in self._names for slot in unit.slots)
 
     def _send(self, unit: OffloadedUnit, read: Numbers) -> None:
         """Asks for a copy from pinned memory on a stream of its own. Only threads that compute do so."""

@@ -8,6 +8,7 @@ import pytest
 import torch
 from accel_big import disk_offload, load_checkpoint_and_dispatch
 from accel_checkpoint import save_weights
+from safetensors.torch import save_file
 from torch import nn
 
 LAYER = 64 * 64 * 4
@@ -61,6 +62,29 @@ def test_as_many_layers_stay_mapped_as_memory_allows(tmp_path: Path, allowed: in
 def test_copies_do_not_stay(tmp_path: Path) -> None:
     """Pages of files go when the system needs memory; numbers in another dtype would not."""
     assert places(dispatched(tmp_path, make(), None, torch.float64)) == [4] * 4
+
+
+@pytest.mark.parametrize(("allowed", "stay"), [(3 * LAYER, 2), (None, 0)])
+@pytest.mark.parametrize("shift", range(0, 64, 8))
+def test_numbers_anywhere_in_a_file_make_the_same_products(
+    tmp_path: Path, shift: int, allowed: int | None, stay: int
+) -> None:
+    """Products with one row are summed in an order that the address decides."""
+    whole = make()
+    kept = {name: tensor.detach() for name, tensor in whole.named_parameters()}
+    path = tmp_path / "model.safetensors"
+    save_file(kept, path, metadata={"format": "pt", "x": "-" * shift})
+    with torch.device("meta"):
+        model = make()
+    load_checkpoint_and_dispatch(model, path, MAP, None if allowed is None else {"cpu": allowed})
+    rows = torch.randn(40, 1, 64)
+    with torch.no_grad():
+        assert all(torch.equal(model(row), whole(row)) for row in rows)
+        assert all(torch.equal(model(row), whole(row)) for row in rows)
+    begin = 8 + int.from_bytes(path.read_bytes()[:8], "little")
+    assert [place == 1 for place in places(model)] == [True] * (4 if begin % 64 == 0 and allowed is None else stay) + [
+        False
+    ] * (0 if begin % 64 == 0 and allowed is None else 4 - stay)
 
 
 def test_a_copy_of_the_model_maps_its_own(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import torch
 from accel_checkpoint import CheckpointError, save_weights, weight_files
 from accel_checkpoint.atomic_write import atomic_write
 from accel_checkpoint.safetensors_header import read_header, resolve_aliases
-from accel_checkpoint.tensor_file import NAMES
+from accel_checkpoint.tensor_file import ALIGNMENT, NAMES
 
 #: the file of an offload folder that says where each weight is; Accelerate's name and form
 INDEX = "index.json"
@@ -90,11 +90,11 @@ class DiskWeights(Mapping[str, torch.Tensor]):
         return numbers.view(weight.stored_dtype).view(weight.shape).to(weight.dtype)
 
     def views(self) -> frozenset[str]:
-        """The names of tensors that are the file itself, mapped; others are copies."""
+        """The names of tensors that compute on the CPU from the mapped file itself; others are copied."""
         return frozenset(
             name
             for name, weight in self.stored.items()
-            if weight.dtype == weight.stored_dtype and weight.begin % weight.stored_dtype.itemsize == 0
+            if weight.dtype == weight.stored_dtype and weight.begin % ALIGNMENT == 0
         )
 
     def __iter__(self) -> Iterator[str]:

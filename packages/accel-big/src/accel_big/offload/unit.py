@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, final
 
 import torch
+from accel_checkpoint.tensor_file import ALIGNMENT
 from torch import nn
 
 #: bytes of a page, and of the span of pages that are read by one operation
@@ -33,13 +35,18 @@ class OffloadedUnit:
         self.remove()
 
     def read(self, *, ahead: bool = False) -> list[torch.Tensor]:
-        """The numbers on the host; with `ahead` they are in memory when this returns, for another device pinned."""
+        """The numbers on the host, aligned as torch aligns its own: products of torch's round by the address.
+
+        With `ahead` they are in memory when this returns, for another device pinned.
+        """
         found: dict[str, torch.Tensor] = {}
         with torch.inference_mode(False), torch.no_grad():
             for slot in self.slots:
                 if slot.key not in found:
                     found[slot.key] = self.weights[slot.key]
-                    if ahead and self.device.type == "cpu":
+                    if self.device.type == "cpu" and found[slot.key].data_ptr() % ALIGNMENT:
+                        found[slot.key] = _aligned(found[slot.key])
+                    elif ahead and self.device.type == "cpu":
                         _touch(found[slot.key])
                     elif self.device.type != "cpu" and torch.accelerator.is_available():
                         found[slot.key] = found[slot.key].pin_memory()
@@ -104,6 +111,12 @@ def _placeholder(tensor: torch.Tensor) -> torch.Tensor:
         tensor.__dict__[MARK] = empty.__dict__[MARK] = empty
     placeholder: torch.Tensor = tensor.__dict__[MARK]
     return placeholder
+
+
+def _aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy in pages of its own, which go back to the system with it: the heap would keep some."""
+    pages = torch.frombuffer(mmap.mmap(-1, tensor.nbytes), dtype=tensor.dtype).view(tensor.shape)
+    return pages.copy_(tensor)
 
 
 def _touch(tensor: torch.Tensor) -> None:
