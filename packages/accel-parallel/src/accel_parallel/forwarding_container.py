@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial, wraps
 from types import FunctionType, GeneratorType, MethodType, NoneType
 from typing import Any, cast, final
@@ -78,6 +78,13 @@ class ForwardingContainer(DistributedDataParallel):
         gradients = [parameter.grad for parameter in self.exchanged.values()]
         return [None if gradient is None else (id(gradient), gradient._version) for gradient in gradients]
 
+    def take_backward(self) -> Iterable[torch.Tensor]:
+        """Note a backward that changed gradients, and return the parameters whose gradients did not travel with it."""
+        if self.expects:
+            self.__dict__["expects"] = False  # past torch's look for modules and parameters
+            return ()
+        return () if self.keeps else self.exchanged.values()
+
     def _note_trained(self) -> None:
         left_out = self.parameters_to_ignore
         named = [(name, held) for name, held in self.module.named_parameters() if name not in left_out]
@@ -136,7 +143,6 @@ class ForwardingContainer(DistributedDataParallel):
     def _post_forward(self, output: Any) -> Any:
         if torch.is_grad_enabled():
             sends = self.require_backward_grad_sync
-            # past torch's look for modules and parameters
             self.__dict__.update(expects=self.expects or sends, keeps=not sends)
         return super()._post_forward(output)  # type: ignore[no-untyped-call] # of torch
 

@@ -74,13 +74,13 @@ class MissedGradients:
         loss.backward(**kwargs)  # type: ignore[no-untyped-call] # of torch
         missed: list[torch.Tensor] = []
         for container, seen in zip(watched, before, strict=True):
-            grown = seen is None or container.grown() != seen
-            if container.expects:
-                container.expects = not grown
-            elif grown and not container.keeps:
-                missed += container.exchanged.values()
-        groups = [group for optimizer in optimizers for group in optimizer.optimizer.param_groups]
-        late = self._late(models, [parameter for group in groups for parameter in group["params"]])
+            if seen is None or container.grown() != seen:
+                missed += container.take_backward()
+        held: list[torch.Tensor] = []
+        for optimizer in optimizers:
+            for group in optimizer.optimizer.param_groups:
+                held += group["params"]
+        late = self._late(models, held)
         if not missed and not late:
             return
         if any(container.joins for container in watched):
