@@ -1,5 +1,7 @@
 """Who writes a record, and who only asks."""
 
+import errno
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -66,13 +68,21 @@ def test_one_process_does_not_write_a_record_twice(tmp_path: Path) -> None:
     RunRecord(tmp_path).close()
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "media.jsonl", "run.json"])
-def test_a_record_that_cannot_be_opened_stays_free(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).mkdir()
-    with pytest.raises(IsADirectoryError):
-        RunRecord(tmp_path)
+@pytest.mark.parametrize("name", ["metrics.jsonl", "media.jsonl"])
+def test_a_record_that_cannot_be_opened_stays_free(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is no damaged file if this process has too many files open."""
+    open_ = os.open
+
+    def short_of_files(path: Path, flags: int, mode: int = 0o777) -> int:
+        if Path(path).name == name:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return open_(path, flags, mode)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", short_of_files)
+        with pytest.raises(OSError, match="Too many"):
+            RunRecord(tmp_path)
     assert not is_locked(tmp_path)
-    (tmp_path / name).rmdir()
     RunRecord(tmp_path).close()
 
 

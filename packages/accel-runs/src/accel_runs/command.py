@@ -76,7 +76,8 @@ def plot(run: Sequence[str], output: Path, metric: Sequence[str], folder: Path) 
     from accel_runs.bokeh import page
 
     try:
-        output.write_text(page(found, list(metric) or known), encoding="utf-8")
+        # a name may have half of a pair of surrogates, which UTF-8 lacks
+        output.write_text(page(found, list(metric) or known), encoding="utf-8", errors="replace")
     except OSError as error:
         raise CannotRun("accel runs plot", [f"{output} could not be written: {error}"]) from error
     click.echo(f"{len(found)} runs, {len(metric) or len(known)} metrics: {output}")

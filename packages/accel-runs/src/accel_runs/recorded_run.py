@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import logging
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from accel_state.errors import CannotRun
-from accel_track.local import CONFIG, METRICS, STORY, as_number, entries, flat, is_locked
+from accel_track.local import (
+    CONFIG,
+    MEDIA,
+    METRICS,
+    STORY,
+    as_number,
+    entries,
+    flat,
+    is_locked,
+    read_document,
+    read_story,
+    tell_damage,
+)
 
 logger = logging.getLogger("accel")
 #: the values of a metric by their steps, which grow
@@ -19,7 +32,7 @@ Series = dict[int, float]
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """The record of a run in its folder."""
+    """The record of a run in its folder. A warning names each file of it that is damaged; the rest is there."""
 
     folder: Path
     story: dict[str, Any]
@@ -32,24 +45,35 @@ class RecordedRun:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The values of the configuration by their paths."""
-        path = self.folder / CONFIG
-        found = json.loads(path.read_text()) if path.exists() else {}
+        path, found = self.folder / CONFIG, dict[str, Any]()
+        try:
+            found = read_document(path) if path.exists() else found
+        except ValueError as error:
+            tell_damage(path, f"{error}")
         return dict(flat(found if isinstance(found, dict) else {"config": found}))
 
     @cached_property
     def lines(self) -> list[dict[str, Any]]:
         """What was logged, in the order of steps; of one step, in the order of the calls."""
-        return sorted(entries(self.folder / METRICS), key=lambda entry: entry["step"])
+        return sorted(self._entries(METRICS), key=lambda entry: entry["step"])
+
+    @cached_property
+    def media(self) -> int:
+        """How many tables and groups of images were logged."""
+        return len(list(self._entries(MEDIA)))
 
     @cached_property
     def series(self) -> dict[str, Series]:
         """The numbers of each metric by step; the newest of a step counts."""
         found: dict[str, Series] = {}
         for line in self.lines:
-            for name, value in line["metrics"].items():
+            for name, value in line.get("metrics", {}).items():
                 if (number := as_number(value)) is not None:
                     found.setdefault(name, {})[line["step"]] = number
         return found
+
+    def _entries(self, name: str) -> Iterator[dict[str, Any]]:
+        return entries(self.folder / name, self.story.get("lines", {}).get(name, 0))
 
     @property
     def state(self) -> str:
@@ -60,20 +84,27 @@ class RecordedRun:
 
 def find_runs(parent: Path) -> list[RecordedRun]:
     """The runs below a folder, the oldest first: parent/project/run, or parent/run."""
-    paths = sorted([*parent.glob(f"*/{STORY}"), *parent.glob(f"*/*/{STORY}")], key=lambda path: path.parent.name)
-    return [run for path in paths if (run := _read(path)) is not None]
+    # a record whose story was lost is found by its media
+    folders = {
+        path.parent for name in (STORY, MEDIA) for depth in ("*", "*/*") for path in parent.glob(f"{depth}/{name}")
+    }
+    ordered = sorted(folders, key=lambda folder: (folder.name, folder))
+    return [run for folder in ordered if (run := _read(folder)) is not None]
 
 
-def _read(path: Path) -> RecordedRun | None:
-    """The run whose story the file tells; None, and a warning, if the file is of somebody else."""
+def _read(folder: Path) -> RecordedRun | None:
+    """The run of a folder; None, and a warning, if the story there is of somebody else."""
+    path, story, damaged = folder / STORY, dict[str, Any](), list[str]()
     try:
-        story = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        story = error
-    if isinstance(story, dict):
-        return RecordedRun(path.parent.resolve(), story)
-    logger.warning("%s is left out, as it tells of no run: %.100r", path, story)
-    return None
+        story, damaged = read_story(path)
+    except ValueError as error:
+        if not os.path.lexists(folder / MEDIA):
+            logger.warning("%s is left out, as it tells of no run: %s", path, error)
+            return None
+        tell_damage(path, f"{error}")
+    if damaged:
+        tell_damage(path, f"of its facts these cannot be read: {', '.join(damaged)}")
+    return RecordedRun(folder.resolve(), story)
 
 
 def find_run(word: str, parent: Path) -> RecordedRun:
@@ -81,8 +112,9 @@ def find_run(word: str, parent: Path) -> RecordedRun:
 
     Raises: CannotRun with what there is, if the word means no run or several.
     """
-    if (path := Path(word) / STORY).is_file() and (own := _read(path)) is not None:
-        return own
+    own = Path(word)
+    if any(os.path.lexists(own / name) for name in (STORY, MEDIA)) and (run := _read(own)) is not None:
+        return run
     runs = find_runs(parent)
     if word == "last" and runs:
         return runs[-1]

@@ -40,6 +40,7 @@ def shown(run: RecordedRun) -> list[str]:
         **{
             name: _steps(story.get(name.replace(" ", "_"), [])) for name in ("restarts", "checkpoints", "skipped steps")
         },
+        "tables and images": run.media,
     }
     metrics = [[name, max(points), points[max(points)]] for name, points in sorted(run.series.items())]
     configured = [[name, *_cut([_text(value)])] for name, value in run.config.items()]

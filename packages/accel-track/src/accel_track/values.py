@@ -12,6 +12,8 @@ from typing import Any, Protocol, runtime_checkable
 
 #: how numbers are written that JSON does not have
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+#: of a whole number that every reader of JSON can take for a float
+LARGEST_BITS = 1023
 
 
 @runtime_checkable
@@ -20,11 +22,16 @@ class _Array(Protocol):
 
 
 def plain(value: Any) -> Any:
-    """The value in words of JSON: an array is a number or nested lists, NaN is a text, an unknown object its `repr`."""
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else ("NaN" if value != value else f"{'-' * (value < 0)}Infinity")
+    """The value in words of JSON: an array is a number or nested lists, NaN is a text, an unknown object its `repr`.
+
+    A whole number that no float reaches is Infinity.
+    """
     if isinstance(value, Enum):
         return plain(value.value)
+    if isinstance(value, int) and value.bit_length() > LARGEST_BITS:
+        value = as_number(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else ("NaN" if value != value else f"{'-' * (value < 0)}Infinity")
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, PurePath):
@@ -55,7 +62,12 @@ def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]
 
 
 def as_number(value: Any) -> float | None:
-    """The number that JSON has for it, NaN and the infinities included; None for anything else."""
+    """The number that JSON has for it, NaN and the infinities included; None for anything else.
+
+    A whole number that no float reaches is infinite.
+    """
     if isinstance(value, str):
         return NOT_FINITE.get(value)
+    if isinstance(value, int) and value.bit_length() > LARGEST_BITS:
+        return math.inf if value > 0 else -math.inf
     return value if isinstance(value, int | float) else None

@@ -1,8 +1,22 @@
 """The record of a run: a folder with its metrics, tables, images, configuration and story. Readers import from here."""
 
+from accel_track.local.damage import tell_damage
+from accel_track.local.documents import read_document, read_story
 from accel_track.local.lines import entries
 from accel_track.local.record import CONFIG, MEDIA, METRICS, STORY
 from accel_track.local.record_lock import is_locked
 from accel_track.values import as_number, flat
 
-__all__ = ["CONFIG", "MEDIA", "METRICS", "STORY", "as_number", "entries", "flat", "is_locked"]
+__all__ = [
+    "CONFIG",
+    "MEDIA",
+    "METRICS",
+    "STORY",
+    "as_number",
+    "entries",
+    "flat",
+    "is_locked",
+    "read_document",
+    "read_story",
+    "tell_damage",
+]

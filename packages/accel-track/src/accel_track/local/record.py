@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-import json
+import logging
 import os
 import re
 import shutil
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any, final
 
 from accel_track.as_image import as_image
+from accel_track.local.damage import put_aside, tell_damage
+from accel_track.local.documents import EVENTS, read_story, write_document
 from accel_track.local.lines import LineFile
 from accel_track.local.record_lock import lock, unlock
 from accel_track.values import plain
 
+logger = logging.getLogger("accel")
 METRICS, MEDIA, CONFIG, STORY = "metrics.jsonl", "media.jsonl", "config.json", "run.json"
+#: the files that every record has
+FILES = (METRICS, MEDIA, STORY)
+#: the names of image files: nothing else in a line may name a file that is moved
+IMAGE = re.compile(r"[\w.=+-]+\.png")
+
+
+def is_record(folder: Path) -> bool:
+    """Return whether a folder has any file of a record."""
+    return any(os.path.lexists(folder / name) for name in FILES)
 
 
 @final
@@ -28,10 +40,13 @@ class RunRecord:
 
     Calls are numbered. Steps may repeat and come in any order: readers sort by step, and the newest value counts.
 
+    What is damaged is put aside, with a warning that names the file.
+
     Raises: OSError if the folder cannot be written, or if the record has another writer.
     """
 
     def __init__(self, folder: Path) -> None:
+        missing = [name for name in FILES if not os.path.lexists(folder / name)] if is_record(folder) else []
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         #: the number of the next call
@@ -40,14 +55,19 @@ class RunRecord:
             opened.callback(unlock, folder, lock(folder))
             self._metrics = opened.enter_context(closing(LineFile(folder / METRICS)))
             self._media = opened.enter_context(closing(LineFile(folder / MEDIA)))
-            story = folder / STORY
-            self.story: dict[str, Any] = json.loads(story.read_text()) if story.exists() else {}
+            self.story = _story(folder / STORY)
+            images = folder / "images"
+            if os.path.lexists(images) and not images.is_dir():
+                put_aside(images, "it is no folder")
             self._opened = opened.pop_all()
+        for name in missing:
+            tell_damage(folder / name, "it is missing")
 
     def tell(self, **facts: Any) -> None:
         """Adds facts to the story of the run."""
-        self.story |= plain(facts)
-        _write(self.folder / STORY, self.story)
+        lines = {file.path.name: file.lines for file in (self._metrics, self._media)}
+        self.story |= {**plain(facts), "lines": lines}
+        write_document(self.folder / STORY, self.story)
 
     def tell_event(self, kind: str, step: int, details: Mapping[str, Any]) -> None:
         """Adds an event of a step, with its time, to the list of its kind."""
@@ -56,7 +76,7 @@ class RunRecord:
 
     def configure(self, values: Mapping[str, Any]) -> None:
         """Writes the configuration."""
-        _write(self.folder / CONFIG, plain(values))
+        write_document(self.folder / CONFIG, plain(values))
 
     def log(self, values: Mapping[str, Any], step: int) -> None:
         """Writes the values of a step, as a line."""
@@ -83,11 +103,19 @@ class RunRecord:
         self._metrics.keep_until(calls, ending)
         images, aside = self.folder / "images", self.folder / f"images{ending}"
         for entry in self._media.keep_until(calls, ending):
-            for file in (file for files in entry.get("images", {}).values() for file in files):
+            named = [file for files in entry.get("images", {}).values() if isinstance(files, list) for file in files]
+            for file in [file for file in named if isinstance(file, str) and IMAGE.fullmatch(file)]:
                 aside.mkdir(exist_ok=True)
-                (images / file).rename(aside / file)
-        self.calls = calls
-        for kind in {"checkpoints", "loaded_checkpoints", "skipped_steps"} & set(self.story):
+                with suppress(FileNotFoundError):
+                    (images / file).rename(aside / file)
+        lacking = max(calls - self._metrics.lines - self._media.lines, 0)
+        if lacking and lacking != self.story.get("lacking"):
+            logger.warning(
+                "the record %s lacks %d of the %d calls before the checkpoint, and training goes on without them",
+                *(self.folder, lacking, calls),
+            )
+        self.calls, self.story["lacking"] = calls, lacking
+        for kind in (EVENTS - {"restarts"}) & set(self.story):
             self.story[kind] = [event for event in self.story[kind] if event["step"] < max(next_step, 1)]
 
     def discard(self) -> None:
@@ -115,7 +143,16 @@ def safe_name(name: str) -> str:
     return re.sub(r"[^\w.=+-]+", "_", name).strip(".")[:80] or "_"
 
 
-def _write(path: Path, content: Any) -> None:
-    aside = path.with_suffix(".new")
-    aside.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
-    os.replace(aside, path)
+def _story(path: Path) -> dict[str, Any]:
+    """The story of a run; a file that is damaged is put aside."""
+    if not os.path.lexists(path):
+        return {}
+    try:
+        story, damaged = read_story(path)
+    except ValueError as error:
+        put_aside(path, f"{error}")
+        return {}
+    if damaged:
+        put_aside(path, f"of its facts these cannot be read: {', '.join(damaged)}")
+    known: dict[str, Any] = plain(story)  # strict JSON
+    return known

@@ -7,6 +7,8 @@ import os
 import struct
 from pathlib import Path
 
+from accel_track.local.damage import put_aside
+
 LOCK = "lock"
 #: the folders whose records this process writes: the locks of a process do not hold it off from its own
 _HELD = set[Path]()
@@ -21,6 +23,8 @@ def lock(folder: Path) -> int:
     """
     if folder.resolve() in _HELD:
         raise OSError(f"another tracker of this process writes the record {folder}: log into another folder")
+    if (folder / LOCK).is_dir():
+        put_aside(folder / LOCK, "it is a folder")
     descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         # of this process alone: a flock would also be held by loader workers that are forked meanwhile
@@ -52,5 +56,7 @@ def is_locked(folder: Path) -> bool:
         asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         kind, *_ = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
         return bool(kind != fcntl.F_UNLCK)
+    except OSError:  # of a folder, say
+        return False
     finally:
         os.close(descriptor)

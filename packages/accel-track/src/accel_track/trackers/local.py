@@ -1,6 +1,5 @@
 """The record in a folder: nothing to install, no server."""
 
-import json
 import secrets
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -8,7 +7,8 @@ from pathlib import Path
 from typing import Any, final
 
 from accel_track.client_tracker import ClientTracker
-from accel_track.local.record import STORY, RunRecord, safe_name
+from accel_track.local.documents import read_story
+from accel_track.local.record import STORY, RunRecord, is_record, safe_name
 from accel_track.local.run_facts import run_facts
 
 
@@ -61,9 +61,12 @@ class LocalTracker(ClientTracker):
         return {"run": self._run.folder.name, "calls": self._run.calls, "next_step": self._next_step}
 
     def has_ended(self, state: Mapping[str, Any]) -> bool:
-        """Whether the story of that run says that it has finished."""
-        story = self._folder / safe_name(str(state["run"])) / STORY
-        return story.is_file() and json.loads(story.read_text()).get("state") == "finished"
+        """Whether the story of that run says that it has finished; one that cannot be read does not."""
+        try:
+            story, _ = read_story(self._folder / safe_name(str(state["run"])) / STORY)
+        except ValueError:
+            return False
+        return story.get("state") == "finished"
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """Goes on in the folder of `state`; what was logged since is moved to files beside.
@@ -71,7 +74,7 @@ class LocalTracker(ClientTracker):
         Raises: LookupError if the folder is not there; OSError if it cannot be written.
         """
         folder = self._folder / safe_name(str(state["run"]))
-        if not (folder / STORY).is_file():
+        if not is_record(folder):
             raise LookupError(f"there is no record {folder}")
         if self._run is None or self._run.folder != folder:
             resumed = RunRecord(folder)
@@ -80,8 +83,11 @@ class LocalTracker(ClientTracker):
             self._run = resumed
         self._next_step = state["next_step"]
         self._run.rewind(state["calls"], self._next_step)
+        facts = run_facts()
+        # of a story that was damaged
+        self._run.story = {"project": self._project, "run": folder.name, **facts, **self._run.story}
         self._run.tell(state="running", ended=None)
-        self.mark("restart", run_facts())
+        self.mark("restart", facts)
 
 
 TRACKER = LocalTracker
