@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +28,11 @@ class DueCall:
 
 @final
 class Delivery:
-    """Hands calls to trackers. An error of a tracker is logged when it comes first, and counted."""
+    """Hands calls to trackers. An error of a tracker is logged when it comes first, and counted.
+
+    In a thread beside the training that is whatever a tracker raises. On the training thread SystemExit and
+    KeyboardInterrupt pass: they may come from a handler of a signal.
+    """
 
     def __init__(
         self, trackers: Sequence[GeneralTracker], read: Callable[[list[tuple[Any, ...]]], list[tuple[Any, ...]]]
@@ -42,7 +47,8 @@ class Delivery:
         try:
             due = [call for call in calls if call.due is None or call.due()]
             arguments = self._read([call.arguments for call in due])
-        except Exception as error:  # noqa: BLE001 - of a device, say: training hears of it by itself
+        except BaseException as error:  # noqa: BLE001 - of a device, say: training hears of it by itself
+            _pass_on(error)
             if len(calls) > 1:
                 for call in calls:
                     self.deliver([call])
@@ -57,13 +63,20 @@ class Delivery:
     def _call(self, tracker: GeneralTracker, call: DueCall, arguments: tuple[Any, ...]) -> None:
         try:
             getattr(tracker, call.method)(*arguments, **{**call.keywords, **call.own.get(tracker.name, {})})
-        except Exception as error:  # noqa: BLE001 - whatever a client raises must not end the training
+        except BaseException as error:  # noqa: BLE001 - whatever a client raises must not end the training
+            _pass_on(error)
             self._failed(tracker, call.method, error, 1)
 
-    def _failed(self, tracker: GeneralTracker, what: str, error: Exception, calls: int) -> None:
+    def _failed(self, tracker: GeneralTracker, what: str, error: BaseException, calls: int) -> None:
         if not self.lost[tracker.name]:
             logger.warning(
                 "the tracker %s failed in %s, and training goes on without what was lost: %s: %s",
                 *(tracker.name, what, type(error).__name__, error),
             )
         self.lost[tracker.name] += calls
+
+
+def _pass_on(error: BaseException) -> None:
+    """Raises what is meant for the program, and not for its tracker."""
+    if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
+        raise error

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 from accel_checkpoint.pieces import is_distributed
 from accel_ops import recursively_apply
 
+logger = logging.getLogger("accel")
 #: what cannot change after it was logged
 _FIXED = frozenset({int, float, bool, str, type(None)})
 
@@ -19,7 +21,7 @@ def captured(values: Mapping[str, Any]) -> tuple[dict[str, Any], Callable[[], bo
     """The values as they are now, and what waits until they can be read; None if they can be at once.
 
     A tensor on a device is copied there, whether or not a later step changes it in place, and the host goes on. A
-    number on the CPU is read.
+    number on the CPU is read. A value that holds itself is None, with a warning.
 
     Raises: TypeError for tensors that are divided over ranks.
     """
@@ -32,11 +34,21 @@ def captured(values: Mapping[str, Any]) -> tuple[dict[str, Any], Callable[[], bo
         elif kind is torch.Tensor and value.is_cpu and not value.dim():
             kept[name] = value.item()
         else:
-            kept[name] = _captured(value, devices)
+            try:
+                kept[name] = _captured(value, devices)
+            except RecursionError:
+                kept[name] = None
+                _tell_too_deep(name)
     if not devices:
         return kept, None
     events = [torch.accelerator.current_stream(device).record_event() for device in devices if runs_on_streams(device)]
     return kept, partial(_wait, events) if events else None
+
+
+@cache
+def _tell_too_deep(name: str) -> None:
+    """Warns once: a loop logs such a value in each step."""
+    logger.warning("log: %s holds itself, or is nested too deeply, and is recorded as None", name)
 
 
 def _wait(events: list[torch.Event]) -> bool:

@@ -72,6 +72,8 @@ class TrackingSession:
         self._process = os.getpid()
         self._deliveries: list[Delivery] = []
         self._direct = Delivery([], read)
+        #: why calls are dropped for want of trackers, until that is told
+        self._untold = "init_trackers was not called"
         #: whether this process has logged since the trackers were started
         self._logged = False
         #: the states of trackers in a checkpoint that was loaded before they started, and whether by `resume`
@@ -155,6 +157,8 @@ class TrackingSession:
             self._logged = True
             kept, due = captured(values)
             self._hand_on(DueCall("log", (kept,), {"step": step}, own or {}, due))
+        else:
+            self._tell_dropped("log")
 
     def call(self, method: str, arguments: Mapping[str, Any], own: PerTracker | None) -> None:
         """Calls a method of all trackers, without waiting for any; the first argument is positional.
@@ -167,6 +171,14 @@ class TrackingSession:
             kept, due = captured({**arguments, "step": step})
             first, *others = kept
             self._hand_on(DueCall(method, (kept[first],), {name: kept[name] for name in others}, own, due))
+        else:
+            self._tell_dropped(method)
+
+    def _tell_dropped(self, method: str) -> None:
+        """Warns, once, that trackers were asked for and none is there; a forked process has none by design."""
+        if self.chosen and self._main and self._untold and self._process == os.getpid():
+            logger.warning("%s: nothing is recorded, as %s", method, self._untold)
+            self._untold = ""
 
     @property
     def _records(self) -> bool:
@@ -270,6 +282,8 @@ class TrackingSession:
             logger.warning("%d calls have not reached their trackers in %s s, and may be lost", left, PATIENCE_S)
         for name, lost in [item for delivery in (*self._deliveries, self._direct) for item in delivery.lost.items()]:
             logger.warning("the tracker %s has lost %d calls", name, lost)
+        if self.trackers:
+            self._untold = "end_training has ended the trackers; call it after the last log, or init_trackers again"
         self.trackers, self._pumps, self._deliveries, self._direct = [], [], [], Delivery([], read)
 
     def __getstate__(self) -> dict[str, Any]:
