@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from accel_compat.migrate.replacement import replace_files
 from accel_compat.migrate.report import Kind
 from accel_compat.migrate.source_file import migrate
 from accel_testing import MakePool, stretched
@@ -22,7 +23,7 @@ def migrated(name: str, folder: Path) -> Path:
     migration = migrate(path)
     assert migration.changes
     assert [note.words for note in migration.after.notes if note.kind is Kind.BY_HAND] == []
-    migration.write()
+    assert not replace_files([migration])
     assert not migrate(path).changes
     return path
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,45 +19,51 @@ examples:
   accel migrate train.py run.sh config.yaml
   accel migrate --check src/*.py             writes nothing, prints a diff
 
-exit codes: 0 if all is well; with --check 1 if a file would change; 2 if a file cannot be read or is no program."""
+exit codes: 0 if all is well; with --check 1 if a file would change; 2 if a file cannot be read or is no
+program, or must not be written: one that is read-only, or a link that leads elsewhere. Then no file is changed."""
 PAGE = "docs/guides/programs-for-accelerate.md"
 
 
 def run(files: Sequence[str], check: bool) -> int:
     """0 if all is well, 1 if `check` has found a file that would change.
 
-    Raises: CannotRun with every file that cannot be rewritten, after the others were.
+    Raises: CannotRun with every file that is no program, after the others were rewritten, or with every file that
+    must not be replaced: then none is.
     """
+    from accel_compat.migrate.replacement import refusal, replace_files
     from accel_compat.migrate.report import CannotRewrite, Kind
-    from accel_compat.migrate.source_file import migrate
+    from accel_compat.migrate.source_file import Migration, migrate
 
-    problems: list[str] = []
-    changed = hands = 0
-    for path in dict.fromkeys(map(Path, files)):
+    paths = dict[str, Path]()
+    for file in files:  # a link and its file are one
+        paths.setdefault(os.path.realpath(file), Path(file))
+    problems, migrations = list[str](), list[Migration]()
+    for path in paths.values():
         try:
-            migration = migrate(path)
-            if migration.changes and not check:
-                migration.write()
+            migrations.append(migrate(path))
         except CannotRewrite as error:
             problems.append(f"{path}: {error}")
-            continue
         except (RecursionError, UnicodeError) as error:
             problems.append(f"{path}: it cannot be rewritten: {type(error).__name__}: {error}")
-            continue
-        except OSError as error:
-            problems.append(f"{path}: it cannot be written: {error.strerror}")
-            continue
+    changing = [migration for migration in migrations if migration.changes]
+    if check:
+        refused = [f"{one.path}: {why}" for one in changing if (why := refusal(one.path)) is not None]
+    else:
+        refused = replace_files(changing)
+        if refused:
+            print("no file was changed", file=sys.stderr)
+            raise CannotRun("accel migrate", [*problems, *refused])
+    for migration in migrations:
         for note in migration.after.notes:
-            _say(f"{path}:{note.line}: {note.kind}: {note.words}\n")
+            _say(f"{migration.path}:{note.line}: {note.kind}: {note.words}\n")
         if check and migration.changes:
-            _say(_diff(path, migration.before, migration.after.text))
-        changed += migration.changes
-        hands += sum(note.kind is Kind.BY_HAND for note in migration.after.notes)
+            _say(_diff(migration.path, migration.before, migration.after.text))
+    hands = sum(note.kind is Kind.BY_HAND for migration in migrations for note in migration.after.notes)
     done = "would change" if check else "changed"
-    print(f"{changed} of {len(set(files))} files {done}; {hands} places need a hand; see {PAGE}", file=sys.stderr)
-    if problems:
-        raise CannotRun("accel migrate", problems)
-    return 1 if check and changed else 0
+    print(f"{len(changing)} of {len(paths)} files {done}; {hands} places need a hand; see {PAGE}", file=sys.stderr)
+    if problems or refused:
+        raise CannotRun("accel migrate", [*problems, *refused])
+    return 1 if check and changing else 0
 
 
 def _say(text: str) -> None:

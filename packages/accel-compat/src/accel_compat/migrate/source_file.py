@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import shutil
 import tokenize
 from codecs import BOM_UTF8
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ _CONFIG = (".yaml", ".yml", ".json")
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """A file with its text before and after; `write` puts the new text in the place of the old text."""
+    """A file with its text before and after."""
 
     path: Path
     before: str
@@ -32,19 +30,13 @@ class Migration:
         """Whether there is anything to write."""
         return self.after.text != self.before
 
-    def write(self) -> None:
-        """Replaces the file in one step; a link is followed, and permissions stay.
+    @property
+    def content(self) -> bytes:
+        """What the file is to hold.
 
-        Raises: OSError if it cannot be written; then the file is as before.
+        Raises: UnicodeError if its encoding lacks a character.
         """
-        target = self.path.resolve()
-        aside = target.with_name(f"{target.name}.{os.getpid()}.partial")
-        try:
-            aside.write_bytes(self.mark + self.after.text.encode(self.encoding))
-            shutil.copymode(target, aside)
-            os.replace(aside, target)
-        finally:
-            aside.unlink(missing_ok=True)
+        return self.mark + self.after.text.encode(self.encoding)
 
 
 def migrate(path: Path) -> Migration:

@@ -1,0 +1,58 @@
+"""Puts the new texts of files in the place of the old ones: of all files, or of none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from accel_compat.migrate.source_file import Migration
+
+
+def refusal(path: Path) -> str | None:
+    """Return why a file must not be replaced, or None.
+
+    A link may lead to a file below the working directory, or, if the link is elsewhere, below its own folder.
+    """
+    target, given = Path(os.path.realpath(path)), Path(os.path.abspath(path))
+    tree = Path.cwd() if given.is_relative_to(Path.cwd()) else Path(os.path.realpath(given.parent))
+    if not target.is_relative_to(tree):
+        return f"it leads by a link to {target}, which is outside of {tree}: name that file, if it is to be rewritten"
+    # to root every file is writable
+    if not target.stat().st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH) or not os.access(target, os.W_OK):
+        return "it is read-only: make it writable first, if it is to be rewritten"
+    return None
+
+
+def replace_files(migrations: Sequence[Migration]) -> list[str]:
+    """Replace files in one step each; links are followed, and permissions stay.
+
+    Returns:
+        What stands against it, of all files; if anything does, no file is changed.
+
+    Raises:
+        OSError: If a file system fails between two files.
+    """
+    problems, ready = list[str](), dict[Path, Path]()
+    try:
+        for migration in migrations:
+            if (why := refusal(migration.path)) is not None:
+                problems.append(f"{migration.path}: {why}")
+                continue
+            target = Path(os.path.realpath(migration.path))
+            ready[target] = target.with_name(f"{target.name}.{os.getpid()}.partial")
+            try:
+                ready[target].write_bytes(migration.content)
+                shutil.copymode(target, ready[target])
+            except OSError as error:
+                problems.append(f"{migration.path}: it cannot be written: {error.strerror}")
+            except UnicodeError as error:
+                problems.append(f"{migration.path}: it cannot be written: {error}")
+        for target, new in ready.items() if not problems else ():
+            os.replace(new, target)
+    finally:
+        for new in ready.values():
+            new.unlink(missing_ok=True)
+    return problems
