@@ -44,6 +44,7 @@ def test_a_right_script_passes(verified: Callable[..., RunComparison], name: str
     found = verified(**RIGHT[name])
     assert found.same, "\n".join(found.lines)
     assert found.lines[0] == "accel verify: nothing differs in 4 optimizer steps"
+    assert not [line for line in found.lines if "warning" in line]
 
 
 def test_a_script_that_ends_early_is_compared_as_far_as_it_goes(verified: Callable[..., RunComparison]) -> None:

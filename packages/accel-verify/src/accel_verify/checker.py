@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from accel_verify import comparison
 from accel_verify.comparison import Mismatch
 from accel_verify.reference_loader import CannotVerify
+from accel_verify.script_faults import ScriptFaults
 from accel_verify.step_record import AFTER, BEFORE, GRADIENT, StepRecord, read_ends, read_step
 from accel_verify.step_watcher import StepWatcher
 
@@ -36,6 +37,7 @@ class Checker(StepWatcher):
         #: the largest differences so far, and the words that tell the place of the next
         self.largest = {"losses": 0.0, "gradients": 0.0, "parameters": 0.0}
         self.place = ""
+        self.faults = ScriptFaults()
         # the recorded step that is due, and then the same step of plain PyTorch
         self._due: list[StepRecord] = []
 

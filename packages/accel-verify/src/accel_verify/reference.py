@@ -142,21 +142,26 @@ class ReferenceAccelerator:
         """The optimizer steps, and forgets its gradients, at the ends of windows only."""
         self._optimizers.append(optimizer)
         self.checker.add_optimizer(optimizer)
-        raw_step, raw_zero_grad = optimizer.step, optimizer.zero_grad
+        raw_step, raw_zero_grad, faults = optimizer.step, optimizer.zero_grad, self.checker.faults
 
         def step(raw: Optimizer, *closure: Any, **named: Any) -> Any:
             if not self.sync_gradients:
                 return None
             self._spent.add(id(raw))
+            if not closure and not named:  # a closure clears and computes gradients by itself
+                faults.before_step(raw, self.checker.models, self.checker.made + 1)
             skipped = self.checker.skips(raw)
             (self._skipped.add if skipped else self._skipped.discard)(id(raw))
             self.optimizer_step_was_skipped = bool(self._skipped)
-            return None if skipped else raw_step(*closure, **named)
+            made = None if skipped else raw_step(*closure, **named)
+            faults.after_step(raw)
+            return made
 
         def zero_grad(raw: Optimizer, set_to_none: bool = True) -> None:
             alone = self._whole and len(self._optimizers) == 1
             if id(raw) in self._spent or alone or self.gradient_accumulation_steps == 1:
                 self._spent.discard(id(raw))
+                faults.cleared(raw)
                 raw_zero_grad(set_to_none=set_to_none)
 
         # bound like torch's own: a scheduler looks for the function behind the method
@@ -170,9 +175,12 @@ class ReferenceAccelerator:
         once = self._asked["scheduler_once_per_step"] or self._real.split_batches
 
         def step(raw: LRScheduler, *args: Any, **kwargs: Any) -> None:
+            steps = always or (self.sync_gradients and id(optimizer) not in self._skipped)
+            if steps:
+                self.checker.faults.advanced(scheduler, self.checker.made)
             if always:
                 raw_step(*args, **kwargs)
-            elif self.sync_gradients and id(optimizer) not in self._skipped:
+            elif steps:
                 for _ in range(1 if once else self.num_processes):
                     total = vars(scheduler).get("total_steps")
                     if total is None or scheduler.last_epoch < total:
@@ -198,5 +206,15 @@ class ReferenceAccelerator:
 def plain_pytorch(checker: Checker) -> Iterator[None]:
     """In this block a script that imports Accelerator gets a ReferenceAccelerator."""
     reference = type("Accelerator", (ReferenceAccelerator,), {"checker": checker})
-    with patch.object(accel, "Accelerator", reference), patch.object(accel.accelerator, "Accelerator", reference):
+    whole_backward = torch.autograd.backward
+
+    def backward(*args: Any, **kwargs: Any) -> None:
+        checker.faults.before_backward()
+        whole_backward(*args, **kwargs)
+
+    with (
+        patch.object(accel, "Accelerator", reference),
+        patch.object(accel.accelerator, "Accelerator", reference),
+        patch.object(torch.autograd, "backward", backward),
+    ):
         yield

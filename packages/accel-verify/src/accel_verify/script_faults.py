@@ -1,0 +1,82 @@
+"""Finds faults of a script that both runs have, by the calls that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import final
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+
+@final
+class ScriptFaults:
+    """What a script does in a step that no correct script does; each fault is noted in the first step that has it."""
+
+    def __init__(self) -> None:
+        #: the faults, in words, with the first step of each
+        self.found: dict[str, int] = {}
+        #: the gradients with which an optimizer has stepped, until they are cleared
+        self._spent: dict[Optimizer, list[torch.Tensor]] = {}
+        #: how often schedules have advanced since their optimizers stepped; those of optimizers that never did are not
+        #: here, as they may catch up
+        self._advanced: dict[LRScheduler, int] = {}
+        self._stepped: set[Optimizer] = set()
+
+    def before_backward(self) -> None:
+        """Note the optimizers whose gradients the script has cleared by other means than `zero_grad`."""
+        for optimizer in [optimizer for optimizer in self._spent if not self._left(optimizer)]:
+            del self._spent[optimizer]
+
+    def before_step(self, optimizer: Optimizer, models: Iterable[nn.Module], step: int) -> None:
+        """Look at the gradients, and at the models that have them.
+
+        Args:
+            optimizer: The optimizer that is about to step.
+            models: The models of the script.
+            step: The number of the step.
+        """
+        if self._left(optimizer):
+            self._note("its gradients have those of the step before in them: call optimizer.zero_grad()", step)
+        own = {parameter for parameter in _parameters(optimizer) if parameter.grad is not None}
+        for model in models:
+            if not model.training and not own.isdisjoint(model.parameters()):
+                name = type(model).__name__
+                self._note(f"{name} is trained in eval mode, without dropout: call model.train()", step)
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """Note the gradients as used."""
+        self._stepped.add(optimizer)
+        self._spent[optimizer] = [parameter.grad for parameter in _parameters(optimizer) if parameter.grad is not None]
+        for schedule in [schedule for schedule in self._advanced if schedule.optimizer is optimizer]:
+            del self._advanced[schedule]
+
+    def cleared(self, optimizer: Optimizer) -> None:
+        """Note that the gradients are gone."""
+        self._spent.pop(optimizer, None)
+
+    def advanced(self, schedule: LRScheduler, step: int) -> None:
+        """Count a call of `step` of a schedule, after the step of this number."""
+        if schedule.optimizer in self._stepped:
+            self._advanced[schedule] = self._advanced.get(schedule, 0) + 1
+            if self._advanced[schedule] > 1:
+                name = type(schedule).__name__
+                self._note(f"{name}.step() was called more than once after it: call it once for each step", step)
+
+    def _left(self, optimizer: Optimizer) -> bool:
+        """Whether an optimizer has gradients with which it has stepped already."""
+        spent = {id(gradient) for gradient in self._spent.get(optimizer, [])}
+        return any(
+            id(parameter.grad) in spent and bool(parameter.grad.to_dense().any())
+            for parameter in _parameters(optimizer)
+            if parameter.grad is not None
+        )
+
+    def _note(self, fault: str, step: int) -> None:
+        self.found.setdefault(fault, step)
+
+
+def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
