@@ -11,8 +11,8 @@ from typing import Any, final
 from accel_track.local.damage import free_path, put_aside, tell_damage
 from accel_track.local.record_lock import is_locked
 
-#: what a line holds beside the number of its call and its step: at least one of these, each of this type
-KINDS = {"metrics": dict, "images": dict, "table": str}
+#: what a line holds beside the number of its call and its step: at least one of these, of this type
+KINDS = {"metrics": dict, "images": dict, "table": object}
 
 
 def as_line(entry: Mapping[str, Any]) -> bytes:
