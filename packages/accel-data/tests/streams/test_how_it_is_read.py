@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from accel_data import prepare_data_loader
+from accel_data.iterable.reading import logical_shards
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
 from numbers_to_load import NumberStream, ShardableStream
@@ -73,6 +74,7 @@ STREAMS: dict[str, tuple[Any, int, bool | None, str, str]] = {
     "the script wants it": (ShardableStream(range(N)), 0, True, "INFO", "by rank 0 for all"),
     "one file": (Files(range(N), 1), 0, None, "WARNING", "by rank 0 for all"),
     "3 files, 4 readers": (Files(range(N), 3), 2, None, "WARNING", "by rank 0 for all"),
+    "3 files, 2 readers, as told": (Files(range(N), 3), 0, False, "WARNING", "by every rank"),
 }
 
 
@@ -91,6 +93,22 @@ def test_a_fallback_says_how_many_shards_there_are_for_how_many_readers(world: M
     (said, _), _ = world(2).run(served, Files(range(N), 3), 2, None)
     assert "3" in said[0][1]
     assert "4" in said[0][1]
+
+
+@pytest.mark.parametrize(
+    ("own", "readers", "shards"), [(4, 2, 4), (12, 2, 8), (17, 2, 8), (1009, 3, 24), (None, 3, 24)]
+)
+def test_shards_are_used_if_they_divide_or_are_eight_for_each_reader(
+    own: int | None, readers: int, shards: int
+) -> None:
+    assert logical_shards(own, readers, even=True) == shards
+
+
+@pytest.mark.parametrize(("own", "readers", "alone"), [(1, 2, 1), (3, 2, 2), (5, 2, 4), (13, 2, 8), (3, 4, 3)])
+def test_few_shards_that_do_not_divide_are_not_used(own: int, readers: int, alone: int) -> None:
+    """Unless ranks may end apart, or are one process, of which some readers may have none."""
+    assert logical_shards(own, readers, even=True) is None
+    assert logical_shards(own, readers, alone=True) == alone
 
 
 @pytest.mark.parametrize("workers", [0, 2])
