@@ -86,6 +86,14 @@ class PidStream(IterableDataset[Tensor]):
         return iter([Pids()[index] for index in range(6)])
 
 
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("data", [Pids(), PidStream()], ids=["map", "stream"])
+def test_every_kind_of_loader_shields_its_workers(data: Any, persistent: bool, noted: Noting) -> None:
+    """T9: no worker starts here."""
+    loader: Any = prepare_data_loader(DataLoader(data, num_workers=2, persistent_workers=persistent))
+    assert sorted(loader.worker_init_fn.args[0]) == sorted([signal.SIGTERM, signal.SIGUSR1])
+
+
 def remembered(worker_id: int) -> None:
     os.environ["WORKER_ID_OF_THE_SCRIPT"] = str(worker_id)
 
