@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from accel_checkpoint import read_manifest, require_whole
 from accel_testing import Mlp
 from accel_testing.recording_device import RecordingDevice
 
@@ -22,3 +23,11 @@ def contents(folder: Path) -> dict[str, bytes | None]:
 def copied_bytes(gpu: RecordingDevice) -> int:
     """Bytes that went from the device to memory of the CPU."""
     return sum(int(call.split(": ")[1].split()[0]) for call in gpu.calls if call.startswith("copy out"))
+
+
+def number_of(target: Path) -> int:
+    """The number that the whole checkpoint there was saved with."""
+    manifest = read_manifest(target)
+    require_whole(target, manifest)
+    number: int = manifest.about["number"]
+    return number

@@ -14,9 +14,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from accel_checkpoint import Manifest, StagedCheckpoint, collect, read_manifest, recover, require_whole
+from accel_checkpoint import Manifest, StagedCheckpoint, collect, recover
 from accel_checkpoint.filesystem import Filesystem
 from accel_checkpoint.hidden_folder import hidden_path
+from saved_files import number_of
 
 DAY_S = 24 * 3600
 
@@ -27,14 +28,6 @@ def stage_of(target: Path, number: int, filesystem: Filesystem | None = None) ->
     stage.write(f"only-{number}.txt", [b"x"])
     stage.seal(Manifest({"number": number}, stage.files))
     return stage
-
-
-def number_of(target: Path) -> int:
-    """The number that the whole checkpoint there was saved with."""
-    manifest = read_manifest(target)
-    require_whole(target, manifest)
-    number: int = manifest.about["number"]
-    return number
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import platform
@@ -79,20 +80,50 @@ def this_machine() -> str:
     return xxh3_64(system.encode()).hexdigest()[:8]
 
 
+class LockedFolder(NamedTuple):
+    """A folder that this process has locked, or only opened if the file system has no locks."""
+
+    path: Path
+    descriptor: int
+    locked: bool
+
+    def is_there(self) -> bool:
+        """Return whether the folder still has its path: another process may have renamed or removed it."""
+        try:
+            return os.path.samestat(os.stat(self.descriptor), os.stat(self.path))
+        except OSError:
+            return False
+
+
 @contextmanager
-def lock_folder(folder: Path, *, shared: bool = False) -> Iterator[None]:
-    """Locks a folder for other processes of this machine until the block or the process ends.
+def lock_folder(path: Path, *, shared: bool = False) -> Iterator[LockedFolder]:
+    """Lock a folder for other processes of this machine until the block or the process ends.
 
-    Several processes may have locked a folder that they share.
+    Who uses a folder shares its lock; who removes the folder needs the lock alone. The lock stays if the folder is
+    renamed.
 
-    Raises: BlockingIOError if another process has locked it; OSError if the file system has no locks.
+    Args:
+        path: The folder.
+        shared: Whether other processes may share the lock.
+
+    Raises: BlockingIOError if another process has locked the folder, FileNotFoundError if it has moved the folder.
     """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        yield
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough if the process has forked
+        locked = True
+        try:
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:  # a file system without locks
+            locked = False
+        folder = LockedFolder(path, descriptor, locked)
+        if not folder.is_there():
+            raise FileNotFoundError(errno.ENOENT, "another process has moved it", str(path))
+        yield folder
     finally:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough if the process has forked
         os.close(descriptor)
 
 
@@ -103,14 +134,12 @@ def claim(folder: HiddenFolder) -> Iterator[bool]:
     A folder of this machine is used as long as its save has locked it. Locks of other machines may be invisible, also
     on a disk that machines share: a folder of another machine is used until nothing in it has changed for a day.
     """
-    with ExitStack() as lock:
+    with ExitStack() as stack:
         try:
-            lock.enter_context(lock_folder(folder.path))
-            abandoned = folder.machine == this_machine() or _is_outdated(folder.path)
-        except BlockingIOError:
+            locked = stack.enter_context(lock_folder(folder.path)).locked
+            abandoned = (locked and folder.machine == this_machine()) or _is_outdated(folder.path)
+        except (BlockingIOError, FileNotFoundError):
             abandoned = False
-        except OSError:  # a file system without locks
-            abandoned = _is_outdated(folder.path)
         yield abandoned
 
 

@@ -32,12 +32,15 @@ def recover(target: Path, filesystem: Filesystem | None = None) -> bool:
 
 
 def collect(parent: Path, filesystem: Filesystem | None = None, *, keep: Path | None = None) -> list[str]:
-    """Removes the hidden folders that no save uses any more, but not `keep`, and returns their names."""
+    """Removes the hidden folders that no save uses any more, but not `keep`, and returns their names.
+
+    What cannot be removed stays, without an error: it is not of the save that cleans up.
+    """
     filesystem, removed = filesystem or Filesystem(), []
     for folder in list_hidden_folders(parent):
         if folder.path == keep:  # other processes of the save make and lock it at this moment
             continue
-        with claim(folder) as abandoned:
+        with suppress(OSError), claim(folder) as abandoned:  # what another job removes, or another user owns, stays
             if abandoned and _clean_up(folder, filesystem):
                 removed.append(folder.path.name)
     return removed
@@ -47,7 +50,7 @@ def _clean_up(folder: HiddenFolder, filesystem: Filesystem) -> bool:
     """Removes an abandoned folder; False if it stays because there is no checkpoint that replaced it."""
     path, parent = folder.path, folder.path.parent
     if folder.kind == "saving":
-        filesystem.remove(path)
+        discard(path, filesystem)  # under another name, as its save may make it again
         return True
     named = (child for child in parent.iterdir() if shorten(child.name) == folder.stem)
     target = next(named, None if is_shortened(folder.stem) else parent / folder.stem)
@@ -62,9 +65,8 @@ def remove_replaced(old: Path, target: Path, filesystem: Filesystem) -> None:
     names = {MANIFEST}
     with suppress(CheckpointError):  # then no file is known to be of the checkpoint
         names |= read_manifest(old).files.keys()
-    files = [path for path in sorted(old.rglob("*")) if path.is_symlink() or not path.is_dir()]
     with suppress(FileNotFoundError):  # another process has removed it, or given it its name back
-        for path in files:
+        for path in [path for path in sorted(old.rglob("*")) if path.is_symlink() or not path.is_dir()]:
             name = path.relative_to(old)
             if name.as_posix() not in names and not os.path.lexists(target / name):
                 if not (target / name).parent.is_dir():

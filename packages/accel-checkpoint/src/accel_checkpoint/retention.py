@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from accel_checkpoint.filesystem import Filesystem
+from accel_checkpoint.hidden_folder import lock_folder
 from accel_checkpoint.recovery import discard
 from accel_checkpoint.verify import is_whole
 
@@ -32,11 +34,13 @@ def checkpoint_path(folder: Path, number: int) -> Path:
 def retain(folder: Path, limit: int, filesystem: Filesystem | None = None) -> list[Path]:
     """Removes all whole checkpoints but the newest `limit`, and returns the paths of those that it removed.
 
-    The newest checkpoint must be on the disk when this is called.
+    What another job loads stays until the next call. The newest checkpoint must be on the disk when this is called.
     """
     filesystem = filesystem or Filesystem()
     whole = [path for _, path in list_checkpoints(folder) if is_whole(path)]
-    outdated = whole[: max(0, len(whole) - limit)]
-    for path in outdated:
-        discard(path, filesystem)
-    return outdated
+    removed = []
+    for path in whole[: max(0, len(whole) - limit)]:
+        with suppress(BlockingIOError, FileNotFoundError), lock_folder(path):
+            discard(path, filesystem)
+            removed.append(path)
+    return removed

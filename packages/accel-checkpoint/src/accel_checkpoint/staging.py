@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -17,6 +18,9 @@ from accel_checkpoint.hidden_folder import hidden_path, lock_folder
 from accel_checkpoint.manifest import MANIFEST, Manifest, is_checkpoint, is_inside, read_manifest
 from accel_checkpoint.recovery import remove_replaced
 from accel_checkpoint.tensor_file import serialize
+
+#: seconds in which a hidden folder is made again if collectors of other jobs take it before it is locked
+MADE_WITHIN_S = 10.0
 
 
 @final
@@ -32,16 +36,13 @@ class StagedCheckpoint:
         self.filesystem = filesystem or Filesystem()
         self.files: dict[str, FileDigest] = {}
         require_replaceable(self.target)
-        self.path = hidden_path(self.target, "saving", tag)
         self._lock = ExitStack()
         with self._explained():
-            try:
-                self.filesystem.make_folder(self.path)
-            except FileExistsError:
-                if tag is None or not self.path.is_dir():
-                    raise
-        with suppress(OSError):  # a file system without locks
-            self._lock.enter_context(lock_folder(self.path, shared=True))
+            until = time.monotonic() + MADE_WITHIN_S
+            while not self._make_locked(tag):
+                if time.monotonic() > until:
+                    raise CheckpointError(f"other jobs remove {self.path} when it is made: save to another folder")
+                time.sleep(0.001)
 
     def write_tensors(
         self, name: str, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None
@@ -61,9 +62,13 @@ class StagedCheckpoint:
         """
         if source.is_symlink() or not source.is_file() or source.stat().st_size != digest.size:
             return False
-        if self.filesystem.link(self.path / name, source):
-            self.files[name] = digest
-            return True
+        if not self.filesystem.link(self.path / name, source):
+            return False
+        with suppress(CheckpointError):
+            if read_manifest(source.parent).files.get(source.name) == digest:
+                self.files[name] = digest
+                return True
+        self.filesystem.remove(self.path / name)  # another job has replaced that checkpoint by its own
         return False
 
     def adopt(self) -> None:
@@ -97,18 +102,20 @@ class StagedCheckpoint:
         """
         replaced: list[Path] = []
         with self._explained():
+            self._require_all()
             try:
                 while not self._take_name():  # again if another job has given the old checkpoint its name back
                     if not replace:
                         return False
                     replaced.append(hidden_path(self.target, "old"))
+                    with suppress(OSError):
+                        self._lock.enter_context(lock_folder(self.target, shared=True))
                     with suppress(FileNotFoundError):  # another save has moved it
                         self.filesystem.rename(self.target, replaced[-1])
             except BaseException:
                 if replaced and replaced[-1].exists() and not has_content(self.target):
                     self.filesystem.rename(replaced[-1], self.target)
                 raise
-        self._lock.close()
         try:
             self.filesystem.flush_folder(self.target.parent)
             for old in replaced:
@@ -117,6 +124,8 @@ class StagedCheckpoint:
             raise CheckpointError(
                 f"the checkpoint {self.target} is there, but its disk may not keep it ({error}); look at the disk"
             ) from error
+        finally:
+            self._lock.close()
         return True
 
     def leave(self) -> None:
@@ -129,6 +138,33 @@ class StagedCheckpoint:
         with suppress(OSError):
             if self.path.exists():
                 self.filesystem.remove(self.path)
+
+    def _make_locked(self, tag: str | None) -> bool:
+        """Make the hidden folder and lock it; False if another job has taken it for abandoned in between."""
+        self.path = hidden_path(self.target, "saving", tag)
+        try:
+            self.filesystem.make_folder(self.path)
+        except FileExistsError:
+            if tag is None:
+                raise
+        try:
+            self._lock.enter_context(lock_folder(self.path, shared=True))
+        except (BlockingIOError, FileNotFoundError):
+            return False
+        return True
+
+    def _require_all(self) -> None:
+        """Raise if a file that was written is gone: where locks are invisible, another job may have removed it."""
+        gone = [
+            name
+            for name, digest in self.files.items()
+            if not (self.path / name).is_file() or (self.path / name).stat().st_size != digest.size
+        ]
+        if gone:
+            raise CheckpointError(
+                f"no checkpoint was written to {self.target}: {', '.join(gone[:5])} of {self.path} disappeared before"
+                " it was whole; what was there before stays; save again"
+            )
 
     def _take_name(self) -> bool:
         """Renames the hidden folder; False if the target is not empty."""

@@ -136,7 +136,7 @@ class TensorFile:
         self.path = path
         try:
             self._reader = cast(Any, safe_open(path, framework="pt", device="cpu"))  # its methods have no types
-        except (SafetensorError, OSError) as error:
+        except (SafetensorError, OSError, RuntimeError) as error:  # the last of torch, if the file goes meanwhile
             raise CheckpointError(f"{path} is damaged, or not a safetensors file: {error}") from error
         self.names: list[str] = list(self._reader.keys())
         self.metadata: dict[str, str] = self._reader.metadata() or {}

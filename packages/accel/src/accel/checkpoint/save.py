@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, final
 
-from accel_checkpoint import AsyncWriter, CheckpointError, Snapshot, encode, read_manifest, size_in_bytes
+from accel_checkpoint import AsyncWriter, CheckpointError, Snapshot, encode, size_in_bytes
 from accel_checkpoint.hidden_folder import new_tag
 from accel_checkpoint.retention import retain
 from accel_ops import process_rng
@@ -276,7 +276,7 @@ class StateSaver:
 
     def _commit(self, job: SaveJob) -> None:
         job.begin().commit()
-        self.newest = job.target, read_manifest(job.target).files
+        self.newest = job.target, job.begin().files
         note_progress()
         if self._project.automatic_checkpoint_naming and self._project.total_limit is not None:
             try:
