@@ -8,7 +8,6 @@ from contextlib import suppress
 from functools import partial
 
 import torch
-from accel_checkpoint import CheckpointError, read_manifest
 from torch import nn
 
 from accel.checkpoint.loaded_checkpoint import LoadedCheckpoint, foreign_hooks
@@ -65,10 +64,6 @@ def put_weights(checkpoint: LoadedCheckpoint, models: Mapping[str, nn.Module]) -
             checkpoint.load_model(name, model)
     except Exception as error:  # noqa: BLE001 - memory or a disk, and all processes are to hear of it
         return [f"{name}: {type(error).__name__}: {error}"]
-    try:
-        now = read_manifest(checkpoint.folder)
-    except (CheckpointError, OSError):
-        now = None
-    if models and now != checkpoint.manifest:
+    if checkpoint.was_moved():
         return ["another job has replaced it meanwhile: weights may be of one, and the rest of the other"]
     return []

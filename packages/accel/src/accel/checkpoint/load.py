@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, final
 
 import torch
-from accel_checkpoint import CheckpointError, Manifest, decode, read_manifest, recover, verify
+from accel_checkpoint import CheckpointError, Manifest, decode, read_manifest, verify
 from accel_checkpoint.manifest import MANIFEST
 from accel_checkpoint.retention import list_checkpoints
 from accel_state import ProcessControl
 from torch import nn
 
 from accel.checkpoint.apply import cannot_refuse, put, put_weights
+from accel.checkpoint.find import CheckpointFinder
 from accel.checkpoint.loaded_checkpoint import LoadedCheckpoint, item_problems
 from accel.checkpoint.parts import has_parts
+from accel.checkpoint.reading_lock import ReadingLock
 from accel.checkpoint.registry import CheckpointRegistry
 from accel.checkpoint.saved_generators import SavedGenerators
 from accel.checkpoint.stateful_item import REST, StatefulItem
 from accel.checkpoint.votes import RankVotes, by_rank, problems_of
-from accel.compat.accelerate_checkpoint import AccelerateCheckpoint, is_accelerates
+from accel.compat.accelerate_checkpoint import AccelerateCheckpoint
 from accel.configuration import ProjectConfiguration
 from accel.tracking.session import TrackingSession
 
 logger = logging.getLogger("accel")
+#: how often a checkpoint is looked for, if another job moves each before it is loaded
+ATTEMPTS = 50
 
 
 @final
@@ -49,6 +54,7 @@ class StateLoader:
         self._votes = votes
         self._registry = registry
         self._project = project
+        self._finder = CheckpointFinder(processes, votes, project)
 
     def load(self, input_dir: str | Path | None) -> tuple[Path, Manifest | None]:
         """Loads the checkpoint in `input_dir`, or the newest whole one of the project.
@@ -56,70 +62,72 @@ class StateLoader:
         Raises: CheckpointError, on every process, that lists all that stands against it.
         Collective: every process must call.
         """
-        chosen, by_accelerate = self._chosen(input_dir)
-        if not chosen:
+        loaded = self._loaded(input_dir, resuming=False)
+        if loaded is None:
             folder = self._project.checkpoints
             raise CheckpointError(f"there is no whole checkpoint in {folder}; give load_state the path of one")
-        if by_accelerate:
-            self._load_from_accelerate(chosen[0])
-            return chosen[0], None
-        return self._first_whole(chosen, resuming=False)
+        return loaded
 
-    def resume(self) -> tuple[Path, Manifest] | None:
+    def resume(self) -> tuple[Path, Manifest | None] | None:
         """Loads the newest checkpoint of the project, if there is one.
 
         Raises: ValueError without a project_dir; CheckpointError as `load`.
         Collective: every process must call.
         """
-        self._votes.require("resume: where", "no checkpoint could be written here:", self._unusable())
-        chosen, _ = self._chosen(None)
-        return self._first_whole(chosen, resuming=True) if chosen else None
+        self._votes.require("resume: where", "no checkpoint could be written here:", self._finder.unusable())
+        return self._loaded(None, resuming=True)
 
-    def _unusable(self) -> list[str]:
-        """Why nothing can be written where the checkpoints of the project are to be: better now than at the first."""
-        folder = self._project.checkpoints.absolute()
-        there = next(path for path in (folder, *folder.parents) if path.exists())
-        if not there.is_dir():
-            return [f"{there} is a file, not a folder"]
-        return [] if os.access(there, os.W_OK | os.X_OK) else [f"{there} may not be written to"]
-
-    def _first_whole(self, chosen: list[Path], *, resuming: bool) -> tuple[Path, Manifest]:
-        """The first of several checkpoints that is not damaged, loaded.
+    def _loaded(self, input_dir: str | Path | None, *, resuming: bool) -> tuple[Path, Manifest | None] | None:
+        """Load the first checkpoint that is not damaged; look again if another job moves one meanwhile.
 
         Collective: every process must call.
         """
-        for place, folder in enumerate(chosen, start=1):
-            problems, checkpoint = self._verified(folder)
-            if checkpoint is not None:
-                self._apply(checkpoint, resuming=resuming)
-                return folder, checkpoint.manifest
-            if place < len(chosen) and self._processes.is_main_process:
-                logger.warning(
-                    "the checkpoint %s is damaged, and the one before is loaded:\n%s", folder, "\n".join(problems)
-                )
-        raise CheckpointError("\n".join([f"the checkpoint {folder} cannot be loaded:", *problems]))
+        error = CheckpointError()
+        for _ in range(ATTEMPTS):
+            with ExitStack() as locks:
+                chosen, by_accelerate = self._finder.chosen(input_dir, locks)
+                if by_accelerate:
+                    self._load_from_accelerate(chosen[0])
+                    return chosen[0], None
+                found = input_dir is None and bool(self._processes.is_main_process)
+                loaded = self._first_whole([ReadingLock(folder, found=found) for folder in chosen], resuming=resuming)
+            if not isinstance(loaded, CheckpointError):
+                return loaded
+            error = loaded
+            if self._processes.is_main_process:
+                logger.warning("another job has removed or replaced a checkpoint while it was loaded: looking again")
+        raise error
 
-    def _chosen(self, input_dir: str | Path | None) -> tuple[list[Path], bool]:
-        """The folder that was asked for, or all of the project, the newest first; and whether Accelerate wrote it.
+    def _first_whole(
+        self, locks: Sequence[ReadingLock], *, resuming: bool
+    ) -> tuple[Path, Manifest] | CheckpointError | None:
+        """Load the first of several checkpoints that is not damaged, or return the error if another job has moved one.
 
-        Collective: every process must call; what the main process finds counts.
+        Collective: every process must call.
         """
-        chosen, by_accelerate, problems = list[str](), False, list[str]()
-        try:
-            if input_dir is not None:
-                folder = Path(input_dir).absolute()
-                if self._processes.is_local_main_process:
-                    recover(folder)
-                chosen, by_accelerate = [str(folder)], not (folder / MANIFEST).exists() and is_accelerates(folder)
-            elif self._processes.is_main_process:
-                chosen = [str(path.absolute()) for _, path in reversed(list_checkpoints(self._project.checkpoints))]
-        except (ValueError, OSError) as error:
-            problems.append(str(error))
-        told = self._votes.exchange("load_state: where", [chosen, by_accelerate, problems])
-        chosen, _, problems = told[0]
-        if problems:
-            raise CheckpointError("; ".join(problems))
-        return [Path(path) for path in chosen], any(accelerates for _, accelerates, _ in told)
+        for place, lock in enumerate(locks, start=1):
+            with lock:
+                problems, checkpoint = self._verified(lock)
+                error = CheckpointError("\n".join([f"the checkpoint {lock.folder} cannot be loaded:", *problems]))
+                if checkpoint is not None:
+                    try:
+                        self._apply(checkpoint, resuming=resuming)
+                    except CheckpointError as refused:  # on all processes alike
+                        error = refused
+                    else:
+                        self._apply_order(checkpoint)
+                        return lock.folder, checkpoint.manifest
+                moved = self._votes.exchange("load_state: moved", lock.was_moved())
+            if any(moved):
+                return error
+            if checkpoint is not None or place == len(locks):
+                raise error
+            if self._processes.is_main_process:
+                logger.warning(
+                    "the checkpoint %s is damaged, and the one before is loaded:\n%s",
+                    *(lock.folder, "\n".join(problems)),
+                )
+        return None
 
     def _load_from_accelerate(self, folder: Path) -> None:
         """Collective: every process must call."""
@@ -133,12 +141,12 @@ class StateLoader:
             optimizer.discard_gradients()
         self._votes.warn_once(checkpoint.left)
 
-    def _verified(self, folder: Path) -> tuple[list[str], LoadedCheckpoint | None]:
+    def _verified(self, lock: ReadingLock) -> tuple[list[str], LoadedCheckpoint | None]:
         """What is wrong with the files of a checkpoint; and what is in it, where nothing is.
 
         Collective: every process must call; those of a machine share the reading.
         """
-        problems, manifest, digest, read = list[str](), None, "", dict[str, Any]()
+        folder, problems, manifest, digest, read = lock.folder, list[str](), None, "", dict[str, Any]()
         try:
             if not folder.is_dir():
                 raise CheckpointError(f"{folder} is not a folder")
@@ -160,7 +168,7 @@ class StateLoader:
             lines = [
                 f"  processes find different checkpoints at {folder}: their machines share no disk, and one lost some"
             ]
-        return lines, None if lines or manifest is None else LoadedCheckpoint(folder, manifest, read)
+        return lines, None if lines or manifest is None else LoadedCheckpoint(lock, manifest, read)
 
     def _share(self, manifest: Manifest) -> tuple[list[str], set[str]]:
         """The files that this rank reads to verify them, and those of which it keeps the tensors for its objects.
@@ -188,11 +196,11 @@ class StateLoader:
         models, wanted = self._registry.models(), self._registry.items()
         # those that are not in it are the hooks' to load
         own = {name: model for name, model in models.items() if name in saved or not self._registry.load_hooks}
-        problems, generators = item_problems(checkpoint, wanted, own), None
+        problems = item_problems(checkpoint, wanted, own)
         rank = self._processes.process_index
         try:
-            generators = SavedGenerators(checkpoint.manifest, self._processes.run)
-            problems += [f"rank {rank}: {line}" for line in generators.problems]
+            random = SavedGenerators(checkpoint.manifest, self._processes.run)
+            problems += [f"rank {rank}: {line}" for line in random.problems]
         except (CheckpointError, LookupError, TypeError, ValueError) as error:
             problems.append(f"the generators of rank {rank} are missing or damaged: {type(error).__name__}: {error}")
         about = f"the checkpoint {folder} does not fit, and nothing was changed:"
@@ -204,20 +212,18 @@ class StateLoader:
             self._votes.require("load_state: trackers", about, problems)
         left = self._hooked_models(folder, models, own)
         self._put(checkpoint, wanted, {name: model for name, model in own.items() if name in left})
-        if generators is not None:
-            generators.restore(self._votes)
-        self._roll_back(checkpoint, wanted)
 
-    def _roll_back(self, checkpoint: LoadedCheckpoint, wanted: list[StatefulItem]) -> None:
-        """Where a loader goes on before the window that was cut off, its order is drawn as it was then.
+    def _apply_order(self, checkpoint: LoadedCheckpoint) -> None:
+        """Restore random numbers; a loader that goes on before the window that was cut off draws its order anew.
 
         Collective: every process must call.
         """
+        SavedGenerators(checkpoint.manifest, self._processes.run).restore(self._votes)
         try:
             first = decode(checkpoint.manifest.ranks[0])["generators"]["torch"]
         except (CheckpointError, LookupError, TypeError):
             return
-        for item in wanted:
+        for item in self._registry.items():
             state = checkpoint.state(item) if item.kind == "DataLoader" else {}
             then = state.get("now", {}).get("default") if state.get("begun") else None
             if isinstance(then, torch.Tensor) and not torch.equal(then, first):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, final
 
 import torch
@@ -14,6 +13,7 @@ from accel_checkpoint.stored_tensors import StoredTensors
 from torch import nn
 
 from accel.checkpoint.parts import has_parts
+from accel.checkpoint.reading_lock import ReadingLock
 from accel.checkpoint.stateful_item import StatefulItem
 
 
@@ -21,8 +21,8 @@ from accel.checkpoint.stateful_item import StatefulItem
 class LoadedCheckpoint:
     """A checkpoint that was verified, as what can be loaded from it."""
 
-    def __init__(self, folder: Path, manifest: Manifest, read: Mapping[str, dict[str, torch.Tensor]]) -> None:
-        self.folder, self.manifest = folder, manifest
+    def __init__(self, lock: ReadingLock, manifest: Manifest, read: Mapping[str, dict[str, torch.Tensor]]) -> None:
+        self.folder, self.manifest, self.was_moved = lock.folder, manifest, lock.was_moved
         self._open: dict[str, StoredTensors] = {}
         #: the tensors of files in memory of their own
         self._read = dict(read)

@@ -1,0 +1,75 @@
+"""Finds the checkpoints that can be loaded: the one that was asked for, or all of the project."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import final
+
+from accel_checkpoint import CheckpointError, recover
+from accel_checkpoint.hidden_folder import list_hidden_folders
+from accel_checkpoint.manifest import MANIFEST
+from accel_checkpoint.retention import list_checkpoints
+from accel_state import ProcessControl
+
+from accel.checkpoint.reading_lock import ReadingLock
+from accel.checkpoint.votes import RankVotes
+from accel.compat.accelerate_checkpoint import is_accelerates
+from accel.configuration import ProjectConfiguration
+
+
+@final
+class CheckpointFinder:
+    """Finds checkpoints, the same on all ranks."""
+
+    def __init__(self, processes: ProcessControl, votes: RankVotes, project: ProjectConfiguration) -> None:
+        self._processes = processes
+        self._votes = votes
+        self._project = project
+
+    def unusable(self) -> list[str]:
+        """Return why no checkpoint of the project could be written later, or nothing."""
+        folder = self._project.checkpoints.absolute()
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+        if not there.is_dir():
+            return [f"{there} is a file, not a folder"]
+        return [] if os.access(there, os.W_OK | os.X_OK) else [f"{there} may not be written to"]
+
+    def chosen(self, input_dir: str | Path | None, locks: ExitStack) -> tuple[list[Path], bool]:
+        """Return the folder that was asked for, or all of the project, newest first; and whether Accelerate wrote it.
+
+        Args:
+            input_dir: The folder that was asked for.
+            locks: Takes a lock on the newest of the project, which then stays until all ranks have locked it.
+
+        Raises: CheckpointError, on every process, if the main process cannot look.
+        Collective: every process must call; what the main process finds counts.
+        """
+        chosen, by_accelerate, problems = list[str](), False, list[str]()
+        try:
+            if input_dir is not None:
+                folder = Path(input_dir).absolute()
+                if self._processes.is_local_main_process:
+                    recover(folder)
+                chosen, by_accelerate = [str(folder)], not (folder / MANIFEST).exists() and is_accelerates(folder)
+            elif self._processes.is_main_process:
+                paths = self._numbered() or self._numbered()  # another job may just have replaced the only one
+                chosen = [str(path.absolute()) for path in paths]
+                for path in paths[:1]:
+                    locks.enter_context(ReadingLock(path, found=True))
+        except (ValueError, OSError) as error:
+            problems.append(str(error))
+        told = self._votes.exchange("load_state: where", [chosen, by_accelerate, problems])
+        chosen, _, problems = told[0]
+        if problems:
+            raise CheckpointError("; ".join(problems))
+        return [Path(path) for path in chosen], any(accelerates for _, accelerates, _ in told)
+
+    def _numbered(self) -> list[Path]:
+        """Return the checkpoints of the project, newest first, with those that a save has not replaced after all."""
+        parent = self._project.checkpoints
+        for folder in list_hidden_folders(parent):
+            if folder.kind == "old":
+                recover(parent / folder.stem)
+        return [path for _, path in reversed(list_checkpoints(parent))]
