@@ -117,9 +117,18 @@ def print_verification(folder: Path) -> list[str]:
         _print(f"{folder}: {error}")
         return [str(error)]
     problems = verify(folder, manifest, progress=_progress(folder, manifest.size)).problems
+    problems = problems or list(_misfits(folder, manifest))
     _print(f"{folder}: {'damaged' if problems else 'whole'}, {len(manifest.files)} files, {_size(manifest.size)}")
     _print(*(f"  {problem}" for problem in problems))
     return problems
+
+
+def _misfits(folder: Path, manifest: Manifest) -> Iterator[str]:
+    for parts in manifest.parts.values():
+        try:
+            StoredTensors([TensorFile(folder / part) for part in parts])
+        except CheckpointError as error:
+            yield str(error)
 
 
 def _progress(folder: Path, total: int) -> Callable[[int], None] | None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import random
 import sys
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +45,21 @@ class Box:
 def whole_box(shape: tuple[int, ...]) -> Box:
     """The block that is all of a tensor."""
     return Box((0,) * len(shape), tuple(shape))
+
+
+def cover_once(shape: tuple[int, ...], boxes: Iterable[Box]) -> bool:
+    """Return whether blocks that are inside of a tensor have each of its numbers exactly once."""
+    # The coordinates of each dim move to random places. Volumes are then polynomials of these places, which are equal
+    # only if each number is in one block; others have equal values with a probability below dims / 2**64
+    # (Schwartz and Zippel). So the cost grows with the number of blocks, and not with its square.
+    draw = random.Random().getrandbits  # not the generator of the script
+    places: defaultdict[tuple[int, int], int] = defaultdict(lambda: draw(64))
+
+    def volume(box: Box) -> int:
+        spans = enumerate(zip(box.offset, box.shape, strict=True))
+        return math.prod([places[dim, begin + length] - places[dim, begin] for dim, (begin, length) in spans])
+
+    return sum(map(volume, boxes)) == volume(whole_box(shape))
 
 
 def is_distributed(tensor: object) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, final
 
@@ -10,7 +11,7 @@ import torch
 
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.parallel_copy import parallel_copy
-from accel_checkpoint.pieces import Box, box_of, held_part, is_distributed, whole_box
+from accel_checkpoint.pieces import Box, box_of, cover_once, held_part, is_distributed
 from accel_checkpoint.tensor_file import TensorFile
 
 #: the key in the metadata of a file for the tensors of which it has pieces: for each the whole shape and the offset
@@ -35,11 +36,11 @@ def describe_pieces(pieces: Mapping[str, tuple[Sequence[int], Box]]) -> dict[str
 class StoredTensors:
     """The tensors of one or several safetensors files.
 
-    Raises: CheckpointError if pieces do not fit together, or do not make up the whole.
+    Raises: CheckpointError if pieces do not fit together, or do not cover each tensor exactly once.
     """
 
     def __init__(self, files: Sequence[TensorFile]) -> None:
-        self._pieces: dict[str, dict[Box, _Piece]] = {}
+        self._pieces: dict[str, list[_Piece]] = {}
         self._types: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
         for file in files:
             placed = _placed(file)
@@ -49,11 +50,15 @@ class StoredTensors:
                 box = Box(offset, shape)
                 if self._types.setdefault(name, (whole, dtype)) != (whole, dtype) or not _is_inside(box, whole):
                     raise CheckpointError(f"{file.path} is damaged: its piece of {name} does not fit the others")
-                self._pieces.setdefault(name, {})[box] = _Piece(file, stored, box)
+                self._pieces.setdefault(name, []).append(_Piece(file, stored, box))
         for name, pieces in self._pieces.items():
-            count, expected = sum(box.numel for box in pieces), whole_box(self._types[name][0]).numel
-            if count != expected:
-                raise CheckpointError(f"{name} is not whole: its pieces have {count:,} of {expected:,} numbers")
+            shape, boxes = self._types[name][0], [piece.box for piece in pieces]
+            if not cover_once(shape, boxes):
+                have = f"{sum(box.numel for box in boxes):,} of {math.prod(shape):,} numbers"
+                raise CheckpointError(
+                    f"{name} in {pieces[0].file.path.parent} is damaged: its {len(pieces)} pieces have {have}, and have"
+                    f" to cover its shape {list(shape)} exactly once"
+                )
 
     @property
     def names(self) -> list[str]:
@@ -84,13 +89,13 @@ class StoredTensors:
             for part, stored in self.copies(name, divided):
                 part.copy_(stored)
             return divided
-        pieces = list(self._pieces[name].values())
+        pieces = self._pieces[name]
         return pieces[0].file[pieces[0].name] if len(pieces) == 1 else self.read(name)
 
     def copies(self, name: str, tensor: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Pairs of a part of what `tensor` holds here, and the view of a file with the numbers of this part."""
         held, wanted, pairs = held_part(tensor), box_of(tensor), []
-        for piece in self._pieces[name].values():
+        for piece in self._pieces[name]:
             common = piece.box.overlap(wanted)
             if common is not None:
                 pairs.append((common.of(held, wanted), common.of(piece.file[piece.name], piece.box)))
