@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from accel_checkpoint import CheckpointError, Manifest, is_whole, read_manifest, require_whole, verify
+from accel_checkpoint.bounded_json import MOST_BYTES
 from accel_checkpoint.filesystem import FileDigest
-from accel_checkpoint.manifest import LONGEST, MANIFEST, VERSION, is_inside, read_regular
+from accel_checkpoint.manifest import MANIFEST, VERSION, is_inside, read_regular
 from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_128
@@ -75,9 +76,21 @@ def test_what_a_later_version_adds_is_passed_over(checkpoint: Path) -> None:
 
 def test_a_newer_format_is_refused_with_its_number_and_what_to_do(checkpoint: Path) -> None:
     put(checkpoint, sealed(body(checkpoint) | {"version": VERSION + 1}))
-    with pytest.raises(CheckpointError, match=rf"manifest\.json is of version {VERSION + 1}.*up to {VERSION}.*newer"):
+    with pytest.raises(
+        CheckpointError, match=rf"manifest\.json is of version {VERSION + 1}.* up to {VERSION}; use a newer"
+    ):
         read_manifest(checkpoint)
     assert not is_whole(checkpoint)
+
+
+@pytest.mark.parametrize(
+    "version", [-1, 0, True, 1.0, "1", None, 10**4000, "1" * 10_000], ids=lambda one: f"{one!r:.9}"
+)
+def test_a_version_that_is_none_is_refused_in_words(checkpoint: Path, version: Any) -> None:
+    put(checkpoint, sealed(body(checkpoint) | {"version": version}))
+    with pytest.raises(CheckpointError, match=r"is of version .{1,60}, and .* reads the versions 1 up to 2") as refusal:
+        read_manifest(checkpoint)
+    assert ("use a newer one" in str(refusal.value)) == (version == 10**4000)
 
 
 WRONG: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -147,8 +160,8 @@ def test_other_text_is_refused_by_name(checkpoint: Path, name: str) -> None:
 
 
 def test_a_file_that_is_too_large_is_not_read(checkpoint: Path) -> None:
-    os.truncate(checkpoint / MANIFEST, LONGEST + 1)
-    with pytest.raises(CheckpointError, match=r"manifest\.json has 268,435,457 bytes"):
+    os.truncate(checkpoint / MANIFEST, MOST_BYTES + 1)
+    with pytest.raises(CheckpointError, match=r"manifest\.json has 96,000,001 bytes"):
         read_manifest(checkpoint)
 
 

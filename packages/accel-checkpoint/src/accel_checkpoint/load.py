@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,6 +11,7 @@ from typing import Any, BinaryIO, TypeVar
 import torch
 from torch import nn
 
+from accel_checkpoint.bounded_json import read_json
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.pieces import is_distributed
 from accel_checkpoint.save import INDEX, PICKLED, SAFETENSORS, shards_in
@@ -251,7 +251,7 @@ def _read_pickled(file: Path) -> dict[str, torch.Tensor]:
 
 def _files_of_index(index: Path) -> list[Path]:
     try:
-        read = json.loads(index.read_text(encoding="utf-8"))
+        read = read_json(index)
         # Accelerate reads an index that is the map itself, too
         names = sorted(set((read["weight_map"] if "weight_map" in read or not read else read).values()))
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:

@@ -6,12 +6,14 @@ import errno
 import hashlib
 import json
 import os
+import reprlib
 import stat
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from accel_checkpoint.bounded_json import MOST_BYTES, parse_json, require_bounded
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.filesystem import FileDigest
 
@@ -19,8 +21,8 @@ MANIFEST = "manifest.json"
 FORMAT, VERSION = "accel checkpoint", 2
 #: the most characters in the name of a file
 LONGEST_NAME = 1024
-#: the most bytes of a manifest
-LONGEST = 1 << 28
+#: the bytes of the line with the hash, and of the line feed before it
+ENDING = 66
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,10 @@ class Manifest:
     parts: dict[str, list[str]] = field(default_factory=dict)
 
     def as_bytes(self) -> bytes:
-        """The content of the file: one line of JSON, and one line with its hash."""
+        """The content of the file: one line of JSON, and one line with its hash.
+
+        Raises: CheckpointError if a reader would refuse it, as it is too large.
+        """
         body = {
             "format": FORMAT,
             "version": VERSION if self.parts else 1,  # earlier versions read what has no parts
@@ -49,8 +54,15 @@ class Manifest:
             "ranks": self.ranks,
             **({"parts": self.parts} if self.parts else {}),
         }
-        text = json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
-        return text + b"\n" + hashlib.sha256(text).hexdigest().encode() + b"\n"
+        text = json.dumps(body, separators=(",", ":"), allow_nan=False)
+        try:
+            require_bounded(text)
+        except ValueError as error:
+            raise CheckpointError(
+                f"the state is too large for a manifest, {error}; give large states as tensors or NumPy arrays, which"
+                " are in files beside it"
+            ) from error
+        return f"{text}\n{hashlib.sha256(text.encode()).hexdigest()}\n".encode()
 
     @property
     def size(self) -> int:
@@ -65,18 +77,20 @@ def read_manifest(folder: Path) -> Manifest:
     outside of the folder.
     """
     path = folder / MANIFEST
-    content = read_regular(path, LONGEST)
-    text, _, digest = content.rpartition(b"\n")[0].rpartition(b"\n")
-    if hashlib.sha256(text).hexdigest().encode() != digest or not content.endswith(b"\n"):
+    content = read_regular(path, MOST_BYTES)
+    text, end = memoryview(content)[:-ENDING], content[-ENDING:]
+    if f"\n{hashlib.sha256(text).hexdigest()}\n".encode() != end:
         raise CheckpointError(f"{path} is damaged: its content does not have the hash that it ends with")
     try:
-        body = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        body = parse_json(str(text, "utf-8"))
         if body["format"] != FORMAT:
-            raise CheckpointError(f"{path} is of the format {body['format']!r}: expected {FORMAT!r}")
-        if type(body["version"]) is not int or body["version"] > VERSION:
+            raise CheckpointError(f"{path} is of the format {reprlib.repr(body['format'])}: expected {FORMAT!r}")
+        version = body["version"]
+        if type(version) is not int or not 1 <= version <= VERSION:
+            newer = "; use a newer one" if type(version) is int and version > VERSION else ""
             raise CheckpointError(
-                f"{path} is of version {body['version']}, and this accel-checkpoint reads up to {VERSION}; use a newer"
-                " one"
+                f"{path} is of version {reprlib.repr(version)}, and this accel-checkpoint reads the versions 1 up to"
+                f" {VERSION}{newer}"
             )
         files = {name: _digest(path, name, entry) for name, entry in body["files"].items()}
         manifest = Manifest(body["about"], files, body["items"], body["ranks"], body.get("parts", {}))
@@ -86,12 +100,10 @@ def read_manifest(folder: Path) -> Manifest:
     if not (isinstance(manifest.about, dict) and isinstance(manifest.items, dict) and isinstance(manifest.ranks, list)):
         raise CheckpointError(f"{path} is not a manifest: about and items are mappings, and ranks a list")
     if unknown:
-        raise CheckpointError(
-            f"{path} is not a manifest: it has no digest of the parts {', '.join(map(repr, unknown))}"
-        )
+        raise CheckpointError(f"{path} is not a manifest: it has no digest of the parts {reprlib.repr(unknown)}")
     wrong = [name for name, item in manifest.items.items() if not isinstance(item, dict)]
     if wrong:
-        raise CheckpointError(f"{path} is not a manifest: {', '.join(map(repr, wrong))} of its items are not mappings")
+        raise CheckpointError(f"{path} is not a manifest: {reprlib.repr(wrong)} of its items are not mappings")
     return manifest
 
 
@@ -152,19 +164,7 @@ def is_inside(name: str) -> bool:
 
 def _digest(path: Path, name: str, entry: Any) -> FileDigest:
     if not is_inside(name):
-        raise CheckpointError(f"{path} names a file outside of its folder: {name!r}")
+        raise CheckpointError(f"{path} names a file outside of its folder: {reprlib.repr(name)}")
     if type(entry["size"]) is not int or entry["size"] < 0 or type(entry["xxh3"]) is not str:
-        raise CheckpointError(f"{path} is not a manifest: size and xxh3 of {name} are {entry!r}")
+        raise CheckpointError(f"{path} is not a manifest: size and xxh3 of {name} are {reprlib.repr(entry)}")
     return FileDigest(entry["size"], entry["xxh3"])
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    mapping = dict(pairs)
-    if len(mapping) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"it has {next(name for name in names if names.count(name) > 1)!r} twice")
-    return mapping
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"it has the number {name}, which JSON does not know")

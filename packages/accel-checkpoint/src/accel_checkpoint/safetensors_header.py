@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+from accel_checkpoint.bounded_json import parse_json
 from accel_checkpoint.errors import CheckpointError
 
 #: the most bytes of a header, by the format
@@ -50,7 +50,7 @@ def read_header(path: Path) -> SafetensorsHeader:
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     try:
-        head = json.loads(text, object_pairs_hook=_unique)
+        head = parse_json(text.decode())
         metadata = head.pop("__metadata__", {})
         tensors = {name: _stored(entry, 8 + length) for name, entry in head.items()}
     except (ValueError, KeyError, IndexError, AttributeError, TypeError, RecursionError) as error:
@@ -70,7 +70,7 @@ def resolve_aliases(path: Path, names: list[str], metadata: dict[str, str]) -> d
     """
     try:
         stored = {name: name for name in names}
-        aliases = json.loads(metadata.get(ALIASES, "{}"))
+        aliases = parse_json(metadata.get(ALIASES, "{}"))
         return stored | {alias: stored[name] for alias, name in aliases.items()}
     except (ValueError, AttributeError, TypeError, LookupError, RecursionError) as error:
         words = f"its metadata {ALIASES!r} is no mapping of names to names in it: {error}"
@@ -85,10 +85,3 @@ def _stored(entry: dict[str, Any], begin_of_numbers: int) -> StoredTensor:
     if math.prod(shape) and end == begin:
         raise ValueError(f"its entry {entry} has no bytes for its numbers")
     return StoredTensor(dtype, tuple(shape), begin_of_numbers + begin, end - begin)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    mapping = dict(pairs)
-    if len(mapping) != len(pairs):
-        raise ValueError("it has a name twice")
-    return mapping

@@ -9,6 +9,7 @@ from typing import NamedTuple, final
 
 import torch
 
+from accel_checkpoint.bounded_json import parse_json
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.parallel_copy import parallel_copy
 from accel_checkpoint.pieces import Box, box_of, cover_once, held_part, is_distributed
@@ -111,7 +112,7 @@ def _is_inside(box: Box, whole: tuple[int, ...]) -> bool:
 def _placed(file: TensorFile) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
     """The whole shape and the offset of each piece in a file."""
     try:
-        placed = json.loads(file.metadata.get(PIECES, "{}"))
+        placed = parse_json(file.metadata.get(PIECES, "{}"))
         lists = {name: (tuple(shape), tuple(offset)) for name, (shape, offset) in placed.items()}
         if all(type(number) is int for pair in lists.values() for numbers in pair for number in numbers):
             return lists

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, final
 import torch
 from accel_checkpoint import CheckpointError, save_weights, weight_files
 from accel_checkpoint.atomic_write import atomic_write
+from accel_checkpoint.bounded_json import read_json
 from accel_checkpoint.safetensors_header import read_header, resolve_aliases
 from accel_checkpoint.tensor_file import ALIGNMENT, NAMES
 
@@ -186,7 +187,7 @@ def weights_in(folder: str | Path) -> dict[str, StoredWeight]:
     index = Path(folder) / INDEX
     if index.is_file():
         try:
-            return read_index(json.loads(index.read_text(encoding="utf-8")), Path(folder))
+            return read_index(read_json(index), Path(folder))
         except (ValueError, AttributeError, TypeError, KeyError, RecursionError) as error:
             raise CheckpointError(f"{index} is not an index of offloaded weights: {error}") from error
     found: dict[str, StoredWeight] = {}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accel_checkpoint.bounded_json import read_json
 from accel_checkpoint.load import read_tensors
 from accel_checkpoint.tensor_file import view_bytes
 from torch import nn
@@ -41,7 +42,7 @@ def save_offload_index(index: Mapping[str, Any], offload_folder: str | Path) -> 
     """Writes the entries into the index of the folder, beside those that it has, if there are any."""
     path = Path(offload_folder) / INDEX
     if index:
-        before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        before = read_json(path) if path.is_file() else {}
         path.write_text(json.dumps({**before, **index}, indent=2), encoding="utf-8")
 
 
@@ -87,7 +88,7 @@ class OffloadedWeightsLoader(Mapping[str, Any]):
         self.state_dict = dict(state_dict or {})
         self.save_folder = None if save_folder is None else Path(save_folder)
         if index is None and self.save_folder is not None:
-            index = json.loads((self.save_folder / INDEX).read_text(encoding="utf-8"))
+            index = read_json(self.save_folder / INDEX)
         self.index = dict(index or {})
         self.device = device
 
