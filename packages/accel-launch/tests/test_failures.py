@@ -33,8 +33,9 @@ FAILURES = {
     ),
     "KeyboardInterrupt": (ONE + "raise KeyboardInterrupt('mine')", 130, "seeded.py:4", "KeyboardInterrupt: mine"),
     "ExceptionGroup": (
-        ONE + "try:\n    int('x')\nexcept ValueError as e:\n    raise ExceptionGroup('several', [e])",
-        *(1, "seeded.py:5", "ValueError: invalid literal"),
+        ONE + "class Mute(Exception):\n    def __str__(self): raise OSError\n"
+        "try:\n    int('x')\nexcept ValueError as e:\n    raise ExceptionGroup('several', [e, Mute()])",
+        *(1, "seeded.py:7", "ExceptionGroup: several (2 sub-exceptions)\n    ValueError: invalid literal"),
     ),
 }
 
@@ -167,3 +168,11 @@ def test_a_crash_names_its_line_unless_somebody_has_turned_that_off(accel: Run, 
     block = last_block(launched(accel, tmp_path, crash, PYTHONFAULTHANDLER="").stderr)
     assert "it crashed in native code; run it with PYTHONFAULTHANDLER=1 to see the Python line" in block
     assert "seeded.py:" not in block
+
+
+def test_a_long_message_is_not_repeated_whole_nor_sent_to_the_terminal_raw(accel: Run, tmp_path: Path) -> None:
+    done = launched(accel, tmp_path, ONE + r"raise ValueError('\33[2J' + 'x' * 5_000_000)")
+    shown = done.stderr[done.stderr.rindex("Traceback (most recent call last):") :]
+    assert len(shown) < 5000
+    assert "\nValueError: \\x1b[2Jxxx" in shown
+    assert "\33" not in shown

@@ -8,7 +8,7 @@ from accel_launch.nodes.peers import NodeFailure
 from accel_launch.report.blame import blame, root_cause
 from accel_launch.report.failure_cause import FailureCause
 from accel_launch.report.failure_report import explain
-from accel_launch.report.job_result import ProcessExit
+from accel_launch.report.job_result import JobResult, ProcessExit
 
 LOST = FailureCause("DistBackendError: connection closed", "train.py:4 in <module>: step()", "", lost_peer=True)
 SAID = FailureCause("ValueError: no", "train.py:7 in <module>: raise", "Traceback\nValueError: no")
@@ -66,3 +66,12 @@ def test_the_end_of_ranks_of_this_machine_by_another_is_told() -> None:
     there = NodeFailure(1, "node2", "accel: rank 3 of 4 (pid 9) failed with exit code 3", 3)
     result = replace(blame(4, [ended(0, -signal.SIGTERM)], [], terminated=(0, 1)), elsewhere=there)
     assert (explain(result) or "").splitlines()[-1] == "  ended here because of it: rank 0, 1"
+
+
+def test_nothing_that_is_told_is_sent_to_the_terminal_as_it_obeys() -> None:
+    cause = FailureCause("ValueError: \33[2J", "\33]0;train.py\7:1", "Traceback\n\33[31mV\r", beside="in \x9b: ")
+    there = NodeFailure(1, "node\33[2J", "words\33[2J", 1, traceback="\33[2J")
+    for result in (JobResult(2, ProcessExit(0, 9, 1, ("x\33[2J",), cause=cause)), JobResult(2, elsewhere=there)):
+        words = explain(result) or ""
+        assert "\\x1b[2J" in words
+        assert all(letter.isprintable() or letter == "\n" for letter in words)

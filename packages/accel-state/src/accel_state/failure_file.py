@@ -9,8 +9,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, final
@@ -27,6 +28,8 @@ _PEER_WORDS = (
     "|Connection was likely closed|got 0 bytes|Watchdog caught collective|PeerLost|PeerFailed"
 )
 _PEER_TYPES = ("RuntimeError", "PeerLost", "PeerFailed", "DistBackendError", "DistNetworkError", "DistStoreError")
+#: of a text that is told: the most characters of a line, and the most lines from its beginning and from its end
+MOST_OF_LINE, MOST_LINES = 1000, 100
 _installed: list[FailureFile] = []
 
 
@@ -63,8 +66,8 @@ class FailureFile:
     def _raised(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         lost_peer = self._write(error)
         if lost_peer and self._path is not None:
-            said = str(error).splitlines() or [""]
-            print(f"accel: rank {self._rank} lost another process: {kind.__name__}: {said[0]}", file=sys.stderr)
+            said = printable(describe(error)["what"].partition("\n")[0].partition(": ")[2])
+            print(f"accel: rank {self._rank} lost another process: {kind.__name__}: {said}", file=sys.stderr)
         else:
             self._hook(kind, error, trace)
 
@@ -99,29 +102,73 @@ class FailureFile:
 
 
 def describe(error: BaseException) -> dict[str, Any]:
-    """An exception with its traceback, the user's own line in it, and whether it is only the loss of a peer."""
+    """Return an exception with its traceback, the user's own line in it, and whether it is only the loss of a peer.
+
+    Of a group the parts are told, with the user's line in the first of them. Long texts are shortened.
+    """
+    parts = [_describe_single(part) for part in _parts(error)]
+    what, site, lost = parts[0]
+    if isinstance(error, BaseExceptionGroup):
+        told = [f"{part.partition(chr(10))[0]}{f', at {place}' if place else ''}" for part, place, _ in parts]
+        what = "\n".join([_text(error), *told])
+        lost = all(one for _, _, one in parts)
+    text = "".join(traceback.format_exception(error)).rstrip()
+    return {"what": shorten(what), "site": site[:MOST_OF_LINE], "traceback": shorten(text), "lost_peer": lost}
+
+
+def _parts(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions of a group and of the groups in it; of any other exception itself."""
+    if isinstance(error, BaseExceptionGroup):
+        yield from chain.from_iterable(map(_parts, error.exceptions))
+    else:
+        yield error
+
+
+def _text(error: BaseException) -> str:
+    # asks for no text of the exception itself: its __str__ may raise, and traceback has words for this
+    lines = list(traceback.format_exception_only(error))
+    return (lines[-1] if isinstance(error, SyntaxError) else "".join(lines)).strip()
+
+
+def _describe_single(error: BaseException) -> tuple[str, str, bool]:
+    """The text of an exception that is no group, the user's own line, and whether it is the loss of a peer."""
     import re
 
-    text = "".join(traceback.format_exception(error))
-    inner: BaseException = error
-    while isinstance(inner, BaseExceptionGroup):
-        inner = inner.exceptions[-1]
-    lines = traceback.format_exception_only(inner)
-    syntax = isinstance(inner, SyntaxError)
-    what = (lines[-1] if syntax else "".join(lines)).strip()
-    if syntax and isinstance(inner, SyntaxError):
-        site = _site(inner.filename or "?", inner.lineno or 0, "", (inner.text or "").strip())
+    what = _text(error)
+    if isinstance(error, SyntaxError):
+        site = _site(error.filename or "?", error.lineno or 0, "", (error.text or "").strip())
     else:
-        frames = [frame for frame in traceback.extract_tb(inner.__traceback__) if _is_users(frame.filename)]
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
         site = _site(frames[-1].filename, frames[-1].lineno or 0, frames[-1].name, frames[-1].line) if frames else ""
-    if _OF_WORKER in str(inner):
-        inside = str(inner).partition(_OF_WORKER)[2].strip()
+    if _OF_WORKER in what:
+        inside = what.partition(_OF_WORKER)[2].strip()
         what = inside.rpartition("\n")[2]
         found = re.findall(r'^  File "(.+)", line (\d+), in (.+)\n    (.+)$', inside, re.MULTILINE)
         own = [one for one in found if _is_users(one[0])]
         site = _site(own[-1][0], int(own[-1][1]), own[-1][2], own[-1][3]) if own else site
-    lost = type(inner).__name__ in _PEER_TYPES and re.search(_PEER_WORDS, what) is not None
-    return {"what": what, "site": site, "traceback": text.rstrip(), "lost_peer": lost}
+    lost = type(error).__name__ in _PEER_TYPES and re.search(_PEER_WORDS, what) is not None
+    return what, site, lost
+
+
+def shorten(text: str) -> str:
+    """Return a text with the middle of long lines, and the middle ones of many lines, left out."""
+    lines = text.splitlines()
+    left_out = len(lines) - 2 * MOST_LINES
+    if left_out > 0:
+        lines[MOST_LINES:-MOST_LINES] = [f"  ... {left_out} lines ..."]
+    half = MOST_OF_LINE // 2
+    for place, line in enumerate(lines):
+        if len(line) > MOST_OF_LINE:
+            lines[place] = f"{line[:half]} ... {len(line) - 2 * half} characters ... {line[-half:]}"
+    return "\n".join(lines)
+
+
+def printable(text: str) -> str:
+    """Return a text with escapes in the place of characters that a terminal would obey."""
+    return "".join(
+        letter if letter.isprintable() or letter in "\n\t" else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
 
 
 def _exchange(records: Path, error: BaseException) -> str:

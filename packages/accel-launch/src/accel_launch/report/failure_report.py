@@ -4,6 +4,7 @@ import shlex
 import signal
 
 from accel_state.exit_codes import HUNG, STOPPED
+from accel_state.failure_file import printable
 
 from accel_launch.report.failure_cause import FailureCause
 from accel_launch.report.job_result import JobResult, ProcessExit
@@ -24,7 +25,12 @@ LONGEST_MESSAGE = 6
 
 
 def explain(result: JobResult) -> str | None:
-    """The last words on a job: None if all went well, a block of lines otherwise."""
+    """The last words on a job: None if all went well, a block of lines otherwise, without what a terminal obeys."""
+    words = _last_words(result)
+    return None if words is None else printable(words)
+
+
+def _last_words(result: JobResult) -> str | None:
     first = result.first
     if first is not None and first.status == STOPPED:
         by = f", by {result.outside.name}" if result.outside is not None else ""
