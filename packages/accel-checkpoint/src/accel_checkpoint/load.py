@@ -15,7 +15,7 @@ from accel_checkpoint.bounded_json import read_json
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.pieces import is_distributed
 from accel_checkpoint.save import INDEX, PICKLED, SAFETENSORS, shards_in
-from accel_checkpoint.tensor_file import TensorFile
+from accel_checkpoint.tensor_file import TensorFile, is_utf8
 from accel_checkpoint.unsaved_buffers import recompute_unsaved_buffers
 from accel_checkpoint.weights.materialise import divided_tensors, materialise, move, on_meta
 from accel_checkpoint.weights.verdict import agree
@@ -235,8 +235,8 @@ def read_plain(file: Path, content: BinaryIO | None = None) -> Any:
     Raises: CheckpointError if the file cannot be read without running code from it.
     """
     try:
-        # torch maps only its own zip format into memory; before 1.6 torch wrote another format.
-        mapped = content is None and zipfile.is_zipfile(file)
+        # torch maps only its own zip format into memory, of a path in UTF-8; before 1.6 torch wrote another format.
+        mapped = content is None and is_utf8(str(file)) and zipfile.is_zipfile(file)
         return torch.load(content or file, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:
         raise CheckpointError(f"{file} cannot be read as plain weights: {error}") from error

@@ -6,6 +6,7 @@ import ctypes
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -61,7 +62,7 @@ def _unsupported(name: str, tensor: torch.Tensor) -> str | None:
         return f"a tensor of the class {type(tensor).__name__}"
     if tensor.dtype not in NAMES:
         return f"the dtype {tensor.dtype}"
-    if name == "__metadata__" or any("\ud800" <= character <= "\udfff" for character in name):
+    if name == "__metadata__" or not is_utf8(name):
         return "a name that the format cannot have"
     return None
 
@@ -129,13 +130,26 @@ def view_bytes(tensor: torch.Tensor) -> memoryview:
     return memoryview((ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())).cast("B")
 
 
+def is_utf8(text: str) -> bool:
+    """Return whether a text has UTF-8, which a path with other bytes has not."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+@contextmanager
+def _numbered(path: Path) -> Iterator[str]:
+    """A path of an open file that is UTF-8, as the safetensors library asks for, whatever its own path is."""
+    with path.open("rb") as file:
+        yield f"/dev/fd/{file.fileno()}"
+
+
 class TensorFile:
     """A safetensors file, whose tensors are read one by one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._reader = cast(Any, safe_open(path, framework="pt", device="cpu"))  # its methods have no types
+            with nullcontext(path) if is_utf8(str(path)) else _numbered(path) as named:
+                self._reader = cast(Any, safe_open(named, framework="pt", device="cpu"))  # its methods have no types
         except (SafetensorError, OSError, RuntimeError) as error:  # the last of torch, if the file goes meanwhile
             raise CheckpointError(f"{path} is damaged, or not a safetensors file: {error}") from error
         self.names: list[str] = list(self._reader.keys())

@@ -97,8 +97,8 @@ class Accelerator(AccelerateAttributes, TrackerCalls):
             scheduler_once_per_step=scheduler_once_per_step,
         )
         project = project_config or ProjectConfiguration()
-        if project_dir is not None and project.project_dir is None:
-            project.set_directories(project_dir)
+        # also if a field was set after the configuration was made
+        project.set_directories(project_dir if project.project_dir is None else project.project_dir)
         self._assemble(build_components(self.settings), project, log_with)
 
     def _assemble(

@@ -57,10 +57,12 @@ class ProjectConfiguration:
         self.set_directories(self.project_dir)
 
     def set_directories(self, project_dir: str | Path | None = None) -> None:
-        """Sets the folder of the project, and that of its logs where it has none of its own."""
-        self.project_dir = project_dir
-        if self.logging_dir is None:
-            self.logging_dir = project_dir
+        """Sets the folder of the project, and that of its logs where it has none of its own, as absolute paths.
+
+        A script may change its working directory later: folders stay where they were when they were given.
+        """
+        self.project_dir = _absolute(project_dir)
+        self.logging_dir = self.project_dir if self.logging_dir is None else _absolute(self.logging_dir)
 
     @property
     def checkpoints(self) -> Path:
@@ -74,6 +76,13 @@ class ProjectConfiguration:
                 " Accelerator(project_dir=...), or save_state and load_state the path of a folder"
             )
         return Path(self.project_dir) / "checkpoints"
+
+
+def _absolute(folder: str | Path | None) -> str | Path | None:
+    if folder is None:
+        return None
+    absolute = Path(folder).absolute()
+    return absolute if isinstance(folder, Path) else str(absolute)
 
 
 @dataclass

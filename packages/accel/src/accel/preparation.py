@@ -174,7 +174,7 @@ class Preparer:
             ending=ending if ending is not None else data.ending,
             check_datasets=data.check_datasets,
             already_sharded=data.already_sharded,
-            consumption_log=ConsumptionLog(Path(log), str(len(self.loaders))) if log is not None else None,
+            consumption_log=ConsumptionLog(Path(log).absolute(), str(len(self.loaders))) if log is not None else None,
             transport=run.data_transport,
             hardware=run.device,
             accumulation=self.components.accumulation,

@@ -88,12 +88,12 @@ def test_project_dir_fills_a_configuration_that_has_none(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     project = ProjectConfiguration(automatic_checkpoint_naming=True)
     accelerator = Accelerator(cpu=True, project_dir="runs", project_config=project)
-    assert (accelerator.project_dir, accelerator.logging_dir) == ("runs", "runs")
+    assert (accelerator.project_dir, accelerator.logging_dir) == (f"{tmp_path}/runs", f"{tmp_path}/runs")
     assert accelerator.save_state() == tmp_path / "runs" / "checkpoints" / "checkpoint_0"
     release()
     project = ProjectConfiguration(tmp_path / "own", logging_dir="logs")
     accelerator = Accelerator(cpu=True, project_dir="runs", project_config=project)
-    assert (accelerator.project_dir, accelerator.logging_dir) == (tmp_path / "own", "logs")
+    assert (accelerator.project_dir, accelerator.logging_dir) == (tmp_path / "own", f"{tmp_path}/logs")
 
 
 def test_values_that_cannot_be_are_refused_together() -> None:
