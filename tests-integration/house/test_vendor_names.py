@@ -18,7 +18,7 @@ REASONS = {
     "accel_amp/first_step.py": "to read a number cuts the graph of XLA",
     "accel_amp/window_scaling.py": "MPS has no float64",
     "accel_checkpoint/async_writer.py": "pinned memory and streams of CUDA",
-    "accel_checkpoint/pinned_memory.py": "pinned memory and streams of CUDA",
+    "accel_checkpoint/memory/pinned_memory.py": "pinned memory and streams of CUDA",
     "accel_data/loaders/device_prefetch.py": "XLA has no streams",
     "accel_launch/cli/commands/env.py": "prints what a report of a defect needs",
     "accel_launch/config/sharding_config.py": "a mode of torch.compile",

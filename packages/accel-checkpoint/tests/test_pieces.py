@@ -115,7 +115,7 @@ def test_pieces_that_overlap_or_leave_a_gap_are_refused(
         stored(tmp_path, shape, boxes)
 
 
-def test_thousands_of_pieces_are_checked_in_a_time_that_grows_with_their_number() -> None:
+def test_the_time_of_a_check_grows_with_the_number_of_pieces() -> None:
     """30,000 took 0.1 s; compared pair by pair they would take minutes."""
     boxes = [Box((row, column), (1, 1)) for row in range(300) for column in range(100)]
     begun = time.monotonic()

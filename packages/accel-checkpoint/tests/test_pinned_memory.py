@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from accel_checkpoint import Snapshot, pinned_memory, serialize, tensor_file
+from accel_checkpoint import Snapshot, serialize, tensor_file
+from accel_checkpoint.memory import pinned_memory
 from accel_testing.recording_device import RecordingDevice
 from saved_files import copied_bytes
 

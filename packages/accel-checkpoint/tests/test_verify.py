@@ -6,7 +6,7 @@ import pytest
 import torch
 from accel_checkpoint import Manifest, TensorFile, parallel_copy, serialize, verify
 from accel_checkpoint.filesystem import Filesystem
-from accel_checkpoint.huge_pages import PAGE, advise_huge_pages
+from accel_checkpoint.memory.huge_pages import PAGE, advise_huge_pages
 from accel_checkpoint.verify import PIECE
 from hypothesis import given
 from hypothesis import strategies as st

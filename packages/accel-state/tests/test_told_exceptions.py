@@ -19,10 +19,10 @@ class Numeric(Exception):
         return 7  # type: ignore[return-value] # as a script may have it
 
 
-def raised(error: BaseException) -> BaseException:
+def raised(error: Exception) -> Exception:
     try:
         raise error
-    except BaseException as caught:  # noqa: BLE001 (with its traceback)
+    except Exception as caught:  # noqa: BLE001 (with its traceback)
         return caught
 
 

@@ -12,8 +12,8 @@ from typing import final
 
 import torch
 
+from accel_checkpoint.memory.pinned_memory import empty_pinned_like, synchronize
 from accel_checkpoint.parallel_copy import parallel_copy
-from accel_checkpoint.pinned_memory import empty_pinned_like, synchronize
 
 Files = Mapping[str, Mapping[str, torch.Tensor]]
 

@@ -15,9 +15,9 @@ from safetensors import SafetensorError, safe_open
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from accel_checkpoint.errors import CheckpointError
-from accel_checkpoint.huge_pages import advise_huge_pages
+from accel_checkpoint.memory.huge_pages import advise_huge_pages
+from accel_checkpoint.memory.pinned_memory import staged, staged_pieces
 from accel_checkpoint.pieces import held_part, is_distributed
-from accel_checkpoint.pinned_memory import staged, staged_pieces
 from accel_checkpoint.safetensors_header import resolve_aliases
 
 #: bytes of a piece, which are written and hashed at a time

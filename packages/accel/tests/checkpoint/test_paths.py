@@ -68,7 +68,8 @@ def test_logs_and_lines_of_loaders_stay_in_theirs(tmp_path: Path, elsewhere: Pat
         project_config=ProjectConfiguration(logging_dir="logs"),
         dataloader_config=DataLoaderConfiguration(consumption_log="lines.jsonl"),
     )
-    loader = accelerator.prepare(DataLoader(list(range(4))))
+    data: Any = list(range(4))
+    loader: Any = accelerator.prepare(DataLoader(data))
     os.chdir(elsewhere)
     accelerator.init_trackers("mine")
     list(loader)
