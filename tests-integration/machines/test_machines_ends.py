@@ -66,7 +66,7 @@ def test_a_launcher_that_is_killed_is_missed_and_nothing_is_left(killed: int, ma
     jobs[killed].process.kill()
     done = jobs[1 - killed].end()
     assert done.code == 1, done.err
-    host = "node2" if killed else "10.77.0.1"
+    host = f"node{killed + 1}"
     assert f"accel: on machine {killed}, {host}:\n  the machine is gone: " in done.err
     mine = (0, 1) if killed else (2, 3)
     assert f"ended here because of it: rank {mine[0]}, {mine[1]}" in done.err

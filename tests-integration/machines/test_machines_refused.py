@@ -1,5 +1,6 @@
 """T19: set-ups of two machines that cannot run; each says why, on every machine that was started."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,10 @@ NodeWorkers.start = lambda *_: os._exit(9)
 }
 
 
+def first_in_path(machines: Machines) -> dict[str, str]:
+    return {"PYTHONPATH": os.pathsep.join([str(machines.folder), os.environ.get("PYTHONPATH", "")])}
+
+
 @pytest.mark.parametrize("when", ["all have met", *in_soak("it knows its ranks")])
 def test_a_machine_that_dies_before_its_processes_start_is_named(when: str, machines: Machines) -> None:
     (machines.folder / "sitecustomize.py").write_text(f"import os\n{DIES[when]}")
@@ -150,16 +155,16 @@ def test_a_machine_that_dies_before_its_processes_start_is_named(when: str, mach
     (machines.folder / "starts").chmod(0o755)
     words = ("--rdzv_backend", "c10d", "--no_python", "-n", 2)
     zero = machines.start(0, *words, *flags(0)[:-1], "./starts")
-    machines.start(1, *words, *flags(1)[:-1], "./starts", environ={"PYTHONPATH": str(machines.folder)})
+    machines.start(1, *words, *flags(1)[:-1], "./starts", environ=first_in_path(machines))
     done = zero.end(SOON_S)
     assert done.code == 1, done.err
-    assert "accel: on machine 1, node2:\n  the machine is gone: nothing was heard of it" in done.err
+    assert "accel: on machine 1, node2:\n  the machine is gone: its launcher has ended" in done.err
     assert "machine 0" not in done.err
 
 
 def test_a_first_machine_gone_before_processes_start_is_said_in_words(machines: Machines) -> None:
     dies = "import os\nfrom accel_launch.job import ports\nports.PortReservation.__init__ = lambda *_: os._exit(9)\n"
     (machines.folder / "sitecustomize.py").write_text(dies)
-    zero = machines.start(0, *flags(0), environ={"PYTHONPATH": str(machines.folder)})
+    zero = machines.start(0, *flags(0), environ=first_in_path(machines))
     _, one = ends([zero, machines.start(1, *flags(1))], SOON_S)
     assert "machine 0, 10.77.0.1, is gone: " in refused(one)

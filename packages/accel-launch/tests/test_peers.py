@@ -1,117 +1,79 @@
-"""What machines tell each other, over a store that is a mapping, and by a clock that stands still."""
+"""What machines tell each other, over a board that all see at once."""
 
 import signal
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from accel_launch.cli.options import LaunchSettings
 from accel_launch.job.job import Job
 from accel_launch.job.job_runner import JobRun
 from accel_launch.job.plan import HostInfo
+from accel_launch.nodes.board import Board, BoardLost
 from accel_launch.nodes.node_spec import NodeSpec
 from accel_launch.nodes.node_workers import NodeWorkers
-from accel_launch.nodes.peers import SILENCE_S, NodeFailure, Peers
-from accel_launch.report.job_result import LOST_PEER, SAID, JobResult, ProcessExit
+from accel_launch.nodes.peers import NodeFailure, Peers
+from accel_launch.report.job_result import KILLED, LOST_PEER, SAID, JobResult, ProcessExit
 from accel_launch.supervise.signals import Interrupted, SignalEvent, SignalSource
 from accel_launch.supervise.supervisor import Supervisor
 
 HOSTS = ("node1", "node2", "node3")
 
 
-class MappingStore:
-    """The requests of a store of torch that machines make."""
+class SharedBoard:
+    """What a board shows a machine; all machines of a test see what one of them writes, at once."""
 
     def __init__(self) -> None:
-        self.values: dict[str, str] = {}
+        self.values: dict[str, Any] = {}
+        self.gone: dict[str, str] = {}
+        self.lost: BoardLost | None = None
 
-    def set(self, key: str, value: str) -> None:
-        self.values[key] = value
+    def tell(self, what: str, key: str, value: Any) -> None:
+        if what == "append":
+            self.values.setdefault(key, []).append(value)
+        else:
+            self.values[key] = value + (self.values.get(key, 0) if what == "add" else 0)
 
-    def append(self, key: str, value: str) -> None:
-        self.values[key] = self.values.get(key, "") + value
-
-    def check(self, keys: list[str]) -> bool:
-        return self.values.keys() >= set(keys)
-
-    def get(self, key: str) -> bytes:
-        return self.values[key].encode()
-
-    def add(self, key: str, number: int) -> int:
-        self.values[key] = str(int(self.values.get(key, "0")) + number)
-        return int(self.values[key])
+    def known(self, key: str, default: Any = None) -> Any:
+        return self.values.get(key, default)
 
 
-class Clock:
-    """Stands for the module `time`; nobody may wait by it."""
-
-    now_s = 100.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float) -> None:
-        pytest.fail(f"waits for {seconds} s")
+def peers_of(shown: SharedBoard, machine: int, hosts: Sequence[str] = HOSTS) -> Peers:
+    return Peers(cast(Board, shown), 1, machine, hosts, [f"launcher of {host}" for host in hosts])
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr("accel_launch.nodes.peers.time", clock)
-    return clock
-
-
-def test_a_machine_that_gives_no_sign_of_life_is_announced_once(clock: Clock) -> None:
-    store = MappingStore()
-    zero, one, two = (Peers(store, machine, HOSTS) for machine in range(3))
-    for second in range(30):
-        clock.now_s += 1
-        for peers in (zero, one, two)[: 3 if second < 5 else 2]:
-            peers.look()
-        silent_s = second - 5  # the first one has heard the last sign of life when it looked again
-        assert [failure.machine for failure in zero.failures] == ([2] if silent_s > SILENCE_S else [])
-    assert one.failures == zero.failures
-    assert zero.failures[0].lost
-
-
-def test_the_first_machine_waits_for_no_lost_one_to_leave(clock: Clock) -> None:
-    """It would hold up the end of the job, which is to come soon after a loss."""
-    store = MappingStore()
-    zero, one, _ = (Peers(store, machine, HOSTS) for machine in range(3))
-    for _ in range(9):
-        clock.now_s += 1
+def test_a_machine_that_is_gone_is_announced_once_by_the_first() -> None:
+    shown = SharedBoard()
+    zero, one = (peers_of(shown, machine) for machine in (0, 1))
+    shown.gone["launcher of node3"] = "it is silent"
+    assert one.look() == []
+    for _ in range(3):
         zero.look()
+    assert zero.failures == one.look() == [NodeFailure(2, "node3", "  the machine is gone: it is silent", 1, lost=True)]
+
+
+def test_what_was_told_counts_before_the_loss_of_the_board() -> None:
+    shown = SharedBoard()
+    one = peers_of(shown, 1)
+    peers_of(shown, 0).announce("  rank 0 failed", 7)
+    shown.lost = BoardLost("it is silent")
+    assert [failure.code for failure in one.look()] == [7]
+    with pytest.raises(BoardLost, match="it is silent"):
         one.look()
-        store.add("beats 1", 1)
-    assert [failure.machine for failure in zero.failures] == [2]
-    one.leave()
-    zero.leave()
 
 
-class DyingStore(MappingStore):
-    """The store of a machine that dies after a number of requests."""
-
-    def __init__(self, values: dict[str, str], requests: int) -> None:
-        self.values, self._left = values, requests
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in ("set", "add", "append"):
-            self._left -= 1
-            if self._left < 0:
-                raise SystemExit
-        return super().__getattribute__(name)
-
-
-@pytest.mark.parametrize("requests", range(3))
-def test_a_machine_that_dies_telling_of_a_failure_keeps_nobody_waiting(requests: int, clock: Clock) -> None:
-    """The others would take the first machine for lost, as its store does not answer."""
-    store = MappingStore()
-    zero, one = (Peers(store, machine, HOSTS[:2]) for machine in range(2))
-    with suppress(SystemExit):
-        Peers(DyingStore(store.values, requests), 1, HOSTS[:2]).announce("  rank 1 failed", 7)
-    clock.now_s += 1
-    assert zero.look() == one.look() == [NodeFailure(1, "node2", "  rank 1 failed", 7)] * (requests > 0)
+@pytest.mark.parametrize(("own", "machine"), [(False, 0), (True, 1)])
+def test_a_lost_board_is_the_fault_of_the_machine_that_was_silent(own: bool, machine: int) -> None:
+    """A launcher that was given up itself blames none of its ranks, which lost the others by that."""
+    one, workers = peers_of(SharedBoard(), 1, HOSTS[:2]), workers_of_two("c10d")
+    one.failures.append(NodeFailure(1, "node2", "  rank 1 was killed", 137, order=KILLED if own else LOST_PEER))
+    one.lost_board(BoardLost("it is silent", own=own))
+    judged = workers._judge(JobResult(2, ProcessExit(1, 9, 1, ("python",))), one)
+    assert judged.elsewhere is not None
+    assert (judged.elsewhere.machine, judged.elsewhere.words) == (machine, "  the machine is gone: it is silent")
+    assert judged.lost_machine
+    assert judged.first is None
 
 
 class EndsAtOnce(SignalSource):
@@ -128,16 +90,15 @@ class EndsAtOnce(SignalSource):
     def in_child(self) -> None: ...
 
 
-def test_a_signal_right_after_a_failure_ends_a_job_that_had_failed(clock: Clock, tmp_path: Path) -> None:
-    """The failure came after the last look; the launcher may not say that it just waited for the other machine."""
-    store, source = MappingStore(), EndsAtOnce()
-    _, one = (Peers(store, machine, HOSTS[:2]) for machine in range(2))
-    clock.now_s += 1
-    one.look()
+def test_a_signal_right_after_a_failure_ends_a_job_that_had_failed(tmp_path: Path) -> None:
+    """The failure has not come back from the board; the launcher may not say that it just waited for the other one."""
+    source, one = EndsAtOnce(), peers_of(SharedBoard(), 1, HOSTS[:2])
     one.announce("  rank 1 failed", 7)
     job = Job(LaunchSettings(), ("python",), {}, HostInfo(1, 0), 1)
-    run = JobRun(job, Supervisor([], source), tmp_path, None)
-    NodeWorkers(job, NodeSpec(1, 2, "node1", 1), source)._wait_for_others(run, one)
+    supervisor = Supervisor([], source)
+    supervisor.exits.append(ProcessExit(1, 9, 7, ("python",)))
+    supervisor.failures += supervisor.exits
+    NodeWorkers(job, NodeSpec(1, 2, "node1", 1), source)._wait_for_others(JobRun(job, supervisor, tmp_path, None), one)
     assert [(failure.words, failure.outside) for failure in one.failures] == [
         ("  rank 1 failed", False),
         ("  the job was ended there from outside", True),
@@ -149,19 +110,19 @@ def workers_of_two(backend: str = "static") -> NodeWorkers:
     return NodeWorkers(job, NodeSpec(0, 2, "node1", 1), EndsAtOnce())
 
 
-def test_the_machine_that_failed_by_itself_is_blamed_and_not_the_first(clock: Clock) -> None:
-    zero, one = (Peers(MappingStore(), 0, HOSTS[:2]), NodeFailure(1, "node2", "  rank 1 failed", 137, order=SAID))
+def test_the_machine_that_failed_by_itself_is_blamed_and_not_the_first() -> None:
+    zero, one = (peers_of(SharedBoard(), 0, HOSTS[:2]), NodeFailure(1, "node2", "  rank 1 failed", 137, order=SAID))
     zero.failures += [NodeFailure(0, "node1", "  rank 0 lost rank 1", 1, order=LOST_PEER), one]
     here = JobResult(2, ProcessExit(0, 9, 1, ("python",)))
     judged = workers_of_two()._judge(here, zero)
     assert (judged.elsewhere, judged.first, judged.code) == (one, None, 137)
 
 
-def test_a_launcher_that_is_ended_while_it_waits_has_128_and_the_signal(clock: Clock) -> None:
+def test_a_launcher_that_is_ended_while_it_waits_has_128_and_the_signal() -> None:
     said: list[str] = []
-    workers, peers = workers_of_two(), Peers(MappingStore(), 0, HOSTS[:2])
+    workers, peers = workers_of_two(), peers_of(SharedBoard(), 0, HOSTS[:2])
     workers._peers = peers
     assert workers.leave(Interrupted(signal.SIGTERM, "machine 1, node2 to end"), said.append).code == 143
-    peers.look(at_once=True)
+    peers.look()
     assert [(failure.code, failure.outside) for failure in peers.failures] == [(143, True)]
     assert said[0].endswith("by SIGTERM from outside, while this launcher waited for machine 1, node2 to end")

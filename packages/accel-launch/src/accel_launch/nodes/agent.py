@@ -8,13 +8,11 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from accel_state.errors import CannotRun
-
 from accel_launch.job.job import Job
+from accel_launch.nodes.board import BoardLost
 from accel_launch.nodes.node_rendezvous import NodeRendezvous
 from accel_launch.nodes.node_spec import NodeSpec
 from accel_launch.nodes.node_workers import NodeWorkers
-from accel_launch.nodes.peers import StoreLost
 from accel_launch.report.job_result import JobResult
 from accel_launch.supervise.restarts import run_until_done
 from accel_launch.supervise.signals import Interrupted, SignalSource
@@ -29,18 +27,16 @@ def run_on_node(job: Job, node: NodeSpec, source: SignalSource, say: Callable[[s
     Raises: CannotRun if the machines do not meet, or a process cannot be started.
     """
     _import_quietly()
-    from torch.distributed import DistError
-
     # there, names come up with machines
     rendezvous = NodeRendezvous(node, source, job.settings, job.count, patient="KUBERNETES_SERVICE_HOST" in job.environ)
-    with source, NodeWorkers(job, node, source) as workers:
+    with source, rendezvous, NodeWorkers(job, node, source) as workers:
 
         def run(attempt: int) -> JobResult:
             workers.attempt = attempt
             try:
                 _torch_agent(workers, job, rendezvous).run()
-            except (StoreLost, DistError) as lost:
-                raise CannotRun("launch", [f"machine 0, {node.host}, is gone: {str(lost).splitlines()[0]}"]) from lost
+            except BoardLost as lost:
+                raise rendezvous.gone(lost) from lost
             return workers.result
 
         try:
@@ -66,7 +62,7 @@ def _torch_agent(workers: NodeWorkers, job: Job, rendezvous: Any) -> SimpleElast
             return [Worker(rank - ranks.start, rank, rank, world, world) for rank in ranks]
 
         def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-            return workers.start(worker_group, [host for host, _ in rendezvous.machines])
+            return workers.start(worker_group)
 
         def _stop_workers(self, worker_group: WorkerGroup) -> None:
             workers.stop()
@@ -86,12 +82,7 @@ def _torch_agent(workers: NodeWorkers, job: Job, rendezvous: Any) -> SimpleElast
 
 
 def _import_quietly() -> None:
-    """Keeps torch in this process from stacks and warnings of a connection whose other end is gone."""
-    level = "TORCH_CPP_LOG_LEVEL"
-    before = os.environ.get(level)
-    os.environ.setdefault(level, "FATAL")
-    import_module("torch.distributed")  # reads it once
-    if before is None:
-        del os.environ[level]
+    """Keeps torch's agent from telling of its own what is told here."""
+    import_module("torch.distributed")
     if "LOGLEVEL" not in os.environ:
         logging.disable(logging.CRITICAL)

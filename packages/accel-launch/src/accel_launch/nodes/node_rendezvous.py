@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
+import uuid
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any, final
+from typing import Any, cast, final
 
 from accel_state.errors import CannotRun
 
 from accel_launch.cli.options import C10D, LaunchSettings
 from accel_launch.nodes.addresses import address_towards, is_first
+from accel_launch.nodes.board import Board, BoardLost
+from accel_launch.nodes.board_server import BoardServer
 from accel_launch.nodes.node_spec import NodeSpec
-from accel_launch.nodes.rendezvous_store import LOOK_S, not_begun, open_store
+from accel_launch.nodes.open_board import LOOK_S, join_board, not_begun, serve_board
+from accel_launch.nodes.peers import Peers
 from accel_launch.supervise.signals import Interrupted, SignalSource
 
-#: seconds for others to read why they are refused
-READING_S = 1.0
+#: seconds for others to read why they are refused; and for the first machine to be heard by all at the end
+READING_S, LEAVING_S = 1.0, 5.0
 #: what a machine may leave out: another one says it for all
 COUNT = "num_processes"
 #: settings that a script reads, and that have to be the same for all its processes
@@ -45,14 +47,30 @@ class NodeRendezvous:
         host, address = socket.gethostname(), address_towards(node)
         shared = {"num_machines": node.count, **{name: getattr(settings, name) for name in SHARED}}
         place = host if self._serves else f"{host} ({address})"
-        self._mine: dict[str, Any] = {"host": host, "place": place, "pid": os.getpid()}
+        self._mine: dict[str, Any] = {"host": host, "place": place, "name": f"{host} {os.getpid()} {uuid.uuid4().hex}"}
         self._mine |= {"settings": shared, "processes": processes}
-        self._store: Any = None
+        self._server: BoardServer | None = None
+        self._board: Board | None = None
         self._round = 0
+        self._rank: int | None = node.rank
         #: those that have come, as the first machine sees it
         self._machines: dict[int, Any] = {}
+        #: those that have to come again, as nobody may come for them
+        self._expected: dict[int, Any] = {}
         #: the host and the number of processes of each machine of the newest round
         self.machines: list[tuple[str, int]] = []
+
+    def __enter__(self) -> NodeRendezvous:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        """Leaves the board, unless this launcher fails: then others are to miss it."""
+        if kind is not None and not issubclass(kind, CannotRun):
+            return
+        if self._server is not None:
+            self._server.leave([machine["name"] for machine in self._machines.values()], LEAVING_S)
+        elif self._board is not None:
+            self._board.leave(LEAVING_S)
 
     def get_backend(self) -> str:
         """The name of this rendezvous."""
@@ -63,103 +81,120 @@ class NodeRendezvous:
         return "accel"
 
     def next_rendezvous(self) -> Any:
-        """The store of the next round, in which all machines have come, and the rank of this machine.
+        """The next round, in which all machines have come, and the rank of this machine; its store are the `Peers`.
 
-        Raises: CannotRun that names the machines that have not come, or do not fit; Interrupted.
+        Raises: CannotRun that names the machines that have not come, are gone, or do not fit; Interrupted.
         """
         from torch.distributed.elastic.rendezvous.api import RendezvousInfo, RendezvousStoreInfo
 
         node, until = self._node, time.monotonic() + self._wait_s
         try:
-            if self._store is None:
-                self._store = self._open()
-            store, rank = self._join(until)
+            if self._board is None:
+                self._board = self._open()
+            peers = self._join(self._board, until)
         except Interrupted as interrupted:
             awaited = f"{self._absent()} to come" if self._serves else f"machine 0, {node.host}, to begin"
             raise Interrupted(interrupted.number, awaited) from None
-        except RuntimeError as error:  # of torch's store
-            raise CannotRun("launch", [f"machine 0, {node.host}, is gone: {str(error).splitlines()[0]}"]) from error
-        return RendezvousInfo(store, rank, node.count, RendezvousStoreInfo(node.host, node.port))
+        except BoardLost as lost:
+            raise self.gone(lost) from lost
+        return RendezvousInfo(cast(Any, peers), peers.machine, node.count, RendezvousStoreInfo(node.host, node.port))
 
-    def _open(self) -> Any:
-        try:
-            return open_store(self._node, self._source, self._wait_s, serves=self._serves, patient=self._patient)
-        except CannotRun:
-            if not self._serves or self._node.rank is not None:
-                raise
-        self._serves = False  # another launcher of this machine has come sooner
-        return self._open()
+    def gone(self, lost: BoardLost) -> CannotRun:
+        """The error of a machine that has lost the others before its processes run."""
+        return CannotRun("launch", [self._is_gone(self._rank if lost.own else 0, self._mine["place"], str(lost))])
 
-    def _join(self, until: float) -> tuple[Any, int]:
-        """The store of a round, and the rank of this machine in it, once all machines have come."""
-        from torch._C._distributed_c10d import PrefixStore
+    def _is_gone(self, rank: int | None, place: str, why: str) -> str:
+        """The same words on all machines."""
+        who = f"machine {rank}, {place if rank else self._node.host}" if rank is not None else f"this machine, {place}"
+        return f"{who}, is gone: {why}"
 
-        store: Any = None
+    def _open(self) -> Board:
+        node, name, patient = self._node, self._mine["name"], self._patient
+        if self._serves:
+            try:
+                self._server, board = serve_board(node, name, self._source, self._wait_s if patient else 0.0)
+                return board
+            except CannotRun:
+                if node.rank is not None:
+                    raise
+            self._serves = False  # another launcher of this machine has come sooner
+        return join_board(node, name, self._source, self._wait_s, patient=patient)
+
+    def _join(self, board: Board, until: float) -> Peers:
+        """The machines of a round, once all have come."""
         rank: int | None = None
+        tried = self._round
         self._machines = {}
-        number = self._store.add("round", int(self._serves))
-        while rank is None or not store.check(["go"]):
-            if rank is None and number > self._round:
-                store = PrefixStore(f"round {number}", self._store)
-                rank = self._claim(store)
-            if store is not None and store.check(["refused"]):
-                self._refuse(store, json.loads(store.get("refused")))
+        if self._serves:
+            board.tell("set", "round", self._round + 1)
+        while rank is None or board.known(f"{tried} go") is None:
+            if rank is None and board.known("round", 0) > tried:
+                tried = board.known("round")
+                board.tell("claim", f"{tried} place", self._places(), self._mine)
+            if rank is None and tried > self._round:
+                rank = self._place(board, tried)
+            refused = board.known(f"{tried} refused")
+            if refused is not None:
+                raise CannotRun("launch", refused[0])
+            if board.lost is not None:
+                raise board.lost
             late_s = time.monotonic() - until
-            if self._serves:
-                self._admit(store, late=late_s >= 0)
+            if self._server is not None:
+                self._admit(self._server, board, tried, late=late_s >= 0)
             elif late_s >= READING_S:
                 raise not_begun(self._node, self._wait_s)
             try:
                 self._source.pause(LOOK_S)
             except Interrupted as interrupted:
-                self._tell_refusal(store, rank, interrupted)
+                if rank is not None:
+                    by = f"by {interrupted.number.name} from outside, while its launcher waited for the others"
+                    board.tell("append", f"{tried} refused", [f"machine {rank}, {self._mine['place']}, was ended {by}"])
                 raise
-            number = self._store.add("round", 0) if rank is None else number
-        self._round = number
-        self.machines = [(host, processes) for host, processes in json.loads(store.get("go"))]
-        return store, rank
+        self._round, self._rank = tried, rank
+        self._expected = {} if self._backend == C10D else self._machines
+        hosts, counts, names = board.known(f"{tried} go")
+        self.machines = list(zip(hosts, counts, strict=True))
+        return Peers(board, tried, rank, hosts, names)
 
-    def _tell_refusal(self, store: Any, rank: int | None, interrupted: Interrupted) -> None:
-        """Tells the machines of a round that this machine was ended."""
-        by = f"by {interrupted.number.name} from outside, while its launcher waited for the others"
-        with suppress(RuntimeError):
-            if rank is not None:
-                store.set("refused", json.dumps([f"machine {rank}, {self._mine['place']}, was ended {by}"]))
+    def _places(self) -> Sequence[int]:
+        """The ranks that this machine may have."""
+        if self._node.rank is not None or self._serves:
+            return [self._node.rank or 0]
+        return list(range(1, self._node.count))
 
-    def _claim(self, store: Any) -> int | None:
-        """The rank of this machine in a round; None if others have all, as they have begun without it."""
-        node = self._node
-        ranks: Sequence[int] = range(1, node.count)
-        if node.rank is not None or self._serves:
-            ranks = [node.rank or 0]
-        for rank in ranks:
-            holder = json.loads(store.compare_set(f"machine {rank}", "", json.dumps(self._mine)))
-            if holder == self._mine:
-                return rank
-        if self._backend != C10D:
+    def _place(self, board: Board, number: int) -> int | None:
+        """The rank of this machine in a round; None if it is not known yet, or others have begun without it."""
+        rank, holder = board.known(f"{number} place", (None, None))
+        if rank is not None:
+            self._rank = rank
+        elif holder is not None and self._backend != C10D:
             twice = f"{holder['place']} and {self._mine['place']}: give each its own"
-            self._refuse(store, [f"machine_rank {node.rank} was given on two machines, {twice}"])
-        return None
+            self._refuse(board, number, [f"machine_rank {self._node.rank} was given on two machines, {twice}"])
+        return rank if rank is None else int(rank)
 
-    def _admit(self, store: Any, *, late: bool) -> None:
-        """Lets all begin once they have come, as the first machine; refuses machines that do not fit, or are late."""
+    def _admit(self, server: BoardServer, board: Board, number: int, *, late: bool) -> None:
+        """Lets all begin once they have come, as the first machine; refuses if one is gone, late, or does not fit."""
         node, machines = self._node, self._machines
         for rank in range(node.count):
-            if rank not in machines and store.check([f"machine {rank}"]):
-                machines[rank] = json.loads(store.get(f"machine {rank}"))
-                problems = self._differences(machines[rank])
+            came = server.holder(f"{number} place", rank)
+            if rank not in machines and came is not None:
+                machines[rank] = came
+                problems = self._differences(came)
                 if problems:
-                    self._refuse(store, problems)
+                    self._refuse(board, number, problems)
+        for rank, machine in sorted((self._expected | machines).items()):
+            if machine["name"] in server.gone:
+                self._refuse(board, number, [self._is_gone(rank, machine["place"], server.gone[machine["name"]])])
         if len(machines) == node.count:
             # all that machines know of each other comes at once: one that is lost later is missed, and not waited for
-            told = [(machines[rank]["host"], machines[rank]["processes"]) for rank in range(node.count)]
-            store.set("go", json.dumps(told))
+            told = [machines[rank] for rank in range(node.count)]
+            board.tell("set", f"{number} go", [[one[fact] for one in told] for fact in ("host", "processes", "name")])
         elif late:
             here = ", ".join(f"{rank} ({machine['place']})" for rank, machine in sorted(machines.items()))
             where = f"--main_process_ip {node.host} --main_process_port {node.port}"
             absent = f"{self._absent()} did not come within {self._wait_s:g} s"
             start = f"Start accel launch there with {where}, or wait longer: --join_timeout"
-            self._refuse(store, [f"{absent}; here: machine {here}. {start}"])
+            self._refuse(board, number, [f"{absent}; here: machine {here}. {start}"])
 
     def _absent(self) -> str:
         absent = [str(rank) for rank in range(self._node.count) if rank not in (self._machines or (0,))]
@@ -176,8 +211,10 @@ class NodeRendezvous:
                 problems.append(f"{where}: {why} all the same")
         return problems
 
-    def _refuse(self, store: Any, problems: Sequence[str]) -> None:
-        store.set("refused", json.dumps(problems))
-        if self._serves:
-            self._source.pause(READING_S)
-        raise CannotRun("launch", problems)
+    def _refuse(self, board: Board, number: int, problems: list[str]) -> None:
+        """Tells all machines why they cannot begin; what another one has told before counts."""
+        key, until = f"{number} refused", time.monotonic() + READING_S
+        board.tell("append", key, problems)
+        while board.known(key) is None and board.lost is None and time.monotonic() < until:
+            self._source.pause(LOOK_S)
+        raise CannotRun("launch", board.known(key, [problems])[0])

@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from math import inf
 from signal import Signals
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 from accel_state.errors import CannotRun
 from accel_state.exit_codes import STOPPED
@@ -19,8 +19,10 @@ from accel_launch.job.job_runner import JobRun, supervised
 from accel_launch.job.plan import LOOPBACK, RendezvousInfo
 from accel_launch.job.ports import PortReservation
 from accel_launch.nodes.addresses import address_towards, interface_towards
+from accel_launch.nodes.board import BoardLost
 from accel_launch.nodes.node_spec import NodeSpec
-from accel_launch.nodes.peers import NodeFailure, Peers, StoreLost
+from accel_launch.nodes.open_board import LOOK_S
+from accel_launch.nodes.peers import OWN, NodeFailure, Peers
 from accel_launch.report.failure_report import cause_of, described
 from accel_launch.report.job_result import LOST_PEER, JobResult, ProcessExit
 from accel_launch.supervise.signals import Interrupted, SignalSource
@@ -58,21 +60,19 @@ class NodeWorkers:
 
     def __exit__(self, *error: object) -> None:
         self.stop()
-        if self._peers is not None:
-            self._peers.leave()
 
-    def start(self, group: WorkerGroup, hosts: Sequence[str]) -> dict[int, Any]:
-        """Starts the processes of this machine, at the ranks of the group; `hosts` has the names of all machines.
+    def start(self, group: WorkerGroup) -> dict[int, Any]:
+        """Starts the processes of this machine, at the ranks of the group, whose store are its `Peers`.
 
-        Raises: CannotRun if a process cannot be started, which the other machines are told; StoreLost.
+        Raises: CannotRun if a process cannot be started, which the other machines are told; BoardLost; Interrupted.
         """
-        self._peers = peers = Peers(group.store, group.group_rank or 0, hosts)
+        self._peers = peers = cast(Peers, group.store)
         self._elsewhere = None
         try:
             return self._start(group, peers)
         except CannotRun as error:
-            with suppress(StoreLost):  # lost, as its launcher ends
-                peers.announce(f"  the machine is gone, as it could not {error}", 2, lost=True)
+            # lost, as its launcher ends
+            peers.announce(f"  the machine is gone, as it could not {error}", 2, lost=True)
             raise
 
     def _start(self, group: WorkerGroup, peers: Peers) -> dict[int, Any]:
@@ -82,7 +82,12 @@ class NodeWorkers:
             reserved = ports.meeting
             store_fd, where = reserved.store_fd, (reserved.store_port, reserved.master_port, reserved.address)
             peers.publish("start", (self.attempt, *where))
-        self.attempt, store_port, master_port, address = peers.read("start")
+        while (begun := peers.read("start")) is None:
+            self._source.pause(LOOK_S)
+            self._hear(peers.look(), peers)
+            if self._elsewhere is not None and self._elsewhere.machine == 0:
+                raise CannotRun("launch", [f"on machine 0, {peers.hosts[0]}: {self._elsewhere.words.strip()}"])
+        self.attempt, store_port, master_port, address = begun
         rendezvous = RendezvousInfo(
             store_port,
             store_fd,
@@ -117,8 +122,8 @@ class NodeWorkers:
         try:
             self._watch(run.supervisor, peers, run.world)
             progressed = self._wait_for_others(run, peers)
-        except StoreLost as lost:
-            self._hear([peers.lost_store(self._node.host, lost)], peers)
+        except BoardLost as lost:
+            self._elsewhere = peers.lost_board(lost)
             progressed = False
             if not run.supervisor.ending:
                 run.supervisor.end_others()
@@ -142,8 +147,8 @@ class NodeWorkers:
                 new = peers.look()
             except Interrupted as interrupted:
                 raise Interrupted(interrupted.number, "all machines to start again") from None
-            except StoreLost as lost:
-                new = [peers.lost_store(self._node.host, lost)]
+            except BoardLost as lost:
+                new = [peers.lost_board(lost)]
             for failure in new:
                 if failure.outside or failure.lost:
                     return JobResult(self._job.count, elsewhere=failure)
@@ -153,16 +158,15 @@ class NodeWorkers:
         """The end of a launcher by a signal, while it waited for other machines, which are told."""
         number, by = interrupted.number, f"by {interrupted.number.name} from outside, while"
         if self._peers is not None:
-            with suppress(StoreLost):
-                words = f"  the job was ended there {by} the launcher waited for {interrupted.awaited}"
-                self._peers.announce(words, 128 + number, outside=True)
+            words = f"  the job was ended there {by} the launcher waited for {interrupted.awaited}"
+            self._peers.announce(words, 128 + number, outside=True)
         say(f"accel: the job was ended {by} this launcher waited for {interrupted.awaited}")
         return JobResult(self._job.count, elsewhere=NodeFailure(0, "", "", 128 + number, outside=True))
 
     def _watch(self, supervisor: Supervisor, peers: Peers, world: int) -> None:
         """Looks after the processes of this machine until they have ended.
 
-        Raises: StoreLost.
+        Raises: BoardLost.
         """
         announced, over = 0, False
         while not over:
@@ -183,28 +187,28 @@ class NodeWorkers:
     def _wait_for_others(self, run: JobRun, peers: Peers) -> bool:
         """Whether any machine has got further, once the processes of all have ended.
 
-        Raises: StoreLost; Interrupted if nothing has failed.
+        Raises: BoardLost; Interrupted if nothing has failed.
         """
         result = run.supervisor.result()
         if result.by_somebody:
             peers.announce("  the job was ended there from outside", result.code, order=ASKED, outside=True)
-        peers.count("progress", int(run.progressed))
-        ended, until = peers.count("ended", 1), inf
-        while ended < peers.size and time.monotonic() < until and not any(failure.lost for failure in peers.failures):
+        peers.add("progress", int(run.progressed))
+        peers.add("ended", 1)
+        until = inf
+        while peers.count("ended") < peers.size and time.monotonic() < until and not peers.any_lost:
             try:
                 self._source.pause(STEP_S)
             except Interrupted as interrupted:
-                self._hear(peers.look(at_once=True), peers)  # what has just failed here may not have been looked at
                 others = [f"{rank}, {host}" for rank, host in enumerate(peers.hosts) if rank != peers.machine]
-                if not peers.failures:
+                if result.first is None and not peers.failures:
                     raise Interrupted(interrupted.number, f"machine {', '.join(others)} to end") from None
                 peers.announce("  the job was ended there from outside", result.code, order=ASKED, outside=True)
                 until = 0.0
             self._hear(peers.look(), peers)
             if peers.failures:
                 until = min(until, time.monotonic() + self._grace_s + ENDING_S)
-            ended = peers.count("ended")
-        peers.look(at_once=True)
+        with suppress(BoardLost):  # all have ended: the first machine may have left
+            peers.look()
         return peers.count("progress") > 0
 
     def _hear(self, failures: Sequence[NodeFailure], peers: Peers) -> None:
@@ -218,13 +222,15 @@ class NodeWorkers:
         # what has ended a job elsewhere, may have it save here
         root = min(failures, key=lambda failure: failure.order, default=None)
         stopped = first is not None and first.status == STOPPED
-        if root is not None and not stopped and (root.machine != peers.machine or first is None):
+        if root is not None and not stopped and (root.machine != peers.machine or first is None or root.order == OWN):
             result = replace(result, first=None, elsewhere=root)
         replaceable = self._job.settings.rdzv_backend == C10D
         return replace(
             result,
             asked=result.asked or any(failure.outside for failure in failures),
-            lost_machine=any(failure.lost and not (replaceable and failure.machine) for failure in failures),
+            lost_machine=any(
+                failure.lost and (failure.order == OWN or not (replaceable and failure.machine)) for failure in failures
+            ),
         )
 
 

@@ -1,70 +1,75 @@
-"""The store at which the machines of a job meet: the first of them serves it, at the address that was given."""
+"""Opens the board of a job: the first machine serves it, at the address that was given, and the others come to it."""
 
 from __future__ import annotations
 
 import errno
 import socket
-import threading
 import time
-from contextlib import suppress
-from datetime import timedelta
 from typing import Any
 
 from accel_state.errors import CannotRun
 
+from accel_launch.nodes.board import Board
+from accel_launch.nodes.board_server import BoardServer
 from accel_launch.nodes.node_spec import NodeSpec
+from accel_launch.nodes.silence import SILENT
 from accel_launch.supervise.signals import SignalSource
 
 #: seconds between two tries to reach a machine that does not answer yet; and for one try
 RETRY_S, TRY_S = 0.25, 2.0
 #: seconds in which the name of the first machine has to be known, unless names come up with machines
 KNOWN_S = 10.0
-#: seconds for a request to the store; and between two looks for signals
-REQUEST_S, LOOK_S = 10.0, 0.05
+#: seconds between two looks at what has come, and for signals
+LOOK_S = 0.05
 
 
-def open_store(node: NodeSpec, source: SignalSource, wait_s: float, *, serves: bool, patient: bool) -> Any:
-    """torch's store, served by this machine, or by the first machine; `patient` waits for a name as for a machine.
+def serve_board(node: NodeSpec, name: str, source: SignalSource, wait_s: float) -> tuple[BoardServer, Board]:
+    """Return the server of the board, on this machine, and its own view of it.
 
-    Raises: CannotRun if it cannot be served, or is not reached in the time; Interrupted.
+    Args:
+        node: Place at which the machines meet; its name may become known in the time.
+        name: Name of this launcher.
+        source: Signals that end the wait.
+        wait_s: Seconds to wait for the name; 0 for none.
+
+    Raises: CannotRun if it cannot be served; Interrupted.
+    """
+    listening = _listen(node, time.monotonic() + wait_s, source)
+    connection = socket.socket(listening.family)
+    connection.connect(listening.getsockname())
+    return BoardServer(listening, name), Board(connection, name)
+
+
+def join_board(node: NodeSpec, name: str, source: SignalSource, wait_s: float, *, patient: bool) -> Board:
+    """Return the board that the first machine serves.
+
+    Args:
+        node: Place at which the machines meet.
+        name: Name of this launcher.
+        source: Signals that end the wait.
+        wait_s: Seconds in which the first machine has to answer.
+        patient: Whether a name that nobody knows may become known in the time.
+
+    Raises: CannotRun if it is not reached in the time, or says nothing; Interrupted.
     """
     until = time.monotonic() + wait_s
-    if serves:
-        listening = _listen(node, until if patient else 0.0, source)
-        host = str(listening.getsockname()[0])
-        return _tcp_store(host, node.port, is_master=True, master_listen_fd=listening.detach())
-    _wait_until_reachable(node, until, wait_s, source, patient=patient)
-    stores: list[Any] = []
-
-    def connect() -> None:
-        with suppress(RuntimeError):
-            stores.append(_tcp_store(node.host, node.port, is_master=False))
-
-    # torch waits for ever if another program has the port
-    thread = threading.Thread(target=connect, daemon=True)
-    thread.start()
-    while thread.is_alive() and time.monotonic() < until:
-        source.pause(LOOK_S)
-    if not stores:
-        raise not_begun(node, wait_s)
-    return stores[0]
+    while True:
+        board = Board(_connect(node, until, wait_s, source, patient=patient), name)
+        while not board.greeted and board.lost is None and time.monotonic() < until:
+            source.pause(LOOK_S)
+        if board.greeted:
+            return board
+        if str(board.lost) == SILENT:
+            other = f"it was stopped, or another program has port {node.port} there"
+            raise CannotRun("launch", [f"machine 0, {node.host}, is gone: {SILENT} ({other})"])
+        if time.monotonic() >= until:  # a proxy may stand before a machine that does not serve yet
+            raise not_begun(node, wait_s)
+        source.pause(RETRY_S)
 
 
 def not_begun(node: NodeSpec, wait_s: float) -> CannotRun:
     """The error of a machine that has waited in vain for the first machine."""
     return CannotRun("launch", [f"machine 0, {node.host}, has not begun within {wait_s:g} s"])
-
-
-def _tcp_store(host: str, port: int, **options: Any) -> Any:
-    from torch._C._distributed_c10d import TCPStore
-
-    options |= {"wait_for_workers": False, "timeout": timedelta(seconds=REQUEST_S)}
-    try:
-        return TCPStore(host, port, **options)
-    except RuntimeError as error:
-        if "libuv" not in str(error):
-            raise
-        return TCPStore(host, port, use_libuv=False, **options)  # torch was built without it
 
 
 def _listen(node: NodeSpec, known_until: float, source: SignalSource) -> socket.socket:
@@ -98,15 +103,14 @@ def _resolve(node: NodeSpec, known_until: float, source: SignalSource) -> tuple[
             source.pause(RETRY_S)
 
 
-def _wait_until_reachable(node: NodeSpec, until: float, wait_s: float, source: SignalSource, *, patient: bool) -> None:
-    """Returns when the first machine answers."""
+def _connect(node: NodeSpec, until: float, wait_s: float, source: SignalSource, *, patient: bool) -> socket.socket:
+    """A connection to the first machine, as soon as it answers."""
     known_until = until if patient else min(until, time.monotonic() + KNOWN_S)
     while True:
         deadline = until
         try:
             timeout = max(min(TRY_S, until - time.monotonic()), RETRY_S)
-            socket.create_connection((node.host, node.port), timeout=timeout).close()
-            return
+            return socket.create_connection((node.host, node.port), timeout=timeout)
         except socket.gaierror as error:
             why, deadline = f"there is no machine of that name: {error.strerror}", known_until
         except OSError as error:

@@ -1,0 +1,113 @@
+"""What a machine sees of the board of a job, and writes on it, by a thread of its own; nobody waits for an answer."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, final
+
+from accel_launch.nodes.board_server import AGAIN_S, GREETING
+from accel_launch.nodes.message_line import MessageLine, encoded
+from accel_launch.nodes.silence import LOOK_S, SILENT, Silence
+
+
+class BoardLost(Exception):
+    """The first machine, which serves the board, is gone; `own` is whether this launcher itself was given up."""
+
+    def __init__(self, why: str, *, own: bool = False) -> None:
+        super().__init__(why)
+        self.own = own
+
+
+@final
+class Board:
+    """A copy of the board that the server keeps up to date, over a connection to it."""
+
+    def __init__(self, connection: socket.socket, name: str) -> None:
+        self.name = name
+        self._line, self._lock = MessageLine(connection), threading.Lock()
+        self._values: dict[str, Any] = {}
+        #: launchers that are gone, by their names, and why
+        self.gone: dict[str, str] = {}
+        #: why the board is lost
+        self.lost: BoardLost | None = None
+        self._silence = Silence(time.monotonic())
+        self._silence.hear("server")
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(connection, selectors.EVENT_READ)
+        self._greeted = self._left = False
+        self._acts: dict[str, Callable[..., None]] = {
+            "hello": self._begin,
+            "beat": lambda: None,
+            "set": self._values.__setitem__,
+            "append": lambda key, value: self._values.setdefault(key, []).append(value),
+            "gone": self._give_up,
+        }
+        self.tell("hello", GREETING, name)
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+
+    @property
+    def greeted(self) -> bool:
+        """Whether the server has answered."""
+        return self._greeted
+
+    def tell(self, what: str, *content: object) -> None:
+        """Write on the board: `set`, `append` or `add` a value to a key; `claim` the first free place of a list."""
+        with self._lock:
+            self._line.put(encoded(what, *content))
+            self._line.flush()
+
+    def known(self, key: str, default: Any = None) -> Any:
+        """Return the value of a key, as far as it is known here."""
+        return self._values.get(key, default)
+
+    def leave(self, timeout_s: float) -> None:
+        """Say that this machine needs the board no longer, and return once the server knows."""
+        self._left = True
+        self.tell("bye")
+        self._thread.join(timeout_s)
+
+    def _follow(self) -> None:
+        while self.lost is None:
+            self._step(AGAIN_S if self._line.full else LOOK_S)
+
+    def _step(self, timeout_s: float) -> None:
+        """Waits once, reads what has come, and gives up the server if it is silent."""
+        self._selector.select(timeout_s)
+        self._silence.look(time.monotonic())
+        self._hear(*self._line.take())
+        with self._lock:
+            if self.lost is None and self._silence.beat():
+                self._line.put(encoded("beat"))
+            self._line.flush()
+
+    def _hear(self, messages: list[list[Any]], over: bool) -> None:
+        if messages:
+            self._silence.hear("server")
+        for what, *content in messages:
+            try:
+                self._acts[what](*content)
+            except (LookupError, TypeError, ValueError, AttributeError):  # no server of ours
+                over = True
+        if self.lost is not None:
+            return
+        if over:
+            # a launcher that was stopped for long was given up, be there nobody left who says so
+            woke = self._silence.woke and not self._left
+            self.lost = BoardLost(SILENT if woke else "its launcher has ended, or the way to it", own=woke)
+        elif self._silence.silent():
+            self.tell("silent")
+            self.lost = BoardLost(SILENT)
+
+    def _begin(self, values: dict[str, Any]) -> None:
+        self._values.update(values)
+        self._greeted = True
+
+    def _give_up(self, name: str, why: str) -> None:
+        self.gone[name] = why
+        if name == self.name:
+            self.lost = BoardLost(why, own=True)

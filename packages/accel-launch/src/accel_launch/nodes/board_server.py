@@ -1,0 +1,175 @@
+"""The board of a job, served by its first machine: what machines write comes to all, in one order."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import Any, cast, final
+
+from accel_launch.nodes.message_line import MessageLine, encoded
+from accel_launch.nodes.silence import LOOK_S, SILENT, Silence
+
+#: seconds in which what a slow connection did not take is offered again
+AGAIN_S = 0.02
+GREETING = "accel board 1"
+
+
+@final
+class BoardServer:
+    """Reads what machines write, tells all of it to all, and gives up machines that are silent, in a thread of its own.
+
+    A machine costs one connection, and a sign of life each way in `BEAT_S`. `own` is the name of the launcher that
+    serves: others say if it is silent.
+    """
+
+    def __init__(self, listening: socket.socket, own: str) -> None:
+        self._own, self._listening = own, listening
+        #: what is written, by its key
+        self.values: dict[str, Any] = {}
+        #: launchers that are gone, by their names, and why; those that have left are not among them
+        self.gone: dict[str, str] = {}
+        self._names: dict[MessageLine, str] = {}
+        self._holders: dict[tuple[str, int], Any] = {}
+        #: what is still to be told to all, by what it is about
+        self._news: dict[object, tuple[object, ...]] = {}
+        self._silence = Silence(time.monotonic())
+        self._selector = selectors.DefaultSelector()
+        listening.setblocking(False)
+        self._selector.register(listening, selectors.EVENT_READ)
+        self._acts: dict[str, Callable[..., None]] = {
+            "hello": self._greet,
+            "beat": lambda line: None,
+            "set": self._set,
+            "add": self._add,
+            "append": self._append,
+            "claim": self._claim,
+            "silent": self._accuse,
+            "bye": self._drop,
+        }
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def holder(self, key: str, place: int) -> Any:
+        """Return what the launcher that has claimed a place has said of itself; None if the place is free."""
+        return self._holders.get((key, place))
+
+    def leave(self, names: Collection[str], timeout_s: float) -> None:
+        """Return once these launchers have left, or are gone; what they are to read is in this process until then."""
+        until = time.monotonic() + timeout_s
+        while time.monotonic() < until and self._own not in self.gone and not set(names).isdisjoint(self._here()):
+            time.sleep(AGAIN_S)
+
+    def _here(self) -> set[str]:
+        return {*self._names.copy().values()} - {self._own}
+
+    def _serve(self) -> None:
+        while True:
+            self._step(AGAIN_S if any(line.full for line in self._names) else LOOK_S)
+
+    def _step(self, timeout_s: float) -> None:
+        """Waits once, reads what has come, gives up who is silent, and tells the news."""
+        ready = self._selector.select(timeout_s)
+        if self._silence.look(time.monotonic()):
+            ready = self._selector.select(0)  # this process was stopped: what others said then counts first
+        for key, _ in ready:
+            if key.data is None:
+                self._accept()
+            else:
+                self._read(key.data)
+        for line in self._silence.silent():
+            self._give_up(cast(MessageLine, line), SILENT)
+        if self._silence.beat():
+            self._note("beat", "beat")
+        self._publish()
+        for line in self._names:
+            line.flush()
+
+    def _publish(self) -> None:
+        """Tells the news to all who have been greeted."""
+        news = b"".join(encoded(*message) for message in self._news.values())
+        self._news.clear()
+        for line, name in self._names.items():
+            if name and news:
+                line.put(news)
+
+    def _note(self, about: object, *message: object) -> None:
+        """Notes news, after all that was noted before; of the same thing only the newest counts."""
+        self._news.pop(about, None)
+        self._news[about] = message
+
+    def _accept(self) -> None:
+        try:
+            line = MessageLine(self._listening.accept()[0])
+        except OSError:  # it has gone away again, or this process has as many files as it may have
+            time.sleep(AGAIN_S)
+            return
+        self._names[line] = ""
+        self._silence.hear(line)
+        self._selector.register(line.connection, selectors.EVENT_READ, line)
+
+    def _read(self, line: MessageLine) -> None:
+        messages, over = line.take()
+        if messages:
+            self._silence.hear(line)
+        for what, *content in messages:
+            if line not in self._names or not (self._names[line] or what == "hello"):
+                break
+            try:
+                self._acts[what](line, *content)
+            except (LookupError, TypeError, ValueError, AttributeError):  # no launcher of ours
+                over = True
+        if over and line in self._names:
+            self._give_up(line, "its launcher has ended, or the way to it")
+
+    def _give_up(self, line: MessageLine, why: str) -> None:
+        """Ends a connection; the launcher reads why, if it ever runs again."""
+        name = self._names[line]
+        if name:
+            self.gone[name] = why
+            self._note(("gone", name), "gone", name, why)
+            self._publish()
+            line.flush()
+        self._drop(line)
+
+    def _drop(self, line: MessageLine) -> None:
+        self._selector.unregister(line.connection)
+        self._silence.forget(line)
+        del self._names[line]
+        line.close()
+
+    def _greet(self, line: MessageLine, greeting: str, name: str) -> None:
+        if greeting != GREETING or not name:
+            raise ValueError(greeting)
+        self._publish()  # the values have it already
+        self._names[line] = str(name)
+        line.put(encoded("hello", self.values))
+
+    def _set(self, line: MessageLine, key: str, value: object) -> None:
+        self.values[key] = value
+        self._note(key, "set", key, value)
+
+    def _add(self, line: MessageLine, key: str, more: int) -> None:
+        self._set(line, key, self.values.get(key, 0) + more)
+
+    def _append(self, line: MessageLine, key: str, value: object) -> None:
+        values = self.values.setdefault(key, [])
+        values.append(value)
+        self._note((key, len(values)), "append", key, value)
+
+    def _claim(self, line: MessageLine, key: str, places: list[int], value: object) -> None:
+        """Gives a launcher the first place that is free; only it is told."""
+        holder: object = None
+        for place in places:
+            holder = self._holders.setdefault((key, place), value)
+            if holder == value:
+                line.put(encoded("set", key, [place, value]))
+                return
+        line.put(encoded("set", key, [None, holder]))
+
+    def _accuse(self, line: MessageLine) -> None:
+        """Gives up the launcher of this process, of which another one has heard nothing."""
+        for other, name in list(self._names.items()):
+            if name == self._own:
+                self._give_up(other, SILENT)
