@@ -15,11 +15,11 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.intersphinx",
+    "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "inline_pictures",
     "links_to_the_tree",
     "messages",
-    "plain_docstrings",
     "stored_inventories",
 ]
 exclude_patterns = ["_site", "examples/README.md"]
@@ -35,6 +35,8 @@ autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_member_order = "bysource"
 autodoc_use_type_comments = False
+napoleon_numpy_docstring = False
+napoleon_custom_sections = [(name, "returns_style") for name in ("Shape", "Units", "Collective", "Source")]
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 

@@ -1,4 +1,4 @@
-"""Compares what ranks are about to exchange, before they do: a mismatch becomes an error, not a hang."""
+"""Compare what ranks are about to exchange, so that a mismatch becomes an error and not a hang."""
 
 from __future__ import annotations
 
@@ -22,12 +22,23 @@ MOST_DIGESTS = 256
 
 
 class ShapeMismatch(CollectiveMismatch):
-    """Ranks called one operation with data that does not fit together; the message has the shapes of each rank."""
+    """An error of ranks that call one operation with data that does not fit together.
+
+    The message has the shapes on each rank.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A leaf that one rank is about to send; `dtype` of a leaf that is no tensor is the name of its type."""
+    """The description of one leaf that a rank is about to send.
+
+    Args:
+        path: Where the leaf is in its data, such as "['x'][0]".
+        shape: Sizes of a tensor, and () for another object.
+        dtype: The dtype of a tensor, such as "torch.float32", with its kind in brackets if the tensor is unusual; the
+            name of the type of another object.
+        device: The type of the device, such as "cuda".
+    """
 
     path: str
     shape: tuple[int, ...]
@@ -36,7 +47,7 @@ class Leaf:
 
     @property
     def kind(self) -> str:
-        """The kind of an unusual tensor such as "(sparse)", nothing for a plain tensor, or the type of an object."""
+        """The kind of an unusual tensor such as "(sparse)", "" for a plain tensor, or the type of another object."""
         return self.dtype.partition(" ")[2] if self.dtype.startswith("torch.") else self.dtype
 
     def __str__(self) -> str:
@@ -50,7 +61,13 @@ Signature = tuple[Leaf, ...]
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """The payload of each rank and, if ranks are about to exchange unlike data, the signature and line of each."""
+    """The payloads of all ranks, and what their data looks like if it differs.
+
+    Args:
+        sent: The payload of each rank.
+        signatures: The signature of each rank, or None if all are equal.
+        sites: The line of the script that each rank is at, empty if all signatures are equal.
+    """
 
     sent: list[bytes]
     signatures: list[Signature] | None
@@ -58,10 +75,22 @@ class Agreed:
 
 
 def agree(operation: str, flat: Flat, transport: Transport, enclosed: bytes = b"") -> Agreed:
-    """Whether all ranks are about to exchange like data, and the bytes that each has `enclosed`.
+    """Exchange payloads, and find out if all ranks are about to exchange like data.
 
-    Raises: CollectiveMismatch if ranks call different operations.
-    Collective: every rank of the group must call.
+    Args:
+        operation: Name of the operation, for error messages.
+        flat: The data that this rank is about to exchange.
+        transport: Transport of the ranks that take part.
+        enclosed: Payload of this rank.
+
+    Returns:
+        The payloads in rank order, with the signatures if they differ.
+
+    Raises:
+        CollectiveMismatch: Ranks call different operations.
+
+    Collective:
+        Every rank of the group must call.
     """
     answers = transport.exchange(operation, digest(flat) + enclosed)
     sent = [answer[DIGEST:] for answer in answers]
@@ -74,11 +103,25 @@ def agree(operation: str, flat: Flat, transport: Transport, enclosed: bytes = b"
 def agree_alike(
     operation: str, flat: Flat, transport: Transport, part: bytes = b"", join: Join = longest_of, *, advice: str
 ) -> Sequence[bytes]:
-    """The parts of the ranks, or what `join` made of them, if all ranks have tensors of equal shapes and dtypes.
+    """Exchange payloads, and raise if shapes, dtypes or structures differ between ranks.
 
-    Raises: ShapeMismatch otherwise, with the table of ranks and shapes, and `advice`; CollectiveMismatch if ranks
-    call different operations.
-    Collective: every rank of the group must call, with parts that fit into the transport's room.
+    Args:
+        operation: Name of the operation, for error messages.
+        flat: The data that this rank is about to exchange.
+        transport: Transport of the ranks that take part.
+        part: Payload of this rank, which has to fit into `transport.room`.
+        join: Function that makes one payload of those of all ranks.
+        advice: Last sentence of the error, which says what to do.
+
+    Returns:
+        What the transport has made of the payloads, by `join` if it joins them.
+
+    Raises:
+        ShapeMismatch: The data differs; the message has a table of ranks and shapes.
+        CollectiveMismatch: Ranks call different operations.
+
+    Collective:
+        Every rank of the group must call.
     """
     parts = transport.agree(operation, digest(flat), part, join)
     if parts is None:
@@ -88,16 +131,25 @@ def agree_alike(
 
 
 def signatures(operation: str, flat: Flat, transport: Transport) -> tuple[list[Signature], list[str]]:
-    """The signature of every rank, and the line of the script that it is at.
+    """Exchange the signature of each rank, and the line of the script that it is at.
 
-    Collective: every rank of the group must call.
+    Args:
+        operation: Name of the operation, for error messages.
+        flat: The data of this rank.
+        transport: Transport of the ranks that take part.
+
+    Returns:
+        The signatures in rank order, and the lines in rank order.
+
+    Collective:
+        Every rank of the group must call.
     """
     answers = transport.all_gather_objects((signature(flat), call_site()), f"{operation}: shapes")
     return [leaves for leaves, _ in answers], [site for _, site in answers]
 
 
 def signature(flat: Flat) -> Signature:
-    """The path, shape and dtype of every leaf."""
+    """Return the path, shape and dtype of every leaf."""
     return tuple(
         Leaf(path, _shape(leaf), f"{leaf.dtype}{_apart(leaf)}", leaf.device.type)
         if isinstance(leaf, torch.Tensor)
@@ -116,7 +168,10 @@ def _apart(tensor: torch.Tensor) -> str:
 
 
 def digest(flat: Flat) -> bytes:
-    """DIGEST bytes that are equal for equal structure, shapes and dtypes, and unlike for almost all others."""
+    """Return a digest of structure, shapes and dtypes, of `DIGEST` bytes.
+
+    Equal looks have equal digests, and different ones almost never do.
+    """
     kinds = tuple(
         [
             (path, leaf.shape if kind is None else _shape(leaf), leaf.dtype, leaf.device.type, kind)
@@ -134,7 +189,14 @@ def digest(flat: Flat) -> bytes:
 
 
 def table(signatures: Sequence[Signature], sites: Sequence[str]) -> str:
-    """A line for each rank: the leaves in which ranks differ, or all leaves if only their order differs."""
+    """Return a line for each rank with the leaves that not all ranks have.
+
+    If all ranks have the same leaves in different orders, each line has all leaves.
+
+    Args:
+        signatures: The signature of each rank.
+        sites: The line of the script that each rank is at.
+    """
     common = set.intersection(*map(set, signatures))
     if all(common.issuperset(leaves) for leaves in signatures):
         common = set()

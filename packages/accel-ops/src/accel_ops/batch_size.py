@@ -1,4 +1,4 @@
-"""How many samples a batch has, and whether it can be cut between them."""
+"""Count the samples of a batch, and cut batches between samples."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ from accel_ops.tree import honor_type, is_namedtuple, leaves, recursively_apply,
 
 
 def find_batch_size(data: Any) -> int:
-    """The length of the first leaf along its first dim.
+    """Return the length of the first tensor along its first dim.
 
-    Raises: ValueError if there is no leaf; TypeError if the first leaf is no tensor with a dim.
+    Args:
+        data: Tensors in lists, tuples, named tuples and mappings.
+
+    Raises:
+        ValueError: There is no leaf.
+        TypeError: The first leaf is no tensor, or a tensor without dims.
     """
     for path, leaf in leaves(data):
         if not isinstance(leaf, torch.Tensor):
@@ -25,7 +30,7 @@ def find_batch_size(data: Any) -> int:
 
 
 def ignorant_find_batch_size(data: Any) -> int | None:
-    """The batch size, or None if `find_batch_size` would raise."""
+    """Return the batch size, or None if `find_batch_size` would raise."""
     try:
         return find_batch_size(data)
     except (ValueError, TypeError):
@@ -33,7 +38,12 @@ def ignorant_find_batch_size(data: Any) -> int | None:
 
 
 def samples_in(batch: Any) -> int:
-    """The length of the first tensor with dims, else of the first list of texts, else of a list or tuple, else one."""
+    """Return the number of samples of a batch of any form.
+
+    Returns:
+        The length of the first tensor with dims. Without such a tensor, the length of the first list without containers
+        in a mapping, the length of a list or tuple, and 1 for anything else.
+    """
     length = _first_length(batch)
     if length is not None:
         return length
@@ -60,7 +70,10 @@ def _first_length(data: Any) -> int | None:
 
 
 def can_be_cut(batch: Any) -> bool:
-    """Whether every leaf has an entry for each sample: tensors, and lists of what are no containers, such as texts."""
+    """Return whether every leaf of a batch has an entry for each sample.
+
+    Leaves are tensors, and lists of other entries than containers, such as texts.
+    """
     count = samples_in(batch)
     parts: list[Any] = []
     recursively_apply(parts.append, batch, test_type=lambda part: not _is_container(part))
@@ -68,13 +81,22 @@ def can_be_cut(batch: Any) -> bool:
 
 
 def cut(batch: Any, part: slice) -> Any:
-    """These samples of a batch that can be cut."""
+    """Return some samples of a batch.
+
+    Args:
+        batch: A batch for which `can_be_cut` is true.
+        part: The samples to keep.
+    """
     count = samples_in(batch)
     return recursively_apply(lambda entries: entries[part], batch, test_type=lambda found: _has_entries(found, count))
 
 
 def joined(batches: Sequence[Any]) -> Any:
-    """The samples of batches that can be cut, as one batch."""
+    """Join the samples of batches into one batch.
+
+    Args:
+        batches: Batches for which `can_be_cut` is true, all of the same structure.
+    """
     if len(batches) == 1:
         return batches[0]
     first = batches[0]
@@ -88,7 +110,7 @@ def joined(batches: Sequence[Any]) -> Any:
 
 
 def _is_column(value: Any) -> bool:
-    """Whether a value is a list or tuple of entries, and not of parts that are containers themselves."""
+    """Return whether a value is a list or tuple of entries that are no containers."""
     plain = isinstance(value, list | tuple) and not is_namedtuple(value)
     return plain and not any(isinstance(entry, torch.Tensor | list | tuple | Mapping) for entry in value)
 

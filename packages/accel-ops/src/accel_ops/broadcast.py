@@ -1,4 +1,4 @@
-"""The tensors and objects of one rank, on every rank."""
+"""Send the tensors and objects of one rank to every rank."""
 
 from __future__ import annotations
 
@@ -15,12 +15,28 @@ from accel_ops.whole import whole
 
 
 def broadcast(data: Any, transport: Transport, *, source: int = 0) -> Any:
-    """The nested tensors of rank `source`, in new tensors, sharded ones whole; alone, other data comes back as it is.
+    """Send the nested tensors of one rank to every rank.
 
-    Shape: unchanged.
-    Raises: ShapeMismatch if shapes or dtypes differ between ranks; CollectiveMismatch if the sources do; TypeError
-    for a leaf that is no tensor; ValueError for a rank that does not exist.
-    Collective: every rank of the group must call.
+    Args:
+        data: Nested tensors, with the same structure, shapes and dtypes on every rank.
+        transport: Transport of the ranks that take part.
+        source: Rank whose values every rank gets.
+
+    Returns:
+        New tensors in the containers of `data`. A sharded tensor (DTensor) becomes a whole one. A single process gets
+        back `data` itself, unless it is sharded.
+
+    Shape:
+        Unchanged.
+
+    Raises:
+        ShapeMismatch: Shapes or dtypes differ between ranks.
+        CollectiveMismatch: Ranks name different sources.
+        TypeError: A leaf is no tensor, or a tensor that cannot be sent, such as a sparse one.
+        ValueError: The rank `source` does not exist.
+
+    Collective:
+        Every rank of the group must call.
     """
     _require_rank(source, transport)
     operation = f"broadcast (from rank {source})"
@@ -43,10 +59,22 @@ def broadcast(data: Any, transport: Transport, *, source: int = 0) -> Any:
 
 
 def broadcast_object_list(objects: list[Any], transport: Transport, *, source: int = 0) -> list[Any]:
-    """The list `objects` itself, with the objects of rank `source` in it.
+    """Replace the objects in a list by those of one rank, on every rank.
 
-    Raises: CollectiveMismatch if ranks name different sources; ValueError for a rank that does not exist.
-    Collective: every rank of the group must call.
+    Args:
+        objects: List to change; its objects are pickled.
+        transport: Transport of the ranks that take part.
+        source: Rank whose objects every rank gets.
+
+    Returns:
+        The list `objects` itself.
+
+    Raises:
+        CollectiveMismatch: Ranks name different sources.
+        ValueError: The rank `source` does not exist.
+
+    Collective:
+        Every rank of the group must call.
     """
     _require_rank(source, transport)
     # a rank that only sends would not hear of another source
@@ -56,7 +84,7 @@ def broadcast_object_list(objects: list[Any], transport: Transport, *, source: i
 
 
 def _broadcast(whole: torch.Tensor, transport: Transport, source: int) -> torch.Tensor:
-    """Collective: every rank of the group must call, with tensors of equal shapes and dtypes."""
+    """Send one tensor, with equal shapes and dtypes on every rank (collective)."""
     return transport.broadcast(whole.view(torch.uint8), source).view(whole.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Short digests of values: of their length and a sample of their entries, so that a million cost what 256 do.
+"""Digest values by their length and a sample of their entries, so that a million cost what 256 do.
 
 Equal values have equal digests in every process, and a digest calls no code of the value's own.
 """
@@ -28,20 +28,32 @@ SMALL = ("bool", "int", "uint", "float", "double", "string", "large_string")
 
 
 def digest_of(value: object, room: int = ROOM) -> str | None:
-    """Twelve hexadecimal digits for a container, tensor or array; None for what is empty or something else."""
+    """Return twelve hexadecimal digits for the content of a container, tensor or array.
+
+    Args:
+        value: Any value.
+        room: About how many entries to read.
+
+    Returns:
+        The digits, or None for an empty container, a dataclass, a number, a text or another object.
+    """
     summary = None if hasattr(type(value), "__dataclass_fields__") else _summary(value, room, settings=True)
     return None if summary in (None, ["0"]) else hexadecimal(summary)
 
 
 def hexadecimal(summary: object) -> str:
-    """Twelve hexadecimal digits that stand for nested lists of texts."""
+    """Return twelve hexadecimal digits for nested lists of texts."""
     return hashlib.blake2b(ascii(summary).encode(), digest_size=6).hexdigest()
 
 
 def positions(length: int, wanted: int) -> list[int]:
-    """The first, the last, and one position out of each of `wanted` equal stretches; all if there are no more.
+    """Choose positions to sample: the first, the last, and one of each of `wanted` equal stretches.
 
-    The place within a stretch varies, or every sampled element of a stack of pictures could be of the same column.
+    The position within a stretch varies. Otherwise every sampled element of a stack of pictures could be of one column.
+
+    Args:
+        length: Number of entries to choose from.
+        wanted: Number of stretches; all positions are chosen if there are no more.
     """
     if length <= wanted:
         return list(range(length))
@@ -50,7 +62,7 @@ def positions(length: int, wanted: int) -> list[int]:
 
 
 def own_attributes(value: object) -> dict[str, Any]:
-    """What `vars` has of the value, in the order of the names; empty if it has none."""
+    """Return the entries of `vars(value)` in the order of their names, or {} if the value has none."""
     with suppress(AttributeError, TypeError):
         items = object.__getattribute__(value, "__dict__").items()
         return dict(sorted(item for item in items if type(item[0]) is str))
@@ -58,7 +70,10 @@ def own_attributes(value: object) -> dict[str, Any]:
 
 
 def content_number(item: Any) -> int:
-    """An index itself, any other value as a checksum of all of it; the same in every process."""
+    """Return an index itself, and any other value as a checksum of all of it.
+
+    The number is the same in every process.
+    """
     if isinstance(item, list | tuple):
         return zlib.crc32(repr(list(map(content_number, item))).encode())
     try:
@@ -72,10 +87,7 @@ def content_number(item: Any) -> int:
 
 
 def _summary(value: Any, room: int, *, settings: bool = False, noise: float = 0.0) -> Any:
-    """Nested lists of texts that stand for a value, of which about `room` entries are read.
-
-    In `settings`, outside of any sequence, scalars are None: such as the path or the rank of this process.
-    """
+    """Return nested lists of texts that stand for a value, of which about `room` entries are read."""
     wanted = min(max(room, 1), WANTED)
     value = _plain(value, wanted)
     # not isinstance(), which asks the value for its __class__: a proxy may answer in its own way
@@ -98,7 +110,7 @@ def _summary(value: Any, room: int, *, settings: bool = False, noise: float = 0.
 
 
 def _plain(value: Any, wanted: int) -> Any:
-    """A record, a set, or an object of a library as lists, dicts, texts and numbers; another value as it is."""
+    """Return a record, a set or an object of a library as plain values, and another value as it is."""
     kind: Any = type(value)
     if hasattr(kind, "__dataclass_fields__"):
         return {name: entry for name, entry in own_attributes(value).items() if name in kind.__dataclass_fields__}

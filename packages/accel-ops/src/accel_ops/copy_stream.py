@@ -1,4 +1,4 @@
-"""Copies nested data to an accelerator while its current stream computes."""
+"""Copy nested data to an accelerator while its current stream computes."""
 
 import functools
 from typing import Any
@@ -9,7 +9,7 @@ from accel_ops.move import send_to_device
 
 
 class CopyStream:
-    """A stream of an accelerator on which copies are made while the current stream computes."""
+    """A stream of an accelerator that copies while the current stream computes."""
 
     def __init__(self, device: torch.device) -> None:
         index = torch.accelerator.current_device_index() if device.index is None else device.index
@@ -17,7 +17,12 @@ class CopyStream:
         self._stream = _stream_for_copies(self._device)
 
     def send(self, batch: Any) -> tuple[Any, Any]:
-        """The batch on the device, as a copy that was only asked for, and the event of its end."""
+        """Start a copy of a batch to the device.
+
+        Returns:
+            The batch on the device, and the event at the end of the copy. Call `await_copy` with the event before the
+            batch is used.
+        """
         # The allocator hands the memory of a dropped batch to the next copy. Until this wait the current stream was
         # asked for everything that reads a dropped batch, so that the copy overwrites nothing that is still read.
         # record_stream would reach neither tensors inside of objects with a `to` of their own nor tensors on the CPU.
@@ -27,11 +32,15 @@ class CopyStream:
         return moved, self._stream.record_event()
 
     def await_copy(self, copied: Any) -> None:
-        """Lets the current stream wait for the event of a copy."""
+        """Make the current stream wait for the end of a copy.
+
+        Args:
+            copied: The event that `send` has returned.
+        """
         torch.accelerator.current_stream(self._device).wait_event(copied)
 
 
 @functools.cache
 def _stream_for_copies(device: torch.device) -> torch.Stream:
-    """The one stream for copies to a device: the allocator keeps memory apart for each stream that has used some."""
+    """Return the one stream for copies to a device, as the allocator keeps memory apart for each stream."""
     return torch.Stream(device)

@@ -1,4 +1,4 @@
-"""Tells whether all ranks hold the same dataset, before they share it out: without reading a sample."""
+"""Find out if all ranks hold the same dataset, without reading a sample."""
 
 from __future__ import annotations
 
@@ -58,7 +58,15 @@ Check = bool | Literal["error", "warn"]
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What tells datasets apart: their class, their length if they have one, and a digest of their `parts`."""
+    """A description of a dataset that tells it from others.
+
+    Args:
+        kind: Name of the class.
+        length: Number of samples, or None if the dataset has no length.
+        digest: Twelve hexadecimal digits for all of `parts`.
+        parts: A digest for each attribute that counts, by its path.
+        drawn: The paths of the parts that look like tensors of random values.
+    """
 
     kind: str
     length: int | None
@@ -73,9 +81,13 @@ class Fingerprint:
 
 
 def fingerprint(dataset: Any) -> Fingerprint:
-    """The same in every process for the same dataset; no sample is read and no random number drawn.
+    """Return the fingerprint of a dataset, which is the same in every process.
 
-    Of what the dataset holds a few hundred entries count: two datasets that differ in a single one may look the same.
+    No sample is read and no random number is drawn. A few hundred entries of what the dataset holds count, so two
+    datasets that differ in a single entry may have equal fingerprints.
+
+    Args:
+        dataset: A map-style dataset or a stream.
     """
     parts: dict[str, str] = {}
     seen, drawn = set[int](), set[str]()
@@ -97,7 +109,7 @@ def fingerprint(dataset: Any) -> Fingerprint:
                 if not PRIVATE.search(name):
                     waiting.append((f"{place}.{name}".lstrip("."), attribute, flows, room // len(datasets)))
     length = None
-    # of a dataset that has no length, or cannot tell it yet, in the many ways in which datasets say so
+    # of a dataset that has no length, or does not know it yet, by any of the many errors of datasets
     with suppress(TypeError, AttributeError, ValueError, OverflowError, RuntimeError, LookupError, OSError):
         length = len(dataset)
     return Fingerprint(type(dataset).__name__, length, hexadecimal(sorted(parts.items())), parts, frozenset(drawn))
@@ -106,14 +118,25 @@ def fingerprint(dataset: Any) -> Fingerprint:
 def check_same_dataset(
     dataset: object, transport: Transport, check: Check = True, *, unequal: bool = False
 ) -> Fingerprint:
-    """The fingerprint of `dataset` on rank 0, which no rank is seen to hold in another form.
+    """Raise or warn if ranks hold different datasets, and return the fingerprint of rank 0.
 
-    What only some ranks have, such as an open file or a list that is still empty on others, makes no difference. If
-    nothing differs but numbers of tensors, as scripts draw them at random, that is a warning on rank 0. With "error"
-    it is refused, and with "warn" whatever differs is a warning, but for lengths unless ranks may end `unequal`.
+    An attribute that only some ranks have, such as an open file, makes no difference.
 
-    Raises: ValueError on every rank, with what each holds, when datasets differ or are sharded already.
-    Collective: every rank of the transport must call.
+    Args:
+        dataset: The dataset of this rank.
+        transport: Transport of the ranks that share the dataset.
+        check: True raises, but only warns if nothing differs except the values of tensors, as scripts draw them at
+            random. "error" raises then too. "warn" warns of every difference, but raises for lengths.
+        unequal: Whether ranks may end at different batches: with "warn", different lengths are a warning then.
+
+    Returns:
+        The fingerprint on rank 0. Warnings come from rank 0 only.
+
+    Raises:
+        ValueError: Datasets differ or are sharded already; every rank raises, and the message has what each holds.
+
+    Collective:
+        Every rank of the transport must call.
     """
     mine = fingerprint(dataset)
     if transport.size == 1:
@@ -143,7 +166,7 @@ def check_same_dataset(
 
 
 def _part(value: Any, room: int, *, stream: bool) -> str | None:
-    """What counts of one attribute. A scalar may be the rank, the device or a path; a stream's may be its bounds."""
+    """Return the digest of an attribute if it counts: scalars of a map-style dataset do not."""
     if stream and type(value) in (int, range):
         with suppress(ValueError):  # Python writes no number of thousands of digits
             return repr(value)
@@ -152,21 +175,21 @@ def _part(value: Any, room: int, *, stream: bool) -> str | None:
 
 
 def _is_drawn(value: Any) -> bool:
-    """Whether it is numbers as scripts draw them: tensors, but not one row of whole numbers, which may be an order."""
+    """Return whether a value looks drawn at random: tensors, but not one row of integers, which may be an order."""
     if type(value) in (tuple, list) and value:
         return all(type(entry) is torch.Tensor for entry in value)
     return type(value) is torch.Tensor and (value.is_floating_point() or value.dim() > 1)
 
 
 def _splits_by_node(path: str, value: Any) -> bool:
-    """Whether an attribute shows that split_dataset_by_node, or a stage of webdataset, gives each node its part."""
+    """Return whether split_dataset_by_node, or a stage of webdataset, gives each node its part."""
     if path.endswith("pipeline") and type(value) is list:
         return any(type(stage) is FunctionType and stage.__name__ == "split_by_node" for stage in value)
     return f".{path}".endswith("._distributed") and {"rank", "world_size"} <= own_attributes(value).keys()
 
 
 def _datasets(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The datasets in one attribute, with their paths; the dataset itself has none."""
+    """Yield the datasets in one attribute with their paths, of which the dataset itself has an empty one."""
     inside: Any = enumerate(value) if type(value) in (list, tuple) else value.items() if type(value) is dict else ()
     named = path.rpartition(".")[2].strip("_") in ("dataset", "datasets")
     entries = [(f"{path}[{key!r}]", entry) for key, entry in islice(inside, NESTED) if type(key) in (int, str)]
@@ -177,7 +200,7 @@ def _datasets(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _differences(everyone: Sequence[Fingerprint]) -> Iterator[tuple[str, str]]:
-    """What differs between two ranks that both have it, with words for it."""
+    """Yield the path of each part that differs between two ranks that both have it, with a description."""
     if len({theirs.kind for theirs in everyone}) > 1:
         yield "the class", "the class"
         return

@@ -1,4 +1,4 @@
-"""Flattens nested data into a row of leaves, and rebuilds it."""
+"""Flatten nested data into a row of leaves, and rebuild it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from accel_ops.tree import honor_type, is_namedtuple, same_mapping
 class Flat:
     """The leaves of nested lists, tuples, named tuples and mappings, in the order of the containers.
 
-    With `objects` a leaf may be any object, and a list or plain tuple without a tensor in it is one leaf. Otherwise
-    every leaf has to be a tensor that can travel: `check` raises for the first other leaf.
+    Args:
+        data: The nested data.
+        operation: Name of the operation that is to send the data, for error messages.
+        objects: Whether a leaf may be any object: then a list or plain tuple without a tensor in it is one leaf.
+            Otherwise `check` raises if a leaf is no tensor.
     """
 
     def __init__(self, data: Any, operation: str, *, objects: bool = False) -> None:
@@ -24,9 +27,9 @@ class Flat:
         self._objects = objects
         self.paths: list[str] = []
         self.leaves: list[Any] = []
-        #: why each leaf cannot be sent as its numbers; None if it can
+        #: why each leaf cannot be sent as its bytes; None if it can
         self.kinds: list[str | None] = []
-        #: why the data cannot travel; raised only when all ranks know what the others have
+        #: why the data cannot be sent; raised only when all ranks know what the others have
         self.refusal: str | None = None
         self._walk("", data, operation)
 
@@ -41,20 +44,28 @@ class Flat:
         return [leaf for leaf in self.leaves if not isinstance(leaf, torch.Tensor)]
 
     def kind(self, leaf: Any) -> str:
-        """The name for a leaf that is no tensor: "object" if objects may come, and otherwise its type."""
+        """Return a name for a leaf that is no tensor: "object" if `objects` is set, and otherwise its type."""
         return "object" if self._objects else type(leaf).__name__
 
     def named(self) -> Iterator[tuple[str, Any]]:
-        """The leaves with their paths."""
+        """Return an iterator over the leaves with their paths."""
         return zip(self.paths, self.leaves, strict=True)
 
     def check(self) -> None:
-        """Raises: TypeError for a leaf that cannot travel."""
+        """Raise if a leaf cannot be sent.
+
+        Raises:
+            TypeError: The leaf is named with its path.
+        """
         if self.refusal is not None:
             raise TypeError(self.refusal)
 
     def rebuilt(self, leaves: Iterable[Any]) -> Any:
-        """The data with other leaves in the places of its own."""
+        """Return the data with other leaves.
+
+        Args:
+            leaves: One for each leaf of the data, in the same order.
+        """
         return self._rebuilt(self._data, iter(leaves))
 
     def _walk(self, path: str, value: Any, operation: str) -> None:
@@ -100,18 +111,18 @@ class Flat:
 
 
 def is_tensor(value: object) -> bool:
-    """Whether a value is a tensor."""
+    """Return whether a value is a tensor."""
     return isinstance(value, torch.Tensor)
 
 
 def is_sharded(value: object) -> bool:
-    """Whether a value is a tensor of which each rank holds a part (a DTensor)."""
+    """Return whether a value is a tensor of which each rank holds a part (a DTensor)."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(value, module.DTensor)
 
 
 def any_tensor(value: Any, wanted: Callable[[object], bool] = is_tensor) -> bool:
-    """Whether nested data has a tensor in it, or one that is `wanted`."""
+    """Return whether nested data has a tensor for which `wanted` is true."""
     if isinstance(value, torch.Tensor):
         return wanted(value)
     if isinstance(value, tuple | list):
@@ -120,13 +131,13 @@ def any_tensor(value: Any, wanted: Callable[[object], bool] = is_tensor) -> bool
 
 
 def unusual(tensor: torch.Tensor) -> str | None:
-    """Why a tensor cannot be sent as its numbers; None if it can."""
+    """Return the kind of a tensor that cannot be sent as its bytes, such as "sparse", or None."""
     if tensor.is_nested:
         return "nested"
     if tensor.layout != torch.strided:
         return "sparse"
     if tensor.is_quantized:
         return "quantized"
-    if is_sharded(tensor):  # its numbers are not where its bytes seem to be
+    if is_sharded(tensor):  # its values are not where its bytes seem to be
         return "sharded"
     return "meta" if tensor.is_meta else None

@@ -1,4 +1,4 @@
-"""The tensors and objects of all ranks, on every rank."""
+"""Collect the tensors and objects of all ranks on every rank."""
 
 from __future__ import annotations
 
@@ -26,19 +26,30 @@ from accel_ops.packing import (
 from accel_ops.whole import whole
 
 Shape = tuple[int, ...]
-#: bytes of the number that tells the bytes of the objects
+#: bytes of the integer that has the length of the objects
 LENGTH = 8
 
 
 def gather(data: Any, transport: Transport) -> Any:
-    """Nested tensors of all ranks, joined along dim 0 in rank order; lengths along dim 0 may differ.
+    """Join the nested tensors of all ranks along dim 0, in rank order.
 
-    Lists without a tensor in them are joined too; other objects come in a list of all ranks. Alone, data comes back as
-    it is. Small data is one message, whatever it holds. Of a sharded tensor each rank gives the whole.
+    Lists without a tensor in them are joined too. Another object becomes a list with the object of each rank, or None
+    if all are None. A sharded tensor (DTensor) is made whole first. A single process gets back `data` itself.
 
-    Shape: (n_r, ...) on rank r -> (sum of n_r, ...) on all; () on each -> (ranks,) on all.
-    Raises: ShapeMismatch if other dims, dtypes or structures differ; TypeError for a sparse tensor or its like.
-    Collective: every rank of the group must call.
+    Args:
+        data: Tensors and objects in lists, tuples, named tuples and mappings; lengths along dim 0 may differ between
+            ranks.
+        transport: Transport of the ranks that take part.
+
+    Shape:
+        (n_r, ...) on rank r -> (sum of n_r, ...) on all ranks; () on each -> (ranks,) on all.
+
+    Raises:
+        ShapeMismatch: Other dims, dtypes or structures differ between ranks.
+        TypeError: A tensor cannot be sent, such as a sparse one, or an object cannot be pickled.
+
+    Collective:
+        Every rank of the group must call.
     """
     data = whole(data, "gather", transport)
     if transport.size == 1:
@@ -49,7 +60,13 @@ def gather(data: Any, transport: Transport) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The leaves of all ranks, and the length of each leaf on each rank; None for a single value."""
+    """The leaves of all ranks, joined.
+
+    Args:
+        flat: The data of this rank.
+        leaves: The joined leaves.
+        lengths: The length of each leaf on each rank, None for a single value.
+    """
 
     flat: Flat
     leaves: list[Any]
@@ -57,9 +74,10 @@ class Gathered:
 
 
 def gather_leaves(data: Any, transport: Transport) -> Gathered:
-    """The joined leaves of the data of several ranks.
+    """Gather data leaf by leaf between several ranks, with the length of each leaf on each rank.
 
-    Collective: every rank of the group must call.
+    Collective:
+        Every rank of the group must call.
     """
     flat = Flat(data, "gather", objects=True)
     tensors, objects = flat.tensors, flat.objects
@@ -98,9 +116,19 @@ def gather_leaves(data: Any, transport: Transport) -> Gathered:
 
 
 def gather_object(data: Any, transport: Transport) -> Any:
-    """The lists of all ranks, joined in rank order; another object becomes one item.
+    """Join the lists of all ranks in rank order.
 
-    Collective: every rank of the group must call.
+    A single process gets back `data` itself.
+
+    Args:
+        data: A list or tuple of objects to pickle; another object counts as a list of one.
+        transport: Transport of the ranks that take part.
+
+    Raises:
+        TypeError: An object cannot be pickled; every rank raises.
+
+    Collective:
+        Every rank of the group must call.
     """
     if transport.size == 1:
         return data
@@ -108,13 +136,13 @@ def gather_object(data: Any, transport: Transport) -> Any:
 
 
 def items_of(values: Sequence[Any]) -> list[Any]:
-    """The items of lists and tuples, and all other values, in one list."""
+    """Return the items of lists and tuples, and all other values, in one list."""
     return [item for value in values for item in (value if isinstance(value, list | tuple) else [value])]
 
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """One tensor, and its shape and bytes on each rank."""
+    """The shapes and sizes in bytes of one tensor on each rank."""
 
     tensor: torch.Tensor
     shapes: Sequence[Shape]
@@ -138,13 +166,13 @@ def _columns(tensors: Sequence[torch.Tensor], agreed: Agreed, ranks: int) -> lis
 
 
 def _opened(sent: bytes) -> tuple[bytes, bytes]:
-    """The objects and the numbers that a rank has sent."""
+    """Return the objects and the bytes of the tensors that a rank has sent."""
     end = LENGTH + int.from_bytes(sent[:LENGTH], "little")
     return sent[LENGTH:end], sent[end:]
 
 
 def _from_alike(tensors: Sequence[torch.Tensor], sent: Sequence[bytes]) -> list[torch.Tensor]:
-    """The joined tensors, which are alike on all ranks and come without objects."""
+    """Return the joined tensors, which are alike on all ranks and come without objects."""
     start, joined = LENGTH, []
     for tensor in tensors:
         end, shape = start + tensor.nbytes, tensor.shape
@@ -155,12 +183,12 @@ def _from_alike(tensors: Sequence[torch.Tensor], sent: Sequence[bytes]) -> list[
 
 
 def _all_enclosed(columns: Sequence[_Column], numbers: Sequence[bytes]) -> bool:
-    """Whether every rank has sent its numbers: a rank with large tensors has sent none."""
+    """Return whether every rank has sent the bytes of its tensors, as a rank with large tensors has sent none."""
     return all(len(sent) == sum(column.sizes[rank] for column in columns) for rank, sent in enumerate(numbers))
 
 
 def _from_numbers(columns: Sequence[_Column], numbers: Sequence[bytes]) -> list[torch.Tensor]:
-    """The joined tensors, whose numbers each rank has sent one after the other."""
+    """Return the joined tensors, whose bytes each rank has sent one after the other."""
     starts, joined = [0] * len(numbers), []
     for column in columns:
         ends = [start + size for start, size in zip(starts, column.sizes, strict=True)]
@@ -171,10 +199,7 @@ def _from_numbers(columns: Sequence[_Column], numbers: Sequence[bytes]) -> list[
 
 
 def _from_messages(columns: Sequence[_Column], transport: Transport) -> list[torch.Tensor]:
-    """The joined tensors: a message for each large one, and one for all others of a device.
-
-    Collective: every rank of the group must call, with columns of equal shapes.
-    """
+    """Exchange a message for each large tensor and one for the others of a device, and join them (collective)."""
     joined: dict[int, torch.Tensor] = {}
     for places in _groups(columns):
         joined |= zip(places, _from_message([columns[place] for place in places], transport), strict=True)
@@ -185,10 +210,7 @@ def _from_messages(columns: Sequence[_Column], transport: Transport) -> list[tor
 
 
 def _from_message(columns: Sequence[_Column], transport: Transport) -> list[torch.Tensor]:
-    """The joined tensors of columns that travel in one message, which is freed on return.
-
-    Collective: every rank of the group must call, with columns of equal shapes.
-    """
+    """Exchange the columns in one message, which is freed on return, and join them (collective)."""
     longest = max(map(sum, zip(*(column.sizes for column in columns), strict=True)))
     message = transport.all_gather(_padded(packed([column.tensor for column in columns]), longest))
     rows = message.view(transport.size, -1)
@@ -202,7 +224,7 @@ def _from_message(columns: Sequence[_Column], transport: Transport) -> list[torc
 
 
 def _groups(columns: Sequence[_Column]) -> list[list[int]]:
-    """The places of columns that travel in one message, the same on every rank."""
+    """Return the positions of columns that share a message, the same on every rank."""
     groups: dict[object, list[int]] = {}
     for place, column in enumerate(columns):
         longest = max(column.sizes)
@@ -216,7 +238,7 @@ def _padded(content: torch.Tensor, length: int) -> torch.Tensor:
 
 
 def _joined(values: Sequence[Any]) -> Any:
-    """The items of lists, a list of other objects, or None if there are none."""
+    """Return the items of lists, a list of other objects, or None if there are none."""
     if all(isinstance(value, list | tuple) for value in values):
         items = items_of(values)
         return tuple(items) if all(isinstance(value, tuple) for value in values) else items

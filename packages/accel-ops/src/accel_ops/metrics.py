@@ -1,4 +1,4 @@
-"""Gathers the results of a batch without the samples that were repeated to fill it."""
+"""Gather the results of a batch without the samples that were repeated to fill it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,28 @@ from accel_ops.whole import whole
 def gather_for_metrics(
     data: Any, transport: Transport, loader_pass: LoaderPass | None, *, use_gather_object: bool = False
 ) -> Any:
-    """The results of `gather`, without the samples that were repeated to fill the last batch in `loader_pass`.
+    """Gather results without the samples that were repeated to fill the last batch.
 
     If the last batch is short, a leaf with as many entries as a full batch was repeated by the script, as in
-    `loss.repeat(batch_size)`: it is cut to the real samples, on one process too. Data without a tensor in it goes
-    through `gather_object`; a 0-d tensor counts once for each rank that had a real sample.
+    `loss.repeat(batch_size)`. It is cut to the real samples, also on one process. Data without a tensor in it is
+    gathered as by `gather_object`. A 0-d tensor counts once for each rank that had a real sample. If the entries of a
+    leaf cannot be assigned to samples, all are returned, with a warning.
 
-    Shape: (n, ...) on each -> (real samples of all ranks, ...) on all.
-    Collective: every rank of the group must call.
+    Args:
+        data: Results of this rank, with an entry for each of its samples along dim 0.
+        transport: Transport of the ranks that take part.
+        loader_pass: The pass over the loader that served the batch, or None to keep all entries.
+        use_gather_object: Gather `data` as objects even if it has tensors.
+
+    Shape:
+        (n, ...) on each rank -> (real samples of all ranks, ...) on all.
+
+    Raises:
+        ShapeMismatch: Dims other than dim 0, dtypes or structures differ between ranks.
+        TypeError: A tensor cannot be sent, such as a sparse one, or an object cannot be pickled.
+
+    Collective:
+        Every rank of the group must call.
     """
     data = whole(data, "gather_for_metrics", transport)
     tail, rows = (None, None) if loader_pass is None else (loader_pass.tail, loader_pass.rows)
@@ -46,14 +60,14 @@ def gather_for_metrics(
 
 
 def _cut_repeated(data: Any, real: int, rows: int, *, objects: bool) -> Any:
-    """The data of a single process, cut to its real samples if it was repeated up to a full batch."""
+    """Cut the data of a single process to its real samples if it was repeated up to a full batch."""
     if objects or not any_tensor(data):
         return data[:real] if isinstance(data, list | tuple) and len(data) == rows else data
     return recursively_apply(lambda leaf: leaf[:real] if leaf.ndim and len(leaf) == rows else leaf, data)
 
 
 def _trimmed(leaf: Any, tail: BatchPadding | None, rows: int | None, lengths: Sequence[int | None]) -> Any:
-    """A gathered leaf without its repeated entries."""
+    """Return a gathered leaf without its repeated entries."""
     kept = None if tail is None or leaf is None else _kept(tail, rows, lengths)
     if kept is None:
         return leaf
@@ -65,7 +79,7 @@ def _trimmed(leaf: Any, tail: BatchPadding | None, rows: int | None, lengths: Se
 
 
 def _kept(tail: BatchPadding, rows: int | None, lengths: Sequence[int | None]) -> list[int] | None:
-    """The places of the real entries in a gathered leaf, whose length on each rank is known (None: a single value)."""
+    """Return the positions of real entries in a gathered leaf, or None if nobody knows them."""
     if all(length is None for length in lengths):
         return [rank for rank, real in enumerate(tail.real) if real]
     if list(lengths) == list(tail.served) or set(lengths) == {rows}:

@@ -1,4 +1,4 @@
-"""Moves nested data to a device."""
+"""Move nested data to a device."""
 
 from collections.abc import Callable, Iterable, Mapping
 from inspect import Parameter, signature
@@ -15,9 +15,16 @@ def send_to_device(
     non_blocking: bool = False,
     skip_keys: str | Iterable[str] | None = None,
 ) -> Any:
-    """`data` with everything that has a `to` on `device`; mapping entries under `skip_keys` stay where they are.
+    """Move nested tensors, and objects with a `to` method, to a device.
 
-    Objects with a `to` of their own are told `non_blocking` if their `to` takes it.
+    Args:
+        data: Tensors and objects in lists, tuples and mappings.
+        device: Device to move to.
+        non_blocking: Start copies without waiting for them; objects get this argument if their `to` takes it.
+        skip_keys: Key or keys of mappings whose entries are not moved.
+
+    Returns:
+        The data in new containers of the same types. Objects without a `to` are the same.
     """
     skipped = frozenset((skip_keys,) if isinstance(skip_keys, str) else skip_keys or ())
 
@@ -40,6 +47,6 @@ def send_to_device(
 def _takes_non_blocking(to: Callable[..., Any]) -> bool:
     try:
         parameters = signature(to).parameters
-    except ValueError:  # of a compiled class, which does not tell
+    except ValueError:  # of a compiled class, which has no signature
         return False
     return "non_blocking" in parameters or any(entry.kind is Parameter.VAR_KEYWORD for entry in parameters.values())

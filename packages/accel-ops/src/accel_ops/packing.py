@@ -1,4 +1,4 @@
-"""Tensors as bytes, and bytes as tensors."""
+"""Convert tensors to bytes and back, and exchange them in few messages."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ import torch
 from accel_state import Transport
 from accel_state.transports import serialization
 
-#: bytes of tensors up to which they travel with the agreement on them, in one message
+#: bytes of tensors up to which they are sent with the agreement on them, in one message
 SMALL = 1 << 17
-#: bytes from which on a tensor travels by itself, uncopied
+#: bytes from which on a tensor is sent by itself, uncopied
 LARGE = 1 << 16
 
 
 def travels_small(tensors: Sequence[torch.Tensor], room: int = SMALL) -> bool:
-    """Whether tensors are few bytes, and on the CPU, where the agreement travels."""
+    """Return whether tensors are small enough, and on the CPU, to be sent together with the agreement on them.
+
+    Args:
+        tensors: The tensors to send.
+        room: Bytes that they may have together.
+    """
     total = 0
     for tensor in tensors:
         total += tensor.nbytes
@@ -28,7 +33,7 @@ def travels_small(tensors: Sequence[torch.Tensor], room: int = SMALL) -> bool:
 
 
 def to_bytes(tensors: Sequence[torch.Tensor]) -> bytes:
-    """The numbers of CPU tensors, one after the other."""
+    """Return the bytes of CPU tensors, one after the other."""
     return b"".join([_bytes(tensor) for tensor in tensors])
 
 
@@ -39,14 +44,25 @@ def _bytes(tensor: torch.Tensor) -> bytes:
 
 
 def from_bytes(content: bytes, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """The tensor with these numbers, in memory of its own."""
+    """Return a new tensor on the CPU with the given bytes.
+
+    Args:
+        content: All bytes of the tensor, in row-major order.
+        shape: Sizes of the tensor.
+        dtype: Dtype of the tensor.
+    """
     if not content:
         return torch.empty(tuple(shape), dtype=dtype, device="cpu")
     return torch.frombuffer(bytearray(content), dtype=dtype).view(tuple(shape))
 
 
 def to_tensors(content: bytes, looks: Sequence[tuple[Sequence[int], torch.dtype]]) -> list[torch.Tensor]:
-    """The tensors of these shapes and dtypes that `to_bytes` was given."""
+    """Return the tensors whose bytes `to_bytes` has joined.
+
+    Args:
+        content: The joined bytes.
+        looks: Shape and dtype of each tensor.
+    """
     start, tensors = 0, []
     for shape, dtype in looks:
         end = start + math.prod(shape) * dtype.itemsize
@@ -56,12 +72,15 @@ def to_tensors(content: bytes, looks: Sequence[tuple[Sequence[int], torch.dtype]
 
 
 def packed(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The numbers of tensors of one device, one after the other, as bytes; one contiguous tensor is not copied."""
+    """Return the bytes of tensors of one device as one tensor, without a copy if there is one contiguous tensor."""
     return _joined([_without_gaps(tensor.detach().reshape(-1)).view(torch.uint8) for tensor in tensors])
 
 
 def packed_object(value: object) -> bytes:
-    """An object as bytes, or why it cannot be one."""
+    """Return a pickled object, or a pickled reason why the object cannot be pickled.
+
+    `unpacked_objects` raises for the reason.
+    """
     try:
         return serialization.pack((True, value))
     except Exception as error:  # noqa: BLE001 - pickling runs code of the user's, and all ranks are to hear of it
@@ -69,9 +88,14 @@ def packed_object(value: object) -> bytes:
 
 
 def unpacked_objects(operation: str, sent: Sequence[bytes]) -> list[Any]:
-    """The objects of all ranks.
+    """Return the objects of all ranks.
 
-    Raises: TypeError, on every rank, if an object cannot be pickled.
+    Args:
+        operation: Name of the operation, for error messages.
+        sent: What `packed_object` has returned on each rank.
+
+    Raises:
+        TypeError: An object could not be pickled on its rank.
     """
     values = [serialization.unpack(content) for content in sent]
     failed = "".join(f"\n  rank {rank}: {value}" for rank, (fine, value) in enumerate(values) if not fine)
@@ -81,19 +105,35 @@ def unpacked_objects(operation: str, sent: Sequence[bytes]) -> list[Any]:
 
 
 def exchange_objects(operation: str, value: object, transport: Transport) -> list[Any]:
-    """The objects of all ranks.
+    """Send an object to every rank, and return those of all ranks in rank order.
 
-    Raises: TypeError, on every rank, if an object cannot be pickled.
-    Collective: every rank of the group must call.
+    Args:
+        operation: Name of the operation, for error messages.
+        value: The object of this rank.
+        transport: Transport of the ranks that take part.
+
+    Raises:
+        TypeError: An object cannot be pickled; every rank raises.
+
+    Collective:
+        Every rank of the group must call.
     """
     return unpacked_objects(operation, transport.exchange(operation, packed_object(value)))
 
 
 def in_groups(tensors: Sequence[torch.Tensor], exchange: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
-    """The results of `exchange`: one call for each large tensor, and one for all others of a device and dtype.
+    """Call `exchange` once for each large tensor, and once for all others of a device and dtype.
 
-    Tensors of one call come back as views of one tensor; tensors without numbers are not exchanged.
-    Collective: as `exchange`, with tensors of equal shapes and dtypes on every rank.
+    Args:
+        tensors: Tensors of equal shapes and dtypes on every rank.
+        exchange: Function of a flat tensor that returns one of the same length.
+
+    Returns:
+        The results, in the shapes of the tensors. Those of one call are views of one tensor. Empty tensors are copied
+        and not exchanged.
+
+    Collective:
+        As `exchange`.
     """
     results = [tensor if tensor.numel() else tensor.detach().clone() for tensor in tensors]
     for places in _groups(tensors).values():
@@ -105,9 +145,14 @@ def in_groups(tensors: Sequence[torch.Tensor], exchange: Callable[[torch.Tensor]
 
 
 def all_gathered(tensors: Sequence[torch.Tensor], transport: Transport) -> list[torch.Tensor]:
-    """The tensors of all ranks, joined along dim 0: a message for each large tensor, and one for all others.
+    """Join the tensors of all ranks along dim 0, with a message for each large tensor and one for the others.
 
-    Collective: every rank of the group must call, with tensors of equal shapes and dtypes.
+    Args:
+        tensors: Tensors of equal shapes and dtypes on every rank.
+        transport: Transport of the ranks that take part.
+
+    Collective:
+        Every rank of the group must call.
     """
     size = transport.size
     joined = [
@@ -135,7 +180,7 @@ def all_gathered(tensors: Sequence[torch.Tensor], transport: Transport) -> list[
 
 
 def _groups(tensors: Sequence[torch.Tensor]) -> dict[tuple[torch.device, torch.dtype, int], list[int]]:
-    """The places of tensors with numbers, by device and dtype; a large tensor is alone."""
+    """Return the positions of tensors that are not empty, by device and dtype, and a large one alone."""
     groups: dict[tuple[torch.device, torch.dtype, int], list[int]] = {}
     for place, tensor in enumerate(tensors):
         count = tensor.nbytes
@@ -145,12 +190,12 @@ def _groups(tensors: Sequence[torch.Tensor]) -> dict[tuple[torch.device, torch.d
 
 
 def _flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The numbers of tensors of one dtype, one after the other, in memory without gaps."""
+    """Return the values of tensors of one dtype, one after the other, in memory without gaps."""
     return _without_gaps(_joined([tensor.reshape(-1) for tensor in tensors]).detach())
 
 
 def _without_gaps(flat: torch.Tensor) -> torch.Tensor:
-    # a single number counts as contiguous whatever its stride is, and then has no view as bytes
+    # a single value counts as contiguous whatever its stride is, and then has no view as bytes
     return flat if flat.stride() == (1,) else flat.clone(memory_format=torch.contiguous_format)
 
 

@@ -1,4 +1,4 @@
-"""Pads nested tensors to the longest rank, or to a multiple of the ranks."""
+"""Pad nested tensors to the longest rank, or to a multiple of the ranks."""
 
 from __future__ import annotations
 
@@ -16,14 +16,28 @@ from accel_ops.whole import whole
 def pad_across_processes(
     data: Any, transport: Transport, *, dim: int = 0, pad_index: float = 0, pad_first: bool = False
 ) -> Any:
-    """Nested tensors, padded along `dim` to the length of the longest rank; a tensor without that dim stays as it is.
+    """Pad nested tensors along a dim to the length on the longest rank.
 
-    A sharded tensor comes back whole.
+    Args:
+        data: Nested tensors, with the same structure on every rank.
+        transport: Transport of the ranks that take part.
+        dim: Dim to pad; a tensor without it is returned as it is.
+        pad_index: Value to pad with.
+        pad_first: Pad before the values, not behind them.
 
-    Shape: (..., n_r, ...) on rank r -> (..., max of n_r, ...) on all; other dims are not touched.
-    Raises: TypeError for a leaf that is no tensor; IndexError if no tensor has that dim, and one has several;
-    ShapeMismatch if ranks have different structures.
-    Collective: every rank of the group must call.
+    Returns:
+        The padded tensors in the containers of `data`. A sharded tensor (DTensor) becomes a whole one.
+
+    Shape:
+        (..., n_r, ...) on rank r -> (..., max of n_r, ...) on all ranks; other dims are unchanged.
+
+    Raises:
+        TypeError: A leaf is no tensor, or a tensor that cannot be sent, such as a sparse one.
+        IndexError: Some tensor has two dims or more, and none has `dim`.
+        ShapeMismatch: Ranks have different structures.
+
+    Collective:
+        Every rank of the group must call.
     """
     operation = f"pad_across_processes (dim {dim})"
     flat = Flat(whole(data, operation, transport), operation)
@@ -54,14 +68,24 @@ def pad_across_processes(
 
 
 def _require_dim(flat: Flat, dim: int) -> None:
-    # of numbers and single rows, as models return them for some tasks, there is nothing to pad
+    # of single values and single rows, as models return them for some tasks, there is nothing to pad
     most = max((leaf.ndim for leaf in flat.leaves), default=0)
     if most > 1 and not -most <= dim < most:
         raise IndexError(f"pad_across_processes (dim {dim}): no tensor has that dim, they have up to {most} dims")
 
 
 def pad_input_tensors(data: Any, batch_size: int, num_processes: int, dim: int = 0) -> Any:
-    """Nested tensors of `batch_size` rows, lengthened by their last row to a multiple of the ranks."""
+    """Repeat the last row of nested tensors until the rows are a multiple of the processes.
+
+    Args:
+        data: Nested tensors.
+        batch_size: Rows of the tensors to pad; a tensor with other lengths is returned as it is.
+        num_processes: Number that is to divide the rows.
+        dim: Dim along which rows are counted.
+
+    Shape:
+        (batch_size, ...) -> (next multiple of num_processes, ...), for dim=0.
+    """
     wanted = -(-batch_size // num_processes) * num_processes
 
     def pad(tensor: torch.Tensor) -> torch.Tensor:

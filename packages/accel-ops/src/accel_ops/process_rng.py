@@ -1,4 +1,4 @@
-"""The random number generators of a process, as a state that can be saved."""
+"""Save and restore the states of the random number generators of a process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from accel_state import Device
 
 
 def captured(device: Device) -> dict[str, Any]:
-    """Where the generators of Python, torch, NumPy if it is loaded, and of an accelerator stand."""
+    """Return the states of the generators of Python, torch, the accelerator, and NumPy if it is loaded."""
     states: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
@@ -26,7 +26,12 @@ def captured(device: Device) -> dict[str, Any]:
 
 
 def problems(states: Any, device: Device) -> list[str]:
-    """What of the generators of this process the states lack."""
+    """Return a line for each state that is missing, damaged or not restorable here.
+
+    Args:
+        states: What `captured` has returned, perhaps in another process.
+        device: Device of this process.
+    """
     if not isinstance(states, dict):
         return [f"generators: their states are a {type(states).__name__}"]
     wanted = ["python", "torch", *(["numpy"] if "numpy" in sys.modules else [])]
@@ -36,7 +41,7 @@ def problems(states: Any, device: Device) -> list[str]:
     tries: dict[str, Callable[[Any], Any]] = {"python": random.Random().setstate, "torch": torch.Generator().set_state}
     if "numpy" in states and not lines:
         numpy: Any = importlib.import_module("numpy")
-        kind = type(numpy.random.get_bit_generator())  # a script may have put another in the place of the usual one
+        kind = type(numpy.random.get_bit_generator())  # a script may have replaced the usual one
         tries["numpy"] = numpy.random.RandomState(kind()).set_state
     for name, put in tries.items():
         try:
@@ -48,12 +53,16 @@ def problems(states: Any, device: Device) -> list[str]:
 
 
 def lacks_device(states: dict[str, Any], device: Device) -> bool:
-    """Whether the states are of a process that had another kind of device."""
+    """Return whether the states have none for the accelerator of this process."""
     return device.kind != "cpu" and device.kind not in states
 
 
 def restore(states: dict[str, Any], device: Device) -> None:
-    """Puts the generators where `captured` has them; that of a device that had none begins at a seed made of them."""
+    """Set the generators to the states that `captured` has returned.
+
+    If the states come from a process with another kind of device, the generator of this device gets a seed that follows
+    from them.
+    """
     if lacks_device(states, device):
         derive(states, 0)
     random.setstate(states["python"])
@@ -66,7 +75,12 @@ def restore(states: dict[str, Any], device: Device) -> None:
 
 
 def derive(states: dict[str, Any], rank: int) -> None:
-    """Seeds the generators of a process that no state was saved of, from those of the first one and its own rank."""
+    """Seed the generators of a process that has no saved state, from the states of another process and the rank.
+
+    Args:
+        states: The states of the first process.
+        rank: Number that makes the seed differ from those of other processes.
+    """
     numbers = bytes(states["torch"].tolist()) + f"{states['python']}/{rank}".encode()
     seed = int.from_bytes(hashlib.sha256(numbers).digest()[:8], "little") >> 1
     random.seed(seed)

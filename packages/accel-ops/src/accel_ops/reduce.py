@@ -1,4 +1,4 @@
-"""Sums, means and extremes of nested tensors over all ranks."""
+"""Compute sums, means and extremes of nested tensors over all ranks."""
 
 from __future__ import annotations
 
@@ -26,14 +26,27 @@ _PLAIN = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16}
 
 
 def reduce(data: Any, transport: Transport, *, how: Reduction = "mean", scale: float = 1.0) -> Any:
-    """Nested tensors combined element by element over all ranks, then multiplied by `scale`.
+    """Combine nested tensors over all ranks, element by element.
 
-    A sharded tensor counts as the whole.
+    Args:
+        data: Nested tensors, with the same structure, shapes and dtypes on every rank.
+        transport: Transport of the ranks that take part.
+        how: "sum", "mean", "max" or "min".
+        scale: Factor for the results.
 
-    Shape: unchanged; a mean of whole numbers is a float.
-    Raises: ValueError for an unknown reduction; TypeError for a leaf that is no tensor; ShapeMismatch if shapes or
-    dtypes differ between ranks.
-    Collective: every rank of the group must call.
+    Returns:
+        The combined tensors in the containers of `data`. A sharded tensor (DTensor) becomes a whole one.
+
+    Shape:
+        Unchanged; a mean of integers is a float.
+
+    Raises:
+        ValueError: The reduction is unknown.
+        TypeError: A leaf is no tensor, or a tensor that cannot be combined, such as a sparse one.
+        ShapeMismatch: Shapes or dtypes differ between ranks.
+
+    Collective:
+        Every rank of the group must call.
     """
     if how not in _COMBINED:
         raise ValueError(f"reduction={how!r}: expected one of {', '.join(REDUCTIONS)}")
@@ -43,7 +56,7 @@ def reduce(data: Any, transport: Transport, *, how: Reduction = "mean", scale: f
     operation = f"reduce ({how})" if scale == 1.0 else f"reduce ({how}, scale {scale})"
     flat = Flat(whole(data, operation, transport), operation)
     flat.refusal = flat.refusal or _not_to_be_combined(flat, how)
-    # what ranks agree on is what they were given; whole numbers of few bits would overflow in a mean
+    # what ranks agree on is what they were given; integers of few bits would overflow in a mean
     leaves = [_as_float(leaf) for leaf in flat.leaves] if how == "mean" else flat.leaves
     given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     tensors = [_widened(tensor, how) for tensor in given]
@@ -71,7 +84,7 @@ def reduce(data: Any, transport: Transport, *, how: Reduction = "mean", scale: f
 
 
 def _combined(tensors: Sequence[torch.Tensor], sent: Sequence[bytes], how: Reduction) -> list[torch.Tensor]:
-    """The tensors of all ranks, combined in the order of the ranks; for a mean their sum."""
+    """Return the tensors of all ranks, combined in rank order, and for a mean their sum."""
     start, combined = 0, []
     for tensor in tensors:
         end = start + tensor.nbytes
@@ -82,7 +95,7 @@ def _combined(tensors: Sequence[torch.Tensor], sent: Sequence[bytes], how: Reduc
 
 
 def _all_reduced(tensor: torch.Tensor, transport: Transport, how: Reduction) -> torch.Tensor:
-    """Collective: every rank of the group must call, with tensors of equal shapes and dtypes."""
+    """Combine one tensor, with equal shapes and dtypes on every rank (collective)."""
     result = transport.all_reduce(tensor, how)
     if how in ("max", "min") and tensor.is_floating_point():
         # gloo compares as C does, and NCCL as fmax: both lose NaN

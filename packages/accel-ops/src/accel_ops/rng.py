@@ -1,4 +1,4 @@
-"""Makes the random numbers of ranks equal, or different."""
+"""Make the random numbers of ranks equal, or different."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from accel_state.devices import choose
 
 
 class RNGType(StrEnum):
-    """The generators that can be made equal on all ranks."""
+    """The random number generators that can be made equal on all ranks."""
 
     TORCH = "torch"
     CUDA = "cuda"
@@ -23,9 +23,10 @@ class RNGType(StrEnum):
 
 
 def rng_types_of(names: Iterable[str | RNGType]) -> list[RNGType]:
-    """The named generators.
+    """Return the generators with the given names.
 
-    Raises: ValueError that lists the known names.
+    Raises:
+        ValueError: A name is unknown; the message lists the known ones.
     """
     known = {member.value for member in RNGType}
     wrong = [name for name in names if name not in known]
@@ -41,10 +42,19 @@ def synchronize_rng_state(
     transport: Transport,
     device: Device | None = None,
 ) -> None:
-    """Puts a generator into the state of the generator of rank 0.
+    """Set a generator to the state of the generator of rank 0.
 
-    Raises: ValueError for a name that is not known, for "generator" without a generator, or for a device not in use.
-    Collective: every rank of the transport must call.
+    Args:
+        rng_type: Which generator; "torch" if it is left out.
+        generator: The generator to set if `rng_type` is "generator".
+        transport: Transport of the ranks that take part.
+        device: Device of this process, for "cuda" and "xla"; chosen as an Accelerator would if it is left out.
+
+    Raises:
+        ValueError: The name is unknown, "generator" comes without `generator`, or the device is not in use.
+
+    Collective:
+        Every rank of the transport must call.
     """
     (kind,) = rng_types_of(["torch" if rng_type is None else rng_type])
     if kind is RNGType.TORCH:
@@ -67,19 +77,34 @@ def synchronize_rng_states(
     transport: Transport,
     device: Device | None = None,
 ) -> None:
-    """Puts each named generator into the state of the same generator of rank 0.
+    """Set each of several generators to the state of the same generator of rank 0.
 
-    Raises: ValueError as `synchronize_rng_state`.
-    Collective: every rank of the transport must call.
+    Args:
+        rng_types: Which generators.
+        generator: The generator to set for "generator".
+        transport: Transport of the ranks that take part.
+        device: Device of this process, for "cuda" and "xla"; chosen as an Accelerator would if it is left out.
+
+    Raises:
+        ValueError: As `synchronize_rng_state`.
+
+    Collective:
+        Every rank of the transport must call.
     """
     for rng_type in rng_types_of(rng_types):
         synchronize_rng_state(rng_type, generator, transport=transport, device=device)
 
 
 def set_seed(seed: int, device_specific: bool = False, deterministic: bool = False, *, rank: int = 0) -> None:
-    """Seeds Python, torch with all its devices, and NumPy if it is loaded; `device_specific` adds the rank to the seed.
+    """Seed Python, torch with all its devices, and NumPy if it is loaded.
 
-    XLA's generator is seeded once there is an Accelerator on XLA, or torch_xla is imported.
+    The generator of XLA is seeded too, if an Accelerator on XLA was made before, or torch_xla was imported.
+
+    Args:
+        seed: The seed.
+        device_specific: Add `rank` to the seed, so that ranks draw different numbers.
+        deterministic: Call `torch.use_deterministic_algorithms(True)`.
+        rank: Rank of this process.
     """
     if device_specific:
         seed += rank
@@ -92,7 +117,7 @@ def set_seed(seed: int, device_specific: bool = False, deterministic: bool = Fal
 
 
 def seed_everything(seed: int) -> None:
-    """Seeds Python, torch, and NumPy if it is loaded."""
+    """Seed Python, torch, and NumPy if it is loaded."""
     random.seed(seed)
     torch.manual_seed(seed)
     numpy: Any = sys.modules.get("numpy")

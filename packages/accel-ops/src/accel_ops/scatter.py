@@ -1,4 +1,4 @@
-"""Nested data that one rank has for each of the others: each receives its own part, tensors as their numbers."""
+"""Send each rank its own part of nested data that one rank has."""
 
 from __future__ import annotations
 
@@ -13,13 +13,18 @@ from accel_state.transports import serialization
 from accel_ops.move import send_to_device
 from accel_ops.packing import in_groups, to_bytes, to_tensors, travels_small
 
-#: whether tensors travel apart from the message, and the length of what is pickled in it
+#: whether tensors are sent apart from the message, and the length of what is pickled in it
 _FRONT = struct.Struct("<?I")
 _ONLY_NUMBERS = _FRONT.pack(False, 0)
 
 
 class Layout(NamedTuple):
-    """Data without the numbers of its tensors: a pickle around them, and dtype, shape and device type of each."""
+    """The data of a part without the values of its tensors.
+
+    Args:
+        around: A pickle of the data around its tensors.
+        tensors: Dtype, shape and device type of each tensor.
+    """
 
     around: bytes
     tensors: list[tuple[torch.dtype, tuple[int, ...], str]]
@@ -27,13 +32,17 @@ class Layout(NamedTuple):
 
 @final
 class Scatter:
-    """Sends parts of data from rank `source` to each other rank; messages come in the order in which they are sent.
+    """A channel by which rank `source` sends each other rank its own parts of data, in order.
 
-    Tensors in dicts, lists and tuples travel as their numbers: in the message if they are few, and otherwise behind it,
-    by the group of their device. The layout of a part travels if it is not that of the part before. In other data the
-    tensors travel likewise, and the rest is pickled each time.
+    The bytes of small tensors are in the message. Larger tensors follow it, through the group of their device. A
+    message describes the layout of a part only if the part before had another one. Data other than tensors in dicts,
+    lists and tuples is pickled each time.
 
-    Parts that are too large for the message are sent from `device`, if the transport carries tensors of such devices.
+    Args:
+        what: Name of the operation, for error messages.
+        transport: Transport of the ranks that take part.
+        source: Rank that sends.
+        device: Device that sends the parts that are too large for a message, if the transport can exchange its tensors.
     """
 
     def __init__(
@@ -49,10 +58,17 @@ class Scatter:
         self._layout: Layout | None = None
 
     def send(self, parts: Sequence[Any], note: Any = None) -> None:
-        """Sends each rank its part, in rank order, and the note, which is pickled; the source's own stays here.
+        """Send each other rank its part, and all of them a note.
 
-        Raises: the error of what cannot be pickled, before anything is sent.
-        Collective: every other rank must receive.
+        Args:
+            parts: One part for each rank, in rank order; the part of this rank is not sent.
+            note: An object to pickle.
+
+        Raises:
+            Exception: The error of an object that cannot be pickled, before anything is sent.
+
+        Collective:
+            Every other rank must call `receive`.
         """
         payloads = self._only_numbers(parts) if note is None else None
         if payloads is not None:
@@ -73,7 +89,7 @@ class Scatter:
             self._transport.scatter_tensors(self._what, sent, [], self._source)
 
     def _only_numbers(self, parts: Sequence[Any]) -> list[bytes] | None:
-        """The messages if all parts are small and laid out as those before them; None if a part is not."""
+        """Return the messages if all parts are small and laid out as those before them, and otherwise None."""
         payloads = [b""] * len(parts)
         for rank, (known, is_small) in zip(self._others, self._newest, strict=True):
             tensors: list[torch.Tensor] = []
@@ -87,9 +103,10 @@ class Scatter:
         return [_taken_apart(part, *before, room) for part, before in zip(parts, self._newest, strict=True)]
 
     def receive(self) -> tuple[Any, Any]:
-        """The part of this rank, and the note.
+        """Return the part of this rank, and the note.
 
-        Collective: the source must send, and every other rank receive.
+        Collective:
+            Rank `source` must call `send`, and every other rank `receive`.
         """
         message = self._transport.scatter(self._what, [], self._source)
         apart, length = _FRONT.unpack_from(message)
@@ -108,7 +125,7 @@ class Scatter:
 
 
 class _Part(NamedTuple):
-    """Data, and its tensors; equal outlines have equal layouts. Without an outline, the pickle around the tensors."""
+    """The data of a part and its tensors, where equal outlines mean equal layouts."""
 
     data: Any
     tensors: list[torch.Tensor]
@@ -119,7 +136,7 @@ class _Part(NamedTuple):
 
 
 def _taken_apart(data: Any, known: Any, known_is_small: bool, room: int) -> _Part:
-    """The part of a rank; its layout is known if its outline is."""
+    """Return the part of a rank, whose layout is known if its outline is that of the part before."""
     tensors: list[torch.Tensor] = []
     outline = _outline(data, tensors)
     if _has_twins(tensors):
@@ -140,7 +157,7 @@ def _has_twins(tensors: list[torch.Tensor]) -> bool:
 
 
 def _outline(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """What is equal for data of equal layouts, after its tensors were noted; None for other than nested tensors."""
+    """Append the tensors of a value, and return what is equal for equal layouts, or None for other data."""
     if serialization.is_bare(value):
         tensors.append(value)
         return value.dtype, value.shape, value.device
@@ -169,7 +186,7 @@ def _message(part: _Part, note: Any, *, apart: bool) -> bytes:
 
 
 def _messages_of(tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """The tensors, some perhaps copied, and the tensors of bytes without gaps that have their numbers."""
+    """Return the tensors, some perhaps copied, and the tensors of bytes without gaps that have their values."""
     messages: list[torch.Tensor] = []
 
     def kept(flat: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Functions over the tensors of nested lists, tuples, named tuples and mappings; the containers keep their types."""
+"""Apply functions to the tensors of nested lists, tuples, named tuples and mappings, and keep container types."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
@@ -8,17 +8,22 @@ import torch
 
 
 def is_torch_tensor(value: object) -> bool:
-    """Whether `value` is a tensor."""
+    """Return whether `value` is a tensor."""
     return isinstance(value, torch.Tensor)
 
 
 def is_namedtuple(value: object) -> bool:
-    """Whether `value` is a tuple with named fields."""
+    """Return whether `value` is a tuple with named fields."""
     return isinstance(value, tuple) and hasattr(value, "_fields")
 
 
 def honor_type(like: Any, items: Any) -> Any:
-    """A list or tuple of `items`, of the same type as `like`."""
+    """Return a list or tuple of `items`, of the type of `like`.
+
+    Args:
+        like: A list, tuple or named tuple.
+        items: The items of the new one.
+    """
     return type(like)(*items) if is_namedtuple(like) else type(like)(items)
 
 
@@ -30,9 +35,21 @@ def recursively_apply(
     error_on_other_type: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """`data` with `func` applied to every leaf that passes `test_type`; other leaves stay as they are.
+    """Apply a function to the leaves of nested data that pass a test.
 
-    Raises: TypeError for another leaf if `error_on_other_type` is set.
+    Args:
+        func: Function to call with each leaf, then with `args` and `kwargs`.
+        data: Leaves in lists, tuples, named tuples and mappings.
+        *args: Further arguments of `func`.
+        test_type: Function that returns whether to call `func` with a value; it is asked about containers too.
+        error_on_other_type: Raise for any other leaf, in place of returning it as it is.
+        **kwargs: Keyword arguments of `func`.
+
+    Returns:
+        The results in new containers of the same types.
+
+    Raises:
+        TypeError: A leaf does not pass the test, and `error_on_other_type` is set.
     """
 
     def apply(value: Any) -> Any:
@@ -53,7 +70,12 @@ def recursively_apply(
 
 
 def same_mapping(like: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
-    """A mapping of the type of `like`, with its other attributes, that holds `items`."""
+    """Return a mapping of the type of `like`, with its other attributes, that holds `items`.
+
+    Args:
+        like: The mapping whose type to use.
+        items: The entries, one for each key of `like`.
+    """
     if type(like) is dict:
         return items
     if isinstance(like, MutableMapping):
@@ -66,7 +88,11 @@ def same_mapping(like: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
 
 
 def leaves(data: Any) -> Iterator[tuple[str, Any]]:
-    """Every leaf with its path, in the order of the containers."""
+    """Yield every leaf with its path, in the order of the containers.
+
+    Yields:
+        A path such as "['x'][0]", and the leaf.
+    """
     if isinstance(data, tuple | list):
         for index, item in enumerate(data):
             for path, leaf in leaves(item):
@@ -80,12 +106,23 @@ def leaves(data: Any) -> Iterator[tuple[str, Any]]:
 
 
 def get_shape(data: Any) -> Any:
-    """`data` with each tensor replaced by the list of its sizes."""
+    """Replace each tensor by the list of its sizes.
+
+    Args:
+        data: Tensors in lists, tuples, named tuples and mappings.
+
+    Raises:
+        TypeError: A leaf is no tensor.
+    """
     return recursively_apply(lambda tensor: list(tensor.shape), data, error_on_other_type=True)
 
 
 def listify(data: Any) -> Any:
-    """`data` with each tensor replaced by nested lists of numbers; bfloat16 goes through float32."""
+    """Replace each tensor by nested lists of numbers.
+
+    Args:
+        data: Tensors in lists, tuples, named tuples and mappings; other leaves are returned as they are.
+    """
     return recursively_apply(
         lambda tensor: (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).detach().cpu().tolist(), data
     )
@@ -94,14 +131,26 @@ def listify(data: Any) -> Any:
 def slice_tensors(
     data: Any, tensor_slice: Any, process_index: int | None = None, num_processes: int | None = None
 ) -> Any:
-    """`data` with `tensor_slice` taken of each tensor."""
+    """Index each tensor of nested data with a slice.
+
+    Args:
+        data: Nested tensors.
+        tensor_slice: The index, such as `slice(0, 2)`.
+        process_index: Not used; there for callers who pass it.
+        num_processes: Not used; there for callers who pass it.
+    """
     return recursively_apply(lambda tensor: tensor[tensor_slice], data)
 
 
 def concatenate(data: Any, dim: int = 0) -> Any:
-    """The nested structures of the list `data`, joined leaf by leaf along `dim`.
+    """Join nested structures leaf by leaf.
 
-    Raises: TypeError for leaves that are no tensors, if there is more than one structure to join.
+    Args:
+        data: List of structures of one form.
+        dim: Dim along which tensors are joined.
+
+    Raises:
+        TypeError: A leaf is no tensor, and there is more than one structure to join.
     """
     first = data[0]
     if len(data) == 1:
@@ -116,7 +165,11 @@ def concatenate(data: Any, dim: int = 0) -> Any:
 
 
 def convert_to_fp32(data: Any) -> Any:
-    """`data` with each float16 or bfloat16 tensor in float32."""
+    """Convert each float16 or bfloat16 tensor to float32.
+
+    Args:
+        data: Tensors in lists, tuples, named tuples and mappings; other leaves are returned as they are.
+    """
     return recursively_apply(torch.Tensor.float, data, test_type=_is_half)
 
 

@@ -1,4 +1,4 @@
-"""Sharded tensors in nested data, made whole before the data travels."""
+"""Make sharded tensors in nested data whole before it is exchanged."""
 
 from __future__ import annotations
 
@@ -13,10 +13,19 @@ from accel_ops.flat import Flat, any_tensor, is_sharded
 
 
 def whole(data: Any, operation: str, transport: Transport) -> Any:
-    """Nested data with each sharded tensor (a DTensor) whole, without its graph; other data comes back as it is.
+    """Replace each sharded tensor (DTensor) in nested data by the whole tensor, without its graph.
 
-    Raises: ShapeMismatch or CollectiveMismatch, on every rank, unless all ranks have like data.
-    Collective: if the data of a rank has a sharded tensor, every rank of the job must call.
+    Args:
+        data: Nested data; without a sharded tensor it is returned as it is.
+        operation: Name of the operation that is to send the data, for error messages.
+        transport: Transport of the ranks that take part.
+
+    Raises:
+        ShapeMismatch: Ranks have different data; every rank raises.
+        CollectiveMismatch: Ranks call different operations; every rank raises.
+
+    Collective:
+        If the data of a rank has a sharded tensor, every rank of the job must call.
     """
     # nothing is sharded while the module that shards has not been imported
     if "torch.distributed.tensor" not in sys.modules or not any_tensor(data, is_sharded):

@@ -1,4 +1,4 @@
-"""Keeps the graphs that XLA collects small, and says once that batches change their shapes."""
+"""Keep the graphs that XLA collects small, and warn once if batches change their shapes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from accel_ops.tree import leaves
 
 
 class XlaStepMarker:
-    """What the batches of one loader, over all of its passes, mean to a device that compiles what a script does."""
+    """An observer of the batches of one loader, over all of its passes, for a device that compiles graphs.
+
+    Args:
+        accumulation: The window of micro-batches of the script.
+        cut: Function that runs the operations collected so far, or None if the device has none.
+    """
 
     def __init__(self, accumulation: AccumulationState, cut: Callable[[], None] | None) -> None:
         self._accumulation = accumulation
@@ -22,10 +27,10 @@ class XlaStepMarker:
         self._said = False
 
     def mark_steps(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches as they are; the first that is shaped unlike the very first one is warned of.
+        """Yield the batches, and run the collected operations on each before the next one comes.
 
-        What was done with a batch is run before the next, unless gradients accumulate: a loop that evaluates would
-        become one graph.
+        While gradients accumulate, nothing is run. Without this, a loop that evaluates would become one graph. The
+        first batch with other shapes than the very first one causes a warning.
         """
         for batch in batches:
             if not self._said and (change := self._change(batch)) is not None:
@@ -40,7 +45,7 @@ class XlaStepMarker:
                 self._cut()
 
     def _change(self, batch: Any) -> str | None:
-        """The first tensor whose shape is another one than before, with both shapes."""
+        """Return the first tensor whose shape has changed, with both shapes, or None."""
         shapes = {path: list(leaf.shape) for path, leaf in leaves(batch) if isinstance(leaf, torch.Tensor)}
         if self._first is None:
             self._first = shapes
@@ -54,7 +59,13 @@ class XlaStepMarker:
 def step_marker_of(
     device: torch.device | str | None, accumulation: AccumulationState, hardware: Device | None
 ) -> XlaStepMarker | None:
-    """What a loader whose batches go to `device` needs; None but on XLA."""
+    """Return the step marker of a loader on XLA, and None on other devices.
+
+    Args:
+        device: Where the batches of the loader go.
+        accumulation: The window of micro-batches of the script.
+        hardware: The device that knows where a graph may be cut.
+    """
     if device is None or torch.device(device).type != "xla":
         return None
     return XlaStepMarker(accumulation, None if hardware is None else hardware.step_boundary)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def assert_same_numbers(actual: Any, expected: Any, *, atol: float, rtol: float = 0.0) -> None:
-    """Passes when both trees have the same keys and shapes, and |actual - expected| <= atol + rtol * |expected|.
+    """Passes when both trees have the same keys and shapes, and `|actual - expected| <= atol + rtol * |expected|`.
 
     Mappings, sequences, tensors, numpy arrays and plain values may be nested; whole numbers and bools must be equal,
     NaN equals NaN, devices and the kinds of containers may differ.
