@@ -11,12 +11,14 @@ import readability
 from repository import sources, tree_of, where
 
 #: the packages whose docstrings have this form
-DONE = ("accel-ops",)
+DONE = ("accel-ops", "accel-amp")
 #: the verbs that a function or a module may begin with: add one if none of them says it
 VERBS = frozenset(
     """
-    Append Apply Call Choose Collect Combine Compare Compute Convert Copy Count Cut Digest Exchange Find Flatten
-    Gather Index Join Keep Make Move Pad Raise Repeat Replace Return Save Seed Send Set Start Yield
+    Act Add Advance Append Apply Begin Call Check Choose Clear Collect Combine Compare Compute Continue Convert Copy
+    Count Cut Digest Divide Exchange Find Flatten Forget Gather Index Join Keep Let Load Make Move Multiply Note Pad
+    Postpone Put Raise Register Repeat Replace Restore Resume Return Run Save Scale Seed Send Set Skip Start Step
+    Switch Train Yield
     """.split()  # noqa: SIM905
 )
 #: how the noun phrase of a class or a property begins

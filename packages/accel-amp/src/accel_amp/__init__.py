@@ -1,4 +1,4 @@
-"""Mixed precision for PyTorch loops, and optimizers and schedulers that step when a step is due."""
+"""Train in mixed precision, and step optimizers and schedulers if a step is due."""
 
 from accel_amp.forward import AutocastForward, autocast, unwrap_forward, wrap_forward
 from accel_amp.local_part import local_part

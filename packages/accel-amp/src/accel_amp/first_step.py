@@ -1,4 +1,4 @@
-"""Whether an optimizer steps with the parameters that it has in its groups."""
+"""Check that the first step of an optimizer changes the parameters in its groups."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from accel_amp.local_part import local_part
 
 @final
 class FirstStep:
-    """What tells, before the first step of an optimizer, if that step changes the parameters that have gradients.
+    """A check, made before the first step of an optimizer, of the parameters that have gradients.
 
-    Versions tell so, but not of fused steps; sums of the numbers do, but not at a rate of 0; and so does a state.
+    A parameter has changed if its version has, or the sum of its values, or if the optimizer has a state of it.
+    Versions miss fused steps, and sums say nothing at a learning rate of 0.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -27,13 +28,14 @@ class FirstStep:
 
     @property
     def tells(self) -> bool:
-        """Whether there are parameters that the step has to change."""
+        """True if there are parameters that the step has to change."""
         return bool(self._held)
 
     def check(self) -> None:
-        """Refuses an optimizer whose step has left them all.
+        """Raise if the step has changed none of the parameters.
 
-        Raises: RuntimeError.
+        Raises:
+            RuntimeError: The optimizer holds parameters that prepare has replaced.
         """
         if self._look() != self._looks or any(one in self._optimizer.state for one in self._held):
             return
@@ -51,5 +53,5 @@ class FirstStep:
 
 
 def _sum(part: torch.Tensor) -> float:
-    # XLA has no fused steps, and to read a number there would cut the graph of the step
+    # XLA has no fused steps, and to read a value there would cut the graph of the step
     return 0.0 if part.device.type == "xla" else part.double().sum().item()

@@ -1,4 +1,4 @@
-"""Runs a model's forward under autocast, and gives its outputs in one dtype."""
+"""Run the forward of a model under autocast, and convert its outputs to one dtype."""
 
 from __future__ import annotations
 
@@ -17,14 +17,26 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def autocast(policy: PrecisionPolicy, device_type: str, *, enabled: bool = True) -> AbstractContextManager[Any]:
-    """The context in which operations compute in the policy's dtype; does nothing for a policy without one."""
+    """Return a context in which operations compute in the dtype of the policy.
+
+    Args:
+        policy: The dtypes; without a dtype to compute in, the context does nothing.
+        device_type: Type of the device of the operations, such as "cuda".
+        enabled: False computes in the dtypes of the inputs.
+    """
     if policy.compute is None:
         return nullcontext()
     return torch.autocast(device_type, dtype=policy.compute, enabled=enabled, cache_enabled=policy.cache)
 
 
 class AutocastForward:
-    """A forward that computes in the policy's dtype and returns half-precision outputs in its output dtype."""
+    """A forward that computes in the dtype of the policy, and converts half-precision outputs.
+
+    Args:
+        forward: The forward to call.
+        policy: The dtypes of operations and outputs.
+        device_type: Type of the device of the operations, such as "cuda".
+    """
 
     def __init__(self, forward: Callable[..., Any], policy: PrecisionPolicy, device_type: str) -> None:
         self.forward = forward
@@ -41,14 +53,20 @@ class AutocastForward:
 
 
 def wrap_forward(model: nn.Module, policy: PrecisionPolicy, device_type: str) -> nn.Module:
-    """`model` itself, with its forward under autocast; unchanged if the policy has no dtype to compute in."""
+    """Put the forward of `model` under autocast, and return `model` itself.
+
+    Args:
+        model: The model to change.
+        policy: The dtypes; without a dtype to compute in, nothing is changed.
+        device_type: Type of the device of the model, such as "cuda".
+    """
     if policy.compute is not None and not isinstance(model.__dict__.get("forward"), AutocastForward):
         model.forward = AutocastForward(model.forward, policy, device_type)
     return model
 
 
 def unwrap_forward(model: nn.Module) -> nn.Module:
-    """`model` itself, with the forward it had before `wrap_forward`."""
+    """Restore the forward from before `wrap_forward`, and return `model` itself."""
     wrapped = model.__dict__.get("forward")
     if isinstance(wrapped, AutocastForward):
         del model.__dict__["forward"]
@@ -58,7 +76,7 @@ def unwrap_forward(model: nn.Module) -> nn.Module:
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:
-    """`value` with every half-precision tensor, however deep, in `dtype`."""
+    """Convert every half-precision tensor in `value`, however deep, to `dtype`."""
     if isinstance(value, torch.Tensor):
         return value.to(dtype) if value.dtype in _HALF else value
     if isinstance(value, tuple) and hasattr(value, "_fields"):

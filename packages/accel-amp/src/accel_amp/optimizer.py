@@ -1,4 +1,4 @@
-"""An optimizer that steps when a step is due."""
+"""The prepared optimizer, which steps if a step is due."""
 
 from __future__ import annotations
 
@@ -20,21 +20,44 @@ class StepMaker(Protocol):
     """An object that makes the steps of optimizers, because it knows how their gradients are scaled."""
 
     def register(self, optimizer: Optimizer) -> None:
-        """Is told of an optimizer before its first step."""
+        """Note an optimizer before its first step."""
 
     def step(self, optimizer: Optimizer, closure: Any = None) -> bool | torch.Tensor:
-        """Steps the optimizer; False if gradients had overflowed and the step was skipped."""
+        """Step the optimizer.
+
+        Args:
+            optimizer: The optimizer to step.
+            closure: The closure that the script has passed, if any.
+
+        Returns:
+            False if gradients had overflowed and the step was skipped, and otherwise True. It may be a tensor on the
+            device.
+        """
 
     def discard(self, optimizer: Optimizer) -> bool:
-        """Forgets gradients that had no step; True if they are gone, and nobody else has to clear them."""
+        """Forget gradients that had no step.
+
+        Returns:
+            True if they are cleared by now, and False if the caller has to clear them.
+        """
 
 
 class AcceleratedOptimizer(Optimizer):
-    """Another optimizer, whose `step` does nothing in the middle of an accumulation window.
+    """A prepared optimizer, whose `step` does nothing in the middle of an accumulation window.
 
-    Nor does `zero_grad` there: it clears what has had its step, or was dropped, wherever in the loop it stands. With a
-    scaler, a step whose gradients overflowed is skipped and `step_was_skipped` is true. State, groups and defaults are
-    those of the inner optimizer, `optimizer`.
+    Its `zero_grad` does nothing there either, wherever in the loop it is called. It clears gradients after their step,
+    or if their window was dropped. In fp16 a step whose gradients overflowed is skipped, and `step_was_skipped` is
+    true. State, groups and defaults are those of the inner optimizer, `optimizer`.
+
+    Args:
+        optimizer: The optimizer to wrap.
+        device_placement: Move the state of the optimizer to the devices of its parameters.
+        scaler: Object that makes the steps, for fp16; without it the optimizer steps by itself.
+        accumulation: The window of micro-batches of the script.
+        step_boundary: Function to call after each step, such as the one that ends a graph on XLA.
+
+    Raises:
+        TypeError: `optimizer` is no torch optimizer, or is prepared already.
     """
 
     def __init__(
@@ -59,11 +82,11 @@ class AcceleratedOptimizer(Optimizer):
         self._steps: int | torch.Tensor = 0
         # what schedulers do once it is known whether the newest step was made
         self._postponed: list[Callable[[], None]] = []
-        #: who is told when a step that was due is over, made or skipped
+        #: called when a step that was due is over, made or skipped
         self.on_step: Callable[[AcceleratedOptimizer], None] | None = None
-        #: who is told of the parameters of a group before it is added
+        #: called with the parameters of a group before it is added
         self.before_group: Callable[[list[torch.Tensor]], None] | None = None
-        #: what gives and takes the state in place of the inner optimizer
+        #: the object that saves and loads the state instead of the inner optimizer
         self.state_of: Any = None
         #: whether the first step has yet to show that it changes parameters, as after others were put in their places
         self.unproven = False
@@ -85,7 +108,7 @@ class AcceleratedOptimizer(Optimizer):
 
     @property
     def state(self) -> Any:
-        """The inner optimizer's state."""
+        """The state of the inner optimizer."""
         return self.optimizer.state
 
     @state.setter
@@ -94,7 +117,7 @@ class AcceleratedOptimizer(Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The inner optimizer's groups, with the rates that schedulers have set so far."""
+        """The groups of the inner optimizer, with the learning rates that schedulers have set so far."""
         self.settle()
         return self.optimizer.param_groups
 
@@ -104,7 +127,7 @@ class AcceleratedOptimizer(Optimizer):
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """The inner optimizer's defaults."""
+        """The defaults of the inner optimizer."""
         return self.optimizer.defaults
 
     @defaults.setter
@@ -113,7 +136,10 @@ class AcceleratedOptimizer(Optimizer):
 
     @property
     def step_was_skipped(self) -> bool:
-        """Whether the newest step that was due was not made; of a fused optimizer in fp16 this waits for the device."""
+        """True if the newest step that was due was skipped.
+
+        With a fused optimizer in fp16, reading this waits for the device.
+        """
         self._made = bool(self._made)
         return not self._made
 
@@ -123,24 +149,34 @@ class AcceleratedOptimizer(Optimizer):
 
     @property
     def outcome(self) -> bool | StepOutcome:
-        """Whether the newest step that was due was made; only to ask for the truth of a StepOutcome is to wait."""
+        """True if the newest step that was due was made, perhaps as an object that finds out when it is asked.
+
+        With a fused optimizer in fp16 it is a `StepOutcome`, and only `bool` of that waits for the device.
+        """
         if isinstance(self._made, torch.Tensor):
             self._made = bool(self._made) if self._made.device.type == "cpu" else StepOutcome(self._made)
         return self._made
 
     def postpone(self, advance: Callable[[], None]) -> None:
-        """Calls `advance` before the next step, or when somebody asks for the groups or the state; once each."""
+        """Postpone a call until the next step, or until somebody asks for the groups or the state.
+
+        Args:
+            advance: The function to call once; if it is postponed already, nothing happens.
+        """
         if advance not in self._postponed:
             self._postponed.append(advance)
 
     def settle(self) -> None:
-        """Calls what was postponed."""
+        """Call the functions that were postponed."""
         while self._postponed:
             self._postponed.pop(0)()
 
     @property
     def steps(self) -> int:
-        """Steps that were taken; of a fused optimizer in fp16 this waits for the device."""
+        """The number of steps that were made.
+
+        With a fused optimizer in fp16, reading this waits for the device.
+        """
         self._steps = int(self._steps)
         return self._steps
 
@@ -149,9 +185,14 @@ class AcceleratedOptimizer(Optimizer):
         self._steps = steps
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds a group to the inner optimizer.
+        """Add a group to the inner optimizer.
 
-        Collective: every process must call with like parameters, those of the main process count.
+        Args:
+            param_group: The parameters under "params", and their settings.
+
+        Collective:
+            Every process must call, with parameters of the same shapes. Parameters of no prepared model get the values
+            of the main process.
         """
         given = param_group["params"]
         listed = [given] if isinstance(given, torch.Tensor) else list(given)
@@ -160,20 +201,30 @@ class AcceleratedOptimizer(Optimizer):
         self.optimizer.add_param_group({**param_group, "params": listed})
 
     def state_dict(self) -> dict[str, Any]:
-        """The inner optimizer's state dict."""
+        """Return the state dict of the inner optimizer."""
         self.settle()
         state: dict[str, Any] = (self.state_of or self.optimizer).state_dict()
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads into the inner optimizer, which puts each entry beside its parameter."""
+        """Load a state dict into the inner optimizer, which moves each entry to the device of its parameter."""
         self.settle()
         (self.state_of or self.optimizer).load_state_dict(state_dict)
 
     def step(self, closure: Any = None) -> Any:
-        """Steps the inner optimizer if a step is due, and leaves it alone otherwise.
+        """Step the inner optimizer if a step is due.
 
-        Raises: ValueError for a closure, which would not see the micro-batches before, when there are some.
+        Args:
+            closure: Function that computes the loss again, as in torch.
+
+        Returns:
+            The loss that the inner optimizer returns, if it made the step itself, and otherwise None.
+
+        Raises:
+            ValueError: A closure comes with accumulation, or in fp16. It would not see the other micro-batches, or not
+                be scaled.
+            RuntimeError: torch cannot do the step with sharded parameters, the optimizer has lost its parameters, or no
+                loss was scaled for fp16.
         """
         if closure is not None and self.accumulation.every > 1:
             raise ValueError(
@@ -222,7 +273,11 @@ class AcceleratedOptimizer(Optimizer):
             )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clears the gradients unless they belong to a window that has not had its step."""
+        """Clear the gradients unless their window has not had its step.
+
+        Args:
+            set_to_none: Set gradients to None, and not to zero.
+        """
         if self._spent:
             self._clear(set_to_none)
             return
@@ -235,7 +290,11 @@ class AcceleratedOptimizer(Optimizer):
             self._given_up = True
 
     def begin_window(self, dropped: bool) -> None:
-        """Clears what was to be cleared in the last window and had no step there, or was dropped with it."""
+        """Clear gradients that `zero_grad` was to clear in the last window, or that were dropped with it.
+
+        Args:
+            dropped: Whether the last window was dropped.
+        """
         if self._given_up or dropped:
             self._clear()
 
@@ -245,16 +304,16 @@ class AcceleratedOptimizer(Optimizer):
             self.optimizer.zero_grad(set_to_none=set_to_none)
 
     def discard_gradients(self) -> None:
-        """Clears the gradients, whatever window they belong to: what they were of is gone."""
+        """Clear the gradients, whatever window they belong to."""
         self._made = True
         self._clear()
 
     def train(self) -> None:
-        """Tells an optimizer that has modes (a schedule-free one) to train."""
+        """Switch a schedule-free optimizer to training, and leave other optimizers as they are."""
         self._mode("train")
 
     def eval(self) -> None:
-        """Tells an optimizer that has modes (a schedule-free one) to evaluate."""
+        """Switch a schedule-free optimizer to evaluation, and leave other optimizers as they are."""
         self._mode("eval")
 
     def _mode(self, name: str) -> None:

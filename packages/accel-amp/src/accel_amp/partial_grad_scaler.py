@@ -1,4 +1,4 @@
-"""torch's GradScaler for gradients of which this rank holds parts."""
+"""Scale gradients of which each rank holds a part."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from accel_amp.local_part import local_part
 
 @final
 class PartialGradScaler(torch.amp.GradScaler):
-    """Looks at the parts of gradients that this rank holds, and exchanges nothing.
+    """A GradScaler that checks the parts of gradients that this rank holds, and exchanges nothing.
 
-    torch's own looks at distributed tensors of one kind only, and exchanges once for each.
+    The GradScaler of torch checks distributed tensors of one kind only, and exchanges values once for each.
     """
 
     def _unscale_grads_(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> dict[torch.device, torch.Tensor]:
@@ -22,7 +22,7 @@ class PartialGradScaler(torch.amp.GradScaler):
 
 
 class _Parts:
-    """The gradients that an optimizer steps with, in what torch's function reads."""
+    """The gradients that an optimizer steps with, in the form that torch's function reads."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         held = [one.grad for group in optimizer.param_groups for one in group["params"] if one.grad is not None]

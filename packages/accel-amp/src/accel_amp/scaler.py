@@ -1,4 +1,4 @@
-"""Scales the loss so that float16 gradients do not vanish, and finds out which steps overflowed."""
+"""Scale the loss so that float16 gradients do not vanish, and find out which steps overflowed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,15 @@ from accel_amp.partial_grad_scaler import PartialGradScaler
 
 @final
 class LossScaler:
-    """torch's GradScaler for any number of optimizers.
+    """A GradScaler for any number of optimizers.
 
-    The scale changes when the next loss is scaled, or when somebody asks for it, but not while an optimizer has
-    gradients of it that have had no step: those of a window, or of a step that several optimizers take in turn.
+    The scale changes when the next loss is scaled, or when somebody asks for it. It does not change while an optimizer
+    has scaled gradients without a step: those of a window, or of a step that several optimizers make in turn.
+
+    Args:
+        device_type: Type of the device of the gradients, such as "cuda".
+        spread: Function that sets a tensor to its maximum over all ranks, if each rank holds a part of the gradients.
+        **settings: Settings of `torch.amp.GradScaler`, such as `init_scale`.
     """
 
     def __init__(
@@ -25,7 +30,7 @@ class LossScaler:
     ) -> None:
         scaler = torch.amp.GradScaler if spread is None else PartialGradScaler
         self.grad_scaler = scaler(device_type, **settings)
-        # makes a number the largest of all ranks, if each holds a part of the gradients
+        # sets a value to the largest of all ranks, if each holds a part of the gradients
         self._spread = spread
         #: whether an optimizer steps through here just now
         self.stepping = False
@@ -39,25 +44,25 @@ class LossScaler:
         self._idle: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
     def register(self, optimizer: Optimizer) -> None:
-        """Lets the optimizer's gradients hold the scale until it has stepped with them."""
+        """Let the gradients of an optimizer hold the scale until it has stepped with them."""
         self._known.add(optimizer)
         self.grad_scaler._per_optimizer_states.pop(id(optimizer), None)  # of one that had this id before
 
     def release(self) -> None:
-        """Forgets all optimizers."""
+        """Forget all optimizers."""
         self._update_due = False
         for known in (self._known, self._unscaled, self._stepped, self._idle, self._just_stepped):
             known.clear()
         self.grad_scaler._per_optimizer_states.clear()
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
-        """`loss` times the current scale."""
+        """Return `loss` times the current scale."""
         self._settle()
         self._just_stepped.clear()
         return self.grad_scaler.scale(loss)
 
     def unscale(self, optimizer: Optimizer) -> None:
-        """Divides the optimizer's gradients by the scale, once a step however often it is called."""
+        """Divide the gradients of an optimizer by the scale, once for each step."""
         if optimizer not in self._unscaled:
             self._again(optimizer)
             self._unscaled.add(optimizer)
@@ -68,7 +73,10 @@ class LossScaler:
                     self._spread(found_inf)
 
     def share_overflow(self, optimizers: Sequence[Optimizer]) -> None:
-        """Lets the steps of unscaled optimizers be skipped together, as one norm has mixed their gradients."""
+        """Skip the steps of unscaled optimizers together, if the gradients of any of them overflowed.
+
+        It is needed if one norm has mixed their gradients.
+        """
         states = self.grad_scaler._per_optimizer_states
         known = [states[id(optimizer)]["found_inf_per_device"] for optimizer in optimizers if id(optimizer) in states]
         found = [number for devices in known for number in devices.values()]
@@ -81,16 +89,30 @@ class LossScaler:
             number.copy_(worst, non_blocking=True)
 
     def discard(self, optimizer: Optimizer) -> bool:
-        """Forgets that the optimizer's gradients were unscaled, as there was no step; False, as it clears none."""
+        """Forget that the gradients of an optimizer were unscaled, as there was no step.
+
+        Returns:
+            False, as the caller has to clear the gradients.
+        """
         if optimizer in self._unscaled:
             self._unscaled.discard(optimizer)
             self.grad_scaler._per_optimizer_states.pop(id(optimizer), None)
         return False
 
     def step(self, optimizer: Optimizer, closure: Any = None) -> bool | torch.Tensor:
-        """Steps the optimizer unless its gradients have an inf or nan; False when it was skipped.
+        """Step the optimizer unless its gradients have an inf or nan.
 
-        Of a fused optimizer a tensor says so, beside the gradients: to look at it is to wait for the device.
+        Args:
+            optimizer: The optimizer to step.
+            closure: None, as fp16 has no closures.
+
+        Returns:
+            False if the step was skipped, and otherwise True. With a fused optimizer it is a tensor beside the
+            gradients, and reading that waits for the device.
+
+        Raises:
+            ValueError: There is a closure, whose loss would not be scaled.
+            RuntimeError: No loss was scaled before.
         """
         if closure is not None:
             raise ValueError("fp16 cannot step with a closure: the loss inside it would not be scaled; use bf16 or no")
@@ -125,29 +147,33 @@ class LossScaler:
         return stepped[0] if stepped else False
 
     def unscaled(self, number: torch.Tensor) -> torch.Tensor:
-        """A number of scaled gradients divided by their scale, for which the host waits for nothing."""
+        """Divide a value that follows from scaled gradients by their scale, without waiting for the device.
+
+        Args:
+            number: A value that is proportional to the gradients, such as their norm.
+        """
         self._settle()
         scale = self.grad_scaler._get_scale_async()
         return number / (self.grad_scaler.get_scale() if scale is None else scale.to(number.device, non_blocking=True))
 
     def get_scale(self) -> float:
-        """What the next loss will be multiplied by, unless gradients hold the scale."""
+        """Return the factor of the next loss, unless gradients hold the scale."""
         self._settle()
         return float(self.grad_scaler.get_scale())
 
     def state_dict(self) -> dict[str, Any]:
-        """The scale, and how many steps it has held."""
+        """Return the scale, and how many steps it has held."""
         self._settle()
         return self.grad_scaler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from a state of `state_dict`."""
+        """Continue from a state of `state_dict`."""
         if self._update_due:
             self._update()  # the step before belongs to the state that goes
         self.grad_scaler.load_state_dict(state)
 
     def _again(self, optimizer: Optimizer) -> None:
-        """Lets an optimizer step once more with the scale that others hold."""
+        """Let an optimizer step once more with the scale that others hold."""
         if optimizer not in self._stepped or optimizer in self._just_stepped:
             return
         self._idle.update(self._holding())
@@ -167,7 +193,7 @@ class LossScaler:
             self._update()
 
     def _holding(self) -> list[Optimizer]:
-        """Optimizers with gradients that were scaled and have had no step."""
+        """Return the optimizers with gradients that were scaled and have had no step."""
         done = self._stepped | self._idle
         return [one for one in self._known if one not in done and _has_gradients(one)]
 

@@ -1,4 +1,4 @@
-"""A learning-rate scheduler that follows its optimizers."""
+"""The prepared learning-rate scheduler, which follows its optimizers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,22 @@ from accel_amp.step_outcome import StepOutcome
 
 
 class AcceleratedScheduler:
-    """A scheduler whose `step` does nothing while gradients accumulate, or after a step that was skipped.
+    """A prepared scheduler, whose `step` does nothing while gradients accumulate or after a skipped step.
 
-    Otherwise it advances `num_processes` times, because a schedule made before `prepare` counts the batches of the
-    unsharded loader; with `split_batches` it advances once. With `step_with_optimizer=False` each call is one step, and
-    so it is for ReduceLROnPlateau, which counts evaluations and not batches.
+    Otherwise `step` advances the schedule `num_processes` times, because a schedule made before `prepare` counts the
+    batches of the unsharded loader. With `split_batches` it advances once. ReduceLROnPlateau counts evaluations, so
+    each call is one step.
 
-    If only a device knows yet whether a step was made (a fused optimizer in fp16), the schedule advances before the
-    optimizer steps again, or when somebody asks for its rates.
+    With a fused optimizer in fp16, only the device knows if a step was made. The schedule then advances before the next
+    step of the optimizer, or when somebody asks for its rates.
+
+    Args:
+        scheduler: The scheduler to wrap.
+        optimizers: The prepared optimizers whose steps it follows.
+        step_with_optimizer: Follow the optimizers; False advances once with each call.
+        split_batches: Whether loaders split each batch between processes.
+        num_processes: Number of processes that share the data.
+        accumulation: The window of micro-batches of the script.
     """
 
     def __init__(
@@ -47,7 +55,12 @@ class AcceleratedScheduler:
         self._always = not step_with_optimizer or isinstance(scheduler, ReduceLROnPlateau)
 
     def step(self, *args: Any, **kwargs: Any) -> None:
-        """Advances the schedule if its optimizers have stepped."""
+        """Advance the schedule if its optimizers have stepped.
+
+        Args:
+            *args: Arguments of the inner scheduler, such as the metric of ReduceLROnPlateau.
+            **kwargs: Keyword arguments of the inner scheduler.
+        """
         if self._always:
             self._scheduler.step(*args, **kwargs)
             return
@@ -62,7 +75,7 @@ class AcceleratedScheduler:
         self._advance_by(self._advance, args, kwargs)
 
     def settle(self) -> None:
-        """Advances the schedule if that had to wait for a device, and the step was made; the host waits for it."""
+        """Advance the schedule if a step was made of which only the device knew, and wait for the device."""
         postponed, self._postponed = self._postponed, None
         if postponed is not None:
             postponed()
@@ -74,7 +87,7 @@ class AcceleratedScheduler:
         return self._scheduler
 
     def _advance_if_all_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Advances the schedule once it is known that all its optimizers have stepped."""
+        """Advance the schedule once it is known that all its optimizers have stepped."""
         unknown: list[StepOutcome] = []
         for optimizer in self.optimizers:
             outcome = optimizer.outcome
@@ -101,22 +114,22 @@ class AcceleratedScheduler:
                 self._scheduler.step(*args, **kwargs)
 
     def get_last_lr(self) -> list[Any]:
-        """The learning rates last set, one for each group."""
+        """Return the learning rates last set, one for each group."""
         rates: list[Any] = self.scheduler.get_last_lr()
         return rates
 
     def get_lr(self) -> list[Any]:
-        """The learning rates that the scheduler computes now, one for each group."""
+        """Return the learning rates that the scheduler computes now, one for each group."""
         rates: list[Any] = self.scheduler.get_lr()
         return rates
 
     def state_dict(self) -> dict[str, Any]:
-        """The inner scheduler's state dict."""
+        """Return the state dict of the inner scheduler."""
         state: dict[str, Any] = self.scheduler.state_dict()
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads into the inner scheduler."""
+        """Load a state dict into the inner scheduler."""
         self.scheduler.load_state_dict(state_dict)
         if self._total is not None:
             self._total = self.scheduler.total_steps

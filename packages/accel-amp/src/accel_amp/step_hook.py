@@ -1,4 +1,4 @@
-"""Calls a method before each step of any optimizer, as long as the method's object is there."""
+"""Call a method before each step of any optimizer, as long as the object of the method exists."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch.utils.hooks import RemovableHandle
 
 
 class BeforeStep(Protocol):
-    """A bound method of an optimizer."""
+    """A bound method that takes an optimizer."""
 
     def __call__(self, optimizer: Optimizer, /) -> object:
-        """Is called before the step."""
+        """Act before a step of the optimizer."""
 
 
 @final
 class _WeakHook:
-    """A hook of torch that keeps the object of its method no longer alive than others do."""
+    """A hook of torch that keeps the object of its method alive no longer than others do."""
 
     def __init__(self, method: BeforeStep) -> None:
         self.method = weakref.WeakMethod(method)
@@ -30,10 +30,16 @@ class _WeakHook:
 
 
 def call_before_steps(method: BeforeStep) -> RemovableHandle:
-    """Let torch call the bound method before each step; torch itself would keep the object of the method for ever.
+    """Register a bound method that torch calls before each step of any optimizer.
 
-    Hooks whose object is gone are removed by the next call. An object may go while torch goes through its hooks, when
-    the garbage collector runs, and then none may be removed.
+    torch alone would keep the object of the method for ever. Hooks whose object is gone are removed by the next call of
+    this function. They cannot be removed earlier: the garbage collector may run while torch goes through its hooks.
+
+    Args:
+        method: The bound method.
+
+    Returns:
+        A handle whose `remove` ends the calls.
     """
     handle = register_optimizer_step_pre_hook(_WeakHook(method))
     hooks: dict[int, Any] = handle.hooks_dict_ref() or {}

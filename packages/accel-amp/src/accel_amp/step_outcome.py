@@ -1,4 +1,4 @@
-"""Whether a step was made, if a device finds that out."""
+"""The outcome of a step that only a device knows yet."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ import torch
 
 @final
 class StepOutcome:
-    """Whether a step was made; the host that asks waits for work that was begun before this object, and for no other.
+    """The outcome of a step, which is true if the step was made.
 
-    Its truth is that of a tensor on a device, of which a copy is under way to the host.
+    `bool` waits for the copy of a tensor from the device, and so for work that was begun before this object, but not
+    for later work.
+
+    Args:
+        made: Tensor on the device, true if the step was made.
     """
 
     def __init__(self, made: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Refuses steps with gradients that are not ready for a step."""
+"""Raise at steps with gradients that are not ready for a step."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ from accel_amp.step_hook import call_before_steps
 
 @final
 class UnpreparedGuard:
-    """Refuses steps of optimizers that were not prepared, if they have parameters of prepared models.
+    """A guard that raises if an optimizer that was not prepared steps with parameters of prepared models.
 
-    Within a window the gradients of these parameters come from a part of the window and from one process; in fp16 they
-    are scaled as well.
+    Within a window, the gradients of these parameters are those of a part of the window and of one process. In fp16
+    they are multiplied by the scale, too.
+
+    Args:
+        accumulation: The window of micro-batches of the script.
+        scaler: The scaler of the loss, in fp16.
     """
 
     def __init__(self, accumulation: AccumulationState, scaler: LossScaler | None = None) -> None:
@@ -30,25 +34,31 @@ class UnpreparedGuard:
         self._hook: RemovableHandle | None = None
 
     def watch(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Guards these parameters too."""
+        """Add parameters to the guarded ones."""
         self._guarded.update(map(id, parameters))
         if self.scaler is not None or self.accumulation.every > 1:
             self.arm()
 
     def arm(self) -> None:
-        """Begins to watch steps, which takes time: there is a scale or a window from now on."""
+        """Begin to check every step of any optimizer.
+
+        A check takes time. It is needed once there is a scale or a window.
+        """
         if self._hook is None:
             self._hook = call_before_steps(self._refuse)
 
     def release(self) -> None:
-        """Forgets all parameters, whose ids other objects may get later."""
+        """Forget all parameters, and stop checking steps.
+
+        Other objects may get the ids of parameters that are gone.
+        """
         self._guarded.clear()
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
 
     def owns(self, optimizer: Optimizer) -> bool:
-        """Whether the optimizer has a guarded parameter."""
+        """Return whether the optimizer has a guarded parameter."""
         groups = (group["params"] for group in optimizer.param_groups)
         return any(id(parameter) in self._guarded for parameter in chain.from_iterable(groups))
 

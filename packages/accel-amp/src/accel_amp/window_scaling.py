@@ -1,4 +1,4 @@
-"""Makes the gradients that gather over a window of micro-batches those of one large batch."""
+"""Scale the losses of a window of micro-batches so that its gradients are those of one large batch."""
 
 from __future__ import annotations
 
@@ -14,10 +14,20 @@ from accel_amp.local_part import local_part
 
 @final
 class WindowScaler:
-    """Scales each loss so that the gradients at the end of a window are those of all its samples together.
+    """A scaler of losses, for gradients that are those of all samples of a window together.
 
-    Without weights a window is the mean of its micro-batches, however many it has. With weights it is the sum of all
-    losses divided by the sum of all weights, over all ranks; one exchange of two numbers a window.
+    Without weights, the loss of a window is the mean over its micro-batches, however many it has. With weights, it is
+    the sum of all losses divided by the sum of all weights, over all ranks. This takes one exchange of two values for
+    each window.
+
+    Args:
+        accumulation: The window of micro-batches of the script.
+        transport: Transport of the ranks that train together.
+        parameters: Function that returns the parameters whose gradients are multiplied.
+        scaled: Whether losses are multiplied by a scale too, as in fp16. A loss with a weight is then divided by about
+            that weight at first, and so stays in the range of float16.
+        rescale: Function that multiplies gradients that are not in `grad` of the parameters, and whose owner drops them
+            with the window.
     """
 
     def __init__(
@@ -41,7 +51,11 @@ class WindowScaler:
         accumulation.tell(self)
 
     def begin_window(self, dropped: bool) -> None:
-        """Forgets the losses of the window before, and its gradients if it was dropped."""
+        """Forget the losses of the last window.
+
+        Args:
+            dropped: Whether the last window was dropped: then its gradients are forgotten too.
+        """
         #: what the losses of this window were divided by; None before the first
         self._divisor: torch.Tensor | int | None = None
         self._weighted: bool | None = None
@@ -54,9 +68,10 @@ class WindowScaler:
 
     @property
     def last_loss(self) -> float:
-        """The loss of the newest window that had weights: all losses of all ranks over all weights.
+        """The loss of the newest window that had weights: the sum of all losses over the sum of all weights.
 
-        Raises: RuntimeError before there was one.
+        Raises:
+            RuntimeError: No window with weights has ended yet.
         """
         if self._newest is None:
             raise RuntimeError(
@@ -67,20 +82,29 @@ class WindowScaler:
         return float(loss / weight)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next window needs of those before."""
+        """Return the loss and the weight of the newest window that had weights."""
         return {"newest": self._newest}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on after the window in which the state was taken; one that has begun is forgotten."""
+        """Resume after the window in which the state was taken, and forget the current one."""
         newest = state["newest"]
         self._newest = newest if newest is None or self._newest is None else newest.to(self._newest.device)
         self.begin_window(dropped=False)
 
     def scale_loss(self, loss: torch.Tensor, weight: torch.Tensor | float | None = None) -> torch.Tensor:
-        """What to call backward on, in place of `loss`.
+        """Return the loss to call `backward` on, in place of `loss`.
 
-        Raises: ValueError for a weight that cannot be, and for weights on some losses of a window only.
-        Collective: with weights every rank must call at the end of each window.
+        Args:
+            loss: The loss of a micro-batch: a mean without `weight`, and a sum with it.
+            weight: What the loss is a sum over, such as its number of tokens.
+
+        Raises:
+            ValueError: The weight is not a single number of at least zero, the weights of a window are all zero
+                (noticed on the CPU only), only some losses of a window have weights, or the loss comes where weights
+                cannot be added up.
+
+        Collective:
+            With weights, every rank must call at the end of each window.
         """
         accumulation = self._accumulation
         position = accumulation.position if accumulation.inside else 0
@@ -147,17 +171,14 @@ class WindowScaler:
         return loss * factor.to(loss.dtype)
 
     def _about(self) -> torch.Tensor | int:
-        """About the weight of a loss, the same on all ranks: it keeps scaled losses in the range of float16.
-
-        A power of two, which changes no digit.
-        """
+        """Return about the weight of a loss, the same on all ranks, as a power of two, which changes no digit."""
         if self._newest is None:
             return 1
         one = self._newest[1] / (self._transport.size * self._accumulation.every)
         return torch.exp2(torch.log2(one.clamp(min=1)).round())
 
     def _rescale(self, factor: torch.Tensor | float) -> None:
-        """Multiplies what has gathered so far."""
+        """Multiply the gradients of the window so far."""
         if self._rescale_elsewhere is not None:
             self._rescale_elsewhere(factor)
             return
@@ -174,7 +195,7 @@ class WindowScaler:
 
 
 def _checked(weight: torch.Tensor | float, loss: torch.Tensor) -> torch.Tensor:
-    """The weight as a number beside the loss, in the widest format that the device has."""
+    """Return the weight as a tensor beside the loss, in the widest format that the device has."""
     if not isinstance(weight, torch.Tensor):
         if isinstance(weight, bool) or not isinstance(weight, int | float):
             raise ValueError(f"backward: weight={weight!r}: expected a number, such as the tokens of this loss")
@@ -189,6 +210,6 @@ def _checked(weight: torch.Tensor | float, loss: torch.Tensor) -> torch.Tensor:
         number = float(weight.detach() if isinstance(weight, torch.Tensor) else weight)
         if not (number >= 0 and math.isfinite(number)):
             raise ValueError(f"backward: weight={number}: expected a number that is zero or more")
-        # torch.tensor would copy the number from the host, which waits until the device has done all before
+        # torch.tensor would copy the value from the host, which waits until the device has done all before
         return torch.full((), number, dtype=dtype, device=loss.device)
     return weight.detach().to(loss.device, dtype).reshape(())

@@ -1,4 +1,4 @@
-"""Precisions, each in a file."""
+"""The precisions, each in a file of its own."""
 
 from accel_state import Registry
 

@@ -1,4 +1,4 @@
-"""The base of precisions."""
+"""The base class of precisions."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -16,8 +16,12 @@ class Precision(ABC):
 
     @abstractmethod
     def missing(self, device_kind: str) -> str | None:
-        """Why it cannot run on this kind of device, in words; None if it can."""
+        """Return why this precision cannot be used on a kind of device, or None.
+
+        Args:
+            device_kind: The kind, such as "cuda".
+        """
 
     def converted(self, model: nn.Module) -> nn.Module:
-        """`model` itself, with the layers of this precision if it has layers of its own."""
+        """Return `model` itself, with the layers of this precision if it has layers of its own."""
         return model

@@ -1,4 +1,4 @@
-"""float8 matrix products in linear layers, by torchao; everything else as in bf16."""
+"""Train with float8 matrix products in linear layers, by torchao, and bfloat16 around them."""
 
 from importlib.util import find_spec
 from typing import ClassVar, final
@@ -17,13 +17,16 @@ MULTIPLE = 16
 
 @final
 class Fp8(Precision):
-    """float8 in linear layers whose sides divide by 16, but not in the last; bfloat16 around them."""
+    """The precision float8, in linear layers except the last one, and bfloat16 around them.
+
+    Layers whose sides do not divide by 16 stay in bfloat16.
+    """
 
     name: ClassVar[str] = "fp8"
     policy: ClassVar[PrecisionPolicy] = PrecisionPolicy(compute=torch.bfloat16, output=torch.float32)
 
     def missing(self, device_kind: str) -> str | None:
-        """A reason if torchao or the hardware is missing."""
+        """Return a reason if torchao or the hardware is missing."""
         if device_kind != "cuda":
             return f"float8 matrix products need a CUDA GPU, and this is {device_kind}; use bf16"
         capability = torch.cuda.get_device_capability()
@@ -38,14 +41,18 @@ class Fp8(Precision):
         return None
 
     def converted(self, model: nn.Module) -> nn.Module:
-        """`model` itself, in which layers of torchao replace linear layers, with the same parameters."""
+        """Replace linear layers by layers of torchao with the same parameters, and return `model` itself."""
         return with_float8(model)
 
 
 def with_float8(model: nn.Module, *, emulate: bool = False) -> nn.Module:
-    """`model` itself, in which layers of torchao replace linear layers; `emulate` works on any hardware.
+    """Replace linear layers by layers of torchao, and return `model` itself.
 
-    The last linear layer stays, as its outputs are most sensitive. So do layers whose sides do not divide by 16.
+    The last linear layer stays, as its outputs are most sensitive. Layers whose sides do not divide by 16 stay too.
+
+    Args:
+        model: The model to change.
+        emulate: Compute without float8 hardware, for tests.
     """
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 

@@ -1,4 +1,4 @@
-"""Every operation in the dtype of its inputs."""
+"""Compute every operation in the dtype of its inputs."""
 
 from typing import ClassVar, final
 
@@ -8,13 +8,13 @@ from accel_amp.precisions._base import Precision
 
 @final
 class No(Precision):
-    """No mixed precision."""
+    """The precision of the model itself, without mixed precision."""
 
     name: ClassVar[str] = "no"
     policy: ClassVar[PrecisionPolicy] = PrecisionPolicy()
 
     def missing(self, device_kind: str) -> str | None:
-        """None: it runs everywhere."""
+        """Return None, as this precision can be used on every device."""
         return None
 
 
