@@ -1,4 +1,4 @@
-"""Shards any PyTorch DataLoader for a rank and a world size."""
+"""Shard any PyTorch DataLoader for a rank and a world size."""
 
 from accel_ops.fingerprint import Fingerprint, check_same_dataset, fingerprint
 

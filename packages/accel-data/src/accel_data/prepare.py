@@ -1,4 +1,4 @@
-"""Turns any DataLoader into the one of this rank."""
+"""Turn any DataLoader into that of one rank."""
 
 from __future__ import annotations
 
@@ -56,26 +56,52 @@ def prepare_data_loader(
     hardware: Device | None = None,
     accumulation: AccumulationState | None = None,
 ) -> DataLoader[Batch]:
-    """A loader that serves rank `process_index` of `num_processes` its share of what `dataloader` would serve alone.
+    """Return a loader that serves one rank its share of what a DataLoader would serve alone.
 
-    Nothing is drawn from any random generator. Ranks that shuffle need one order: the transport makes them follow rank
-    0; without one give every rank a generator with the same seed, or `use_seedable_sampler` with a `data_seed`.
+    Nothing is drawn from any random generator. Ranks that shuffle need one order. With a transport they follow rank 0.
+    Without one, give every rank a generator with the same seed, or use `use_seedable_sampler` with a `data_seed`.
 
-    A stream with `shard(num_shards, index)` is read by all ranks and workers, each its own shards. Another one is read
-    by rank 0 alone and dispatched, unless it has a `generator` that can be synchronised or `dispatch_batches=False`
-    promises that it comes in one order everywhere; then each rank reads it and keeps its part. `already_sharded=True`
-    says that a stream gives each rank its part by itself. The logger "accel_data" tells how a stream is read.
+    A stream with a method `shard(num_shards, index)` is read by all ranks and workers, each its own shards. Another
+    stream is read by rank 0 alone, which sends the other ranks their parts. If the stream has a `generator` that can be
+    synchronized, or with `dispatch_batches=False`, each rank reads all of it and keeps its part. The logger
+    "accel_data" says how a stream is read.
 
-    Ranks that hold different datasets are refused; with check_datasets="warn" they are a warning, unless their lengths
-    differ. So are tensors with other numbers, as scripts draw them at random, unless "error" is asked for or processes
-    divide layers among them. False compares nothing.
+    Args:
+        dataloader: The DataLoader of the script.
+        device: Device that batches are moved to, with `put_on_device`.
+        num_processes: Number of ranks that share the data; that of the transport if it is left out, and 1 without one.
+        process_index: Rank of this process among them; that of the transport if it is left out, and 0 without one.
+        split_batches: Divide each batch of the DataLoader among the ranks; otherwise each rank gets whole batches.
+        put_on_device: Move batches to `device`.
+        rng_types: Generators to make equal on all ranks at the start of each epoch.
+        dispatch_batches: True lets rank 0 read for all. False promises that a stream comes in one order on all ranks.
+            None chooses by the kind of stream, and lets ranks read a map-style dataset.
+        even_batches: Give all ranks equally many batches.
+        use_seedable_sampler: Replace a RandomSampler by a `SeedableRandomSampler`.
+        data_seed: Seed of that sampler; the initial seed of torch if it is left out.
+        non_blocking: Copy the next batch to the device while the script uses the current one.
+        ending: What happens to samples that do not fill a round of all ranks. "pad" repeats samples from the start, so
+            that all ranks get equally many. "drop" leaves them out. "exact" divides them without repeating any. "join"
+            lets ranks end at different batches. If it is left out, it follows from `drop_last` of the DataLoader and
+            `even_batches`.
+        check_datasets: True raises if ranks hold different datasets, but only warns if nothing differs except the
+            values of tensors, as scripts draw them at random, unless processes divide layers among them. "error" raises
+            for those values too. "warn" only warns, unless the lengths differ. False compares nothing.
+        already_sharded: The stream gives each rank its part by itself.
+        consumption_log: File that gets a line at each start, resume and end of an epoch.
+        transport: Transport of the ranks that share the data.
+        hardware: Device of this process, for its generator.
+        accumulation: The window of micro-batches of the script.
 
-    `ending` says what happens to samples that do not fill a round: "pad", "drop", "exact" or "join"; left out, it
-    follows from `drop_last` and `even_batches`.
+    Returns:
+        A `DataLoaderShard`, or a `DataLoaderDispatcher` if rank 0 reads for all.
 
-    Raises: TypeError for what is no DataLoader or cannot be re-created; ValueError for settings that contradict, and
-    for ranks that hold different datasets.
-    Collective: with a transport, every rank must prepare and iterate alike.
+    Raises:
+        TypeError: `dataloader` is no DataLoader, or iterates in a way of its own.
+        ValueError: Settings conflict, or ranks hold different datasets.
+
+    Collective:
+        With a transport, every rank must prepare and iterate alike.
     """
     if check_datasets not in (True, False, "error", "warn"):
         raise ValueError(f'check_datasets={check_datasets!r}: expected True, False, "error" or "warn"')
@@ -96,7 +122,7 @@ def prepare_data_loader(
     elif check_datasets and together and ranks is not None:
         # processes that divide layers compute one model's output from their batches: unlike ones make it wrong
         strict = check_datasets is True and ranks.copies > 1
-        # rank 0 alone reads for all; ranks that leave a stream at different batches are told so
+        # rank 0 alone reads for all; it is reported if ranks leave a stream at different batches
         unequal = stream or bool(dispatch_batches) or end is Ending.UNEVEN
         check = "error" if strict else check_datasets
         known = check_same_dataset(dataloader.dataset, ranks.world, check, unequal=unequal)
@@ -151,12 +177,18 @@ def prepare_data_loader(
 
 
 def skip_first_batches(dataloader: DataLoader[Batch], num_batches: int = 0) -> DataLoader[Batch]:
-    """A loader whose passes are those of `dataloader` without this rank's first `num_batches` batches.
+    """Return a loader that skips the first batches of each epoch on this rank.
 
-    Samples of a map-style dataset that are skipped are not read; those of a stream are. Passes of both are counted
+    Skipped samples of a map-style dataset are not read, and those of a stream are. Epochs of both loaders are counted
     together. After `load_state_dict` of a prepared loader there is nothing to skip.
 
-    Raises: ValueError for a negative number; TypeError for what is no DataLoader.
+    Args:
+        dataloader: A DataLoader, prepared or not.
+        num_batches: Batches of this rank to skip.
+
+    Raises:
+        ValueError: `num_batches` is no integer of at least 0.
+        TypeError: `dataloader` is no DataLoader, or iterates in a way of its own.
     """
     if isinstance(num_batches, bool) or not isinstance(num_batches, int) or num_batches < 0:
         raise ValueError(f"num_batches={num_batches!r}: expected a whole number of at least 0")
@@ -170,9 +202,11 @@ def skip_first_batches(dataloader: DataLoader[Batch], num_batches: int = 0) -> D
 
 
 def settings_of(loader: DataLoader[Any]) -> dict[str, Any]:
-    """What the loader was given, less its dataset and samplers.
+    """Return the arguments that a loader was made with, except its dataset and samplers.
 
-    Raises: TypeError for a loader whose class iterates in a way of its own, which another loader could not repeat.
+    Raises:
+        TypeError: The class of the loader iterates in a way of its own, which another loader could not repeat.
+        ValueError: The loader holds a loaded state of torchdata's form.
     """
     known = (DataLoader.__iter__, DataLoaderShard.__iter__)
     if type(loader).__iter__ not in known and not _has_a_state(loader):
@@ -184,10 +218,7 @@ def settings_of(loader: DataLoader[Any]) -> dict[str, Any]:
 
 
 def _has_a_state(loader: Any) -> bool:
-    """Whether it is torchdata's loader, which iterates as torch's and has a state, as prepared loaders have.
-
-    Raises: ValueError if it holds a state that was loaded, which has to go into the prepared loader.
-    """
+    """Return whether it is torchdata's loader, or raise if it is and holds a loaded state."""
     home = type(loader).__iter__.__module__
     if home != "torchdata.stateful_dataloader.stateful_dataloader":
         return False
@@ -245,7 +276,7 @@ def _reader(
         reading.shards,
         reading.shard,
         readers=max(loader.num_workers, 1),
-        # workers are started anew for each epoch of a stream that is told of it
+        # workers are started anew for each epoch of a stream with `set_epoch`
         persistent=loader.persistent_workers and not hasattr(loader.dataset, "set_epoch"),
         together=together,
     )

@@ -1,4 +1,4 @@
-"""Loader workers: what they do when they start, what sources see of them, and how they end with the process."""
+"""Start loader workers, hide them from sources, and end them with the process."""
 
 from __future__ import annotations
 
@@ -20,11 +20,17 @@ Start = Callable[[int], None]
 
 
 def worker_start(then: Start | None, rank: int = 0) -> Start | None:
-    """A `worker_init_fn` for workers that outlive the signals that this process notes, with seeds unlike other ranks'.
+    """Return a `worker_init_fn` for workers that ignore signals, with other seeds on each rank.
 
-    Rank 0 has the seeds of torch. In a job of the launcher, which ends all that is left of it, workers outlive what
-    schedulers send in any case: the script may begin to note it after they have started. `then` itself is returned if
-    nothing is to be done.
+    Workers ignore the signals that this process handles by itself, so that they outlive them. In a job of the launcher
+    they always ignore those of schedulers, as the script may begin to handle them later. Rank 0 has the seeds of torch.
+
+    Args:
+        then: The `worker_init_fn` of the script, to be called last.
+        rank: Rank that the seeds depend on.
+
+    Returns:
+        The function, or `then` itself if there is nothing else to do.
     """
     watched = bool(process_environ().get(FLIGHT_RECORDER))
     noted = [
@@ -46,10 +52,14 @@ def _start(signals: list[int], rank: int, then: Start | None, worker_id: int) ->
 
 
 def unseen_worker(call: Callable[..., T], *arguments: Any) -> T:
-    """What `call` returns while `get_worker_info()` returns None.
+    """Return what `call` returns while `get_worker_info()` returns None.
 
     A source that divides itself among the workers that it sees would divide the shards of one worker again. torch has
-    no public way to be in a worker unseen; what is hidden is shown again, whatever happens.
+    no public way to hide a worker. The worker is shown again at the end, also after an error.
+
+    Args:
+        call: Function to call.
+        *arguments: Arguments of the function.
     """
     if get_worker_info() is None:
         return call(*arguments)
@@ -65,9 +75,12 @@ _workers: WeakSet[Any] = WeakSet()
 
 
 def end_at_exit(iterator: Any) -> None:
-    """Ends the workers of torch's iterator when the process ends, before anybody tells them to by a signal.
+    """Register the workers of an iterator of torch to be ended when the process ends.
 
-    Workers that leave signals to this process (`worker_start`) would not hear that, and be waited for.
+    Workers that ignore signals (`worker_start`) would ignore the signal at the end too, and torch would wait for them.
+
+    Args:
+        iterator: What `iter` of a DataLoader has returned.
     """
     if hasattr(iterator, "_shutdown_workers"):
         _iterators.add(iterator)

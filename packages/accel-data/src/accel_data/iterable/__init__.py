@@ -1,1 +1,1 @@
-"""How streams are read, by which rank and from which source."""
+"""Read streams, in shards or whole, and share them among ranks."""

@@ -1,4 +1,4 @@
-"""One rank's share of a stream that every rank reads."""
+"""Cut the share of one rank out of a stream that every rank reads."""
 
 from __future__ import annotations
 
@@ -21,9 +21,23 @@ from accel_data.sharding.rank_slices import (
 
 @final
 class IterableDatasetShard(IterableDataset[Any]):
-    """One rank's samples of an iterable dataset, in slices of the batch size; every rank gets equally many.
+    """The samples of one rank of an iterable dataset, in slices of the batch size.
 
-    With `batch_size=None` every element is a batch by itself, and ranks take turns.
+    Every rank reads the whole dataset and keeps its slices. Unless `ending` is `Ending.UNEVEN`, every rank gets equally
+    many.
+
+    Args:
+        dataset: The iterable dataset, which gives one order on every rank.
+        batch_size: Samples of a slice, or None if every element is a batch by itself, of which ranks take turns.
+        drop_last: Drop samples at the end that do not fill a round of all ranks.
+        num_processes: Number of ranks that share the dataset.
+        process_index: Rank of this process among them.
+        split_batches: Divide `batch_size` among the ranks.
+        even_batches: Give all ranks equally many samples, some of them again.
+        ending: What happens to samples that do not fill a round; it replaces `drop_last` and `even_batches`.
+
+    Raises:
+        ValueError: The rank does not exist, or `split_batches` cannot divide the batch size.
     """
 
     def __init__(
@@ -50,7 +64,7 @@ class IterableDatasetShard(IterableDataset[Any]):
 
     @property
     def rows(self) -> int | None:
-        """Samples in each batch of this rank; None if elements are batches."""
+        """The number of samples in each batch of this rank, or None if elements are batches."""
         ranks = self.where.of if self.split_batches else 1
         return None if self.batch_size is None else self.batch_size // ranks
 
@@ -64,19 +78,25 @@ class IterableDatasetShard(IterableDataset[Any]):
     def slices(
         self, stream: Iterable[Any], start: Sequence[Any] = (), at_end: Iterable[Any] = ()
     ) -> Iterator[RankSlice[Any]]:
-        """This rank's slices of what a stream gives, as `slices_of_samples`, or `slices_of_batches` without `rows`."""
+        """Return the slices of this rank, as `slices_of_samples`, or as `slices_of_batches` without `rows`.
+
+        Args:
+            stream: Samples or batches, from the position on at which the epoch is resumed.
+            start: The first round of the epoch, if the stream begins later.
+            at_end: An iterable without items, read when the stream has no more.
+        """
         same: Any = {"ending": self.ending, "start": start, "at_end": at_end}
         if self.rows is None:
             return slices_of_batches(stream, self.where, length=samples_in, **same)
         return slices_of_samples(stream, self.where, rows=self.rows, **same)
 
     def __len__(self) -> int:
-        """Samples of this rank, if the dataset knows its length."""
+        """Return the number of samples of this rank, if the dataset knows its length."""
         rows = self.rows or 1
         rounds, left = divmod(len(self.dataset), rows * self.where.of)
         return rounds * rows + sum(1 for _ in self._dealt(range(left)))
 
     def set_epoch(self, epoch: int) -> None:
-        """Passes the epoch on to a dataset that takes it."""
+        """Set the epoch of the dataset, if the dataset has epochs."""
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(epoch)

@@ -1,4 +1,4 @@
-"""Keeps what several readers of a stream deliver in order, and ranks in step, whoever runs out first."""
+"""Keep the batches of several readers in order, and give all ranks equally many."""
 
 from __future__ import annotations
 
@@ -13,12 +13,17 @@ from accel_state import BatchPadding, Transport
 from accel_data.iterable.read_batch import ReadBatch
 from accel_data.sharding.rank_slices import Ending
 
-#: what ranks are told to wait in, and where each says how many samples it has
+#: names of the exchanges: the vote on a batch, and the samples that each rank has
 STEP, DETAILS = "next batch of a stream", "samples of a batch of a stream"
 
 
 def rotated(batches: Iterable[ReadBatch], first: int) -> Iterator[ReadBatch]:
-    """The batches of several readers, when it is the turn of reader `first` and torch begins with reader 0."""
+    """Restore the order of batches if reader `first` is next, but torch begins with reader 0.
+
+    Args:
+        batches: The batches in the order of torch.
+        first: The reader whose turn it is.
+    """
     held, previous = list[ReadBatch](), -1
     for batch in batches:
         reader = batch.reader or 0
@@ -36,15 +41,23 @@ def rotated(batches: Iterable[ReadBatch], first: int) -> Iterator[ReadBatch]:
 def in_step(
     batches: Iterable[ReadBatch], transport: Transport, *, rows: int | None, ending: Ending
 ) -> Iterator[tuple[ReadBatch, bool]]:
-    """The batches of this rank, each with its tail, and whether it is the last; all ranks get equally many.
+    """Yield the batches of this rank until the data of all ranks ends, with a flag for the last one.
 
-    A rank that has run out is served samples again, which do not count; with DROP all end with the first. Without
-    `rows` batches are what the stream gave, and stay whole.
+    A rank that has run out is served samples again, which do not count. With `Ending.DROP` all ranks end with the
+    first. Ranks vote on whether each has a full next batch. They vote while that batch is read ahead, so a rank waits
+    only for ranks that are more than a batch behind.
 
-    Ranks vote on each batch whether they have it, and it is full. They vote on it while it is read ahead: a rank with a
-    next batch waits only for ranks that are more than a batch behind.
+    Args:
+        batches: The batches of this rank.
+        transport: Transport of the ranks that read shards of the stream.
+        rows: Samples of a full batch, or None if batches are elements of the stream, which stay whole.
+        ending: What happens to samples that do not fill a round of all ranks.
 
-    Collective: every rank of the transport must call.
+    Yields:
+        A batch with its tail, and whether it is the last one.
+
+    Collective:
+        Every rank of the transport must call.
     """
     source, drops, start = iter(batches), ending is Ending.DROP, None
     # what makes the end: that the rank with least, or with most, has less than that; -1 stands for no batch
@@ -79,20 +92,20 @@ def in_step(
 
 
 def _again(start: Any, rows: int | None, ending: Ending) -> Any:
-    """What a rank that has run out is served; None if it has nothing."""
+    """Return what a rank that has run out is served, or None if it has nothing."""
     short = ending is Ending.EXACT and rows is not None and start is not None and can_be_cut(start)
     return recursively_apply(torch.clone, cut(start, slice(0, 1)) if short else start)
 
 
 def _real(read: ReadBatch | None, rows: int | None) -> int:
-    """Samples of a batch that are no repetitions; -1 without one."""
+    """Return the number of samples of a batch that are no repetitions, and -1 without a batch."""
     if read is not None and rows is None:
         return samples_in(read.value)
     return -1 if read is None else read.samples
 
 
 def _served(step: ReadBatch, rows: int | None, ending: Ending) -> int:
-    """All samples of a batch; -1 without one."""
+    """Return the number of all samples of a batch, and -1 without a batch."""
     if step.value is None:
         return -1
     if rows is None or step.reader is None:

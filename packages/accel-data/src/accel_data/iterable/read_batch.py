@@ -1,4 +1,4 @@
-"""A batch of a stream on its way from the process that reads it, and where its reader stands after it."""
+"""A batch of a stream between its reader and the loader, with the position of its reader."""
 
 from __future__ import annotations
 
@@ -18,11 +18,18 @@ NOTHING = Ring((), {})
 @final
 @dataclass(slots=True)
 class ReadBatch:
-    """A batch of a stream: its samples, once collated the batch itself, and where its reader stands after it.
+    """A batch of a stream, with the position of its reader after it.
 
-    The sources of the `ring` have `given` so many items when it was read, and `states` are what they say of their
-    places. `samples` counts those of a batch that its rank reads alone. The record that a reader adds at its `end` has
-    no samples. `first` is a digest of the first sample of a stream. What is served again has no `reader`.
+    Args:
+        value: The samples of the batch, and the batch itself once they are collated.
+        reader: Number of the reader, or None for samples that are served again.
+        ring: The sources that the reader takes turns of.
+        given: Items that these sources have given, this batch included.
+        samples: Samples of the batch, if this rank reads it alone.
+        tail: The real samples of each rank, or None if all are real.
+        states: The states of the sources that have moved, by number.
+        end: Whether this is the record at the end of a reader, which has no samples.
+        first: Digest of the first sample of the stream, in its first batch if ranks compare it.
     """
 
     value: Any
@@ -37,18 +44,25 @@ class ReadBatch:
 
     @property
     def taken(self) -> dict[int, int]:
-        """Items taken of each source of the reader."""
+        """The number of items taken of each source of the reader."""
         return self.ring.after(self.given)
 
     def pin_memory(self) -> ReadBatch:
-        """The same batch in pinned memory; torch calls this for types that it does not know."""
+        """Pin the memory of the batch, and return the batch itself.
+
+        torch calls this for types that it does not know.
+        """
         self.value = pin_memory(self.value)  # type: ignore[no-untyped-call] # of torch
         return self
 
 
 @final
 class ReadCollate:
-    """A `collate_fn` for what readers give: it hands the samples of each batch to the loader's own one."""
+    """A `collate_fn` that passes the samples of each batch of a reader to the loader's own one.
+
+    Args:
+        collate: The `collate_fn` of the loader.
+    """
 
     def __init__(self, collate: Callable[[Any], Any]) -> None:
         self.collate = collate

@@ -1,4 +1,4 @@
-"""What reads a stream for one rank, batch by batch: in the process of the loader, or in each of its workers."""
+"""Read a stream for one rank, in the process of the loader or in each of its workers."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ Shard = Callable[..., Any]
 
 @final
 class Reader(IterableDataset[Any]):
-    """Reads a stream for one rank: what a DataLoader that does not batch itself iterates over.
+    """A stream as one rank reads it, for a DataLoader that does not batch by itself.
 
-    Without `shards` it reads the whole stream, and keeps this rank's slice of each round. With `shards`, the number of
-    logical shards of the job, it reads this rank's in turn, one sample of each. Shards and turns do not depend on the
-    number of ranks: as long as no shard has ended, samples n*k to n*(k+1) of the turns are the k-th batch of n of the
-    job, at any world. Without `shard` the one shard of each reader is the whole stream, which divides itself.
+    Without `shards`, it reads the whole stream and keeps the slice of this rank of each round. With `shards`, it reads
+    the logical shards of this rank in turn, one sample of each. Shards and turns do not depend on the number of ranks.
+    As long as no shard has ended, samples n*k to n*(k+1) of the turns are the k-th batch of n of the job, at any world.
 
-    With `at_a_time` above 1 it gives so many batches in a list, of which a DataLoader makes one step.
-
-    `readers` are the processes that read for this rank; if `persistent` they live on as loader workers. `together` says
-    whether ranks exchange what they know. `unit` says what is counted: "samples", "batches", or samples of "shards" or
-    of "readers" of their own.
+    Args:
+        share: The share of this rank of the stream.
+        shards: Number of logical shards of the job, or None to read the whole stream.
+        shard: Function that makes a shard. Without it, the stream divides itself, and is the one shard of each reader.
+        readers: Processes that read for this rank.
+        persistent: Whether these live on as loader workers.
+        together: Whether ranks exchange how far they are.
     """
 
     def __init__(
@@ -53,28 +54,28 @@ class Reader(IterableDataset[Any]):
         self.share, self.shard = share, shard
         self.dataset, self.where, self.rows, self.ending = share.dataset, share.where, share.rows, share.ending
         self.readers, self.persistent = readers, persistent
-        #: whether other ranks read other samples, so that only all of them know the place and the end
+        #: whether other ranks read other samples, so that only all of them know the position and the end
         self.rank_alone = shards is not None
         #: whether ranks agree on each batch, as they run out apart and are to get equally many
         self.in_step = together and self.rank_alone and self.ending is not Ending.UNEVEN
         self.unit = "batches" if self.rows is None else "samples"
         if self.rank_alone:
             self.unit = "readers" if shard is None else "shards"
-        #: how many places a state has
+        #: how many positions a state has
         self.streams = shards or readers
-        #: where the next pass begins; None if sources go on by themselves
+        #: where the next epoch begins; None if sources resume by themselves
         self.start: StreamPosition | None = None
-        #: passes that began, and the newest of which the script had all, as loader workers that live on see it
+        #: epochs that began, and the newest of which the script had all, as loader workers that live on see it
         self.passes, self.finished = 0, torch.zeros(1, dtype=torch.int64, device="cpu")
         if persistent:
             self.finished.share_memory_()  # type: ignore[no-untyped-call] # of torch
         #: batches of a list; 1 for batches without a list
         self.at_a_time = 1
-        #: whether the first batch of the next pass comes with a digest of the first sample
+        #: whether the first batch of the next epoch comes with a digest of the first sample
         self.tells_first = False
         self._epoch: int | None = None
         self._sources = {} if self.rank_alone else {number: self._source(number) for number in range(readers)}
-        # ranks that end with the first leave what they have not read: their next pass has shards of its own
+        # ranks that end with the first leave what they have not read: their next epoch has shards of its own
         left = self.ending is Ending.DROP and self.where.of > 1
         self._lives_on = not self.rank_alone or not (left or hasattr(self.dataset, "set_epoch"))
 
@@ -127,7 +128,7 @@ class Reader(IterableDataset[Any]):
     def _slices(
         self, reader: int, source: Source, items: Iterator[Any], again: list[Any], taken: dict[int, int]
     ) -> Iterator[ReadBatch]:
-        """Batches of a stream that every rank reads."""
+        """Yield the batches of a stream that every rank reads."""
         ring, given, digest = Ring((reader,), taken), 0, None
         if self.tells_first:
             first = list(islice(items, 1))
@@ -138,7 +139,7 @@ class Reader(IterableDataset[Any]):
             yield ReadBatch(batch, reader, ring, given, tail=tail, first=digest)
 
     def _in_turn(self, reader: int, sources: Mapping[int, Iterator[Any]], taken: dict[int, int]) -> Iterator[ReadBatch]:
-        """Batches of this rank's shards; the last one is filled up with samples from where the pass began."""
+        """Yield the batches of the shards of this rank, the last filled up from the start of the epoch."""
         rows, elements, first = self.rows or 1, self.rows is None, list[Any]()
         round_robin = RoundRobin(sources, taken)
         hidden = self.shard is not None and get_worker_info() is not None
@@ -162,36 +163,40 @@ class Reader(IterableDataset[Any]):
         for batch in batches:
             taken = batch.taken
             moved = (number for number, source in sources.items() if source.ended or taken[number] != before[number])
-            batch.states = {number: sources[number].place for number in moved}  # others stand where they were put
+            batch.states = {number: sources[number].place for number in moved}  # others are where they were put
             yield batch
         if self.persistent and self._lives_on:
             yield ReadBatch(None, reader, states={number: source.front for number, source in sources.items()}, end=True)
 
     def front_states(self) -> dict[int, Any]:
-        """What the sources say of the front of the next pass, as far as they do and this process knows."""
+        """Return the states of the sources at the start of the next epoch, as far as this process knows them."""
         if self.start is not None:
             return self.start.states
         return {number: source.front for number, source in self._sources.items() if source.stateful}
 
     @property
     def round(self) -> int:
-        """Samples, or elements that are batches, that all ranks take together."""
+        """The number of samples, or of elements that are batches, that all ranks take together."""
         return self.where.of * (self.rows or 1)
 
     def place_at(self, start: StreamPosition) -> None:
-        """Lets the next pass begin there, with shards that are made anew."""
+        """Begin the next epoch at a position, with new shards.
+
+        Args:
+            start: The position of each source.
+        """
         self.start = start
         if self.rank_alone:
             self._sources = {}
 
     def set_epoch(self, epoch: int) -> None:
-        """Passes the epoch on to a dataset that takes it."""
+        """Set the epoch of the dataset, if the dataset has epochs."""
         if hasattr(self.dataset, "set_epoch"):
             self._epoch = epoch
             self.dataset.set_epoch(epoch)
 
     def __len__(self) -> int:
-        """Samples of this rank, or those of its batches if all were full, as far as streams know their lengths."""
+        """Return the number of samples in the batches of this rank, if the stream knows its length."""
         if not self.rank_alone:
             return len(self.share)
         if self.shard is None:
@@ -208,9 +213,14 @@ class Reader(IterableDataset[Any]):
 
 
 def cut_alike(dataset: Any, state: LoaderState) -> None:
-    """Cuts a stream into as many logical shards as a state has.
+    """Cut a stream into as many logical shards as a state has.
 
-    Raises: ResumeError if the readers of this world cannot share them.
+    Args:
+        dataset: The dataset of a loader; anything but a reader of shards is left as it is.
+        state: The state that the loader resumes from.
+
+    Raises:
+        ResumeError: The readers of this world cannot share the shards equally.
     """
     if not isinstance(dataset, Reader) or not dataset.unit == state.unit == "shards":
         return

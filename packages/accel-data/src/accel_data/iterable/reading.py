@@ -1,4 +1,4 @@
-"""Who reads a stream: each rank its shards of the source, and of how many; each rank all of it; or rank 0 for all."""
+"""Choose who reads a stream: each rank its shards, each rank all of it, or rank 0 for all."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHARDS = 8
 
 
 class Way(Enum):
-    """How a stream is read; the values are the words for it."""
+    """The ways to read a stream, with their words for a log."""
 
     SOURCE = "at the source"
     EVERY = "by every rank"
@@ -37,7 +37,15 @@ class Way(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a stream is read, in how many logical shards, and why; `fallback` if its shards could not be used."""
+    """The decision how a stream is read.
+
+    Args:
+        way: Who reads the stream.
+        why: The reason, in words.
+        shards: Number of logical shards, or None if the stream is not read in shards.
+        shard: Function that makes a shard, or None if the stream divides itself.
+        fallback: Whether the stream has shards that could not be used.
+    """
 
     way: Way
     why: str
@@ -46,7 +54,7 @@ class Reading:
     fallback: bool = False
 
     def log(self, dataset: object) -> None:
-        """Says it in one line, and warns of what may be sharded twice."""
+        """Log the decision in one line, and warn if the code of the stream asks for its rank."""
         level = logging.WARNING if self.fallback else logging.INFO
         logger.log(level, "%s is read %s: %s", type(dataset).__name__, self.way.value, self.why)
         if self.way is not Way.OWN:
@@ -63,12 +71,19 @@ def reading_of(
     equal: bool,
     already_sharded: bool,
 ) -> Reading:
-    """How the stream of `loader` is read.
+    """Choose how the stream of a loader is read.
 
-    `equal` says whether all ranks get equally many batches, `together` whether they exchange what they know, and
-    `alone` that no other process is served these samples or others.
+    Args:
+        loader: The loader of a stream.
+        where: Rank of this process among those that share the data.
+        alone: Whether no other process is served samples of the stream.
+        together: Whether ranks exchange how far they are.
+        dispatch_batches: True asks for rank 0 to read for all, False promises one order on all ranks.
+        equal: Whether all ranks get equally many batches.
+        already_sharded: Whether the stream gives each rank its part by itself.
 
-    Raises: ValueError for settings that contradict.
+    Raises:
+        ValueError: `already_sharded` and `dispatch_batches` conflict.
     """
     workers = max(loader.num_workers, 1)
     readers = where.of * workers
@@ -113,7 +128,11 @@ def _without_shards(
 
 
 def shards_of(dataset: Any) -> tuple[int | None, Shard | None]:
-    """How many shards a stream has of its own, if it says so, and what makes them; None if it cannot be sharded."""
+    """Return the number of shards that a stream has, and the function that makes them.
+
+    Returns:
+        The number is None if the stream does not say it, and the function is None if the stream cannot be sharded.
+    """
     by_urls = url_shards(dataset)
     if by_urls is not None:
         return by_urls
@@ -125,11 +144,17 @@ def shards_of(dataset: Any) -> tuple[int | None, Shard | None]:
 
 
 def logical_shards(own: int | None, readers: int, *, alone: bool = False, even: bool = False) -> int | None:
-    """Into how many logical shards a stream with `own` shards is cut for that many readers; None if it cannot be.
+    """Return the number of logical shards for a stream, or None if it cannot be shared equally.
 
-    They are at most eight for each reader, and equally many for each, so that some may read one of the stream's own
-    shards more; if ranks are to be `even`, only if all have eight or more. In one process, `alone`, some readers may
-    have none.
+    There are at most eight for each reader, and equally many for each. So some readers may read one of the stream's own
+    shards more than others.
+
+    Args:
+        own: Number of shards that the stream has, or None if the stream does not say it.
+        readers: Number of processes that read it.
+        alone: Whether all readers serve one rank, so that some of them may have no shard.
+        even: Whether ranks are to read equally much: then the stream's own shards are divided unequally only if each
+            reader has eight or more.
     """
     if own is None:
         return lcm(SHARDS, readers)
@@ -144,7 +169,7 @@ def logical_shards(own: int | None, readers: int, *, alone: bool = False, even: 
 
 
 def _warn_if_it_reads_its_rank(dataset: object) -> None:
-    """Warns if the code that iterates over a stream names a rank: what shards itself must not be sharded again."""
+    """Warn if the code that iterates over a stream names a rank, as it may shard itself already."""
     method = getattr(type(dataset), "__iter__", None)
     names = sorted(_names(getattr(method, "__code__", None)) & RANK_NAMES)
     if names:
@@ -157,7 +182,7 @@ def _warn_if_it_reads_its_rank(dataset: object) -> None:
 
 
 def _names(code: CodeType | None) -> set[str]:
-    """The names and texts in a function, and in those inside of it."""
+    """Return the names and texts in a function, and in those inside of it."""
     if code is None:
         return set()
     texts = {constant for constant in code.co_consts if isinstance(constant, str)}

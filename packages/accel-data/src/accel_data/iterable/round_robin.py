@@ -1,4 +1,4 @@
-"""Items of several sources in turn, and how many were taken of each."""
+"""Take items of several sources in turn, and count what was taken of each."""
 
 from __future__ import annotations
 
@@ -8,16 +8,24 @@ from typing import Any, NamedTuple, final
 
 
 class Ring(NamedTuple):
-    """Sources that give one item each in this order, again and again; `taken` is what all had given before.
+    """A ring of sources that give one item each, again and again.
 
-    A batch has the ring and a number of items: counting for each source what was taken would cost each batch more.
+    A batch has the ring and a number of items. To count what was taken of each source would cost each batch more.
+
+    Args:
+        order: The sources in their order.
+        taken: Items that each source had given before.
     """
 
     order: tuple[int, ...]
     taken: dict[int, int]
 
     def after(self, given: int) -> dict[int, int]:
-        """Items taken of each source, once these have given so many."""
+        """Return the items taken of each source, after the ring has given some.
+
+        Args:
+            given: Items that the sources of the ring have given together.
+        """
         turns, rest = divmod(given, len(self.order) or 1)
         counts = {source: turns + (place < rest) for place, source in enumerate(self.order)}
         return {source: before + counts.get(source, 0) for source, before in self.taken.items()}
@@ -25,9 +33,13 @@ class Ring(NamedTuple):
 
 @final
 class RoundRobin:
-    """Takes items of several sources in turn, one of each; a source that has ended is passed over.
+    """A reader of several sources in turn, one item of each, which skips a source that has ended.
 
-    Nothing is read before it is taken. The turn goes on where it was: sources that have given least come first.
+    Nothing is read before it is taken. The turn resumes where it was: sources that have given least come first.
+
+    Args:
+        sources: Iterators, by number.
+        taken: Items that each source has given before.
     """
 
     def __init__(self, sources: Mapping[int, Iterator[Any]], taken: dict[int, int]) -> None:
@@ -42,7 +54,7 @@ class RoundRobin:
         self._items = items[0] if len(items) == 1 else map(next, cycle(items))
 
     def take(self, count: int) -> list[Any]:
-        """The next `count` items, fewer at the end."""
+        """Return the next `count` items, or fewer at the end."""
         items = list(islice(self._items, count))
         self.given += len(items)
         while len(items) < count and self.ring.order:

@@ -1,4 +1,4 @@
-"""Shards a pipeline of webdataset by its list of URLs, which it cannot do by itself."""
+"""Shard a pipeline of webdataset by its list of URLs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ SPLITTERS = {"split_by_node", "split_by_worker", "single_node_only"}
 
 
 def url_shards(dataset: Any) -> tuple[int, Shard] | None:
-    """How many URLs a pipeline begins with, and what shards it by them; None for what is none, or cannot be sharded."""
+    """Return the number of URLs of a webdataset pipeline, and the function that makes its shards.
+
+    Returns:
+        None if the dataset is no such pipeline, or cannot be sharded by URLs.
+    """
     stages = getattr(dataset, "pipeline", None)
     if not isinstance(stages, list) or not stages or not isinstance(getattr(stages[0], "urls", None), list):
         return None
@@ -27,7 +31,7 @@ def url_shards(dataset: Any) -> tuple[int, Shard] | None:
 
 
 def warn_of_own_seeds(dataset: Any) -> None:
-    """Warns of a pipeline that shuffles without a seed: a job that is resumed would read other samples."""
+    """Warn if a webdataset pipeline shuffles without a seed, as a resumed job would read other samples."""
     stages = getattr(dataset, "pipeline", None)
     for stage in stages if isinstance(stages, list) else ():
         if getattr(getattr(stage, "f", None), "__name__", "") == "_shuffle" and not {"seed", "rng"} & set(stage.kw):
@@ -40,7 +44,7 @@ def warn_of_own_seeds(dataset: Any) -> None:
 
 
 def _shard(dataset: Any, num_shards: int, index: int) -> Any:
-    """The pipeline over one of `num_shards` runs of the URLs, without the stages that divide them."""
+    """Return the pipeline over one of `num_shards` runs of the URLs, without stages that divide them."""
     first, *rest = dataset.pipeline
     part, stage_of_part = copy.copy(dataset), copy.copy(first)
     least, more = divmod(len(first.urls), num_shards)

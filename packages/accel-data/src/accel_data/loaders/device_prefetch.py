@@ -1,4 +1,4 @@
-"""Brings batches to the device: at once, or one ahead on another stream of an accelerator."""
+"""Move batches to the device, at once or one ahead on another stream of an accelerator."""
 
 from __future__ import annotations
 
@@ -17,9 +17,13 @@ from accel_data.sharding.rank_slices import with_last
 def on_device(
     batches: Iterator[Any], epoch: LoaderPass, device: torch.device | str | None, *, non_blocking: bool
 ) -> Iterator[Any]:
-    """The batches on `device`; `epoch` is true of each when it comes.
+    """Return an iterator over the batches on a device.
 
-    With `non_blocking` on an accelerator the next batch is copied while the script works on this one.
+    Args:
+        batches: The batches.
+        epoch: The record of the epoch, which describes each batch when it is yielded.
+        device: Device to move to, or None to leave batches where they are.
+        non_blocking: On an accelerator, copy the next batch while the script uses the current one.
     """
     if device is None:
         return batches
@@ -41,7 +45,12 @@ def _one_ahead(batches: Iterator[Any], epoch: LoaderPass, copies: CopyStream) ->
 
 
 def timed(batches: Iterator[Any], on_wait: Callable[[float], None]) -> Iterator[Any]:
-    """The batches; `on_wait` is told how many seconds passed from when each was asked for until it came."""
+    """Yield the batches, and report how long each was waited for.
+
+    Args:
+        batches: The batches.
+        on_wait: Function that gets the seconds for each batch.
+    """
     asked = perf_counter()
     for batch in batches:
         on_wait(perf_counter() - asked)

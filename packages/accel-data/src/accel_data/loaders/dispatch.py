@@ -1,4 +1,4 @@
-"""How batches that rank 0 reads become those of each rank."""
+"""Turn batches that rank 0 reads into those of each rank."""
 
 from __future__ import annotations
 
@@ -23,12 +23,19 @@ T = TypeVar("T")
 
 @final
 class Dispatch:
-    """Rank 0 reads, as one process would; of each round every other rank receives its own part.
+    """The exchange of batches that rank 0 reads, as one process would, and sends in parts to all ranks.
 
-    `together` batches that it reads make one round. Generators of `rng_types` are made equal in each pass. Parts that
-    do not fit into a message are sent from rank 0's `device` if the group carries the tensors of its kind.
+    Args:
+        transport: Transport of the ranks that share the data.
+        together: Batches read for one round.
+        ending: What happens to samples that do not fill a round.
+        rng_types: Generators to make equal on all ranks in each epoch.
+        hardware: Device of this process.
+        device: Device from which rank 0 sends parts that do not fit into a message, if the transport can exchange its
+            tensors.
 
-    Collective: every rank of the transport must call `begun`, `told` and `served`, and take each batch.
+    Collective:
+        Every rank of the transport must call `begun`, `told` and `served`, and take each batch.
     """
 
     def __init__(
@@ -49,28 +56,46 @@ class Dispatch:
         self._device = device
 
     def length(self, batches: int) -> int:
-        """Batches of a rank, of so many that are read."""
+        """Return the number of batches of a rank.
+
+        Args:
+            batches: Number of batches that rank 0 reads.
+        """
         ending = Ending.DROP if self._ending is Ending.DROP else Ending.REPEAT
         return slices_in(batches, DataRank(0, self.together), ending=ending)
 
     def begun(self, begin: Callable[[], T]) -> T | None:
-        """What `begin` returns on rank 0; None on the others.
+        """Call a function on rank 0, and return its result there and None on the other ranks.
 
-        Raises: PeerFailed on the others if it fails.
+        Args:
+            begin: Function that begins an epoch.
+
+        Raises:
+            PeerFailed: The function failed on rank 0; raised on the other ranks.
         """
         begun: T | None = self._done_on_zero(begin, "begin the pass")
         return begun
 
     def told(self, state: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The state that the loader has on rank 0.
+        """Take the state of the loader on rank 0, and return it on every rank.
 
-        Raises: PeerFailed on the others if rank 0 cannot take it.
+        Args:
+            state: Function that takes the state.
+
+        Raises:
+            PeerFailed: The function failed on rank 0; raised on the other ranks.
         """
         taken: dict[str, Any] = self._done_on_zero(state, "say where it stands", lambda taken: taken)
         return taken
 
     def served(self, cursor: Cursor, batches: Iterator[Any], epoch: LoaderPass) -> Iterator[Any]:
-        """The batches of this rank; `epoch` is true of each before it is yielded."""
+        """Yield the batches of this rank, and note each in `epoch` before.
+
+        Args:
+            cursor: The cursor of the epoch.
+            batches: The batches of torch on rank 0.
+            epoch: The record of the epoch, which is changed.
+        """
         scatter = Scatter("dispatch (from rank 0)", self.transport.world, device=self._device)
         rounds = self._sent(scatter, cursor, batches, epoch) if self._reads else self._received(scatter, epoch)
         for batch in islice(rounds, 1):
@@ -80,7 +105,7 @@ class Dispatch:
         yield from rounds
 
     def _done_on_zero(self, act: Callable[[], Any], what: str, told: Callable[[Any], Any] = lambda done: None) -> Any:
-        """What `act` returns on rank 0, and on the others what is `told` of it."""
+        """Return what `act` returns on rank 0, and on the others what `told` makes of it."""
         if not self._reads:
             return _heard(what, *self.transport.broadcast_object((None, None), 0))
         with _failures_told(lambda failure: self.transport.broadcast_object((failure, None), 0)):
@@ -89,7 +114,7 @@ class Dispatch:
         return done
 
     def _received(self, scatter: Scatter, epoch: LoaderPass) -> Iterator[Any]:
-        """Collective: every rank of the transport must call."""
+        """Yield the parts that rank 0 sends (collective)."""
         last = False
         while not last:
             part, note = scatter.receive()
@@ -133,7 +158,7 @@ def _heard(what: str, failure: str | None, value: Any = None) -> Any:
 
 @contextmanager
 def _failures_told(tell: Callable[[str], Any]) -> Iterator[None]:
-    """Tells the others what fails in this block, which they would wait for."""
+    """Send a failure in this block to the other ranks, which would wait otherwise."""
     try:
         yield
     except GeneratorExit:  # the loop was left with `break`; on every rank alike

@@ -1,4 +1,4 @@
-"""What rank 0 sends of each round when it reads for all: a part for every rank, and a note."""
+"""Divide a round that rank 0 reads for all into a part for every rank, and a note."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ from accel_data.sharding.rank_slices import Ending
 
 
 class BatchNote(NamedTuple):
-    """What is said beside the parts of a batch of the whole job: what is real in it, and why no more may follow.
+    """A note beside the parts of a batch of the whole job.
 
-    `generators` are the random states of rank 0 after reading, for processes that are served the same part.
+    Args:
+        tail: The real samples of each rank, or None if all are real.
+        last: Whether this is the last batch.
+        ended: Whether the message has no parts, as the epoch has ended.
+        failure: The error of rank 0, or None.
+        generators: Random states of rank 0 after reading, for processes that are served the same part.
     """
 
     tail: BatchPadding | None = None
@@ -27,12 +32,23 @@ class BatchNote(NamedTuple):
 def slices_of(
     batches: list[Any], start: list[Any], world: int, ending: Ending, *, split: bool = False
 ) -> tuple[list[Any], BatchPadding | None]:
-    """A part of the round for each rank, and what is real in them.
+    """Divide a round into a part for each rank.
 
-    Whole batches of one size are handed on as they are; others are joined and divided evenly. Batches that do not fit
-    together are handed on whole, and a rank for which none is left is served the first one again.
+    Whole batches of one size stay as they are. Others are joined and divided evenly. Batches that cannot be joined stay
+    whole, and a rank for which none is left gets the first one again.
 
-    Raises: ValueError for a batch that is to be divided (`split`) and cannot be.
+    Args:
+        batches: The batches of the round.
+        start: The first round of the epoch.
+        world: Number of ranks.
+        ending: What happens to samples that do not fill a round.
+        split: Whether each batch is to be divided.
+
+    Returns:
+        The parts in rank order, and the real samples of each rank, or None if all are real.
+
+    Raises:
+        ValueError: A batch is to be divided and cannot be.
     """
     sizes = [samples_in(batch) for batch in batches]
     if len(batches) == world and len(set(sizes)) == 1:

@@ -1,4 +1,4 @@
-"""A DataLoader that only rank 0 reads; the others receive their part of each round."""
+"""A DataLoader that only rank 0 reads, and the others receive their parts of."""
 
 from __future__ import annotations
 
@@ -18,9 +18,22 @@ Batch = TypeVar("Batch")
 
 @final
 class DataLoaderDispatcher(DataLoaderShard[Batch]):
-    """A DataLoader that only rank 0 reads, as one process would; each other rank receives its part of each round.
+    """A DataLoader that only rank 0 reads, as one process would, and that sends each rank its part.
 
-    Collective: every rank must take part in each pass, from its start to its end, and in `state_dict`.
+    Args:
+        dataset: The dataset, or the reader of a stream.
+        split_batches: Divide each batch among the ranks; otherwise as many batches as ranks make a round.
+        transport: Transport of the ranks that share the data.
+        ending: What happens to samples that do not fill a round.
+        rng_types: Generators to make equal on all ranks in each epoch.
+        hardware: Device of this process.
+        **settings: Further arguments of `DataLoaderShard`.
+
+    Raises:
+        ValueError: `split_batches` cannot divide the batch size.
+
+    Collective:
+        Every rank must take part in each epoch, from its start to its end, and in `state_dict`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A DataLoader that serves one rank on its device: it says which batch is the last, and where it stands."""
+"""A DataLoader that serves one rank on its device, with its position and its last batch."""
 
 from __future__ import annotations
 
@@ -34,13 +34,29 @@ Batch = TypeVar("Batch")
 
 
 class DataLoaderShard(DataLoader[Batch]):
-    """A DataLoader that serves one rank on its device: it says which batch is the last, and where it stands.
+    """A DataLoader that serves one rank on its device, and can resume where a state was taken.
 
-    Each pass is a new epoch: `set_epoch` is passed on to whatever takes it. With a transport, generators named by
-    `rng_types` are made equal to those of rank 0 at the start of each pass, and so are those that draw the order.
-    With `dispatch` only rank 0 reads.
+    Each pass is a new epoch, which samplers and datasets with a `set_epoch` get. With a transport, the generators that
+    draw the order are made equal to those of rank 0 at the start of each epoch.
 
-    Collective: with a transport, every rank must start and end each pass.
+    Args:
+        dataset: The dataset, or the reader of a stream.
+        device: Device that batches are moved to, or None to leave them.
+        rng_types: Further generators to make equal on all ranks at the start of each epoch.
+        share: The batch sampler of this rank; without it, the rank gets all batches of a map-style dataset.
+        where: Rank of this process among those that share the data.
+        ending: What happens to samples that do not fill a round of all ranks.
+        dispatch: The exchange by which only rank 0 reads, or None.
+        transport: Transport of the ranks that share the data.
+        hardware: Device of this process.
+        accumulation: The window of micro-batches of the script.
+        non_blocking: Copy the next batch to the device while the script uses the current one.
+        fingerprint: The fingerprint of the dataset, for states.
+        consumption_log: File that gets a line at each start, resume and end of an epoch.
+        **loader_settings: Arguments of torch's DataLoader.
+
+    Collective:
+        With a transport, every rank must start and end each epoch.
     """
 
     def __init__(
@@ -82,7 +98,7 @@ class DataLoaderShard(DataLoader[Batch]):
         self._together, self._dividing = (dispatch.together, dispatch.ranks) if dispatch is not None else (1, 1)
         self._transport, self._hardware = transport, hardware
         self._non_blocking, self._fingerprint = non_blocking, fingerprint
-        #: is told of each batch how many seconds the script has waited for it
+        #: called for each batch with the seconds that the script has waited for it
         self.on_wait: Callable[[float], None] | None = None
         self._step_marker = step_marker_of(device, self.accumulation, hardware)
         self._skip, self._seeds = 0, True
@@ -122,7 +138,7 @@ class DataLoaderShard(DataLoader[Batch]):
         return batches if self._dispatch is None else self._dispatch.length(batches)
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch of the next pass, for every sampler and dataset that has epochs."""
+        """Set the epoch of the next pass, for every sampler and dataset that has epochs."""
         self._epochs.iteration = epoch
         owners: tuple[Any, ...] = self.share, self.dataset
         for owner in owners:
@@ -130,12 +146,13 @@ class DataLoaderShard(DataLoader[Batch]):
                 owner.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader stands, for the whole job: JSON and tensors.
+        """Return the position of the loader for the whole job, as JSON values and tensors.
 
-        Inside a pass the batch in hand counts as served; with its last batch the next epoch begins. While gradients
-        accumulate, only what the newest optimizer step has seen is served.
+        Inside an epoch the current batch counts as served. With the last batch, the state is at the start of the next
+        epoch. While gradients accumulate, only what the newest optimizer step has seen counts.
 
-        Collective: if ranks read shards of a stream, or rank 0 reads for all, every rank must call.
+        Collective:
+            If ranks read shards of a stream, or rank 0 reads for all, every rank must call.
         """
         return self._taken_state() if self._dispatch is None else self._dispatch.told(self._taken_state)
 
@@ -162,19 +179,24 @@ class DataLoaderShard(DataLoader[Batch]):
         return replace(about, **LoaderState.merged(gathered(entries))).as_dict()
 
     def _gathered(self, mine: Any) -> list[Any]:
-        """Collective: with a transport, every rank must call."""
+        """Return the values of all ranks (collective)."""
         if self._transport is None or self._transport.size == 1:
             return [mine]
         return self._transport.all_gather_objects(mine)
 
     def load_state_dict(self, state: dict[str, Any], *, strict: bool = True) -> None:
-        """Lets the next pass continue where `state` was taken, at any number of processes.
+        """Resume the next pass where `state` was taken, at any number of processes.
 
-        Without `strict` a dataset that changed is accepted, with a warning.
+        Args:
+            state: What `state_dict` has returned.
+            strict: Whether a dataset that changed is an error, and not a warning.
 
-        Raises: ResumeError that lists all that stands against it; also later, in the pass, for an order that does not
-        repeat.
-        Collective: every rank must call, with the same state.
+        Raises:
+            ResumeError: The message lists all problems. An order that does not repeat raises later, when the pass
+                begins.
+
+        Collective:
+            Every rank must call, with the same state.
         """
         resumed = LoaderState.of(state, fresh=self.fresh(), strict=strict)
         cut_alike(self.dataset, resumed)
@@ -192,30 +214,34 @@ class DataLoaderShard(DataLoader[Batch]):
         self._sampling_rng().put(states if self.where.index == 0 else own)
 
     def without_first(self, batches: int) -> Self:
-        """A loader whose passes are those of this one without its first `batches` batches; passes count for both."""
+        """Return a loader that skips the first batches of each epoch, and counts epochs together with this one.
+
+        Args:
+            batches: Batches of this rank to skip.
+        """
         twin = copy.copy(self)
         twin._skip, twin._iterator = batches, None
         return twin
 
     @property
     def iteration(self) -> int:
-        """The number of the next pass, or of the one that runs."""
+        """The number of the next epoch, or of the one that runs."""
         return self._epochs.iteration
 
     @property
     def total_batch_size(self) -> int | None:
-        """Samples of a batch of the whole job; None when batches vary."""
+        """The number of samples in a batch of the whole job, or None if batches vary."""
         return None if self.rows is None else self.rows * self.where.of
 
     @property
     def total_dataset_length(self) -> int:
-        """Samples of the whole dataset."""
+        """The number of samples in the whole dataset."""
         dataset: Any = self.dataset if self._reader is None else self._reader.dataset
         return len(dataset)
 
     @property
     def rows(self) -> int | None:
-        """Samples of a full batch of this rank; None when batches vary."""
+        """The number of samples in a full batch of this rank, or None if batches vary."""
         rows: int | None = self._source.rows
         return None if rows is None else rows * self._together // self._dividing
 
@@ -231,10 +257,7 @@ class DataLoaderShard(DataLoader[Batch]):
         return SamplingRng(self, *() if own else (self._reader.dataset,))
 
     def _begin_pass(self, epoch: LoaderPass) -> tuple[EpochRun, Iterator[Any], bool]:
-        """A pass whose order is drawn, its batches before they are served, and whether it continues an earlier one.
-
-        Collective: with a transport, every rank must call.
-        """
+        """Return an epoch with its order drawn, its batches, and whether it resumes an earlier one (collective)."""
         state = self._epochs.take_pending()
         self._sampling_rng().follow_first_copy(self._ranks, self._hardware)
         if self._transport is not None:
@@ -248,7 +271,7 @@ class DataLoaderShard(DataLoader[Batch]):
         return running, batches, state is not None
 
     def _draw(self, state: LoaderState | None) -> tuple[Cursor, Iterator[Any], dict[str, Any]]:
-        """Draws the order, of which `state` is a place: the cursor, the batches, and what a state says of the draw."""
+        """Draw the order, and return the cursor, the batches, and the entries of a state about the draw."""
         if state is not None:
             self._iterator = None  # workers that live on, of a loader without its first batches, are elsewhere
         generators, sampler = self._sampling_rng(), self._sampler_state()
@@ -284,7 +307,7 @@ class DataLoaderShard(DataLoader[Batch]):
         return cursor, batches, {"rng_at_start": rng, "sampler": sampler, "seeded": seeded}
 
     def fresh(self) -> LoaderState:
-        """What a state of this loader holds whatever its place."""
+        """Return a state of this loader with the entries that do not depend on the position."""
         known = self._fingerprint
         return LoaderState(
             unit=self._source.unit,

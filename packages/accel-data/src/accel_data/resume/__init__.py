@@ -1,1 +1,1 @@
-"""Where a loader stands, and how it continues there."""
+"""The position of a loader, and how the loader resumes there."""

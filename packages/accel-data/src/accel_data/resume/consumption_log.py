@@ -1,4 +1,4 @@
-"""A file that tells what a loader served, line by line; `accel verify` proves from it that nothing was lost."""
+"""Log what a loader has served, line by line: `accel verify` proves from it that nothing was lost."""
 
 from __future__ import annotations
 
@@ -15,13 +15,26 @@ from accel_data.resume.loader_state import LoaderState
 
 @dataclass(frozen=True, slots=True)
 class ConsumptionLog:
-    """A file to which a loader adds one line at each start, resume and end of an epoch."""
+    """A file to which a loader adds one line at each start, resume and end of an epoch.
+
+    Args:
+        path: The file, whose folder is made if it is missing.
+        loader: Name of the loader in its lines.
+    """
 
     path: Path
     loader: str = "0"
 
     def write(self, event: str, state: LoaderState, *, world: int) -> None:
-        """Adds a line, which is whole or not there after a crash."""
+        """Append a line for an event.
+
+        After a crash, a line is in the file whole or not at all.
+
+        Args:
+            event: "start", "resume", "end" or "left".
+            state: The state of the loader.
+            world: Number of ranks that share the data.
+        """
         line = {
             "loader": self.loader,
             "event": event,

@@ -1,4 +1,4 @@
-"""Where a pass over a loader stands, for each kind of data: what each batch is, and the place after it."""
+"""Track the position in an epoch of a loader, for each kind of data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ from accel_data.sharding.rank_slices import with_last
 
 @final
 class MapCursor:
-    """A pass over a map-style dataset; a place is the number of batches handed out."""
+    """A cursor in an epoch of a map-style dataset, whose position is the number of batches served.
+
+    Args:
+        shard: The batch sampler of this rank.
+        state: The state to resume from, or None.
+        skip: Batches of this rank to skip without a state.
+    """
 
     def __init__(self, shard: BatchSamplerShard, state: LoaderState | None, skip: int) -> None:
         self._shard = shard
@@ -29,9 +35,10 @@ class MapCursor:
         shard.skip = self._begun
 
     def begin(self) -> None:
-        """Draws the order; torch has begun to read.
+        """Draw the order, once torch has begun to read.
 
-        Raises: ResumeError if the order is not the recorded one.
+        Raises:
+            ResumeError: The order differs from the recorded one.
         """
         self._order, state = self._shard.newest(), self._state
         if state is None or state.digest is None:
@@ -45,7 +52,12 @@ class MapCursor:
             )
 
     def served(self, batches: Iterator[Any], epoch: LoaderPass) -> Iterator[Any]:
-        """The batches of this rank; `epoch` is true of each before it is yielded."""
+        """Yield the batches of this rank, and note each in `epoch` before.
+
+        Args:
+            batches: The batches of torch.
+            epoch: The record of the epoch, which is changed.
+        """
         order = self._order
         for at, batch in enumerate(batches, start=1):
             epoch.at = at
@@ -54,21 +66,36 @@ class MapCursor:
             yield batch
 
     def finish(self) -> None:
-        """Returns at once: the order is drawn, whatever the script was served of it."""
+        """Do nothing, as the order is drawn whatever the script was served of it."""
 
     def entries(self, at: Any) -> dict[str, Any]:
-        """What the loader's state says of the place `at`; None is the place where the pass began."""
+        """Return the entries of a state of the loader at a position.
+
+        Args:
+            at: The position, or None for the start of the epoch.
+        """
         consumed = min(self._begun + (at or 0) * self._shard.round, self._order.end)
         return {"consumed": consumed, "digest": self._order.digest(consumed)}
 
     def ended(self) -> AbstractContextManager[None]:
-        """In this block, at the last batch, generators stand where the end of the pass leaves them."""
+        """Return a context in which generators are in their states at the end of the epoch.
+
+        It is used at the last batch.
+        """
         return self._order.ended()
 
 
 @final
 class IterableCursor:
-    """A pass over a stream; a place is the newest batch of each reader, and the reader whose turn is next."""
+    """A cursor in an epoch of a stream.
+
+    Its position is the newest batch of each reader, and the reader that is next.
+
+    Args:
+        reader: The reader of the stream.
+        transport: Transport of the ranks that share the data, or None.
+        state: The state to resume from, or None.
+    """
 
     def __init__(self, reader: Reader, transport: Transport | None, state: LoaderState | None) -> None:
         self._reader = reader
@@ -86,14 +113,19 @@ class IterableCursor:
         self._ends: dict[int, Any] = {}
 
     def begin(self) -> None:
-        """Workers have their copy of where to begin by now; a pass that is left is begun again at its front."""
+        """Note that workers have their position, and let an epoch that is left begin again at its start."""
         self._reader.passes += 1
         if self._front is None:
             self._front = self._reader.front_states()  # of shards too, which are made by now
         self._reader.start = StreamPosition({}, self._front) if self._front else None
 
     def served(self, batches: Iterator[Any], epoch: LoaderPass) -> Iterator[Any]:
-        """The batches of this rank; `epoch` is true of each before it is yielded."""
+        """Yield the batches of this rank, and note each in `epoch` before.
+
+        Args:
+            batches: The batches of torch.
+            epoch: The record of the epoch, which is changed.
+        """
         source = chain.from_iterable(batches) if self._reader.at_a_time > 1 else batches
         source = self._without_ends(source) if self._reader.persistent else source
         source = rotated(source, self._first) if self._first else source
@@ -112,12 +144,12 @@ class IterableCursor:
             yield batch
 
     def finish(self) -> None:
-        """Lets the next pass begin where sources stand then, or readers have said that it does."""
+        """Let the next epoch begin at the positions that sources have now, or that their readers have reported."""
         self._reader.start = StreamPosition({}, self._ends) if self._ends else None
         self._reader.finished.fill_(self._reader.passes)
 
     def _without_ends(self, batches: Iterator[ReadBatch]) -> Iterator[ReadBatch]:
-        """Takes out the records at the end of each reader, and notes what they say of the next pass."""
+        """Remove the records at the end of each reader, and keep what they say of the next epoch."""
         for batch in batches:
             if batch.end:
                 self._ends |= batch.states or {}
@@ -125,11 +157,7 @@ class IterableCursor:
                 yield batch
 
     def _compared(self, batches: Iterator[ReadBatch], transport: Transport) -> Iterator[ReadBatch]:
-        """The same batches, once all ranks have read the same first sample.
-
-        Raises: ValueError on every rank if they have not.
-        Collective: every rank of the transport must call.
-        """
+        """Raise on every rank if first samples differ, and yield the same batches otherwise (collective)."""
         begun = list(islice(batches, 1))
         self._reader.tells_first = False
         digests = transport.world.all_gather_objects(begun[0].first if begun else None)
@@ -146,7 +174,11 @@ class IterableCursor:
         yield from chain(begun, batches)
 
     def entries(self, at: Any) -> dict[str, Any]:
-        """What the loader's state says of the place `at`; None is the place where the pass began."""
+        """Return the entries of a state of the loader at a position.
+
+        Args:
+            at: The position, or None for the start of the epoch.
+        """
         newest, following = at if at is not None else ((), self._first)
         taken, states = dict(self._taken), dict(self._states)
         for read in newest:
@@ -162,12 +194,12 @@ class IterableCursor:
         }
 
     def ended(self) -> AbstractContextManager[None]:
-        """In this block, at the last batch, generators stand where they do: a stream was read to its end."""
+        """Return a context that leaves generators as they are, because a stream was read to its end."""
         return nullcontext()
 
 
 def _warn_of_replay(start: StreamPosition, dataset: Any) -> None:
-    """Says what it costs to come back to a place in a stream that cannot be put there."""
+    """Warn of the cost to return to a position in a stream that cannot be moved there."""
     again = sum(taken for source, taken in start.taken.items() if start.states.get(source) is None)
     if again:
         warnings.warn(
@@ -180,19 +212,22 @@ def _warn_of_replay(start: StreamPosition, dataset: Any) -> None:
 
 @final
 class UnreadCursor:
-    """A pass that another rank reads; its methods are those of `MapCursor`."""
+    """A cursor in an epoch that another rank reads.
+
+    Its methods are those of `MapCursor`.
+    """
 
     def served(self, batches: Iterator[Any], epoch: LoaderPass) -> Iterator[Any]:
-        """No batches."""
+        """Return no batches."""
         return iter(())
 
     def finish(self) -> None:
-        """Returns at once."""
+        """Do nothing."""
 
     def entries(self, at: Any) -> dict[str, Any]:
-        """Nothing: the rank that reads says it."""
+        """Return no entries, as the rank that reads has them."""
         return {}
 
     def ended(self) -> AbstractContextManager[None]:
-        """In this block generators stand where they do."""
+        """Return a context that leaves generators as they are."""
         return nullcontext()

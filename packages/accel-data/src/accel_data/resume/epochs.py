@@ -1,4 +1,4 @@
-"""The passes of a loader: which one runs, where it stands, and what is written of it."""
+"""Track the epochs of a loader: which one runs, its position, and its lines in the log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ Cursor = MapCursor | IterableCursor | UnreadCursor
 @final
 @dataclass(slots=True, eq=False)
 class EpochRun:
-    """One pass: what a state says of it wherever it stands, its cursor, and how far it has come."""
+    """A run through one epoch of a loader.
+
+    Args:
+        about: The entries of a state that do not depend on the position.
+        cursor: The cursor of the epoch.
+        epoch: The record of how far the script has come.
+        ended: Whether all batches were served.
+        steps_at_end: Optimizer steps that were due until the epoch ended.
+    """
 
     about: LoaderState
     cursor: Cursor
@@ -27,11 +35,11 @@ class EpochRun:
     steps_at_end: int = 0
 
     def at_end(self, at: Any) -> bool:
-        """Whether the job has been served all of the pass at the place `at`."""
+        """Return whether the job has been served all of the epoch at the position `at`."""
         return self.epoch.last and self.epoch.at is at
 
     def entries(self, at: Any) -> dict[str, Any]:
-        """What a state says of the place `at`."""
+        """Return the entries of a state at the position `at`."""
         entries, about = self.cursor.entries(at), self.about
         if about.length is not None and about.unit == "samples" and about.streams:
             entries["consumed"] = min(entries["consumed"], about.length)  # the last batch of a stream may be short
@@ -40,15 +48,20 @@ class EpochRun:
 
 @final
 class EpochTracker:
-    """The passes of one loader that run, the one that ended last, and the number of the next.
+    """The epochs of one loader that run, the one that ended last, and the number of the next.
 
-    Nothing here refers to the loader: workers that live on end as soon as nobody has the loader any more, which those
-    of a loader in a cycle do seconds later.
+    Nothing here refers to the loader. Workers that live on end as soon as nobody has the loader any more, but those of
+    a loader in a reference cycle end seconds later.
+
+    Args:
+        accumulation: The window of micro-batches of the script.
+        consumption_log: File that gets a line for each event, or None.
+        world: Number of ranks that share the data.
     """
 
     def __init__(self, accumulation: AccumulationState, consumption_log: ConsumptionLog | None, world: int) -> None:
         self.iteration = 0
-        #: where the loader was put, until the next pass begins
+        #: the state to resume from, until the next epoch begins
         self.pending: LoaderState | None = None
         self.consumption_log = consumption_log
         self._accumulation = accumulation
@@ -57,12 +70,20 @@ class EpochTracker:
         self._ended: EpochRun | None = None
 
     def open(self, running: EpochRun, *, resumed: bool) -> None:
-        """Notes that a pass begins."""
+        """Note that an epoch begins.
+
+        Args:
+            running: The run of the epoch.
+            resumed: Whether it begins at a recorded position.
+        """
         self._running.append(running)
         self._tell("resume" if resumed else "start", running)
 
     def close(self, running: EpochRun) -> None:
-        """Notes that a pass is over, at its end or before; one that was forgotten counts no more."""
+        """Note that an epoch is over, at its end or before.
+
+        A run that `put_at` has forgotten does not count.
+        """
         if running not in self._running:
             return
         self.iteration += 1
@@ -73,7 +94,7 @@ class EpochTracker:
         self._tell("end" if running.ended else "left", running)
 
     def put_at(self, state: LoaderState) -> None:
-        """Forgets all passes: the loader is put somewhere else."""
+        """Forget all epochs, and begin the next one at the position of a state."""
         self._running, self._ended = [], None
         self.pending = state if state.begun else None
         if state.ended:
@@ -81,12 +102,15 @@ class EpochTracker:
                 self._write(event, state)
 
     def take_pending(self) -> LoaderState | None:
-        """The state from which the pass that begins now continues; None if it begins at its front."""
+        """Return the state that the next epoch resumes from, once, or None if it begins at its start."""
         state, self.pending = self.pending, None
         return None if state is None or state.ended else state
 
     def standing(self) -> tuple[EpochRun, Any] | None:
-        """The newest pass, or an ended one whose last window is open, and the place in it; None between passes."""
+        """Return the newest epoch and the position in it, or None between epochs.
+
+        An epoch that ended counts as long as its last accumulation window is open.
+        """
         unsettled = self._unsettled()
         running = unsettled or (self._running[-1] if self._running else None)
         if running is None:
@@ -95,11 +119,14 @@ class EpochTracker:
         return running, running.epoch.settled if rolled_back else running.epoch.at
 
     def rng_of_next(self) -> dict[str, Any] | None:
-        """What the epoch after an unsettled one was drawn from, if it has begun: it is to be drawn again."""
+        """Return the random states of an epoch that began while the last window of the one before is open.
+
+        That epoch is to be drawn again. Without such an epoch the result is None.
+        """
         return self._running[-1].about.rng_at_start if self._running and self._unsettled() is not None else None
 
     def _unsettled(self) -> EpochRun | None:
-        """The pass that ended inside an accumulation window which is still open."""
+        """Return the epoch that ended inside an accumulation window which is still open."""
         ended = self._ended
         if ended is None or self._accumulation.due or self._accumulation.steps != ended.steps_at_end:
             return None
@@ -114,7 +141,7 @@ class EpochTracker:
             return
         if state.unit not in ("shards", "readers"):
             self.consumption_log.write(event, state, world=self._world)
-        elif event in ("start", "resume"):  # no line of the log can compare the places of many sources
+        elif event in ("start", "resume"):  # no line of the log can compare the positions of many sources
             warnings.warn(
                 f"consumption_log: {self.consumption_log.path} gets no line of a stream of which each process reads"
                 " shards of its own; dispatch_batches=True lets the main process read for all, and tell what it read",

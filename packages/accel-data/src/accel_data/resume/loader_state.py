@@ -1,4 +1,4 @@
-"""The place of a loader as a value: what it holds, and whether a loader can continue from it."""
+"""Keep the position of a loader as a value, and check that a loader can resume from it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ FORMAT = 1
 
 
 class ResumeError(ValueError):
-    """A loader cannot continue from the state that it was given."""
+    """An error of a loader that cannot resume from a state."""
 
 
 class StreamPosition(NamedTuple):
-    """Where the sources of a stream stand: the samples taken of each, and what each said of its place."""
+    """The positions of the sources of a stream.
+
+    Args:
+        taken: Samples taken of each source, by number.
+        states: The state of each source that has one, by number.
+    """
 
     taken: dict[int, int]
     states: dict[int, Any]
@@ -22,14 +27,29 @@ class StreamPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LoaderState:
-    """The place of a loader: JSON and tensors, one for the whole job.
+    """The position of a loader, of JSON values and tensors, for the whole job.
 
-    `begun` says whether it was taken inside the epoch, `ended` at its last batch, so that the next pass is the next
-    epoch, and `seeded` whether the next pass draws a seed for its workers. `rng_at_start` are the generators when the
-    epoch began, and `rng_now` the shared ones when the state was taken, or all of them at its end; `consumed`
-    counts items of the order that the job was served, samples or whole batches by `unit`; `step` those of an optimizer
-    step. `streams`, `taken` and `sources` are the places of the readers of a stream, or of its logical shards;
-    `front` is what sources said of their places when the epoch began.
+    Args:
+        format: Version of this format.
+        begun: Whether the state was taken inside the epoch.
+        ended: Whether it was taken at the last batch, so that the next epoch begins.
+        seeded: Whether the next epoch draws a seed for its workers.
+        epoch: Number of the epoch.
+        consumed: Items of the order that the job was served.
+        unit: What is counted: "samples", "batches", or samples of "shards" or of "readers".
+        step: Items of an optimizer step.
+        length: Samples of the dataset, or None if it has no length.
+        dataset: Fingerprint of the dataset.
+        digest: Checksum of the order up to the position.
+        rng_at_start: Random states at the start of the epoch.
+        rng_now: Random states that ranks share at the position, or all of them at the end of the epoch.
+        drawn_by: Class of the sampler, or None for a stream.
+        sampler: State of a sampler that has one.
+        streams: Number of readers or of logical shards of a stream.
+        next_stream: The reader that is next.
+        taken: Samples taken of each source.
+        sources: State of each source.
+        front: State of each source at the start of the epoch.
     """
 
     format: int = FORMAT
@@ -54,13 +74,17 @@ class LoaderState:
     front: dict[str, Any] = field(default_factory=dict)
 
     def position(self) -> StreamPosition:
-        """The places of the sources of a stream."""
+        """Return the positions of the sources of a stream."""
         taken = {} if self.ended else {int(source): count for source, count in self.taken.items()}
         return StreamPosition(taken, {int(source): state for source, state in self.sources.items()})
 
     @staticmethod
     def merged(entries: list[dict[str, Any]]) -> dict[str, Any]:
-        """What a state says of its place, if each rank tells of its own sources: of each source what is newest."""
+        """Merge the entries of ranks that read sources of their own, with the newest of each source.
+
+        Args:
+            entries: Entries of a state on each rank.
+        """
         if len(entries) == 1:
             return entries[0]
         taken: dict[str, int] = {}
@@ -77,16 +101,22 @@ class LoaderState:
         return entries[0] | {"consumed": sum(taken.values()), "taken": taken, "sources": sources, "front": front}
 
     def as_dict(self) -> dict[str, Any]:
-        """The state as plain values."""
+        """Return the state as plain values."""
         return asdict(self)
 
     @classmethod
     def of(cls, state: Any, *, fresh: LoaderState, strict: bool) -> LoaderState:
-        """The state in `state`, when a loader whose own state is `fresh` can continue from it.
+        """Return a recorded state if a loader can resume from it, and raise otherwise.
 
-        What only breaks a promise is said in one warning; so is, without `strict`, a dataset that changed.
+        A change that only breaks a promise causes a warning.
 
-        Raises: ResumeError that lists all that is wrong.
+        Args:
+            state: What `state_dict` of a prepared loader has returned.
+            fresh: The entries that any state of this loader has.
+            strict: Whether a dataset that changed is an error, and not part of the warning.
+
+        Raises:
+            ResumeError: The message lists all problems.
         """
         if not isinstance(state, dict) or not isinstance(state.get("format"), int):
             raise ResumeError(
@@ -163,7 +193,11 @@ class LoaderState:
 
 
 def as_entries(of_sources: dict[int, Any]) -> dict[str, Any]:
-    """What a state says of sources, as JSON can hold it: in their order, without what is None."""
+    """Return values of sources as JSON can hold them: in order, with text keys, and without None.
+
+    Args:
+        of_sources: The values by the number of their source.
+    """
     return {str(source): entry for source, entry in sorted(of_sources.items()) if entry is not None}
 
 

@@ -1,4 +1,4 @@
-"""The generators from which an epoch of a loader is drawn: recorded, put back, and the same on all ranks."""
+"""Record and restore the generators that an epoch is drawn from, and make them equal on all ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,13 @@ SHARED = ("default", "python", "numpy")
 
 
 def generator_owner(*roots: Any) -> Any | None:
-    """The first object, searched through `sampler` and `batch_sampler`, that has a `generator` for its order."""
+    """Return the first object with a `generator` for its order, or None.
+
+    The objects are searched through `sampler` and `batch_sampler`.
+
+    Args:
+        *roots: Samplers, batch samplers or datasets to begin with.
+    """
     for candidate in samplers_under(*roots):
         if hasattr(candidate, "generator") and isinstance(candidate.generator, torch.Generator | None):
             return candidate
@@ -32,10 +38,14 @@ def generator_owner(*roots: Any) -> Any | None:
 
 @final
 class SamplingRng:
-    """The generators from which an epoch of a loader is drawn.
+    """The generators that an epoch of a loader is drawn from.
 
-    torch's default one is among them: loaders without a generator draw the seed of their workers from it. Python's and
-    NumPy's are if a sampler is not torch's own, or a stream, as nobody knows what it draws from.
+    The default generator of torch is one of them: a loader without a generator draws the seed of its workers from it.
+    Those of Python and NumPy are too if a sampler is not torch's own, or for a stream, as it may draw from any.
+
+    Args:
+        loader: The loader.
+        *roots: The samplers or the dataset that draw the order.
     """
 
     def __init__(self, loader: DataLoader[Any], *roots: Any) -> None:
@@ -58,9 +68,16 @@ class SamplingRng:
                 self._generators["numpy"] = (lambda: _listed(numbers.get_state())), numbers.set_state
 
     def follow_first_copy(self, transport: Transport | None, hardware: Device | None) -> None:
-        """Puts these and the generators of the process where the first process that is served the same data has them.
+        """Set these generators, and all of the process, to their states on the first process with the same data.
 
-        What such processes draw, also in their models, is the same then. Collective: every process must call.
+        Processes that are served the same data then draw the same, also in their models.
+
+        Args:
+            transport: Transport of the ranks that share the data; without one, nothing is done.
+            hardware: Device of this process.
+
+        Collective:
+            Every process must call.
         """
         if transport is None or transport.copies == 1:
             return
@@ -70,18 +87,24 @@ class SamplingRng:
         self.put(own)
 
     def capture(self) -> dict[str, Any]:
-        """Where the generators stand: tensors, and what JSON can hold."""
+        """Return the states of the generators, as tensors and JSON values."""
         return {name: state() for name, (state, _) in self._generators.items()}
 
     def put(self, states: dict[str, Any]) -> None:
-        """Lets the generators stand there."""
+        """Set the generators to captured states."""
         for name, (_, set_state) in self._generators.items():
             if name in states:
                 set_state(states[name])
 
     @contextmanager
     def at(self, states: dict[str, Any] | None) -> Iterator[None]:
-        """Draws in this block begin at `states`; the generators of the whole process are put back at its end."""
+        """Return a context in which draws begin at captured states.
+
+        At its end, the generators of the whole process are restored.
+
+        Args:
+            states: The captured states, or None to change nothing.
+        """
         if states is None:
             yield
             return
@@ -98,7 +121,7 @@ def _set_python_state(state: list[Any]) -> None:
 
 
 def _listed(state: tuple[Any, ...]) -> list[Any]:
-    """A state as JSON can hold it."""
+    """Return a state as JSON can hold it."""
     lists = [part.tolist() if hasattr(part, "tolist") else part for part in state]
     return [list(part) if isinstance(part, tuple) else part for part in lists]
 

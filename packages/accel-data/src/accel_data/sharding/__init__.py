@@ -1,1 +1,1 @@
-"""Which samples of a map-style dataset a rank gets."""
+"""Choose the samples of a map-style dataset that a rank gets."""

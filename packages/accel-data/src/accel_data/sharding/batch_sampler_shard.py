@@ -1,4 +1,4 @@
-"""A batch sampler that gives one rank its share of another sampler's order."""
+"""A batch sampler with the share of one rank of another sampler's order."""
 
 from __future__ import annotations
 
@@ -14,14 +14,27 @@ from accel_data.sharding.rank_slices import DataRank, Ending, refuse_split, slic
 
 
 def follows_torch(batch_sampler: object) -> bool:
-    """Whether the object cuts the order of its sampler into batches just as torch's own BatchSampler does."""
+    """Return whether an object cuts the order of its sampler into batches as torch's BatchSampler does."""
     return isinstance(batch_sampler, BatchSampler) and type(batch_sampler).__iter__ is BatchSampler.__iter__
 
 
 class BatchSamplerShard(BatchSampler):
-    """One rank's batches of a batch sampler: every `num_processes`-th one, or its slice of each when batches are split.
+    """The batches of one rank of a batch sampler.
 
-    Only this rank's indices are turned into samples.
+    They are every `num_processes`-th batch, or with `split_batches` a slice of each. Only indices of this rank are
+    turned into samples.
+
+    Args:
+        batch_sampler: A batch sampler, or a sampler if the loader does not batch.
+        num_processes: Number of ranks that share the data.
+        process_index: Rank of this process among them.
+        split_batches: Divide each batch among the ranks.
+        even_batches: Give all ranks equally many batches.
+        ending: What happens to samples that do not fill a round of all ranks. If it is left out, it follows from
+            `even_batches` and from `drop_last` of the batch sampler.
+
+    Raises:
+        ValueError: The rank does not exist, or `split_batches` cannot divide the batch size.
     """
 
     def __init__(
@@ -47,40 +60,43 @@ class BatchSamplerShard(BatchSampler):
         if num_processes == 1:  # alone, batches are what the batch sampler says
             self.ending = Ending.DROP if self.ending is Ending.DROP and follows_torch(batch_sampler) else Ending.UNEVEN
         self._made_with = (even_batches, self.ending)
-        #: the order of the newest pass, drawn with the first call
+        #: the order of the newest epoch, drawn with the first call
         self.newest: Callable[[], IndexOrder] = partial(self.draw, 0)
         #: called before each order is drawn
         self.before_draw: Callable[[], None] | None = None
-        #: the item of the order at which passes begin
+        #: the item of the order at which epochs begin
         self.skip = 0
 
     @property
     def even_batches(self) -> bool:
-        """What it was made with; in a block that ends passes in another way, whether ranks get equally many batches."""
+        """True if ranks get equally many batches.
+
+        It is the argument of the constructor, unless `ending` was changed since.
+        """
         even_batches, ending = self._made_with
         return even_batches if self.ending is ending else self.ending is not Ending.UNEVEN
 
     @property
     def rows(self) -> int | None:
-        """Samples in each batch of this rank; None when they vary."""
+        """The number of samples in each batch of this rank, or None if it varies."""
         if self.batch_size is None:
             return None
         return int(self.batch_size) // self.where.of if self.split_batches else int(self.batch_size)
 
     @property
     def unit(self) -> str:
-        """What its order is made of: "samples", or "batches" that stay whole."""
+        """The unit of the order: "samples", or "batches" that stay whole."""
         by_sample = follows_torch(self.batch_sampler) or self.split_batches
         return "samples" if self.rows is not None and by_sample else "batches"
 
     @property
     def round(self) -> int:
-        """Items of the order that all ranks take together."""
+        """The number of items of the order that all ranks take together."""
         return self.where.of * (self.rows or 1) if self.unit == "samples" else self.where.of
 
     @property
     def total_length(self) -> int:
-        """Batches of the whole job."""
+        """The number of batches of the whole job."""
         return len(self.batch_sampler)
 
     def __iter__(self) -> Iterator[Any]:
@@ -89,7 +105,7 @@ class BatchSamplerShard(BatchSampler):
         return chain.from_iterable(chain.from_iterable(self._dealt(order)))
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"newest": partial(self.draw, 0)}  # an order that is dealt stays with its pass
+        return self.__dict__ | {"newest": partial(self.draw, 0)}  # an order that is dealt stays with its epoch
 
     def _dealt(self, order: Callable[[], IndexOrder]) -> Iterator[Iterator[Iterable[Any]]]:
         # the order is drawn with the first batch, as torch's samplers do
@@ -102,13 +118,17 @@ class BatchSamplerShard(BatchSampler):
         return batches if self.split_batches else slices_in(batches, self.where, ending=self.ending)
 
     def set_epoch(self, epoch: int) -> None:
-        """Passes the epoch on to every sampler under this one that takes it."""
+        """Set the epoch of every sampler under this one that has epochs."""
         for owner in samplers_under(self.batch_sampler):
             if hasattr(owner, "set_epoch"):
                 owner.set_epoch(epoch)
 
     def draw(self, skip: int) -> IndexOrder:
-        """Draws the order of the next epoch, from item `skip` on."""
+        """Draw the order of the next epoch.
+
+        Args:
+            skip: Items of the order to skip.
+        """
         if self.before_draw is not None:
             self.before_draw()
         if self.rows is not None and follows_torch(self.batch_sampler):
@@ -119,7 +139,11 @@ class BatchSamplerShard(BatchSampler):
 
 
 def samplers_under(*roots: Any) -> Iterator[Any]:
-    """The objects that draw an order, from the outermost in, through `batch_sampler` and `sampler`."""
+    """Yield the objects that draw an order, from the outermost in, through `batch_sampler` and `sampler`.
+
+    Args:
+        *roots: Samplers, batch samplers or datasets to begin with; None is left out.
+    """
     for root in roots:
         if root is not None:  # by identity: the truth of a sampler is its length, which it may not have
             yield root
@@ -127,6 +151,10 @@ def samplers_under(*roots: Any) -> Iterator[Any]:
 
 
 def innermost_sampler(sampler: Any) -> Any:
-    """The sampler that draws the order, under any number of batch samplers; None under None."""
+    """Return the sampler that draws the order, under any number of batch samplers.
+
+    Args:
+        sampler: A sampler or batch sampler, or None, for which the result is None.
+    """
     under = [inner for inner in samplers_under(sampler) if isinstance(inner, Sampler) or hasattr(inner, "__iter__")]
     return under[-1] if under else None

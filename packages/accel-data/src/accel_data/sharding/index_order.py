@@ -1,4 +1,4 @@
-"""The order of one epoch: dealt to a rank from any place on, with a digest of what lies before that place."""
+"""The order of one epoch, dealt to a rank from any position on, with a digest of what is before."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from accel_data.sharding.seedable_sampler import SeedableRandomSampler
 
 #: one item in this many is noted; it is prime, so that no sampler of a regular pattern hides from it
 EVERY = 31
-#: so are the newest samples, or batches: an order that differs from some place on differs there
+#: so are the newest samples, or batches: an order that differs from some position on differs there
 NEWEST = 16
 NEWEST_BATCHES = 4
 #: indices that are turned into Python numbers at a time, about
@@ -32,7 +32,13 @@ SETTLED = 64
 
 @final
 class KnownOrder:
-    """An order of sample indices that is known at once, from item `skip` on; any place in it is found at once."""
+    """An order of sample indices that is known at once, so that any position is found at once.
+
+    Args:
+        indices: The whole order.
+        skip: Items of the order to skip.
+        generator: Generator of a RandomSampler of torch, which draws once more at the end of the epoch.
+    """
 
     def __init__(self, indices: range | torch.Tensor, skip: int, generator: torch.Generator | None = None) -> None:
         self.indices = indices
@@ -46,7 +52,15 @@ class KnownOrder:
         self._ended = False
 
     def deal(self, where: DataRank, *, rows: int | None, ending: Ending) -> Iterator[Iterable[Any]]:
-        """The batches of one rank, some at a time; only its own become Python numbers."""
+        """Yield the batches of one rank, some at a time.
+
+        Only indices of this rank become Python numbers.
+
+        Args:
+            where: The rank.
+            rows: Samples of a batch; None is 1.
+            ending: What happens to samples that do not fill a round of all ranks.
+        """
         rows = rows or 1
         size = rows * where.of
         full, left = divmod(max(self.end - self._skip, 0), size)
@@ -64,13 +78,16 @@ class KnownOrder:
         self._end()
 
     def digest(self, count: int) -> int:
-        """A number that tells the first `count` items from those of most other orders."""
+        """Return a checksum of the first `count` items that differs for most other orders."""
         newest = self._numbers(max(count - NEWEST, 0), count)
         return zlib.crc32(array("Q", self._numbers(0, count, EVERY) + newest))
 
     @contextmanager
     def ended(self) -> Iterator[None]:
-        """In this block, at the last batch, generators stand where the end of the pass leaves them."""
+        """Return a context in which the generator is in its state at the end of the epoch.
+
+        It is used at the last batch.
+        """
         if self._generator is None or self._ended:
             yield
             return
@@ -95,7 +112,16 @@ class KnownOrder:
 
 @final
 class LazyOrder:
-    """An order that is read from its front, up to item `skip` at once; it is known as far as it was read."""
+    """An order that is read from its start, and known as far as it was read.
+
+    Items up to `skip` are read at once.
+
+    Args:
+        items: Samples or batches of a sampler.
+        skip: Items of the order to skip.
+        round_size: Items that all ranks take together.
+        whole: Whether items are batches.
+    """
 
     def __init__(self, items: Iterator[Any], skip: int, round_size: int, *, whole: bool = False) -> None:
         self._items = items
@@ -123,9 +149,14 @@ class LazyOrder:
         self._items = chain(list(islice(items, 1)), items)
 
     def deal(self, where: DataRank, *, rows: int | None, ending: Ending) -> Iterator[Iterable[Any]]:
-        """The batches of one rank, one or a few at a time.
+        """Yield the batches of one rank, one or a few at a time.
 
-        An item is a sample, of which a batch has `rows`, or a whole batch. One round is read ahead.
+        One round is read ahead.
+
+        Args:
+            where: The rank.
+            rows: Samples of a batch, or None if batches vary.
+            ending: What happens to samples that do not fill a round of all ranks.
         """
         size = rows or 1
         own: Any = where.index if self._whole else slice(where.index * size, (where.index + 1) * size)
@@ -177,16 +208,20 @@ class LazyOrder:
         yield held
 
     def digest(self, count: int) -> int:
-        """As `KnownOrder.digest`; `count` lies at the end of a round."""
+        """Return a checksum, as `KnownOrder.digest`.
+
+        Args:
+            count: Number of items, at the end of a round.
+        """
         self._settle()
         return self._digests[-(-max(count - self._skip, 0) // self._round)]
 
     def ended(self) -> AbstractContextManager[None]:
-        """As `KnownOrder.ended`: at the last batch the order was read to its end, and nothing is left to draw."""
+        """Return a context that changes nothing, as the order was read to its end at the last batch."""
         return nullcontext()
 
     def _take(self, count: int) -> list[Any]:
-        """The next items; what tells them from others is noted."""
+        """Return the next items, and note what tells them from others."""
         items = list(islice(self._items, count))
         following = -self.end % EVERY
         if following < len(items):
@@ -199,7 +234,7 @@ class LazyOrder:
         return items
 
     def _settle(self) -> None:
-        """Makes the digests of the rounds that have none; of these only the last one may have been short."""
+        """Make the digests of the rounds that have none, of which only the last may have been short."""
         numbers, checksums, each = self._newest, self._checksums, min(self._round, self._window)
         if not checksums:
             return
@@ -216,7 +251,13 @@ IndexOrder = KnownOrder | LazyOrder
 
 
 def draw(sampler: Any, skip: int, round_size: int) -> IndexOrder:
-    """Draws the order of the next epoch: at once if torch's own sampler would, else as it is read."""
+    """Draw the order of the next epoch, at once if torch's sampler would.
+
+    Args:
+        sampler: Any sampler; another than those of torch is read as batches are dealt.
+        skip: Items of the order to skip.
+        round_size: Items that all ranks take together.
+    """
     if type(sampler) is SequentialSampler:
         return KnownOrder(range(len(sampler.data_source)), skip)
     stock = type(sampler).__iter__ in (RandomSampler.__iter__, SeedableRandomSampler.__iter__)
@@ -234,7 +275,10 @@ def draw(sampler: Any, skip: int, round_size: int) -> IndexOrder:
 
 
 def sample_numbers(items: list[Any]) -> array[int]:
-    """A number for each item: an index itself, anything else by its content; the same in every process."""
+    """Return a number for each item, which is the same in every process.
+
+    The number is an index itself, or a checksum of any other item.
+    """
     try:
         return array("Q", items)
     except (TypeError, OverflowError):  # not all are indices
@@ -242,7 +286,7 @@ def sample_numbers(items: list[Any]) -> array[int]:
 
 
 def batch_numbers(batches: list[Any]) -> array[int]:
-    """A number for each batch, made of its ends."""
+    """Return a number for each batch, made of its first and its last item."""
     try:
         return array("Q", [31 * batch[0] + batch[-1] for batch in batches])
     except (TypeError, LookupError, OverflowError):  # not all are lists of indices

@@ -1,7 +1,7 @@
-"""Which samples a rank gets: index arithmetic over any order, without a process group.
+"""Choose the samples of a rank by index arithmetic over any order, without a process group.
 
-A *round* is what all ranks take together; a *slice* is one rank's piece of it; `rows` counts the samples of a slice.
-Full rounds are cut as they come. What is left at the end makes one short round, of which the ending says what happens.
+A *round* is what all ranks take together. A *slice* is the piece of one rank. `rows` counts the samples of a slice.
+Full rounds are cut as they come. What is left at the end makes one short round, and the ending says what happens to it.
 """
 
 from collections import deque
@@ -21,7 +21,12 @@ Length = Callable[[Any], int]
 
 @dataclass(frozen=True, slots=True)
 class DataRank:
-    """The place of one process among those that share the data."""
+    """The rank of one process among those that share the data.
+
+    Args:
+        index: The rank.
+        of: Number of ranks.
+    """
 
     index: int
     of: int
@@ -32,7 +37,12 @@ class DataRank:
 
 
 class Ending(Enum):
-    """What happens to samples that do not fill a round."""
+    """The ways to treat samples that do not fill a round of all ranks.
+
+    `REPEAT` repeats samples from the start, so that every rank gets equally many. `DROP` leaves them out. `EXACT`
+    divides them evenly, and a rank that gets none is served one that does not count. `UNEVEN` lets ranks differ by one
+    slice.
+    """
 
     REPEAT = "pad"  # every rank gets equally many; samples from the start are seen again
     DROP = "drop"
@@ -41,19 +51,29 @@ class Ending(Enum):
 
     @classmethod
     def of(cls, *, drop_last: bool, even_batches: bool) -> "Ending":
-        """The ending that two flags of a loader ask for."""
+        """Return the ending that two flags of a loader ask for.
+
+        Args:
+            drop_last: Drop samples that do not fill a round.
+            even_batches: Give all ranks equally many, some of them again.
+        """
         if drop_last:
             return cls.DROP
         return cls.REPEAT if even_batches else cls.UNEVEN
 
 
 def samples_of(batch: Any) -> int:
-    """The length of a batch; one for what has none."""
+    """Return the length of a batch, or 1 if the batch has none."""
     return length_hint(batch, 1)
 
 
 class RankSlice(NamedTuple, Generic[T]):
-    """One rank's piece of a round; `tail` says what is real in it, None if everything is."""
+    """The piece of one rank of a round.
+
+    Args:
+        items: The samples.
+        tail: The real samples of each rank, or None if all are real.
+    """
 
     items: T
     tail: BatchPadding | None = None
@@ -68,10 +88,17 @@ def slices_of_samples(
     start: Sequence[T] = (),
     at_end: Iterable[T] = (),
 ) -> Iterator[RankSlice[list[T]]]:
-    """The slices of one rank, when each round is `where.of` slices of `rows` consecutive samples of the stream.
+    """Yield the slices of one rank of a stream of samples.
 
-    `start` is the first round of the epoch, if the stream begins later. `at_end` has no items: it is asked for them
-    when the stream has no more. Samples of other ranks are let go at once, if the ending does not need them.
+    Samples of other ranks are dropped at once, unless the ending needs them.
+
+    Args:
+        stream: The samples; each round is a slice of `rows` consecutive samples for each rank.
+        where: The rank.
+        rows: Samples of a slice.
+        ending: What happens to samples that do not fill a round.
+        start: The first round of the epoch, if the stream begins later.
+        at_end: An iterable without items, read when the stream has no more.
     """
     size, first = rows * where.of, where.index * rows
     # blanks fill up the last round: how many are left says how many samples it had, and counting them costs nothing
@@ -98,9 +125,15 @@ def slices_of_samples(
 def last_of_samples(
     kept: list[T], start: Sequence[T], where: DataRank, *, rows: int, ending: Ending, taken: int | None = None
 ) -> Iterator[RankSlice[list[T]]]:
-    """One rank's slice of a round that is not full, if it gets one.
+    """Yield the slice of one rank of a round that is not full, if the rank gets one.
 
-    `kept` are all samples of the round, or those of the rank alone if `taken` says how many there were.
+    Args:
+        kept: All samples of the round, or those of the rank alone if `taken` is given.
+        start: The first round of the epoch.
+        where: The rank.
+        rows: Samples of a slice.
+        ending: What happens to samples that do not fill a round.
+        taken: Number of samples of the round.
     """
     own = kept[where.index * rows : (where.index + 1) * rows] if taken is None else kept
     taken = len(kept) if taken is None else taken
@@ -128,9 +161,15 @@ def slices_of_batches(
     at_end: Iterable[T] = (),
     length: Length = samples_of,
 ) -> Iterator[RankSlice[Any]]:
-    """The slices of one rank, when each round is `where.of` whole batches of the stream, which vary.
+    """Yield the slices of one rank of a stream of batches, which stay whole.
 
-    `start` and `at_end` are as for `slices_of_samples`, and `length` counts the samples of a batch.
+    Args:
+        stream: The batches; each round is one for each rank.
+        where: The rank.
+        ending: What happens to batches that do not fill a round.
+        start: The first round of the epoch, if the stream begins later.
+        at_end: An iterable without items, read when the stream has no more.
+        length: Function that counts the samples of a batch.
     """
     source = chain(stream, at_end)
     taken = list(islice(source, where.of))
@@ -150,9 +189,17 @@ def last_of_batches(
     ending: Ending,
     length: Length = samples_of,
 ) -> Iterator[RankSlice[Any]]:
-    """One rank's batch of a round with fewer batches than ranks, or with a short last one, if it gets one.
+    """Yield the batch of one rank of the last round, if the rank gets one.
 
-    With `rows`, batches are filled up to that many samples; without, whole ones are repeated.
+    The round has fewer batches than ranks, or its last batch is short.
+
+    Args:
+        taken: The batches of the round.
+        start: The first round of the epoch.
+        where: The rank.
+        rows: Samples to which batches are filled up, or None to repeat whole batches.
+        ending: What happens to batches that do not fill a round.
+        length: Function that counts the samples of a batch.
     """
     mine, missing = taken[where.index : where.index + 1], where.of - len(taken)
     if not taken or ending is Ending.DROP or (ending is Ending.UNEVEN and not mine):
@@ -169,17 +216,21 @@ def last_of_batches(
 
 
 def _filled(own: list[T], real: list[int], start: Sequence[T], where: DataRank, rows: int) -> RankSlice[list[T]]:
-    """A rank's `own` samples of a last round, in which all have `real` ones, filled up from the start of the epoch.
-
-    What lies behind the end is the start again; what is shorter than a round goes round and round.
-    """
+    """Return a slice of the last round, filled up with samples from the start of the epoch, again and again."""
     again = sum(max(rows - count, 0) for count in real[: where.index]) % max(len(start), 1)
     own = [*own, *islice(cycle(start), again, again + max(rows - len(own), 0))]
     return RankSlice(own, BatchPadding(tuple(real), tuple(max(rows, count) for count in real)))
 
 
 def slices_in(items: int, where: DataRank, *, ending: Ending, rows: int = 1) -> int:
-    """How many slices a rank gets of `items` samples, or of `items` batches when a slice is one batch."""
+    """Return the number of slices that a rank gets.
+
+    Args:
+        items: Number of samples, or of batches if each slice is one batch.
+        where: The rank.
+        ending: What happens to samples that do not fill a round.
+        rows: Samples of a slice.
+    """
     rounds, left = divmod(items, rows * where.of)
     if ending is Ending.DROP:
         return rounds
@@ -189,9 +240,15 @@ def slices_in(items: int, where: DataRank, *, ending: Ending, rows: int = 1) -> 
 
 
 def refuse_split(owner: object, batch_size: int | None, world: int) -> None:
-    """Returns when every batch of `owner` can be divided among `world` processes.
+    """Raise if batches cannot be divided among the processes.
 
-    Raises: ValueError for batches without a size, or with one that does not divide.
+    Args:
+        owner: The sampler or dataset whose batches are divided, for the message.
+        batch_size: Samples of a batch, or None if batches vary.
+        world: Number of processes.
+
+    Raises:
+        ValueError: Batches have no size, or one that `world` does not divide.
     """
     if batch_size is None:
         raise ValueError(
@@ -206,7 +263,10 @@ def refuse_split(owner: object, batch_size: int | None, world: int) -> None:
 
 
 def with_last(stream: Iterable[T]) -> Iterator[tuple[T, bool]]:
-    """Each item, and whether it is the last; one item is read ahead."""
+    """Yield each item with a flag that is true for the last one.
+
+    One item is read ahead.
+    """
     source = iter(stream)
     for held in source:
         for following in source:

@@ -1,4 +1,4 @@
-"""A shuffle that needs no generator kept: its order follows from a seed and the epoch."""
+"""A random sampler whose order follows from a seed and the epoch, without a generator to keep."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from torch.utils.data import RandomSampler
 
 
 class SeedableRandomSampler(RandomSampler):
-    """A RandomSampler whose order is a function of a seed and the epoch alone; each pass is the next epoch."""
+    """A RandomSampler whose order is a function of a seed and the epoch alone.
+
+    Each pass is the next epoch.
+
+    Args:
+        *args: Arguments of RandomSampler.
+        data_seed: The seed; the initial seed of torch if it is left out.
+        **kwargs: Keyword arguments of RandomSampler.
+    """
 
     def __init__(self, *args: Any, data_seed: int | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -22,19 +30,19 @@ class SeedableRandomSampler(RandomSampler):
         yield from super().__iter__()
 
     def begin_epoch(self) -> None:
-        """Gives the sampler the generator of its epoch, and moves on to the next."""
+        """Set the generator of the current epoch, and count the next one."""
         self.generator = torch.Generator()
         self.generator.manual_seed((self.initial_seed + self.epoch) % 2**63)
         self.epoch += 1  # the next pass has it if nobody calls `set_epoch`, as prepared loaders do
 
     def state_dict(self) -> dict[str, int]:
-        """The seed; the state of the loader has the epoch."""
+        """Return the seed, as the state of the loader has the epoch."""
         return {"seed": self.initial_seed}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Takes over the seed."""
+        """Set the seed to that of a state."""
         self.initial_seed = state["seed"]
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch whose order the next pass has."""
+        """Set the epoch of the next pass."""
         self.epoch = epoch
