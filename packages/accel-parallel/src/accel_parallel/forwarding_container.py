@@ -18,6 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from accel_parallel.comm_hooks import forget_buckets
 from accel_parallel.computed_tensors import computed_tensors
+from accel_parallel.invariants import refuse_renormalised
+from accel_parallel.rank_zero_source import send_tensors
 
 #: attributes that torch asks for or sets after the container was made
 _OF_TORCH = frozenset({"module", "reducer", "logger", "process_group", "buffer_hook"})
@@ -92,6 +94,12 @@ class ForwardingContainer(DistributedDataParallel):
         self.exchanged = {id(held): held for _, held in named if held.requires_grad}
         self.ignored = {id(held): held for name, held in self.module.named_parameters() if name in left_out}
         self._looks = [(held, held.requires_grad, held.dtype) for _, held in named]
+        modules = list(self.module.modules())
+        holders: list[dict[str, Any]] = [*(one._parameters for one in modules), *(one._modules for one in modules)]
+        #: where the module found each of its parameters and modules
+        self._places = [(holder, name, held) for holder in holders for name, held in holder.items()]
+        tables = [one for one in modules if isinstance(one, nn.Embedding | nn.EmbeddingBag)]
+        self._tables = [(table, table.sparse) for table in tables]
         self._moved = False
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
@@ -99,7 +107,9 @@ class ForwardingContainer(DistributedDataParallel):
         return super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call] # of torch
 
     def _renew(self) -> None:
-        """Makes torch's reducer anew if parameters were frozen, unfrozen or converted since it was made.
+        """Makes torch's reducer anew if parameters were frozen, unfrozen, converted or replaced since it was made.
+
+        Those that came are those of rank 0.
 
         Raises: ValueError if ranks may have unequal numbers of batches, or if the graph was said to be static.
         Collective: every rank must call.
@@ -108,23 +118,34 @@ class ForwardingContainer(DistributedDataParallel):
             if held.requires_grad is not trained or held.dtype is not dtype:
                 break
         else:
-            if not self._moved:
-                return
+            for holder, name, there in self._places:
+                if holder.get(name) is not there:
+                    break
+            else:
+                for table, sparse in self._tables:
+                    if table.sparse is not sparse or table.max_norm is not None:
+                        refuse_renormalised(self.module, dist.get_world_size(self.process_group))
+                        self._moved |= table.sparse is not sparse
+                if not self._moved:
+                    return
         names = [name for name, held in self.module.named_parameters() if held.requires_grad]
         if not names:
             return
         if self.static_graph:
             raise ValueError(
-                "parameters were frozen, unfrozen or converted, and static_graph=True says that nothing changes; leave"
+                "parameters were frozen, unfrozen, converted or replaced, and static_graph=True says that nothing changes; leave"
                 " it out"
             )
         if self.joins:
             raise ValueError(
-                "join_uneven_inputs, and parameters were frozen, unfrozen or converted inside of it: ranks that have"
+                "join_uneven_inputs, and parameters were frozen, unfrozen, converted or replaced inside of it: ranks that have"
                 " ended cannot follow; do so before the block"
             )
         if self.on_renewal is not None:
             self.on_renewal(names)
+        known = {id(held) for held, _, _ in self._looks}
+        came = [held.detach() for held in self.module.parameters() if id(held) not in known]
+        send_tensors(came, [self.process_group], self.device)
         torchs: Any = self  # of which torch has given no types
         parameters, sparse = torchs._build_params_for_reducer()
         by_place = torchs._build_debug_param_to_name_mapping(parameters)

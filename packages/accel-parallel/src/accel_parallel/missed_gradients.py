@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from accel_parallel.forwarding_container import ForwardingContainer
+from accel_parallel.hooks_afterwards import HooksAfterwards
 from accel_parallel.invariants import SHOWN
 from accel_parallel.rank_zero_source import send_tensors
 from accel_parallel.whole_gradients import average_gradients
@@ -68,6 +69,17 @@ class MissedGradients:
             loss.backward(**kwargs)  # type: ignore[no-untyped-call] # of torch
             return
         watched = [container for container in sending if isinstance(container, ForwardingContainer)]
+        with HooksAfterwards(held for container in watched for held in container.exchanged.values()):
+            self._exchange(loss, models, optimizers, watched, **kwargs)
+
+    def _exchange(
+        self,
+        loss: torch.Tensor,
+        models: Sequence[nn.Module],
+        optimizers: Sequence[AcceleratedOptimizer],
+        watched: Sequence[ForwardingContainer],
+        **kwargs: Any,
+    ) -> None:
         # a container by itself expects nothing after a backward; of several, those that it has gone through
         alone = len(watched) == 1
         before = [None if alone and container.expects else container.grown() for container in watched]
