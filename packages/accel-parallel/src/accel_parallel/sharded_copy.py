@@ -27,6 +27,8 @@ def _copy(sharded: nn.Module, memo: dict[int, Any]) -> nn.Module:
     plain = next(kind for kind in type(sharded).__mro__ if not issubclass(kind, FSDPModule))
     twin = cast("nn.Module", plain.__new__(plain))
     memo[id(sharded)] = twin
+    gradients = [parameter.grad for parameter in sharded.parameters() if parameter.grad is not None]
+    memo.update((id(gradient), gradient.clone()) for gradient in gradients)  # which torch cannot copy deeply
     for name, value in vars(sharded).items():
         if name.startswith(_HOOKS) and "hooks" in name:
             vars(twin)[name] = OrderedDict()

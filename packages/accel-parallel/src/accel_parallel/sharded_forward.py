@@ -14,13 +14,12 @@ from accel_amp import PrecisionPolicy, autocast
 from accel_amp.step_hook import call_before_steps
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from accel_parallel.computed_tensors import computed_tensors
 from accel_parallel.rank_zero_source import send_tensors
-from accel_parallel.rebind import refuse_hooks
 from accel_parallel.second_graph import refuse_second_graph
+from accel_parallel.sharded_places import ShardedPlaces
 
 
 @final
@@ -45,12 +44,8 @@ class ShardedForward:
         self._shared = [name for name, _ in model.named_buffers() if name in kept]
         if self._shared:
             model.register_forward_pre_hook(self._share_buffers)
-        self._parameters = dict(model.named_parameters())
-        # where the numbers of each sharded parameter are, and what tells that `parameter.data` was replaced
-        self._held = {
-            name: _place_of(parameter) for name, parameter in self._parameters.items() if isinstance(parameter, DTensor)
-        }
-        model.register_forward_pre_hook(self._look)
+        # before the hook of torch, which gathers weights
+        model.register_forward_pre_hook(ShardedPlaces(model).look, prepend=True)
         model.register_forward_hook(refuse_second_graph)
         self._modules, self._state = set(model.modules()), cast("Any", model)._get_fsdp_state()
         model.register_forward_hook(self._free_after_evaluation)
@@ -124,24 +119,6 @@ class ShardedForward:
         for module in self._sharded:
             module.reshard()
 
-    def _look(self, *_: Any) -> None:
-        """Looks at what a script has done to parameters since the last forward.
-
-        Raises: ValueError for hooks that nobody would call; RuntimeError for numbers that nobody would see.
-        """
-        if torch.is_grad_enabled():
-            refuse_hooks(self._parameters.items())
-        for name, held in self._held.items():
-            place = _place_of(self._parameters[name])
-            if place == held:
-                continue
-            if place[0] == held[0]:
-                raise RuntimeError(
-                    f"{name}.data was replaced, and torch looks for the numbers of a sharded parameter elsewhere: they"
-                    " would never be used. Write into it, as in parameter.data.copy_(numbers), under torch.no_grad()"
-                )
-            self._held[name] = place  # a move of the model has replaced the whole tensor
-
     def _share_buffers(self, *_: Any) -> None:
         alike: dict[torch.dtype, list[torch.Tensor]] = {}
         for name in self._shared:
@@ -153,7 +130,3 @@ class ShardedForward:
             send_tensors([numbers], self._groups, self._device)
             for buffer, sent in zip(buffers, torch.split(numbers, [buffer.numel() for buffer in buffers]), strict=True):
                 buffer.copy_(sent.view_as(buffer))
-
-
-def _place_of(parameter: torch.Tensor) -> tuple[int, int]:
-    return id(getattr(parameter, "_local_tensor", None)), parameter.untyped_storage()._cdata

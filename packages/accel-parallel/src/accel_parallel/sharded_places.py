@@ -1,0 +1,71 @@
+"""Where the parameters of a sharded model are, and what a script may have put there since it was sharded."""
+
+from __future__ import annotations
+
+from typing import Any, cast, final
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from accel_parallel.invariants import refuse_renormalised
+from accel_parallel.rebind import refuse_hooks
+
+
+@final
+class ShardedPlaces:
+    """Looks, before a forward, at what a script has done to the parameters of a sharded model since the last.
+
+    Source: `FSDPParam.sharded_param`, `_unsharded_param` and `_module_info` of torch 2.9 to 2.13.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model, self._parameters = model, dict(model.named_parameters())
+        # where the numbers of each sharded parameter are, and what tells that `parameter.data` was replaced
+        self._held = {
+            name: _place_of(parameter) for name, parameter in self._parameters.items() if isinstance(parameter, DTensor)
+        }
+        #: of each parameter torch's own object, the parameters of the module that has it, and its name there
+        self._places: list[tuple[Any, dict[str, Any], str]] = []
+        for module in model.modules():
+            group = cast("Any", module)._get_fsdp_state()._fsdp_param_group if isinstance(module, FSDPModule) else None
+            for one in group.fsdp_params if group is not None else ():
+                info = one._module_info
+                modules, names = [info.module, *info.shared_modules], [info.param_name, *info.shared_param_names]
+                self._places += [(one, owner._parameters, leaf) for owner, leaf in zip(modules, names, strict=True)]
+        self._tables = [one for one in model.modules() if isinstance(one, nn.Embedding | nn.EmbeddingBag)]
+
+    def look(self, *_: Any) -> None:
+        """Looks at all of them; a hook that comes before the forward gathers weights.
+
+        Raises: ValueError for hooks that nobody would call, parameters that nobody would use, and embeddings that
+        would renormalise rows; RuntimeError for numbers that nobody would see.
+        """
+        if torch.is_grad_enabled():
+            refuse_hooks(self._parameters.items())
+        for one, holder, leaf in self._places:
+            there = holder.get(leaf)
+            if there is not one.sharded_param and there is not getattr(one, "_unsharded_param", None):
+                raise ValueError(
+                    f"the parameter {leaf} of a sharded {type(self._model).__name__} was replaced, tied, parametrized or"
+                    " called with others (functional_call): torch would use and train the one that it has sharded, and"
+                    " not this one. Do so before prepare, replace the whole layer, or use strategy='ddp'"
+                )
+        for name, held in self._held.items():
+            place = _place_of(self._parameters[name])
+            if place == held:
+                continue
+            if place[0] == held[0]:
+                raise RuntimeError(
+                    f"{name}.data was replaced, and torch looks for the numbers of a sharded parameter elsewhere: they"
+                    " would never be used. Write into it, as in parameter.data.copy_(numbers), under torch.no_grad()"
+                )
+            self._held[name] = place  # a move of the model has replaced the whole tensor
+        for table in self._tables:
+            if table.max_norm is not None:
+                refuse_renormalised(self._model, 2)
+
+
+def _place_of(parameter: torch.Tensor) -> tuple[int, int]:
+    return id(getattr(parameter, "_local_tensor", None)), parameter.untyped_storage()._cdata
