@@ -16,7 +16,8 @@ from accel_parallel.rebind import (
     replaced,
     tie_again,
 )
-from accel_parallel.second_graph import refuse_second_graph
+from accel_parallel.sharded.loaded_state import divide_loaded_state
+from accel_parallel.sharded.second_graph import refuse_second_graph
 from accel_parallel.stages.recompute import recompute
 from accel_parallel.strategies import STRATEGIES
 from accel_parallel.strategy import Strategy
@@ -33,6 +34,7 @@ __all__ = [
     "ParallelismConfig",
     "StaleParameters",
     "Strategy",
+    "divide_loaded_state",
     "follow",
     "init_empty_weights",
     "init_on_device",

@@ -119,7 +119,9 @@ class ForwardingContainer(DistributedDataParallel):
                 break
         else:
             for holder, name, there in self._places:
-                if holder.get(name) is not there:
+                found = holder.get(name)
+                # a call with other tensors (functional_call) ends before the next
+                if found is not there and (isinstance(found, nn.Parameter) or not isinstance(found, torch.Tensor)):
                     break
             else:
                 for table, sparse in self._tables:
@@ -133,13 +135,13 @@ class ForwardingContainer(DistributedDataParallel):
             return
         if self.static_graph:
             raise ValueError(
-                "parameters were frozen, unfrozen, converted or replaced, and static_graph=True says that nothing changes; leave"
-                " it out"
+                "parameters were frozen, unfrozen, converted or replaced, and static_graph=True says that nothing"
+                " changes; leave it out"
             )
         if self.joins:
             raise ValueError(
-                "join_uneven_inputs, and parameters were frozen, unfrozen, converted or replaced inside of it: ranks that have"
-                " ended cannot follow; do so before the block"
+                "join_uneven_inputs, and parameters were frozen, unfrozen, converted or replaced inside of it: ranks"
+                " that have ended cannot follow; do so before the block"
             )
         if self.on_renewal is not None:
             self.on_renewal(names)

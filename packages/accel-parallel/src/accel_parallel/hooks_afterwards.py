@@ -13,8 +13,8 @@ import torch
 class HooksAfterwards:
     """Calls the hooks of parameters after a backward and its exchange: torch itself calls them before.
 
-    So a hook that clips, or that steps, has the gradient of the whole batch. A hook of `register_hook` gets the gradient
-    of one backward; if there is a gradient already, torch calls it, with that of this rank.
+    So a hook that clips, or that steps, has the gradient of the whole batch. A hook of `register_hook` is for one
+    backward; if there is a gradient of another already, torch calls it, with the gradient of this rank.
     """
 
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:

@@ -18,6 +18,7 @@ from accel_parallel.forwarding_container import ForwardingContainer
 from accel_parallel.hooks_afterwards import HooksAfterwards
 from accel_parallel.invariants import SHOWN
 from accel_parallel.rank_zero_source import send_tensors
+from accel_parallel.steps_without_loss import StepsWithoutLoss
 from accel_parallel.whole_gradients import average_gradients
 
 #: of the prepared models and of the parameters that optimizers hold, those that no exchange covers
@@ -40,27 +41,44 @@ class MissedGradients:
     ) -> None:
         self._run, self._groups, self._everywhere, self._late = run, groups, everywhere, late
         self._adopted: dict[int, weakref.ref[torch.Tensor]] = {}
+        #: losses that came, also those whose gradients stayed at home
+        self.losses = 0
+        self._steps = StepsWithoutLoss(self, run.transport)
 
-    def adopt(self, models: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def adopt(
+        self, models: Sequence[nn.Module], parameters: Sequence[torch.Tensor], *, used: bool = False
+    ) -> list[torch.Tensor]:
         """Gives all ranks the numbers of rank 0 for those parameters that are late, once, and returns these.
 
-        Raises: ValueError on every rank if ranks have unlike late parameters.
+        Raises: ValueError on every rank if ranks have unlike late parameters, or unlike numbers that a forward `used`.
         Collective: every rank must call with like parameters.
         """
+        self._steps.begin(models)
         late = self._late(models, parameters)
-        new = [parameter for parameter in late if self._adopted.get(id(parameter), _nothing)() is not parameter]
+        new = self.strange(late)
         if new:
             self._agree(new)
+            if used:
+                self._agree_on_numbers(new)
             send_tensors([parameter.detach() for parameter in new], self._everywhere, self._run.placed_on)
             self._adopted.update((id(parameter), weakref.ref(parameter)) for parameter in new)
         return late
+
+    def strange(self, late: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Those of late parameters that were not made equal yet."""
+        return [parameter for parameter in late if self._adopted.get(id(parameter), _nothing)() is not parameter]
+
+    def late_of(self, models: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Those of the parameters that are in the models, and that no exchange covers."""
+        inside = {id(parameter) for model in models for parameter in model.parameters()}
+        return self._late(models, [parameter for parameter in parameters if id(parameter) in inside])
 
     def backward(
         self, loss: torch.Tensor, models: Sequence[nn.Module], optimizers: Sequence[AcceleratedOptimizer], **kwargs: Any
     ) -> None:
         """Calls the backward of a loss when a step is due, and averages what travels by nothing else.
 
-        Raises: ValueError if something is late while ranks may have unequal numbers of batches.
+        Raises: ValueError if something is late while ranks may have unequal numbers of batches, or for `inputs`.
         Collective: every rank must call.
         """
         containers = [model for model in models if isinstance(model, DistributedDataParallel)]
@@ -68,6 +86,11 @@ class MissedGradients:
         if containers and not sending:
             loss.backward(**kwargs)  # type: ignore[no-untyped-call] # of torch
             return
+        if sending and "inputs" in kwargs:
+            raise ValueError(
+                "backward(inputs=...) with DistributedDataParallel: torch waits for the gradients of all parameters;"
+                " freeze the others instead, with requires_grad_(False), before the forward"
+            )
         watched = [container for container in sending if isinstance(container, ForwardingContainer)]
         with HooksAfterwards(held for container in watched for held in container.exchanged.values()):
             self._exchange(loss, models, optimizers, watched, **kwargs)
@@ -101,7 +124,7 @@ class MissedGradients:
                 " backward of one forward, or of parameters that came after prepare) need all ranks, and some may have"
                 ' ended; use ending="exact" or "pad" for loaders of unequal lengths'
             )
-        missed += self.adopt(models, late)
+        missed += self.adopt(models, late, used=True)
         self._agree(missed)
         average_gradients(missed, self._groups)
 
@@ -115,6 +138,17 @@ class MissedGradients:
             f"\n  rank {rank}: {len(mine)}, {', '.join(mine[:SHOWN]) or 'none'}" for rank, mine in enumerate(ranks)
         )
         raise ValueError(f"{what}: every rank has to have like ones, found{found}")
+
+    def _agree_on_numbers(self, parameters: Sequence[torch.Tensor]) -> None:
+        digest = hashlib.sha256()
+        for parameter in parameters:
+            digest.update(parameter.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+        if self._run.transport.agree("numbers of parameters that came after prepare", digest.digest()[:16]) is None:
+            raise ValueError(
+                f"{len(parameters)} parameters came into an optimizer past its add_param_group, and a forward has used"
+                " numbers of them that ranks have unlike; use optimizer.add_param_group, which gives all ranks those of"
+                " rank 0, or draw like numbers (accel.utils.set_seed)"
+            )
 
 
 def _nothing() -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from accel_state import AccelError
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
+
+#: by their ids, parameters that others have replaced
+_REPLACED: WeakValueDictionary[int, torch.Tensor] = WeakValueDictionary()
 
 
 class StaleParameters(AccelError, ValueError):
@@ -34,7 +38,7 @@ def rebind(optimizer: Optimizer, new_of: Mapping[torch.Tensor, torch.Tensor]) ->
         _replace(group["params"], new_of)
     for old in [parameter for parameter in optimizer.state if parameter in new_of]:
         state = optimizer.state.pop(old)
-        optimizer.state[new_of[old]] = {key: _placed_like(value, old, new_of[old]) for key, value in state.items()}
+        optimizer.state[new_of[old]] = {key: placed_like(value, old, new_of[old]) for key, value in state.items()}
     for name, own in vars(optimizer).items():
         if name in ("param_groups", "state"):
             continue
@@ -59,8 +63,10 @@ def _replace(held: Any, new_of: Mapping[torch.Tensor, torch.Tensor]) -> Any:
     return held
 
 
-def _placed_like(value: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
-    if not isinstance(new, DTensor) or not isinstance(value, torch.Tensor) or value.shape != old.shape:
+def placed_like(value: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
+    """The value; if it is of the shape of a parameter that is sharded, this rank's part of the value of rank 0."""
+    whole = isinstance(value, torch.Tensor) and not isinstance(value, DTensor)
+    if not isinstance(new, DTensor) or not whole or value.shape != old.shape:
         return value
     return distribute_tensor(value.to(new.device), new.device_mesh, new.placements)
 
@@ -74,12 +80,18 @@ def carry_over(before: Iterable[tuple[str, torch.Tensor]], after: Mapping[str, t
         new: Any = after[name]  # torch has given hooks no type
         if new is old:
             continue
+        _REPLACED[id(old)] = old
         vars(new).update((key, value) for key, value in vars(old).items() if key not in vars(new))
         held: Any = old
         if held._post_accumulate_grad_hooks and new._post_accumulate_grad_hooks is None:
             new._post_accumulate_grad_hooks = held._post_accumulate_grad_hooks
         if held._backward_hooks and new._backward_hooks is None and not isinstance(new, DTensor):
             new._backward_hooks = held._backward_hooks
+
+
+def was_replaced(parameter: torch.Tensor) -> bool:
+    """Whether another parameter has its place in a prepared model."""
+    return _REPLACED.get(id(parameter)) is parameter
 
 
 def follow(model: nn.Module, names: Sequence[tuple[str, nn.Parameter]], optimizers: Sequence[Optimizer]) -> None:

@@ -27,13 +27,15 @@ from accel_parallel.invariants import ModelFacts, refuse_strange
 from accel_parallel.missed_gradients import MissedGradients
 from accel_parallel.rank_zero_source import RankZeroSource, send_tensors
 from accel_parallel.rebind import carry_over, refuse_hooks
-from accel_parallel.sharded_copy import allow_copies
-from accel_parallel.sharded_forward import ShardedForward
+from accel_parallel.sharded.copies import allow_copies
+from accel_parallel.sharded.forward import ShardedForward
+from accel_parallel.sharded.loaded_state import divide_loaded
+from accel_parallel.sharded.numbers import guard_numbers
+from accel_parallel.sharded.used_parameters import UsedParameters
 from accel_parallel.stages.gradient_comparison import GradientComparison
 from accel_parallel.stages.tensor_parallel import divide_layers
 from accel_parallel.stages.tensor_plan import Plan, styles_of
 from accel_parallel.strategy import Strategy
-from accel_parallel.used_parameters import UsedParameters
 from accel_parallel.whole_gradients import WholeGradients
 from accel_parallel.wrap_policy import without_ties
 
@@ -152,6 +154,8 @@ class Fsdp2(Strategy):
         facts.check(model, masters)
         carry_over(before, dict(model.named_parameters(remove_duplicate=False)))
         allow_copies(model)
+        divide_loaded(model)
+        guard_numbers()
         if styles:
             GradientComparison(model, layers, run.placed_on)
         methods = self.plugin.forward_methods
@@ -245,8 +249,15 @@ def _refuse_sharded_parts(model: nn.Module) -> None:
     names = [name for name, module in model.named_modules() if isinstance(module, FSDPModule)]
     if names:
         raise ValueError(
-            f"{len(names)} modules of {type(model).__name__} are sharded already ({', '.join(names[:3])}); leave"
-            " fully_shard to prepare, or call it for the model as well"
+            f"{len(names)} modules of {type(model).__name__} are sharded already ({', '.join(names[:3])}): models that"
+            " share them have to be parts of one model, which is prepared; leave fully_shard to prepare, or call it for"
+            " the model as well"
+        )
+    names = [name for name, parameter in model.named_parameters() if isinstance(parameter, DTensor)]
+    if names:
+        raise ValueError(
+            f"{len(names)} parameters of {type(model).__name__} are parts already ({', '.join(names[:3])}), as in a"
+            " deep copy of a prepared model; copy the model before prepare, and load the weights"
         )
 
 

@@ -78,6 +78,8 @@ class GradientAccumulation:
         Collective: when a step is due every process must call.
         """
         missed = self._components.strategy.missed
+        if missed is not None:
+            missed.losses += 1
         if missed is None or self.at_home or not self._accumulation.due:
             loss.backward(**kwargs)  # type: ignore[no-untyped-call] # of torch
         else:

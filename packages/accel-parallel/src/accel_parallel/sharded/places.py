@@ -12,6 +12,11 @@ from torch.distributed.tensor import DTensor
 from accel_parallel.invariants import refuse_renormalised
 from accel_parallel.rebind import refuse_hooks
 
+_SWAPPED = (
+    "replaced, and torch looks for the numbers of a sharded parameter elsewhere: they would never be used. Write into"
+    " it, as in parameter[...] = numbers, under torch.no_grad()"
+)
+
 
 @final
 class ShardedPlaces:
@@ -47,24 +52,28 @@ class ShardedPlaces:
         for one, holder, leaf in self._places:
             there = holder.get(leaf)
             if there is not one.sharded_param and there is not getattr(one, "_unsharded_param", None):
+                name = next(path for path, module in self._model.named_modules() if module._parameters is holder)
                 raise ValueError(
-                    f"the parameter {leaf} of a sharded {type(self._model).__name__} was replaced, tied, parametrized or"
+                    f"{name}.{leaf} of a sharded {type(self._model).__name__} was replaced, tied, parametrized or"
                     " called with others (functional_call): torch would use and train the one that it has sharded, and"
                     " not this one. Do so before prepare, replace the whole layer, or use strategy='ddp'"
                 )
+            if one._sharded_param_data.untyped_storage()._cdata != _storage_of(one.sharded_param):
+                raise RuntimeError(f"the numbers of a sharded {leaf} were {_SWAPPED}")
         for name, held in self._held.items():
             place = _place_of(self._parameters[name])
             if place == held:
                 continue
             if place[0] == held[0]:
-                raise RuntimeError(
-                    f"{name}.data was replaced, and torch looks for the numbers of a sharded parameter elsewhere: they"
-                    " would never be used. Write into it, as in parameter.data.copy_(numbers), under torch.no_grad()"
-                )
+                raise RuntimeError(f"{name}.data was {_SWAPPED}")
             self._held[name] = place  # a move of the model has replaced the whole tensor
         for table in self._tables:
             if table.max_norm is not None:
                 refuse_renormalised(self._model, 2)
+
+
+def _storage_of(parameter: Any) -> int:
+    return cast("int", parameter._local_tensor.untyped_storage()._cdata)
 
 
 def _place_of(parameter: torch.Tensor) -> tuple[int, int]:

@@ -18,8 +18,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from accel_parallel.computed_tensors import computed_tensors
 from accel_parallel.rank_zero_source import send_tensors
-from accel_parallel.second_graph import refuse_second_graph
-from accel_parallel.sharded_places import ShardedPlaces
+from accel_parallel.sharded.places import ShardedPlaces
+from accel_parallel.sharded.second_graph import refuse_second_graph
 
 
 @final

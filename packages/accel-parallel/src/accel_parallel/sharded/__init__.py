@@ -1,0 +1,1 @@
+"""What sharded models need besides the sharding itself."""

@@ -1,0 +1,100 @@
+"""Steps with gradients that nothing has exchanged, because no loss came through `accelerator.backward`."""
+
+from __future__ import annotations
+
+import hashlib
+import weakref
+from collections.abc import Sequence
+from typing import Any, Protocol, final
+
+import torch
+from accel_amp.step_hook import call_before_steps
+from accel_state import Transport
+from torch import nn
+from torch.optim import Optimizer
+
+from accel_parallel.forwarding_container import ForwardingContainer
+from accel_parallel.rebind import was_replaced
+
+#: steps of one optimizer, among those without a loss, whose gradients are compared: a loop goes on as it began
+COMPARED = 3
+
+
+class Losses(Protocol):
+    """What knows of losses, and of parameters that came late."""
+
+    losses: int
+
+    def late_of(self, models: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Those of the parameters that are in the models, and that no exchange covers."""
+
+    def strange(self, late: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Those of late parameters that were not made equal yet."""
+
+
+@final
+class StepsWithoutLoss:
+    """Looks before each step, and compares the gradients of ranks if no loss came since the last step.
+
+    `torch.autograd.grad`, `loss.backward()` past a container, or a second time: ranks would drift apart. Gradients that
+    the script has averaged by itself are equal, and pass. An optimizer that was not prepared is looked at once.
+    """
+
+    def __init__(self, losses: Losses, transport: Transport) -> None:
+        self._losses, self._transport = weakref.ref(losses), transport
+        self._models: Sequence[nn.Module] = []
+        # the number of losses at the last step of an optimizer, and how many of its steps are still compared
+        self._seen: weakref.WeakKeyDictionary[Optimizer, list[int]] = weakref.WeakKeyDictionary()
+        call_before_steps(self._look)
+
+    def begin(self, models: Sequence[nn.Module]) -> None:
+        """Begins to look after the optimizers of these models."""
+        self._models = models
+
+    def _look(self, optimizer: Optimizer) -> None:
+        losses = self._losses()
+        if losses is None:
+            return
+        seen = self._seen.get(optimizer)
+        if seen is None:
+            seen = self._seen[optimizer] = [-1, COMPARED]
+            self._refuse_unprepared(optimizer, losses)
+        if seen[0] != losses.losses:
+            seen[0] = losses.losses
+        elif seen[1]:
+            seen[1] -= 1
+            self._compare(optimizer, losses)
+
+    def _refuse_unprepared(self, optimizer: Optimizer, losses: Losses) -> None:
+        held = _held(optimizer)
+        stale, strange = sum(map(was_replaced, held)), losses.strange(losses.late_of(self._models, held))
+        if stale or strange:
+            what = f"{stale} parameters that prepare has replaced, and would train nothing"
+            late = f"{len(strange)} parameters that came to a prepared model later: each rank would train them alone"
+            raise RuntimeError(
+                f"this {type(optimizer).__name__} is not prepared, and holds {what if stale else late}. Pass it to"
+                " accelerator.prepare: together with its model, or made from the parameters of the prepared model"
+            )
+
+    def _compare(self, optimizer: Optimizer, losses: Losses) -> None:
+        containers = [model for model in self._models if isinstance(model, ForwardingContainer)]
+        if any(container.keeps or container.joins for container in containers):
+            return
+        held = _held(optimizer)
+        shared = {id(one) for one in losses.late_of(self._models, held)}.union(*(one.exchanged for one in containers))
+        gradients: list[Any] = [one.grad for one in held if id(one) in shared and one.grad is not None]
+        if not gradients:
+            return
+        norms = torch.stack([gradient.norm().double() for gradient in gradients]).cpu().numpy().tobytes()
+        what = "gradients of a step without accelerator.backward"
+        if self._transport.agree(what, hashlib.sha256(norms).digest()[:16]) is None:
+            raise RuntimeError(
+                f"{type(optimizer).__name__}.step: ranks have unlike gradients, and no loss came through"
+                " accelerator.backward since its last step. loss.backward() and torch.autograd.grad average what"
+                " torch's container sends, and nothing else; call accelerator.backward(loss), or average by"
+                ' parameter.grad = accelerator.reduce(gradient, "mean")'
+            )
+
+
+def _held(optimizer: Optimizer) -> list[torch.Tensor]:
+    return [one for group in optimizer.param_groups for one in group["params"]]
