@@ -329,6 +329,24 @@ def skipped_layer(t: Training) -> None:
         t.train(step, 1)
 
 
+@change("a layer that replaces another")
+def replaced_layer(t: Training) -> None:
+    t.prepare()
+    t.train(0, 2)
+    torch.manual_seed(t.accelerator.process_index)
+    t.inner.head = nn.Linear(WIDTH, 3).to(t.accelerator.device, t.dtype)
+    t.optimizer.add_param_group({"params": t.inner.head.parameters(), "lr": 0.05})
+    t.train(2, 3)
+
+
+@change("two weights that are tied")
+def tied(t: Training) -> None:
+    t.prepare()
+    t.train(0, 2)
+    t.inner.spare.weight = t.inner.first.weight
+    t.train(2, 3)
+
+
 # --- backwards ---
 
 
@@ -443,6 +461,38 @@ def _halved(parameter: Tensor) -> None:
     parameter.grad.mul_(0.5)
 
 
+@change("`register_hook` of a parameter that clips")
+def clipping_hook(t: Training) -> None:
+    t.prepare()
+    for held in t.inner.parameters():
+        if held.requires_grad:
+            held.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+    t.train()
+
+
+@change("`register_post_accumulate_grad_hook` that clips")
+def clipping_grown_hook(t: Training) -> None:
+    t.prepare()
+    for held in t.inner.parameters():
+        if held.requires_grad:
+            held.register_post_accumulate_grad_hook(_clamped)
+    t.train()
+
+
+def _clamped(parameter: Tensor) -> None:
+    assert parameter.grad is not None
+    parameter.grad.clamp_(-0.01, 0.01)
+
+
+@change("an optimizer that steps in a hook of its parameter")
+def stepping_hook(t: Training) -> None:
+    t.prepare()
+    for held in t.inner.parameters():
+        if held.requires_grad:
+            held.register_post_accumulate_grad_hook(lambda grown: torch.optim.SGD([grown], lr=0.05).step())
+    t.train()
+
+
 @change("forward and backward hooks of a module")
 def module_hooks(t: Training) -> None:
     t.model.first.register_forward_hook(lambda module, inputs, output: output * 2)
@@ -499,6 +549,37 @@ def kept_gradients(t: Training) -> None:
         t.optimizer.zero_grad(set_to_none=False)
 
 
+@change("rows written into (`parameter.grad[:2] = 0`)")
+def rows_written(t: Training) -> None:
+    t.prepare()
+    for step in range(STEPS):
+        t.accelerator.backward(t.loss(step))
+        t.inner.first.weight.grad[:2] = 0
+        t.inner.blocks[0].weight.grad[3:6] = 1
+        t.inner.head.weight.grad[:, 1] *= 0.5
+        t.step()
+
+
+@change("rows changed in place (`parameter.grad[2].zero_()`)")
+def rows_in_place(t: Training) -> None:
+    t.prepare()
+    for step in range(STEPS):
+        t.accelerator.backward(t.loss(step))
+        t.inner.blocks[0].weight.grad[2].zero_()
+        t.step()
+
+
+@change("a number read (`parameter.grad.norm().item()`)")
+def number_read(t: Training) -> None:
+    t.prepare()
+    for step in range(STEPS):
+        t.accelerator.backward(t.loss(step))
+        for held in t.inner.parameters():
+            if held.grad is not None:
+                held.grad.mul_(0.1 / held.grad.norm().item())
+        t.step()
+
+
 # --- weights ---
 
 
@@ -510,6 +591,17 @@ def model_state(t: Training) -> None:
     t.train(1, 2)
     t.inner.load_state_dict(kept)
     t.train(3, 2)
+
+
+@change("`load_state_dict` of whole weights, and of a whole optimizer state")
+def whole_state(t: Training) -> None:
+    other = Training(None, t.dtype, zeros=t.zeros)
+    other.prepare()
+    other.train(0, 1)
+    t.prepare()
+    t.inner.load_state_dict(other.inner.state_dict())
+    t.optimizer.load_state_dict(other.optimizer.state_dict())
+    t.train(1, 3)
 
 
 @change("weights changed in place (`torch.no_grad`)")
@@ -578,6 +670,45 @@ def converted(t: Training) -> None:
     t.model.to(torch.float32 if t.dtype is torch.float64 else torch.float64)
     t.model.to(t.dtype)
     t.train(2, 2)
+
+
+# --- past the Accelerator ---
+
+
+@change("an optimizer that is made before `prepare`, and never prepared")
+def never_prepared(t: Training) -> None:
+    t.optimizer = sgd([held for held in t.model.parameters() if held.requires_grad])
+    t.model = t.accelerator.prepare(t.model)
+    t.train()
+
+
+@change("`loss.backward()` twice, past `accelerator.backward`")
+def direct_backwards(t: Training) -> None:
+    t.prepare()
+    for step in range(STEPS):
+        outputs = t.model(t.rows(step))
+        loss_of(outputs).backward(retain_graph=True)  # type: ignore[no-untyped-call]
+        outputs.abs().mean().backward()
+        t.step()
+
+
+@change("gradients of `torch.autograd.grad`, put into `parameter.grad`")
+def autograd_grad(t: Training) -> None:
+    t.prepare()
+    for step in range(STEPS):
+        trained = [held for held in t.inner.parameters() if held.requires_grad]
+        for held, gradient in zip(trained, torch.autograd.grad(t.loss(step), trained), strict=True):
+            held.grad = gradient
+        t.step()
+
+
+@change("a call with other parameters (`functional_call`)")
+def called_with_others(t: Training) -> None:
+    t.prepare()
+    for step in range(STEPS):
+        others = {name: held * 1.1 for name, held in t.model.named_parameters()}
+        t.accelerator.backward(loss_of(torch.func.functional_call(t.model, others, (t.rows(step),))))
+        t.step()
 
 
 def main(way: str, file: str) -> None:

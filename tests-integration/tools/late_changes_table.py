@@ -22,6 +22,7 @@ _HIDDEN = {
     **dict.fromkeys(ENGINE, "the first step of this InClosure has changed no parameter"),
 }
 _STAGE_3 = {"DeepSpeed 3": "invalid gradient at index 1"}
+_ELSEWHERE = dict.fromkeys(SHARDED, "was replaced, tied, parametrized or called with others")
 #: the words of what is refused, by change and column
 REFUSALS: dict[str, dict[str, str]] = {
     "lbfgs": {
@@ -40,6 +41,20 @@ REFUSALS: dict[str, dict[str, str]] = {
         **dict.fromkeys(SHARDED, "these parameters are in no prepared model"),
         **dict.fromkeys(ENGINE, "1 parameters of the optimizer are not of the model"),
     },
+    "never_prepared": dict.fromkeys(
+        SHARDED, "this SGD is not prepared, and holds 8 parameters that prepare has replaced"
+    ),
+    "direct_backwards": {"ddp": "SGD.step: ranks have unlike gradients"},
+    "autograd_grad": {
+        "ddp": "SGD.step: ranks have unlike gradients",
+        **dict.fromkeys(SHARDED, "appears to not have been used in the graph"),
+    },
+    "called_with_others": _ELSEWHERE,
+    "replaced_layer": _ADDED,
+    "tied": _ELSEWHERE,
+    "rows_in_place": dict.fromkeys(SHARDED, "zero_ of rows of a sharded tensor"),
+    "number_read": dict.fromkeys(SHARDED, "a number of a sharded tensor"),
+    "clipping_hook": _HOOK,
     "two_optimizers": dict.fromkeys(ENGINE, "found 2 optimizers"),
     "unfrozen": _OTHERS,
     "frozen": _OTHERS,

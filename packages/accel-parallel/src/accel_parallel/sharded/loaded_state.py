@@ -13,7 +13,7 @@ from accel_parallel.rebind import placed_like
 
 
 def divide_loaded(model: nn.Module) -> None:
-    """Let `load_state_dict` of the model and its modules take whole weights: ranks get their parts of those of rank 0."""
+    """Let `load_state_dict` of the model and its modules take whole weights, those of rank 0."""
     for module in model.modules():
         module.register_load_state_dict_pre_hook(_divide)  # type: ignore[no-untyped-call] # of torch
 
