@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from accel_amp import AcceleratedOptimizer
-from accel_parallel import refuse_replaced
+from accel_parallel import divide_loaded_state, refuse_replaced
 from torch import nn
 
 from accel.build import Components
@@ -26,6 +26,8 @@ class LateParameters:
         """
         strategy = self._components.strategy
         optimizer.before_group = self.meet
+        if strategy.shards and strategy.engine is None:
+            divide_loaded_state(optimizer.optimizer)
         optimizer.state_of = None if strategy.engine is None else strategy.engine.state_of(optimizer.optimizer)
         optimizer.unproven = strategy.engine is None and (replaced or strategy.shards)
         self.adopt([held for group in optimizer.optimizer.param_groups for held in group["params"]])

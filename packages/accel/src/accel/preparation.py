@@ -12,16 +12,7 @@ from typing import Any, TypeVar
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, unwrap_forward, wrap_forward
 from accel_big import require_held, require_whole_model
 from accel_data import ConsumptionLog, DataLoaderShard, Ending, prepare_data_loader
-from accel_parallel import (
-    divide_loaded_state,
-    follow,
-    outermost,
-    recompute,
-    refuse_renormalised,
-    refuse_stale,
-    refuse_strangers,
-    tie_again,
-)
+from accel_parallel import follow, outermost, recompute, refuse_renormalised, refuse_stale, refuse_strangers, tie_again
 from accel_state import PartialWindow
 from torch import nn
 from torch.optim import Optimizer
@@ -149,7 +140,6 @@ class Preparer:
         require_held(parameter for group in optimizer.param_groups for parameter in group["params"])
         if self.components.strategy.shards:
             refuse_strangers([optimizer], self.models)
-            divide_loaded_state(optimizer)
         engine = self.components.engine
         ready = AcceleratedOptimizer(
             optimizer if engine is None else engine.optimizer(optimizer),
