@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import weakref
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, final
 
 import torch
@@ -92,7 +93,7 @@ class MissedGradients:
                 " freeze the others instead, with requires_grad_(False), before the forward"
             )
         watched = [container for container in sending if isinstance(container, ForwardingContainer)]
-        with HooksAfterwards(held for container in watched for held in container.exchanged.values()):
+        with HooksAfterwards(chain.from_iterable(container.exchanged.values() for container in watched)):
             self._exchange(loss, models, optimizers, watched, **kwargs)
 
     def _exchange(
