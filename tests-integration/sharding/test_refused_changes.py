@@ -106,6 +106,15 @@ def written_with_gradients(loop: Loop) -> None:
     loop.inner.head.weight[0] = 1.0
 
 
+def steps_of_adafactor(loop: Loop) -> None:
+    loop.optimizer = loop.accelerator.prepare(torch.optim.Adafactor(loop.inner.parameters()))
+    loop.step()
+
+
+def sparse_gradients(loop: Loop) -> None:
+    loop.accelerator.prepare(nn.Embedding(4, 2, sparse=True))
+
+
 def words_of(strategy: str, changes: list[Callable[[Loop], None]]) -> list[str]:
     """What each change says."""
     found = []
@@ -146,6 +155,8 @@ def test_changes_of_sharded_models_are_refused_in_words(world: MakePool) -> None
         renormalised: "with max_norm",
         prepared_copy: "3 parameters of Words are parts already (table.weight, head.weight, head.bias)",
         other_numbers: "the numbers of a sharded weight were replaced",
+        steps_of_adafactor: "torch cannot do the step of Adafactor with sharded parameters",
+        sparse_gradients: "with sparse=True: torch's fully_shard cannot reduce sparse gradients",
         written_with_gradients: "do so under torch.no_grad()",
     }
     compare(world, "fsdp2", wanted)
