@@ -246,7 +246,7 @@ class AcceleratedOptimizer(Optimizer):
             else:
                 made, loss = True, self.optimizer.step() if closure is None else self.optimizer.step(closure)
         except RuntimeError as error:
-            if "Sharding propagation failed" in str(error):
+            if any(words in str(error) for words in ("Sharding propagation failed", "a number of a sharded tensor")):
                 raise RuntimeError(
                     f"torch cannot do the step of {type(self.optimizer).__name__} with sharded parameters (the error"
                     " above says why); use another optimizer, or strategy='ddp'"
