@@ -87,15 +87,20 @@ class ForwardingContainer(DistributedDataParallel):
             return ()
         return () if self.keeps else self.exchanged.values()
 
+    def hooked(self) -> list[torch.Tensor]:
+        """Return those of the exchanged parameters whose gradients have hooks."""
+        return [one for one in self._sent if one._backward_hooks or one._post_accumulate_grad_hooks]
+
     def _note_trained(self) -> None:
         left_out = self.parameters_to_ignore
         named = [(name, held) for name, held in self.module.named_parameters() if name not in left_out]
         #: by their ids, the parameters whose gradients torch's reducer exchanges, and those that it was told to ignore
         self.exchanged = {id(held): held for _, held in named if held.requires_grad}
+        self._sent = list(self.exchanged.values())
         self.ignored = {id(held): held for name, held in self.module.named_parameters() if name in left_out}
         self._looks = [(held, held.requires_grad, held.dtype) for _, held in named]
         modules = list(self.module.modules())
-        holders: list[dict[str, Any]] = [*(one._parameters for one in modules), *(one._modules for one in modules)]
+        holders: list[dict[str, Any]] = [part for one in modules for part in (one._parameters, one._modules)]
         #: where the module found each of its parameters and modules
         self._places = [(holder, name, held) for holder in holders for name, held in holder.items()]
         tables = [one for one in modules if isinstance(one, nn.Embedding | nn.EmbeddingBag)]
@@ -106,6 +111,21 @@ class ForwardingContainer(DistributedDataParallel):
         self._moved = True
         return super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call] # of torch
 
+    def _changed(self) -> bool:
+        for held, trained, dtype in self._looks:  # written out: each forward looks
+            if held.requires_grad is not trained or held.dtype is not dtype:
+                return True
+        for holder, name, there in self._places:
+            found = holder.get(name)
+            # a call with other tensors (functional_call) ends before the next
+            if found is not there and (isinstance(found, nn.Parameter) or not isinstance(found, torch.Tensor)):
+                return True
+        for table, sparse in self._tables:
+            if table.sparse is not sparse or table.max_norm is not None:
+                refuse_renormalised(self.module, dist.get_world_size(self.process_group))
+                self._moved |= table.sparse is not sparse
+        return self._moved
+
     def _renew(self) -> None:
         """Makes torch's reducer anew if parameters were frozen, unfrozen, converted or replaced since it was made.
 
@@ -114,22 +134,8 @@ class ForwardingContainer(DistributedDataParallel):
         Raises: ValueError if ranks may have unequal numbers of batches, or if the graph was said to be static.
         Collective: every rank must call.
         """
-        for held, trained, dtype in self._looks:  # written out: each forward looks
-            if held.requires_grad is not trained or held.dtype is not dtype:
-                break
-        else:
-            for holder, name, there in self._places:
-                found = holder.get(name)
-                # a call with other tensors (functional_call) ends before the next
-                if found is not there and (isinstance(found, nn.Parameter) or not isinstance(found, torch.Tensor)):
-                    break
-            else:
-                for table, sparse in self._tables:
-                    if table.sparse is not sparse or table.max_norm is not None:
-                        refuse_renormalised(self.module, dist.get_world_size(self.process_group))
-                        self._moved |= table.sparse is not sparse
-                if not self._moved:
-                    return
+        if not self._changed():
+            return
         names = [name for name, held in self.module.named_parameters() if held.requires_grad]
         if not names:
             return

@@ -21,10 +21,9 @@ class HooksAfterwards:
         self._hooked: list[tuple[Any, Any, Any, Any]] = []
         # torch has given hooks no types
         one: Any
-        for one in parameters:  # written out: each backward looks
-            if one._backward_hooks or one._post_accumulate_grad_hooks:
-                hooks = one._backward_hooks if one.grad is None else None
-                self._hooked.append((one, hooks, one._post_accumulate_grad_hooks, _look(one)))
+        for one in parameters:
+            hooks = one._backward_hooks if one.grad is None else None
+            self._hooked.append((one, hooks, one._post_accumulate_grad_hooks, _look(one)))
 
     def __enter__(self) -> None:
         for parameter, hooks, grown_hooks, _ in self._hooked:

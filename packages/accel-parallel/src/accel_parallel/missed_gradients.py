@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import weakref
 from collections.abc import Callable, Sequence
-from itertools import chain
 from typing import Any, final
 
 import torch
@@ -82,18 +81,31 @@ class MissedGradients:
         Raises: ValueError if something is late while ranks may have unequal numbers of batches, or for `inputs`.
         Collective: every rank must call.
         """
-        containers = [model for model in models if isinstance(model, DistributedDataParallel)]
-        sending = [container for container in containers if container.require_backward_grad_sync]
-        if containers and not sending:
+        watched: list[ForwardingContainer] = []
+        sends = stays = False
+        for model in models:  # written out, as each step is looked at
+            if type(model) is ForwardingContainer or isinstance(model, DistributedDataParallel):
+                if not model.require_backward_grad_sync:
+                    stays = True
+                    continue
+                sends = True
+                if type(model) is ForwardingContainer:
+                    watched.append(model)
+        if stays and not sends:
             loss.backward(**kwargs)  # type: ignore[no-untyped-call] # of torch
             return
-        if sending and "inputs" in kwargs:
+        if sends and "inputs" in kwargs:
             raise ValueError(
                 "backward(inputs=...) with DistributedDataParallel: torch waits for the gradients of all parameters;"
                 " freeze the others instead, with requires_grad_(False), before the forward"
             )
-        watched = [container for container in sending if isinstance(container, ForwardingContainer)]
-        with HooksAfterwards(chain.from_iterable(container.exchanged.values() for container in watched)):
+        hooked: list[torch.Tensor] = []
+        for container in watched:
+            hooked += container.hooked()
+        if hooked:
+            with HooksAfterwards(hooked):
+                self._exchange(loss, models, optimizers, watched, **kwargs)
+        else:
             self._exchange(loss, models, optimizers, watched, **kwargs)
 
     def _exchange(
@@ -104,14 +116,16 @@ class MissedGradients:
         watched: Sequence[ForwardingContainer],
         **kwargs: Any,
     ) -> None:
-        # a container by itself expects nothing after a backward; of several, those that it has gone through
-        alone = len(watched) == 1
-        before = [None if alone and container.expects else container.grown() for container in watched]
-        loss.backward(**kwargs)  # type: ignore[no-untyped-call] # of torch
         missed: list[torch.Tensor] = []
-        for container, seen in zip(watched, before, strict=True):
-            if seen is None or container.grown() != seen:
-                missed += container.take_backward()
+        if len(watched) == 1 and watched[0].expects:
+            loss.backward(**kwargs)  # type: ignore[no-untyped-call] # of torch
+            watched[0].take_backward()
+        else:  # of several, those expect nothing that it has gone through
+            before = [container.grown() for container in watched]
+            loss.backward(**kwargs)  # type: ignore[no-untyped-call] # of torch
+            for container, seen in zip(watched, before, strict=True):
+                if container.grown() != seen:
+                    missed += container.take_backward()
         held: list[torch.Tensor] = []
         for optimizer in optimizers:
             for group in optimizer.optimizer.param_groups:

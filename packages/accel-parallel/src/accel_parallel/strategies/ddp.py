@@ -146,11 +146,13 @@ def _late(models: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> li
     """Those that no container exchanges, whether it leaves them out or they are in none."""
     known: dict[int, Any] = {}
     for model in models:
-        if isinstance(model, ForwardingContainer):
+        if type(model) is ForwardingContainer:
             known = {**known, **model.exchanged} if known else model.exchanged
             known = {**known, **model.ignored} if model.ignored else known
         elif isinstance(model, DistributedDataParallel):  # the user's own
             known = known | {id(parameter): parameter for parameter in model.parameters()}
+    if all(map(known.__contains__, map(id, parameters))):  # as in most steps, each of which asks
+        return []
     return [one for one in parameters if id(one) not in known and one.requires_grad]
 
 
