@@ -21,6 +21,7 @@ _HIDDEN = {
     **dict.fromkeys((*SHARDED, "spmd"), "the first step of this InClosure has changed none"),
     **dict.fromkeys(ENGINE, "the first step of this InClosure has changed no parameter"),
 }
+_NO_GRADIENT = dict.fromkeys(ENGINE, "'NoneType' object")
 _STAGE_3 = {"DeepSpeed 3": "invalid gradient at index 1"}
 _ELSEWHERE = dict.fromkeys(SHARDED, "was replaced, tied, parametrized or called with others")
 #: the words of what is refused, by change and column
@@ -41,18 +42,26 @@ REFUSALS: dict[str, dict[str, str]] = {
         **dict.fromkeys(SHARDED, "these parameters are in no prepared model"),
         **dict.fromkeys(ENGINE, "1 parameters of the optimizer are not of the model"),
     },
-    "never_prepared": dict.fromkeys(
-        SHARDED, "this SGD is not prepared, and holds 8 parameters that prepare has replaced"
-    ),
-    "direct_backwards": {"ddp": "SGD.step: ranks have unlike gradients"},
+    "never_prepared": {
+        **dict.fromkeys(SHARDED, "this SGD is not prepared, and holds 8 parameters that prepare has replaced"),
+        **dict.fromkeys(ENGINE, "found 0 optimizers"),
+    },
+    "direct_backwards": {
+        "ddp": "SGD.step: ranks have unlike gradients",
+        "DeepSpeed 1, 2": "no loss of this micro-batch went through accelerator.backward",
+        "DeepSpeed 3": "The size of tensor a",
+    },
     "autograd_grad": {
         "ddp": "SGD.step: ranks have unlike gradients",
         **dict.fromkeys(SHARDED, "appears to not have been used in the graph"),
+        "DeepSpeed 1, 2": "list index out of range",
+        "DeepSpeed 3": "attempting to assign a gradient of size",
     },
-    "called_with_others": _ELSEWHERE,
+    "called_with_others": {**_ELSEWHERE, "DeepSpeed 3": "no attribute 'ds_status'"},
     "replaced_layer": _ADDED,
-    "tied": _ELSEWHERE,
-    "rows_in_place": dict.fromkeys(SHARDED, "zero_ of rows of a sharded tensor"),
+    "tied": {**_ELSEWHERE, **_OTHERS},
+    "rows_written": _NO_GRADIENT,
+    "rows_in_place": {**dict.fromkeys(SHARDED, "zero_ of rows of a sharded tensor"), **_NO_GRADIENT},
     "number_read": dict.fromkeys(SHARDED, "a number of a sharded tensor"),
     "clipping_hook": _HOOK,
     "two_optimizers": dict.fromkeys(ENGINE, "found 2 optimizers"),
@@ -79,9 +88,11 @@ REFUSALS: dict[str, dict[str, str]] = {
 }
 #: what a script finds nothing to change in: gradients are in DeepSpeed's buffers, and weights of stage 3 are empty
 UNSEEN = {
-    *((name, column) for name in ("attributes", "kept_gradients", "logged_norms") for column in ENGINE),
+    *((name, column) for name in ("attributes", "kept_gradients", "logged_norms", "number_read") for column in ENGINE),
     ("data_replaced", "DeepSpeed 3"),
 }
+#: what gives other weights, with a warning: hooks have the gradients of one process
+WARNED = {(name, column) for name in ("clipping_hook", "clipping_grown_hook", "stepping_hook") for column in ENGINE}
 
 
 def table() -> str:
@@ -95,6 +106,8 @@ def table() -> str:
 def _says(name: str, column: str) -> str:
     if (name, column) in UNSEEN:
         return "nothing there"
+    if (name, column) in WARNED:
+        return "warned of"
     return "refused" if column in REFUSALS.get(name, {}) else "exact"
 
 

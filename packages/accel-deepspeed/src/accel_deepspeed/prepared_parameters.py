@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import final
+import logging
+from typing import Any, final
 
 from torch import nn
+
+logger = logging.getLogger("accel")
 
 
 @final
@@ -15,6 +18,9 @@ class PreparedParameters:
         self._model, self._stage = model, stage
         self._looks = {name: (held, held.requires_grad) for name, held in model.named_parameters()}
         self._marks: dict[str, tuple[int, int]] = {}
+        # DeepSpeed has hooks of its own
+        self._hooks = {name: _count_hooks(held) for name, held in model.named_parameters()}
+        self._warned = False
         self.note()
 
     def note(self) -> None:
@@ -24,9 +30,12 @@ class PreparedParameters:
     def check(self) -> None:
         """Refuses changes since `prepare`, and numbers that the next step would overwrite.
 
+        A hook of a gradient is warned of, once: DeepSpeed averages gradients after it.
+
         Raises: ValueError that lists them.
         """
         now = dict(self._model.named_parameters())
+        self._warn_of_hooks(now)
         changed = [name for name, (held, trained) in self._looks.items() if held.requires_grad is not trained]
         changed += [name for name, held in now.items() if name not in self._looks and held.requires_grad]
         changed += [f"{name} (gone)" for name in self._looks if name not in now]
@@ -43,9 +52,26 @@ class PreparedParameters:
                 " would put over these numbers; load them by accelerator.unwrap_model(model).load_state_dict(...)"
             )
 
+    def _warn_of_hooks(self, now: dict[str, nn.Parameter]) -> None:
+        if self._warned:
+            return
+        hooked = [name for name, held in now.items() if _count_hooks(held) > self._hooks.get(name, 0)]
+        if hooked:
+            self._warned = True
+            logger.warning(
+                "hooks of the gradients of %s: beside DeepSpeed they have the gradients of their process, before all"
+                " are averaged. A hook that multiplies is exact, a hook that clips or steps is not: use"
+                " accelerator.clip_grad_norm_, or strategy='fsdp2'",
+                _some(hooked),
+            )
+
     def _mark(self, parameter: nn.Parameter) -> tuple[int, int]:
         """What tells that a script has written into a parameter; stage 3 itself puts numbers in and takes them out."""
         return parameter._version, parameter.data_ptr() if self._stage < 3 else 0
+
+
+def _count_hooks(parameter: Any) -> int:  # torch has given hooks no types
+    return len(parameter._backward_hooks or ()) + len(parameter._post_accumulate_grad_hooks or ())
 
 
 def _some(names: list[str]) -> str:
