@@ -107,8 +107,9 @@ def test_a_job_goes_on_with_a_lost_machine_that_is_started_again(machines: Machi
     one.process.kill()
     one.process.wait()
     again = machines.start(1, *machines.place(1), *words)
-    for rank, done in enumerate(ends([zero, again])):
-        assert (done.code, done.out) == (0, f"rank {rank} 1\n"), done.err
+    both = ends([zero, again])
+    for rank, done in enumerate(both):
+        assert (done.code, done.out) == (0, f"rank {rank} 1\n"), "\n===\n".join(str(each) for each in both)
 
 
 @pytest.mark.parametrize("module", [False, *in_soak(True)])

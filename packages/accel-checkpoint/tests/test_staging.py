@@ -309,7 +309,7 @@ def test_only_a_whole_file_that_is_no_link_itself_is_linked(tmp_path: Path, monk
 def test_a_manifest_that_could_not_be_read_is_not_committed(tmp_path: Path) -> None:
     stage = StagedCheckpoint(tmp_path / "last")
     items: Any = {"count": 3}
-    with pytest.raises(CheckpointError, match="'count' of its items are not mappings"):
+    with pytest.raises(CheckpointError, match=r"\['count'\] of its items are not mappings"):
         stage.seal(Manifest({}, stage.files, items))
     stage.abandon()
 

@@ -105,8 +105,9 @@ class LookAhead:
     def _submit(self, unit: OffloadedUnit) -> Future[Numbers]:
         if self._jobs is None:
             self._jobs = SimpleQueue()
-            threading.Thread(target=_read, args=(self._jobs,), name="accel-look-ahead", daemon=True).start()
-            weakref.finalize(self, self._jobs.put, None)
+            thread = threading.Thread(target=_read, args=(self._jobs,), name="accel-look-ahead", daemon=True)
+            thread.start()
+            weakref.finalize(self, _end, self._jobs, thread)
         result: Future[Numbers] = Future()
         self._jobs.put((unit, result))
         return result
@@ -145,6 +146,13 @@ def _read(jobs: Jobs) -> None:
             except BaseException as error:  # noqa: BLE001 - the forward that waits for the numbers raises it
                 result.set_exception(error)
         del job, unit, result  # what the model drops is not to be held here
+
+
+def _end(jobs: Jobs, thread: threading.Thread) -> None:
+    """Ends the thread, and waits for it: at the end of Python a thread inside of torch ends the process by SIGABRT."""
+    jobs.put(None)
+    if thread is not threading.current_thread():
+        thread.join()
 
 
 def _has_streams(device: torch.device) -> bool:

@@ -13,6 +13,7 @@ from accel import CheckpointError
 from accel.accelerator import Accelerator
 from accel.checkpoint.checkpointer import Checkpointer
 from accel.checkpoint.destination import SaveRequest, destination
+from accel.checkpoint.find import CheckpointFinder
 from torch import nn
 from torch.nn import functional
 
@@ -45,7 +46,7 @@ def trial() -> Iterator[None]:
         patch.multiple(Accelerator, save_model=nothing, save=nothing),
         patch.multiple(Checkpointer, save=_save, load=_load, save_and_stop=end),
         # `resume` and automatic names begin as in an empty folder
-        patch("accel.checkpoint.load.list_checkpoints", Mock(return_value=[])),
+        patch.object(CheckpointFinder, "_numbered", Mock(return_value=[])),
         patch("accel.checkpoint.destination.next_number", Mock(return_value=0)),
         patch("accel.preparation.ConsumptionLog.write", nothing),
     ):

@@ -1,6 +1,7 @@
 """What one Accelerator prepared, given to a second one; and Accelerators that are pickled or copied."""
 
 import copy
+import os
 import pickle
 from typing import Any
 
@@ -67,7 +68,7 @@ def copies_train() -> None:
         assert [twin._optimizers[0] is copied[1], twin._schedulers[0] is copied[3]] == [True, True]
         assert twin.run is accelerator.run
         assert twin.gradient_state is not accelerator.gradient_state
-        assert (twin.gradient_accumulation_steps, twin.project_dir) == (2, "here")
+        assert (twin.gradient_accumulation_steps, twin.project_dir) == (2, os.path.abspath("here"))
         trains(twin, *copied)
         for new, old in zip(copied[0].parameters(), objects[0].parameters(), strict=True):
             assert new.data_ptr() != old.data_ptr()

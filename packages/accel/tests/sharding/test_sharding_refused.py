@@ -152,7 +152,10 @@ REFUSED: list[tuple[Callable[[], None], str]] = [
     (half_precision_without_its_scaler, "GradScalerKwargs(enabled=False): in fp16 small gradients become zero"),
     (blocks_that_are_not_there, "Sequential has no module of the class LlamaLayer; it has Linear"),
     (trained_in_two_dtypes, "trained parameters of one block (Sequential) are of torch.bfloat16 and torch.float32"),
-    (sharded_in_part, "1 modules of Sequential are sharded already (0); leave fully_shard to prepare"),
+    (
+        sharded_in_part,
+        "1 modules of Sequential are sharded already (0): models that share them have to be parts of one model",
+    ),
     (modules_of_another_model, "ignored_modules: Sequential has no decoder.*"),
     (local_steps, "each rank holds a part of each parameter, and cannot train alone; leave LocalSGD out"),
     (uneven_inputs, "join_uneven_inputs with sharded models (fsdp2)"),

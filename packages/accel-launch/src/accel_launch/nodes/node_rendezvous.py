@@ -140,7 +140,9 @@ class NodeRendezvous:
                 raise board.lost
             late_s = time.monotonic() - until
             if self._server is not None:
-                self._admit(self._server, board, tried, late=late_s >= 0)
+                # until the new round is known here, those of the last are no matter
+                if tried > self._round:
+                    self._admit(self._server, board, tried, late=late_s >= 0)
             elif late_s >= READING_S:
                 raise not_begun(self._node, self._wait_s)
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any, cast, final
 
 import torch
@@ -27,10 +28,10 @@ class ShardedPlaces:
 
     def __init__(self, model: nn.Module) -> None:
         self._model, self._parameters = model, dict(model.named_parameters())
+        sharded = {name: held for name, held in self._parameters.items() if isinstance(held, DTensor)}
         # where the numbers of each sharded parameter are, and what tells that `parameter.data` was replaced
-        self._held = {
-            name: _place_of(parameter) for name, parameter in self._parameters.items() if isinstance(parameter, DTensor)
-        }
+        self._held = {name: _place_of(parameter) for name, parameter in sharded.items()}
+        self._sharded = sharded
         #: of each parameter torch's own object, the parameters of the module that has it, and its name there
         self._places: list[tuple[Any, dict[str, Any], str]] = []
         for module in model.modules():
@@ -61,12 +62,11 @@ class ShardedPlaces:
             if one._sharded_param_data.untyped_storage()._cdata != _storage_of(one.sharded_param):
                 raise RuntimeError(f"the numbers of a sharded {leaf} were {_SWAPPED}")
         for name, held in self._held.items():
-            place = _place_of(self._parameters[name])
-            if place == held:
-                continue
-            if place[0] == held[0]:
+            place = _place_of(self._sharded[name])
+            if place[0]() is not held[0]():
+                self._held[name] = place  # a move of the model has replaced the whole tensor
+            elif place[1] != held[1]:
                 raise RuntimeError(f"{name}.data was {_SWAPPED}")
-            self._held[name] = place  # a move of the model has replaced the whole tensor
         for table in self._tables:
             if table.max_norm is not None:
                 refuse_renormalised(self._model, 2)
@@ -76,5 +76,5 @@ def _storage_of(parameter: Any) -> int:
     return cast("int", parameter._local_tensor.untyped_storage()._cdata)
 
 
-def _place_of(parameter: torch.Tensor) -> tuple[int, int]:
-    return id(getattr(parameter, "_local_tensor", None)), parameter.untyped_storage()._cdata
+def _place_of(parameter: DTensor) -> tuple[weakref.ref[torch.Tensor], int]:
+    return weakref.ref(parameter._local_tensor), parameter.untyped_storage()._cdata
