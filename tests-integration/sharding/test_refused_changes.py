@@ -107,7 +107,8 @@ def written_with_gradients(loop: Loop) -> None:
 
 
 def steps_of_adafactor(loop: Loop) -> None:
-    loop.optimizer = loop.accelerator.prepare(torch.optim.Adafactor(loop.inner.parameters()))
+    adafactor: Any = loop.accelerator.prepare(torch.optim.Adafactor(loop.inner.parameters()))
+    loop.optimizer = adafactor
     loop.step()
 
 

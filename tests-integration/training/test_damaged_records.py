@@ -40,11 +40,23 @@ CONTENT: dict[str, Callable[[bytes], bytes]] = {
     "twice the same": lambda content: content + content,
     "empty": lambda content: b"",
 }
+
+
+def become_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def become_dangling_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("gone")
+
+
 #: what becomes of the file itself
 FILE: dict[str, Callable[[Path], object]] = {
     "missing": Path.unlink,
-    "a folder": lambda path: (path.unlink(), path.mkdir()),
-    "a link to nothing": lambda path: (path.unlink(), path.symlink_to("gone")),
+    "a folder": become_folder,
+    "a link to nothing": become_dangling_link,
 }
 FORBIDDEN = "no permission"
 DAMAGES = (*CONTENT, *FILE, FORBIDDEN)
