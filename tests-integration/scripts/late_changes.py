@@ -720,7 +720,7 @@ def main(way: str, file: str) -> None:
         try:
             one(training)
             results[name] = {key: value.cpu() for key, value in training.result().items()}
-        except (ValueError, RuntimeError, TypeError) as error:
+        except (ValueError, RuntimeError, TypeError, IndexError, AttributeError) as error:
             results[name] = f"{type(error).__name__}: {error}"
     torch.save(results, file)
 

@@ -109,6 +109,7 @@ def test_a_hook_beside_an_engine_is_warned_of(world: MakePool) -> None:
 def test_changes_over_xla_devices_are_exact_or_refused(tmp_path: Path) -> None:
     """Each way in a process of its own: a backward on the host keeps torch from XLA's devices."""
     environ = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4"}
+    environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     for way in ("hand", "one", "spmd"):
         command = [sys.executable, str(SCRIPT), way, str(tmp_path / way)]
         subprocess.run(command, env=environ, timeout=stretched(900), check=True)
