@@ -84,6 +84,7 @@ REFUSALS: dict[str, dict[str, str]] = {
         **dict.fromkeys(SHARDED, "first.weight.data was replaced"),
         "DeepSpeed 1, 2": "DeepSpeed steps float32 copies",
     },
+    "converted": {"DeepSpeed 1, 2": "DeepSpeed steps float32 copies"},
     "averaged": {"DeepSpeed 3": "The size of tensor a"},
 }
 #: what a script finds nothing to change in: gradients are in DeepSpeed's buffers, and weights of stage 3 are empty
