@@ -134,12 +134,12 @@ def test_a_machine_that_cannot_start_its_processes_is_told_on_the_other(number: 
 DIES = {
     "all have met": """\
 from accel_launch.nodes.node_rendezvous import NodeRendezvous
-meet = NodeRendezvous.next_rendezvous
-NodeRendezvous.next_rendezvous = lambda self: (meet(self), os._exit(9))
+meet = NodeRendezvous.meet
+NodeRendezvous.meet = lambda self: (meet(self), os._exit(9))
 """,
     "it knows its ranks": """\
 from accel_launch.nodes.node_workers import NodeWorkers
-NodeWorkers.start = lambda *_: os._exit(9)
+NodeWorkers._start = lambda *_: os._exit(9)
 """,
 }
 

@@ -18,7 +18,7 @@ from accel_launch.report.job_result import KILLED, LOST_PEER, SAID, JobResult, P
 from accel_launch.supervise.signals import Interrupted, SignalEvent, SignalSource
 from accel_launch.supervise.supervisor import Supervisor
 
-HOSTS = ("node1", "node2", "node3")
+HOSTS, COUNTS = ("node1", "node2", "node3"), (2, 3, 1)
 
 
 class SharedBoard:
@@ -40,7 +40,14 @@ class SharedBoard:
 
 
 def peers_of(shown: SharedBoard, machine: int, hosts: Sequence[str] = HOSTS) -> Peers:
-    return Peers(cast(Board, shown), 1, machine, hosts, [f"launcher of {host}" for host in hosts])
+    names = [f"launcher of {host}" for host in hosts]
+    return Peers(cast(Board, shown), 1, machine, hosts, COUNTS[: len(hosts)], names)
+
+
+@pytest.mark.parametrize(("machine", "first"), [(0, 0), (1, 2), (2, 5)])
+def test_ranks_go_on_where_those_of_the_machine_before_end(machine: int, first: int) -> None:
+    found = peers_of(SharedBoard(), machine)
+    assert (found.first, found.world) == (first, 6)
 
 
 def test_a_machine_that_is_gone_is_announced_once_by_the_first() -> None:

@@ -122,7 +122,7 @@ class LaunchSettings:
     )
     rdzv_backend: str = _setting(
         click.Choice((STATIC, C10D)),
-        "How machines meet, by torch's elastic agent: static, at given ranks; or c10d, which gives ranks and goes on"
+        "How machines meet: static, at given ranks; or c10d, which gives ranks and goes on"
         " when a machine is replaced. Default: static.",
         default=STATIC,
     )

@@ -34,7 +34,7 @@ def what_was_found(job: Job) -> Iterator[str]:
         yield f"processes: {job.count}{where}"
         return
     rank = f"machine {node.rank}" if node.rank is not None else "a machine"
-    how = "torch's elastic agent gives ranks" if job.settings.rdzv_backend == C10D else "ranks as given"
+    how = "ranks in the order in which they come" if job.settings.rdzv_backend == C10D else "ranks as given"
     yield f"machines: {node.count}, this is {rank}; they meet at {node.host}:{node.port}, {how}"
     if "SLURM_STEP_ID" in job.environ:
         yield f"found in SLURM: step {job.environ.get('SLURM_JOB_ID')}.{job.environ['SLURM_STEP_ID']}"
@@ -45,7 +45,7 @@ def what_would_start(job: Job) -> Iterator[str]:
     """Each process: its command, and the variables that its environment has and this process's lacks."""
     given = job.node is None or job.settings.rdzv_backend != C10D
     if not given:
-        yield "torch's elastic agent gives each machine its ranks; those of the first would be:"
+        yield "machines get their ranks in the order in which they come; those of the first would be:"
     for spec in _specs(job):
         yield f"rank {spec.rank}: {shlex.join(spec.command)}"
         yield from (f"    {line}" for line in _difference(job.environ, spec.environ))

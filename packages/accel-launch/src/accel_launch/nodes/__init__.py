@@ -1,1 +1,1 @@
-"""Jobs of many machines, on torch's elastic agent."""
+"""Jobs of many machines."""

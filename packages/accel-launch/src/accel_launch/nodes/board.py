@@ -74,6 +74,8 @@ class Board:
     def _follow(self) -> None:
         while self.lost is None:
             self._step(AGAIN_S if self._line.full else LOOK_S)
+        self._selector.close()
+        self._line.close()
 
     def _step(self, timeout_s: float) -> None:
         """Waits once, reads what has come, and gives up the server if it is silent."""

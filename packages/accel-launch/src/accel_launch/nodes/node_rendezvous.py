@@ -7,7 +7,7 @@ import socket
 import time
 import uuid
 from collections.abc import Sequence
-from typing import Any, cast, final
+from typing import Any, final
 
 from accel_state.errors import CannotRun
 
@@ -33,7 +33,7 @@ SHARED = (
 
 @final
 class NodeRendezvous:
-    """The rendezvous of torch's elastic agent: machines come in a round for each start, and the first serves all.
+    """Lets machines meet, in a round for each start; the first machine serves the board for all.
 
     With the backend static their ranks are given. With c10d a machine may come without a rank, or for a lost machine.
     """
@@ -57,8 +57,6 @@ class NodeRendezvous:
         self._machines: dict[int, Any] = {}
         #: those that have to come again, as nobody may come for them
         self._expected: dict[int, Any] = {}
-        #: the host and the number of processes of each machine of the newest round
-        self.machines: list[tuple[str, int]] = []
 
     def __enter__(self) -> NodeRendezvous:
         return self
@@ -72,32 +70,21 @@ class NodeRendezvous:
         elif self._board is not None:
             self._board.leave(LEAVING_S)
 
-    def get_backend(self) -> str:
-        """The name of this rendezvous."""
-        return self._backend
-
-    def get_run_id(self) -> str:
-        """The name of the job, which its machines know by the address and the port."""
-        return "accel"
-
-    def next_rendezvous(self) -> Any:
-        """The next round, in which all machines have come, and the rank of this machine; its store are the `Peers`.
+    def meet(self) -> Peers:
+        """Return the machines of the next round, once all have come.
 
         Raises: CannotRun that names the machines that have not come, are gone, or do not fit; Interrupted.
         """
-        from torch.distributed.elastic.rendezvous.api import RendezvousInfo, RendezvousStoreInfo
-
-        node, until = self._node, time.monotonic() + self._wait_s
+        until = time.monotonic() + self._wait_s
         try:
             if self._board is None:
                 self._board = self._open()
-            peers = self._join(self._board, until)
+            return self._join(self._board, until)
         except Interrupted as interrupted:
-            awaited = f"{self._absent()} to come" if self._serves else f"machine 0, {node.host}, to begin"
+            awaited = f"{self._absent()} to come" if self._serves else f"machine 0, {self._node.host}, to begin"
             raise Interrupted(interrupted.number, awaited) from None
         except BoardLost as lost:
             raise self.gone(lost) from lost
-        return RendezvousInfo(cast(Any, peers), peers.machine, node.count, RendezvousStoreInfo(node.host, node.port))
 
     def gone(self, lost: BoardLost) -> CannotRun:
         """The error of a machine that has lost the others before its processes run."""
@@ -154,9 +141,7 @@ class NodeRendezvous:
                 raise
         self._round, self._rank = tried, rank
         self._expected = {} if self._backend == C10D else self._machines
-        hosts, counts, names = board.known(f"{tried} go")
-        self.machines = list(zip(hosts, counts, strict=True))
-        return Peers(board, tried, rank, hosts, names)
+        return Peers(board, tried, rank, *board.known(f"{tried} go"))
 
     def _places(self) -> Sequence[int]:
         """The ranks that this machine may have."""

@@ -1,4 +1,4 @@
-"""The processes of one machine, as torch's elastic agent sees them, and the messages of other machines."""
+"""The processes of one machine in a job of many, and the messages of other machines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from math import inf
 from signal import Signals
-from typing import TYPE_CHECKING, Any, cast, final
+from typing import final
 
 from accel_state.errors import CannotRun
 from accel_state.exit_codes import STOPPED
@@ -28,9 +28,6 @@ from accel_launch.report.job_result import LOST_PEER, JobResult, ProcessExit
 from accel_launch.supervise.signals import Interrupted, SignalSource
 from accel_launch.supervise.supervisor import FAILURE_GRACE_S, GRACE_S, PEER_S, Supervisor
 
-if TYPE_CHECKING:
-    from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup
-
 #: seconds of one look at processes and machines; and for others to end
 STEP_S, ENDING_S = 0.1, 10.0
 #: an order of failures after all others: somebody has ended the job, which had failed
@@ -39,55 +36,61 @@ ASKED = LOST_PEER + 1
 
 @final
 class NodeWorkers:
-    """The processes of one machine, as torch's agent starts, watches and ends them, and the messages of others."""
+    """Runs the processes of one machine, and hears of those of the others."""
 
     def __init__(self, job: Job, node: NodeSpec, source: SignalSource) -> None:
         self._job, self._node, self._source = job, node, source
         self._grace_s = max(job.settings.grace_period or 0, *GRACE_S.values())
-        self._stack = ExitStack()
-        self._run: JobRun | None = None
         self._peers: Peers | None = None
         #: the first failure that was heard of another machine, and when
         self._elsewhere: NodeFailure | None = None
         self._elsewhere_s = 0.0
-        #: how often the job was started before, as the first machine counts
-        self.attempt = 0
-        #: how the newest start has ended
-        self.result = JobResult(job.count)
 
-    def __enter__(self) -> NodeWorkers:
-        return self
+    def run(self, peers: Peers, attempt: int) -> JobResult:
+        """Start the processes of this machine, look after all until they have ended, and return how.
 
-    def __exit__(self, *error: object) -> None:
-        self.stop()
+        Args:
+            peers: Machines of this start.
+            attempt: Number of earlier starts, as this machine counts.
 
-    def start(self, group: WorkerGroup) -> dict[int, Any]:
-        """Starts the processes of this machine, at the ranks of the group, whose store are its `Peers`.
-
-        Raises: CannotRun if a process cannot be started, which the other machines are told; BoardLost; Interrupted.
+        Raises: CannotRun if a process cannot be started, which the other machines are told; BoardLost before that;
+        Interrupted if its own processes have ended well, and processes of others run.
         """
-        self._peers = peers = cast(Peers, group.store)
-        self._elsewhere = None
-        try:
-            return self._start(group, peers)
-        except CannotRun as error:
-            # lost, as its launcher ends
-            peers.announce(f"  the machine is gone, as it could not {error}", 2, lost=True)
-            raise
+        self._peers, self._elsewhere = peers, None
+        with ExitStack() as stack:
+            try:
+                run = self._start(stack, peers, attempt)
+            except CannotRun as error:
+                # lost, as its launcher ends
+                peers.announce(f"  the machine is gone, as it could not {error}", 2, lost=True)
+                raise
+            try:
+                self._watch(run.supervisor, peers, run.world)
+                progressed = self._wait_for_others(run, peers)
+            except BoardLost as lost:
+                self._elsewhere = peers.lost_board(lost)
+                progressed = False
+                if not run.supervisor.ending:
+                    run.supervisor.end_others()
+                while not run.supervisor.step(STEP_S):
+                    pass
+            run.supervisor.finish_output()
+            return replace(self._judge(run.with_notes(run.supervisor.result()), peers), progressed=progressed)
 
-    def _start(self, group: WorkerGroup, peers: Peers) -> dict[int, Any]:
+    def _start(self, stack: ExitStack, peers: Peers, attempt: int) -> JobRun:
+        """Starts the processes, which `stack` ends, with those that they have started."""
         machine, node, ports, store_fd = peers.machine, self._node, None, None
         if machine == 0:
-            ports = self._stack.enter_context(PortReservation(address_towards(node) or LOOPBACK))
+            ports = stack.enter_context(PortReservation(address_towards(node) or LOOPBACK))
             reserved = ports.meeting
             store_fd, where = reserved.store_fd, (reserved.store_port, reserved.master_port, reserved.address)
-            peers.publish("start", (self.attempt, *where))
+            peers.publish("start", (attempt, *where))
         while (begun := peers.read("start")) is None:
             self._source.pause(LOOK_S)
             self._hear(peers.look(), peers)
             if self._elsewhere is not None and self._elsewhere.machine == 0:
                 raise CannotRun("launch", [f"on machine 0, {peers.hosts[0]}: {self._elsewhere.words.strip()}"])
-        self.attempt, store_port, master_port, address = begun
+        attempt, store_port, master_port, address = begun  # as the first machine counts
         rendezvous = RendezvousInfo(
             store_port,
             store_fd,
@@ -95,45 +98,13 @@ class NodeWorkers:
             address,
             interface="" if address == LOOPBACK else interface_towards(node),
             machine=machine,
-            first=group.workers[0].global_rank,
-            world=group.workers[0].world_size,
+            first=peers.first,
+            world=peers.world,
         )
-        self._run = self._stack.enter_context(supervised(self._job, self._source, rendezvous, attempt=self.attempt))
-        self._run.supervisor.start(ports.handed_over if ports is not None else None)
-        return {worker.local_rank: worker.global_rank for worker in group.workers}
-
-    def stop(self) -> None:
-        """Ends the processes that run, and the processes that they have started."""
-        if self._run is not None:
-            self._run.supervisor.kill()
-            self._run = None
-        self._stack.close()
-
-    def monitor(self, group: WorkerGroup) -> RunResult:
-        """Looks after processes and other machines until all have ended.
-
-        Raises: Interrupted if its own processes have ended well, and processes of others run.
-        """
-        from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
-
-        run, peers = self._run, self._peers
-        if run is None or peers is None:
-            raise RuntimeError("the processes were not started")
-        try:
-            self._watch(run.supervisor, peers, run.world)
-            progressed = self._wait_for_others(run, peers)
-        except BoardLost as lost:
-            self._elsewhere = peers.lost_board(lost)
-            progressed = False
-            if not run.supervisor.ending:
-                run.supervisor.end_others()
-            while not run.supervisor.step(STEP_S):
-                pass
-        run.supervisor.finish_output()
-        self.result = replace(self._judge(run.with_notes(run.supervisor.result()), peers), progressed=progressed)
-        if self.result.well:
-            return RunResult(WorkerState.SUCCEEDED, {worker.global_rank: None for worker in group.workers})
-        return RunResult(state=WorkerState.FAILED)
+        run = stack.enter_context(supervised(self._job, self._source, rendezvous, attempt=attempt))
+        stack.callback(run.supervisor.kill)
+        run.supervisor.start(ports.handed_over if ports is not None else None)
+        return run
 
     def pause(self, seconds: float) -> JobResult | None:
         """Lets time pass before the next start: None, or how the job has ended on another machine meanwhile.

@@ -33,12 +33,28 @@ class NodeFailure:
 class Peers:
     """The machines of a round, as one machine sees the others, at no cost: the board tells what is new.
 
-    `names` are the names of the launchers on the board, and `hosts` the names of the machines.
+    Args:
+        board: Board of the job.
+        number: Number of the round.
+        machine: Rank of this machine.
+        hosts: Name of each machine.
+        counts: Number of processes of each machine.
+        names: Name of each launcher on the board.
     """
 
-    def __init__(self, board: Board, number: int, machine: int, hosts: Sequence[str], names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        board: Board,
+        number: int,
+        machine: int,
+        hosts: Sequence[str],
+        counts: Sequence[int],
+        names: Sequence[str],
+    ) -> None:
         self._board, self._round, self.machine, self.size = board, number, machine, len(hosts)
         self.hosts, self._names = hosts, names
+        #: the first rank of this machine, and the number of all ranks
+        self.first, self.world = sum(counts[:machine]), sum(counts)
         #: all that have failed, this machine among them, in an order that is the same on all
         self.failures: list[NodeFailure] = []
         self._read = 0

@@ -80,7 +80,7 @@ def run_to_end(job: Job) -> JobResult:
     # what was read and imported so far stays to the end: nothing is to look through it again, least of all at the exit
     gc.freeze()
     if job.node is not None:
-        from accel_launch.nodes.agent import run_on_node
+        from accel_launch.nodes.run_on_node import run_on_node
 
         return run_on_node(job, job.node, command_line_signals(), say)
     from accel_launch.job.job_runner import run_job
