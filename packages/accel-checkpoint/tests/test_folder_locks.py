@@ -6,6 +6,7 @@ folders, and not to processes.
 
 import errno
 import fcntl
+import gc
 import os
 import shutil
 import threading
@@ -159,6 +160,20 @@ def test_a_process_without_free_descriptors_is_not_a_disk_without_locks(
     monkeypatch.setattr(os, "open", full)
     with pytest.raises(CheckpointError, match="Too many open files"):
         StagedCheckpoint(tmp_path / "last")
+
+
+def test_a_forked_process_that_forgets_a_save_leaves_its_lock(tmp_path: Path) -> None:
+    """As a worker of a loader does that was forked during a save in the background."""
+    stages = [StagedCheckpoint(tmp_path / "last")]
+    child = os.fork()
+    if not child:
+        stages.clear()
+        gc.collect()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert collect(tmp_path) == []
+    finish(stages[0], 1)
+    assert number_of(tmp_path / "last") == 1
 
 
 def test_what_cannot_be_removed_fails_no_save_and_keeps_nothing_else(tmp_path: Path) -> None:

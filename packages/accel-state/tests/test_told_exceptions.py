@@ -50,6 +50,14 @@ def test_all_parts_of_a_group_are_told_each_with_its_line() -> None:
     assert "in raised: raise error" in told["site"]
 
 
+def test_of_a_group_of_thousands_the_first_are_told() -> None:
+    """Each costs milliseconds, and the process that tells them is about to end."""
+    told = describe(ExceptionGroup("many", [ValueError(number) for number in range(3000)]))
+    first, *parts = told["what"].split("\n")
+    assert first == "ExceptionGroup: many (3000 sub-exceptions)"
+    assert parts == [f"ValueError: {number}" for number in range(MOST_LINES)]
+
+
 @pytest.mark.parametrize(("others", "lost"), [([], True), ([ValueError("no")], False)])
 def test_a_group_is_the_loss_of_a_peer_if_all_its_parts_are(others: list[Exception], lost: bool) -> None:
     error = PeerLost("rank 0 lost another process (Connection closed by peer)")

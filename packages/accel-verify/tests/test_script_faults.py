@@ -17,13 +17,13 @@ from torch.utils.data import DataLoader, TensorDataset
 Body = Callable[[Any, Optimizer, LambdaLR, int], None]
 
 
-def warnings_of(body: Body, folder: Path, accumulation: int = 1) -> list[str]:
+def warnings_of(body: Body, folder: Path, accumulation: int = 1, dropout: float = 0.5) -> list[str]:
     """What is said of a loop with this body, beside that nothing differs."""
 
     def script() -> None:
         accelerator = accel.Accelerator(cpu=True, gradient_accumulation_steps=accumulation)
         torch.manual_seed(3)
-        raw = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))
+        raw = nn.Sequential(nn.Linear(2, 2), nn.Dropout(dropout))
         raw_optimizer = SGD(raw.parameters(), lr=0.1)
         loader: Any = DataLoader(TensorDataset(torch.ones(16, 2)))
         model, optimizer, loader = accelerator.prepare(raw, raw_optimizer, loader)
@@ -87,6 +87,22 @@ def test_a_right_loop_is_not_suspected(body: Body, tmp_path: Path) -> None:
     assert warnings_of(body, tmp_path) == []
 
 
+def rated_in_each_part_of_an_epoch(model: Any, optimizer: Optimizer, schedule: LambdaLR, step: int) -> None:
+    schedule.step(step // 2)
+    if step % 2:
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of", "ignore:The epoch parameter")
+def test_a_schedule_may_be_told_the_epoch_as_often_as_it_is_known(tmp_path: Path) -> None:
+    assert warnings_of(rated_in_each_part_of_an_epoch, tmp_path) == []
+
+
+def test_a_model_without_dropout_is_right_in_eval_mode(tmp_path: Path) -> None:
+    assert warnings_of(left_in_eval, tmp_path, dropout=0.0) == []
+
+
 @pytest.mark.parametrize("body", [right, cleared_by_the_model, set_to_zero_by_hand])
 def test_windows_are_not_suspected(body: Body, tmp_path: Path) -> None:
     assert warnings_of(body, tmp_path, accumulation=3) == []
@@ -113,7 +129,10 @@ def left_in_eval(model: Any, optimizer: Optimizer, schedule: LambdaLR, step: int
     [
         (never_cleared, "step 2: its gradients have those of the step before in them: call optimizer.zero_grad()"),
         (scheduled_twice, "step 1: LambdaLR.step() was called more than once after it: call it once for each step"),
-        (left_in_eval, "step 3: Sequential is trained in eval mode, without dropout: call model.train()"),
+        (
+            left_in_eval,
+            "step 3: Sequential, which has dropout or batch norms, is trained in eval mode: call model.train()",
+        ),
     ],
 )
 def test_a_fault_is_told_with_its_first_step(body: Body, said: str, tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def lock_folder(path: Path, *, shared: bool = False) -> Iterator[LockedFolder]:
 
     Raises: BlockingIOError if another process has locked the folder, FileNotFoundError if it has moved the folder.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor, pid = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), os.getpid()
     try:
         locked = True
         try:
@@ -123,7 +123,8 @@ def lock_folder(path: Path, *, shared: bool = False) -> Iterator[LockedFolder]:
         yield folder
     finally:
         with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough if the process has forked
+            if pid == os.getpid():  # and not a fork, which shares the lock
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough if the process has forked
         os.close(descriptor)
 
 

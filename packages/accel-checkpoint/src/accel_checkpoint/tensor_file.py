@@ -132,7 +132,11 @@ def view_bytes(tensor: torch.Tensor) -> memoryview:
 
 def is_utf8(text: str) -> bool:
     """Return whether a text has UTF-8, which a path with other bytes has not."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @contextmanager

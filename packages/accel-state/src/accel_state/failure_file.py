@@ -11,7 +11,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, final
@@ -104,9 +104,9 @@ class FailureFile:
 def describe(error: BaseException) -> dict[str, Any]:
     """Return an exception with its traceback, the user's own line in it, and whether it is only the loss of a peer.
 
-    Of a group the parts are told, with the user's line in the first of them. Long texts are shortened.
+    Of a group the first parts are told, with the user's line in the first of them. Long texts are shortened.
     """
-    parts = [_describe_single(part) for part in _parts(error)]
+    parts = [_describe_single(part) for part in islice(_parts(error), MOST_LINES)]
     what, site, lost = parts[0]
     if isinstance(error, BaseExceptionGroup):
         told = [f"{part.partition(chr(10))[0]}{f', at {place}' if place else ''}" for part, place, _ in parts]

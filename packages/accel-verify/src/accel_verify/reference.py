@@ -176,7 +176,7 @@ class ReferenceAccelerator:
 
         def step(raw: LRScheduler, *args: Any, **kwargs: Any) -> None:
             steps = always or (self.sync_gradients and id(optimizer) not in self._skipped)
-            if steps:
+            if steps and not args and not kwargs:  # those set the rate of an epoch or a metric, as often as they like
                 self.checker.faults.advanced(scheduler, self.checker.made)
             if always:
                 raw_step(*args, **kwargs)

@@ -7,6 +7,7 @@ from typing import final
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -42,9 +43,9 @@ class ScriptFaults:
             self._note("its gradients have those of the step before in them: call optimizer.zero_grad()", step)
         own = {parameter for parameter in _parameters(optimizer) if parameter.grad is not None}
         for model in models:
-            if not model.training and not own.isdisjoint(model.parameters()):
-                name = type(model).__name__
-                self._note(f"{name} is trained in eval mode, without dropout: call model.train()", step)
+            if not model.training and not own.isdisjoint(model.parameters()) and _depends_on_mode(model):
+                name = f"{type(model).__name__}, which has dropout or batch norms,"
+                self._note(f"{name} is trained in eval mode: call model.train()", step)
 
     def after_step(self, optimizer: Optimizer) -> None:
         """Note the gradients as used."""
@@ -58,7 +59,7 @@ class ScriptFaults:
         self._spent.pop(optimizer, None)
 
     def advanced(self, schedule: LRScheduler, step: int) -> None:
-        """Count a call of `step` of a schedule, after the step of this number."""
+        """Count a call of `step` of a schedule without arguments, after the step of this number."""
         if schedule.optimizer in self._stepped:
             self._advanced[schedule] = self._advanced.get(schedule, 0) + 1
             if self._advanced[schedule] > 1:
@@ -76,6 +77,18 @@ class ScriptFaults:
 
     def _note(self, fault: str, step: int) -> None:
         self.found.setdefault(fault, step)
+
+
+def _depends_on_mode(model: nn.Module) -> bool:
+    """Whether a model has dropout, as a module or as a number that its own code uses, or batch norms."""
+    return any(
+        isinstance(module, _BatchNorm)
+        or any(
+            isinstance(value, float) and value > 0 and (name == "p" or "drop" in name)
+            for name, value in vars(module).items()
+        )
+        for module in model.modules()
+    )
 
 
 def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
