@@ -30,15 +30,20 @@ LAST_WORDS = {
     "image_classification": "of 360 held-out images",
     "lora": "with the adapters from the disk",
     "optuna_search": "of 3\n",
-    "preemptible": "epoch 19: loss",
+    "preemptible": "epoch 5: loss",
     "profiling": "for ui.perfetto.dev: profile_0.json",
     "webdataset_stream": "after 1440 samples an epoch",
 }
 SHORTER = {
-    "causal_lm": ["--epochs", "2"],
+    "causal_lm": ["--epochs", "1"],
+    "cross_validation": ["--folds", "2"],
+    "datasets_stream": ["--epochs", "1"],
     "digits": ["--epochs", "1"],
-    "image_classification": ["--epochs", "4"],
-    "optuna_search": ["--trials", "3", "--epochs", "2"],
+    "image_classification": ["--epochs", "1"],
+    "lora": ["--epochs", "1"],
+    "optuna_search": ["--trials", "3", "--epochs", "1"],
+    "preemptible": ["--epochs", "6"],
+    "webdataset_stream": ["--epochs", "1"],
 }
 #: whose result is the same on any number of processes, and how far roundings may move its numbers
 ALIKE = {

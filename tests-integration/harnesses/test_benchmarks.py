@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import pickle
 from collections.abc import Callable
@@ -29,6 +30,13 @@ from torch.utils.data import DataLoader
 
 TAKES = {"raw": 2.0, "accel": 2.5, "accelerate": 6.0}
 QUICK = Effort(quick=True)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quick_collections() -> None:
+    """A row collects garbage before each repetition, which would look through all that a long session has loaded."""
+    gc.collect()
+    gc.freeze()
 
 
 def takes() -> Lineup:

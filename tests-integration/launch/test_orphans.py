@@ -39,14 +39,14 @@ def listens(port: int) -> bool:
 @pytest.mark.soak
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 def test_nothing_is_left_of_a_job_whose_launcher_is_ended(tmp_path: Path, cases: Cases) -> None:
-    """T36: 3 ends in the suite, 50 in a soak; two ranks with two loader workers each."""
+    """T36: 1 end in the suite, 50 in a soak; two ranks with two loader workers each."""
     script = tmp_path / "loads.py"
     script.write_text(SCRIPT)
-    for number in cases(3, 50):
+    for number in cases(1, 50):
         chance = random.Random(number)
         folder = tmp_path / str(number)
         folder.mkdir()
-        how = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)[number % 3]
+        how = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)[number % 3]
         job = jobs.start(script, folder)
         ports = [folder / f"port-{rank}" for rank in (0, 1)]
         until = time.monotonic() + stretched(60)

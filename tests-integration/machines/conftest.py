@@ -32,7 +32,7 @@ def machines(nodes: tuple[Node, Node], tmp_path: Path) -> Iterator[Machines]:
 @pytest.fixture(scope="module")
 def pythons(request: pytest.FixtureRequest, nodes: tuple[Node, Node]) -> Iterator[tuple[ForkingPython, ForkingPython]]:
     """What forks programs on each of them."""
-    preload = [*request.config.getini("world_preload"), "accel_launch.nodes.agent"]
+    preload = [*request.config.getini("world_preload"), "accel_launch.nodes.run_on_node"]
     zero, one = nodes
     with ForkingPython(preload, within=zero.command()) as here, ForkingPython(preload, within=one.command()) as there:
         yield here, there

@@ -31,7 +31,7 @@ def printed(done: "subprocess.CompletedProcess[str]") -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_imports_of_accelerate_are_answered_by_accel(python: Python) -> None:
+def test_imports_of_accelerate_are_answered_by_accel(forked: Python) -> None:
     """S180: a module, its parts, what it is asked for, and the things in it, which are accel's own."""
     program = """
 import accelerate, accelerate.utils.operations, accelerate.utils.bnb
@@ -47,19 +47,19 @@ assert accelerate.utils.bnb.set_seed is set_seed
 assert "Accelerator" in dir(accelerate) and accelerate.__all__ == accel.__all__
 print(accelerate.__version__, accelerate.utils.__name__)
 """
-    assert printed(python(OPEN + program)) == ["1.15.0 accelerate.utils"]
+    assert printed(forked(OPEN + program)) == ["1.15.0 accelerate.utils"]
 
 
-def test_a_submodule_is_there_without_an_import_of_its_own(python: Python) -> None:
-    assert printed(python(f"{OPEN}import accelerate; print(accelerate.utils.__name__)")) == ["accelerate.utils"]
+def test_a_submodule_is_there_without_an_import_of_its_own(forked: Python) -> None:
+    assert printed(forked(f"{OPEN}import accelerate; print(accelerate.utils.__name__)")) == ["accelerate.utils"]
 
 
-def test_a_star_brings_names(python: Python) -> None:
+def test_a_star_brings_names(forked: Python) -> None:
     program = f"{OPEN}from accelerate import *\nfrom accelerate.utils import *\n"
-    assert printed(python(f"{program}print(Accelerator.__name__, callable(set_seed))")) == ["Accelerator True"]
+    assert printed(forked(f"{program}print(Accelerator.__name__, callable(set_seed))")) == ["Accelerator True"]
 
 
-def test_what_a_program_replaces_in_a_module_is_replaced_in_accel(python: Python) -> None:
+def test_what_a_program_replaces_in_a_module_is_replaced_in_accel(forked: Python) -> None:
     """As tests of libraries do with mock.patch."""
     program = """
 import accelerate.utils, accel.utils
@@ -68,7 +68,7 @@ with mock.patch("accelerate.utils.set_seed", 7):
     print(accel.utils.set_seed)
 print(callable(accel.utils.set_seed))
 """
-    assert printed(python(OPEN + program)) == ["7", "True"]
+    assert printed(forked(OPEN + program)) == ["7", "True"]
 
 
 def test_the_metadata_is_that_of_a_release(python: Python) -> None:
@@ -85,9 +85,9 @@ except PackageNotFoundError:
 
 
 @pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
-def test_transformers_finds_accelerate(python: Python) -> None:
+def test_transformers_finds_accelerate(forked: Python) -> None:
     program = "from transformers.utils import is_accelerate_available as a; print(a(), a('1.15.0'), a('1.16.0'))"
-    assert printed(python(OPEN + program)) == ["True True False"]
+    assert printed(forked(OPEN + program)) == ["True True False"]
 
 
 def test_nothing_changes_until_it_is_asked_for(python: Python, peer: Path) -> None:
@@ -106,27 +106,27 @@ def test_it_comes_too_late_after_accelerate_itself(python: Python, peer: Path) -
     assert said.endswith("accel launch --as_accelerate does so")
 
 
-def test_a_second_call_does_nothing(python: Python) -> None:
+def test_a_second_call_does_nothing(forked: Python) -> None:
     program = (
         "import sys, accelerate; accel_compat.install(); print(sum('Alias' in repr(one) for one in sys.meta_path))"
     )
-    assert printed(python(OPEN + program)) == ["1"]
+    assert printed(forked(OPEN + program)) == ["1"]
 
 
-def test_a_module_that_accel_lacks_is_named(python: Python) -> None:
-    done = python(f"{OPEN}import accelerate.nothing.here")
+def test_a_module_that_accel_lacks_is_named(forked: Python) -> None:
+    done = forked(f"{OPEN}import accelerate.nothing.here")
     assert "there is no accel.nothing; docs/guides/programs-for-accelerate.md says" in done.stderr
 
 
-def test_a_name_that_accel_lacks_has_words(python: Python) -> None:
-    done = python(f"{OPEN}import accelerate.utils; accelerate.utils.prepare_nxd")
+def test_a_name_that_accel_lacks_has_words(forked: Python) -> None:
+    done = forked(f"{OPEN}import accelerate.utils; accelerate.utils.prepare_nxd")
     assert "accel.utils" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("name", ["prepare_pippy", "nothing_like_that"])
-def test_a_name_that_accel_lacks_is_no_module(name: str, python: Python) -> None:
+def test_a_name_that_accel_lacks_is_no_module(name: str, forked: Python) -> None:
     """S180: the import fails, and gives nothing that takes its place."""
-    done = python(f"{OPEN}from accelerate.utils import {name}")
+    done = forked(f"{OPEN}from accelerate.utils import {name}")
     assert f"ImportError: cannot import name '{name}'" in done.stderr
     assert f"there is no accel.utils.{name}" in done.stderr
 
@@ -166,7 +166,7 @@ def test_a_part_of_accelerate_is_too_late_too(python: Python) -> None:
     assert "accelerate is imported already" in done.stderr.splitlines()[-1]
 
 
-def test_it_answers_questions_as_finders_do(python: Python) -> None:
+def test_it_answers_questions_as_finders_do(forked: Python) -> None:
     """None for what is not there, packages for packages only, and no metadata in folders that are not searched."""
     program = """
 from importlib.metadata import distributions
@@ -180,17 +180,17 @@ print([one.name for one in distributions(path=["."])])
 import accelerate.data_loader, accelerate.utils
 print(hasattr(accelerate.data_loader, "__path__"), accelerate.utils.__path__)
 """
-    assert printed(python(OPEN + program)) == ["None True", "None None", "[]", "False []"]
+    assert printed(forked(OPEN + program)) == ["None True", "None None", "[]", "False []"]
 
 
-def test_a_submodule_is_looked_for_once(python: Python) -> None:
+def test_a_submodule_is_looked_for_once(forked: Python) -> None:
     program = """
 import accelerate, importlib.util
 accelerate.Accelerator, accelerate.utils
 importlib.util.find_spec = None
 print(accelerate.Accelerator.__name__, accelerate.utils.__name__)
 """
-    assert printed(python(OPEN + program)) == ["Accelerator accelerate.utils"]
+    assert printed(forked(OPEN + program)) == ["Accelerator accelerate.utils"]
 
 
 @pytest.mark.parametrize("module", ["launch", "accelerate_cli", "config", "env", "test"])

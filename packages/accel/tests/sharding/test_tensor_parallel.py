@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.utils.data import DataLoader, TensorDataset
 from whole_tensors import whole
 
-VOCABULARY, WIDTH, SAMPLES, LENGTH = 32, 16, 96, 6
+VOCABULARY, WIDTH, LENGTH = 32, 16, 6
 
 
 class Plain(nn.Module):
@@ -53,6 +53,7 @@ class Case(NamedTuple):
     weighted: bool = False
     precision: str = "no"
     fused_loops: bool = False
+    samples: int = 36
 
 
 class Trained(NamedTuple):
@@ -69,7 +70,7 @@ def train(case: Case, ways: dict[str, Any]) -> Trained:
     model = Plain(dtype)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=0.01, foreach=case.fused_loops)
-    tokens = torch.arange(SAMPLES * LENGTH).view(SAMPLES, LENGTH) * 7 % 31
+    tokens = torch.arange(case.samples * LENGTH).view(case.samples, LENGTH) * 7 % 31
     batch = 12 // accelerator.run.mesh.data_size
     loader = DataLoader(TensorDataset(tokens), batch_size=batch, shuffle=True)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
@@ -153,7 +154,7 @@ def test_norms_whose_sequences_are_divided_train_as_one(world: MakePool, shards:
 def test_half_precision_trains_as_one_process_does(
     world: MakePool, precision: str, tolerance: float, shards: int
 ) -> None:
-    case = Case(precision=precision)
+    case = Case(precision=precision, samples=96)
     wanted = train(case, {})
     config = ParallelismConfig(dp_shard_size=shards, tp_size=2, tp_plan=PLAIN_PLAN)
     for found in world(2 * shards).run(train, case, {"parallelism_config": config}):

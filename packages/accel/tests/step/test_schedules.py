@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from accel import Accelerator, GradScalerKwargs
-from accel_testing import MakePool, RankFailure
+from accel_testing import MakePool, RankFailure, in_soak
 from torch import nn
 from torch.optim import SGD
 from torch.optim import lr_scheduler as schedulers
@@ -101,7 +101,7 @@ def once_per_step(every: int) -> dict[str, list[list[float]]]:
     }
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("size", [1, 2, *in_soak(4)])
 def test_the_rate_at_a_step_is_the_same_on_any_number_of_processes(world: MakePool, size: int) -> None:
     """T8, decision 11: with scheduler_once_per_step, and with split_batches, one optimizer step is one call."""
     expected = {name: [plain(name, STEPS)[1:]] * 3 for name in MAKERS}
@@ -122,7 +122,7 @@ def by_default(every: int) -> dict[str, list[list[float]]]:
     }
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("size", [1, 2, *in_soak(4)])
 def test_by_default_the_rate_is_that_of_all_processes_steps(world: MakePool, size: int) -> None:
     """T8, decision 11: after step k of N processes the plain schedule after k x N; not beyond the end of a cycle."""
     expected = {name: [plain(name, STEPS * size)[size::size]] * 2 for name in COUNTING}
