@@ -57,15 +57,28 @@ def end_job(folder: Path, since: float | None = None) -> None:
     import psutil
 
     until = time.monotonic() + GONE_S
+    killed: set[Process] = set()
     while True:  # until none is found, since a process may start another before it is killed
         members = list(_members(folder, since if os.getpid() != 1 else None))
         for process in members:
             with suppress(psutil.Error):
                 process.kill()
+        # a process that dies has no environment any more, and is to be let go of too
+        killed = {process for process in killed.union(members) if _lives(process)}
         reap([])
-        if not members or time.monotonic() >= until:
+        if not (members or killed) or time.monotonic() >= until:
             return
         time.sleep(RETRY_S)
+
+
+def _lives(process: Process) -> bool:
+    """Tell whether a process is neither gone nor a zombie."""
+    import psutil
+
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
 
 
 def _members(folder: Path, since: float | None) -> Iterator[Process]:
