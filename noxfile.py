@@ -262,14 +262,14 @@ def deepspeed(session: nox.Session) -> None:
     session.install(TORCH, "setuptools", "wheel")
     session.install("--no-build-isolation", DEEPSPEED, env={"DS_BUILD_OPS": "0"})
     install(session, *PACKAGES, extra=TESTING)
+    on_cpu = {"DS_ACCELERATOR": "cpu"}
     # DeepSpeed compiles this for its first user, which takes longer than a test may wait
-    session.run(
-        "python", "-c", "from deepspeed.comm.torch import build_shm_op as b; b()", env={"DS_ACCELERATOR": "cpu"}
-    )
+    session.run("python", "-c", "from deepspeed.comm.torch import build_shm_op as b; b()", env=on_cpu)
     changes = "tests-integration/sharding/test_late_changes.py"
     beside = ("test_a_change_beside_an_engine_is_exact_or_refused", "test_a_hook_beside_an_engine_is_warned_of")
     chosen = session.posargs or ["packages/accel-deepspeed", *(f"{changes}::{test}" for test in beside)]
-    session.run("pytest", *chosen)
+    # a part of DeepSpeed that imports torch's compiler, in 3 s, in each process that makes an engine
+    session.run("pytest", *PRELOAD, "--preload=deepspeed.runtime.zero.muon.original_muon", *chosen, env=on_cpu)
 
 
 @nox.session
