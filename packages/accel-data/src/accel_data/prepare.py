@@ -151,8 +151,7 @@ def prepare_data_loader(
     dispatching = ranks if dispatch_batches else None
     reads, split = (where, split_batches) if dispatching is None else (DataRank(0, 1), False)
     own_seeds = RNGType.TORCH not in rng_types if reading is None else reading.shards is not None
-    if settings["num_workers"] > 0:
-        settings["worker_init_fn"] = worker_start(settings["worker_init_fn"], reads.index if own_seeds else 0)
+    settings["worker_init_fn"] = worker_start(settings["worker_init_fn"], reads.index if own_seeds else 0)
     if reading is not None:
         source = _reader(dataloader, reads, split, end, reading, together=ranks is not None and dispatching is None)
         source.tells_first = check_datasets in (True, "error") and together and reading.way is Way.EVERY

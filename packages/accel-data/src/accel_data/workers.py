@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import atexit
 import signal
-from collections.abc import Callable
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Self, TypeVar, final
 from weakref import WeakSet
 
 import torch
@@ -39,16 +38,33 @@ def worker_start(then: Start | None, rank: int = 0) -> Start | None:
         if getattr(signal.getsignal(number), "shields_workers", False)  # as accel's handler has it
         or (watched and number in (signal.SIGTERM, signal.SIGUSR1))
     ]
-    return partial(_start, noted, rank, then) if noted or rank else then
+    return WorkerStart(noted, rank, then) if noted or rank else then
 
 
-def _start(signals: list[int], rank: int, then: Start | None, worker_id: int) -> None:
-    for number in signals:
-        signal.signal(number, signal.SIG_IGN)
-    if rank:  # torch has seeded the worker with (a number drawn from the synchronised generator) + worker_id
-        seed_everything((torch.initial_seed() + rank * 0x9E3779B97F4A7C15) % 2**63)
-    if then is not None:
-        then(worker_id)
+@final
+class WorkerStart:
+    """A `worker_init_fn` that comes before the one of the script.
+
+    Args:
+        signals: Signals that the worker ignores.
+        rank: Rank that the seeds depend on.
+        then: The `worker_init_fn` of the script.
+    """
+
+    def __init__(self, signals: Sequence[int], rank: int, then: Start | None) -> None:
+        self.signals, self._rank, self._then = signals, rank, then
+
+    def __call__(self, worker_id: int) -> None:
+        for number in self.signals:
+            signal.signal(number, signal.SIG_IGN)
+        if self._rank:  # torch has seeded the worker with (a number of the synchronised generator) + worker_id
+            seed_everything((torch.initial_seed() + self._rank * 0x9E3779B97F4A7C15) % 2**63)
+        if self._then is not None:
+            self._then(worker_id)
+
+    def around(self, then: Start | None) -> Self:
+        """Return the same around another `worker_init_fn`."""
+        return type(self)(self.signals, self._rank, then)
 
 
 def unseen_worker(call: Callable[..., T], *arguments: Any) -> T:

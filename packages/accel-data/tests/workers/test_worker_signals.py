@@ -61,7 +61,7 @@ def test_a_handler_of_somebody_else_is_left_to_the_workers() -> None:
 def test_the_shield_ignores_noted_signals_then_calls_the_script(noted: Noting) -> None:
     seen: list[int] = []
     shield: Any = worker_start(seen.append)
-    assert sorted(shield.args[0]) == sorted([signal.SIGTERM, signal.SIGUSR1])
+    assert sorted(shield.signals) == sorted([signal.SIGTERM, signal.SIGUSR1])
     shield(3)
     assert seen == [3]
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
@@ -91,7 +91,7 @@ class PidStream(IterableDataset[Tensor]):
 def test_every_kind_of_loader_shields_its_workers(data: Any, persistent: bool, noted: Noting) -> None:
     """T9: no worker starts here."""
     loader: Any = prepare_data_loader(DataLoader(data, num_workers=2, persistent_workers=persistent))
-    assert sorted(loader.worker_init_fn.args[0]) == sorted([signal.SIGTERM, signal.SIGUSR1])
+    assert sorted(loader.worker_init_fn.signals) == sorted([signal.SIGTERM, signal.SIGUSR1])
 
 
 def remembered(worker_id: int) -> None:

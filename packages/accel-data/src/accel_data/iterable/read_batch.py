@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Self, final
 
 from accel_state import BatchPadding
 from torch.utils.data._utils.pin_memory import pin_memory
@@ -67,8 +67,15 @@ class ReadCollate:
     def __init__(self, collate: Callable[[Any], Any]) -> None:
         self.collate = collate
 
-    def __call__(self, read: ReadBatch | list[ReadBatch]) -> ReadBatch | list[ReadBatch]:
-        for batch in read if isinstance(read, list) else (read,):
+    def __call__(self, read: Any) -> Any:
+        batches = read if isinstance(read, list) else [read]
+        if not batches or not isinstance(batches[0], ReadBatch):
+            return self.collate(read)  # samples, of a script that has put a collate_fn of its own around this one
+        for batch in batches:
             if not batch.end:
                 batch.value = self.collate(batch.value)
         return read
+
+    def around(self, collate: Callable[[Any], Any]) -> Self:
+        """Return the same around another `collate_fn`."""
+        return type(self)(collate)

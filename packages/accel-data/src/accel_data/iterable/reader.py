@@ -74,10 +74,22 @@ class Reader(IterableDataset[Any]):
         #: whether the first batch of the next epoch comes with a digest of the first sample
         self.tells_first = False
         self._epoch: int | None = None
+        # attributes of the stream when its shards were made
+        self._cut_from: dict[str, Any] = {}
         self._sources = {} if self.rank_alone else {number: self._source(number) for number in range(readers)}
         # ranks that end with the first leave what they have not read: their next epoch has shards of its own
         left = self.ending is Ending.DROP and self.where.of > 1
         self._lives_on = not self.rank_alone or not (left or hasattr(self.dataset, "set_epoch"))
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "dataset" or name.startswith("__"):  # of a reader that is not made yet, as in pickle
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute of the reader, or of the stream, which a script reaches by `loader.dataset`."""
+        made = "_lives_on" in vars(self) and name not in vars(self)
+        setattr(self.dataset, name, value) if made else super().__setattr__(name, value)
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
@@ -95,7 +107,11 @@ class Reader(IterableDataset[Any]):
 
     def _begun(self, reader: int, start: StreamPosition, left: bool) -> Iterator[ReadBatch]:
         own = self._own(self.where.index, reader) if self.rank_alone else [reader]
+        if self.shard is not None and self._sources:
+            self._refuse_changed()
         sources = {number: self._sources.get(number) or self._source(number) for number in own}
+        if self.shard is not None:
+            self._cut_from = {name: value for name, value in vars(self.dataset).items() if value is not None}
         self._sources = sources if self._lives_on else {}
         taken = {number: start.taken.get(number, 0) for number in own}
         keep = 0 if self.rank_alone else self.round
@@ -110,6 +126,15 @@ class Reader(IterableDataset[Any]):
             batches = self._slices(reader, sources[reader], *begun[reader], taken)
         stateful = {number: source for number, source in sources.items() if source.stateful}
         return self._with_states(batches, reader, stateful, taken) if stateful else batches
+
+    def _refuse_changed(self) -> None:
+        now = vars(self.dataset)
+        changed = [name for name, value in self._cut_from.items() if now.get(name) is not value]
+        if changed:
+            raise ValueError(
+                f"{', '.join(changed)} of {type(self.dataset).__name__} changed after the stream was cut into shards,"
+                " which have copies. Give the stream a method set_epoch(epoch): its shards are made anew in each epoch"
+            )
 
     def _own(self, rank: int, reader: int) -> list[int]:
         return list(range(reader, self.streams, self.readers)[rank :: self.where.of])

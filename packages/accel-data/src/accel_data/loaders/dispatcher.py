@@ -60,4 +60,6 @@ class DataLoaderDispatcher(DataLoaderShard[Batch]):
         )
         if split_batches:
             refuse_split(self._source, self._source.rows, transport.size)
+            if self.share is not None:  # a script may change the batch size later
+                self.share.divided_by = transport.size
         self.split_batches = split_batches

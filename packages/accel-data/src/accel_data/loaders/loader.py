@@ -17,6 +17,7 @@ from accel_ops.xla_graphs import step_marker_of
 from accel_state import AccumulationState, Device, LoaderPass, Transport
 from torch.utils.data import DataLoader
 
+from accel_data.iterable.read_batch import ReadCollate
 from accel_data.iterable.reader import Reader, cut_alike
 from accel_data.iterable.source import is_stateful, state_of
 from accel_data.loaders.device_prefetch import on_device, timed
@@ -28,7 +29,7 @@ from accel_data.resume.loader_state import LoaderState, ResumeError, as_entries
 from accel_data.resume.sampling_rng import SHARED, SamplingRng
 from accel_data.sharding.batch_sampler_shard import BatchSamplerShard, innermost_sampler
 from accel_data.sharding.rank_slices import DataRank, Ending
-from accel_data.workers import end_at_exit
+from accel_data.workers import WorkerStart, end_at_exit
 
 Batch = TypeVar("Batch")
 
@@ -83,6 +84,8 @@ class DataLoaderShard(DataLoader[Batch]):
             self.__dict__ |= {"batch_size": self._reader.rows, "drop_last": ending is Ending.DROP}
         elif share is None:
             share = BatchSamplerShard(self.sampler if self.batch_sampler is None else self.batch_sampler)
+        if share is not None:  # a script that changes `loader.sampler` changes what draws the order
+            self.__dict__["sampler"] = share.sampler
         #: what draws this rank's batches from the order of a map-style dataset
         self.share = share
         self._source: Any = self._reader if self._reader is not None else self.share
@@ -132,6 +135,22 @@ class DataLoaderShard(DataLoader[Batch]):
                     warnings.warn(f"{words}; the next pass is epoch {running.about.epoch + 1}", stacklevel=2)
             finally:
                 self._epochs.close(running)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute, and keep what `prepare` has put around it.
+
+        Raises:
+            ValueError: The attribute decides on the order of samples.
+        """
+        old = self.__dict__.get(name)
+        if isinstance(old, ReadCollate | WorkerStart) and not isinstance(value, type(old)):
+            value = old.around(value)
+        elif name == "num_workers" and self.__dict__.get("_reader") is not None and value != old:
+            raise ValueError(
+                f"num_workers={value}: this stream was divided among {old or 'no'} loader workers when it was prepared;"
+                " say num_workers in the DataLoader before prepare"
+            )
+        super().__setattr__(name, value)
 
     def __len__(self) -> int:
         batches = super().__len__()

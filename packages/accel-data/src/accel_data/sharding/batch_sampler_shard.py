@@ -47,14 +47,12 @@ class BatchSamplerShard(BatchSampler):
         *,
         ending: Ending | None = None,
     ) -> None:
-        size: Any = getattr(batch_sampler, "batch_size", None)
-        if split_batches:
-            refuse_split(batch_sampler, size, num_processes)
         self.batch_sampler = batch_sampler
-        self.sampler = getattr(batch_sampler, "sampler", batch_sampler)
         self.where = DataRank(process_index, num_processes)
         self.split_batches = split_batches
-        self.batch_size: Any = size
+        #: number of ranks that divide each batch, or None
+        self.divided_by = num_processes if split_batches else None
+        self._refuse_split()
         self.drop_last = bool(getattr(batch_sampler, "drop_last", False))
         self.ending = ending or Ending.of(drop_last=self.drop_last, even_batches=even_batches)
         if num_processes == 1:  # alone, batches are what the batch sampler says
@@ -66,6 +64,24 @@ class BatchSamplerShard(BatchSampler):
         self.before_draw: Callable[[], None] | None = None
         #: the item of the order at which epochs begin
         self.skip = 0
+
+    @property
+    def sampler(self) -> Any:
+        """The sampler under the batch sampler, or the sampler of a loader that does not batch."""
+        return getattr(self.batch_sampler, "sampler", self.batch_sampler)
+
+    @sampler.setter
+    def sampler(self, sampler: Any) -> None:
+        self.batch_sampler.sampler = sampler
+
+    @property
+    def batch_size(self) -> Any:
+        """The batch size of the batch sampler, or None if it has none."""
+        return getattr(self.batch_sampler, "batch_size", None)
+
+    @batch_size.setter
+    def batch_size(self, size: int) -> None:
+        self.batch_sampler.batch_size = size
 
     @property
     def even_batches(self) -> bool:
@@ -129,6 +145,12 @@ class BatchSamplerShard(BatchSampler):
         Args:
             skip: Items of the order to skip.
         """
+        if bool(getattr(self.batch_sampler, "drop_last", False)) is not self.drop_last:
+            raise ValueError(
+                f"drop_last of {type(self.batch_sampler).__name__} was changed after prepare, which has decided by it"
+                " how epochs end; say drop_last in the DataLoader before prepare"
+            )
+        self._refuse_split()
         if self.before_draw is not None:
             self.before_draw()
         if self.rows is not None and follows_torch(self.batch_sampler):
@@ -136,6 +158,10 @@ class BatchSamplerShard(BatchSampler):
         if self.unit == "samples":
             return LazyOrder(chain.from_iterable(self.batch_sampler), skip, self.round)
         return LazyOrder(iter(self.batch_sampler), skip, self.round, whole=True)
+
+    def _refuse_split(self) -> None:
+        if self.divided_by is not None:
+            refuse_split(self.batch_sampler, self.batch_size, self.divided_by)
 
 
 def samplers_under(*roots: Any) -> Iterator[Any]:
