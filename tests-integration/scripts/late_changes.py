@@ -280,6 +280,13 @@ def two_optimizers(t: Training) -> None:
         t.model.zero_grad()
 
 
+@change("an optimizer of the head alone")
+def head_alone(t: Training) -> None:
+    t.optimizer = sgd(t.model.head.parameters())
+    t.prepare()
+    t.train()
+
+
 # --- what is trained ---
 
 
@@ -378,6 +385,18 @@ def weighted_backwards(t: Training) -> None:
         t.accelerator.backward(loss_of(outputs) * 2, weight=2, retain_graph=True)
         t.accelerator.backward(outputs.abs().mean() * 2, weight=2)
         t.step()
+
+
+@change("two backwards of each forward, in a window of accumulation")
+def backwards_of_a_window(t: Training) -> None:
+    t.prepare()
+    t.accelerator.gradient_accumulation_steps = 2
+    for step in range(2 * STEPS):
+        with t.accelerator.accumulate(t.model):
+            outputs = t.model(t.rows(step))
+            t.accelerator.backward(loss_of(outputs), retain_graph=True)
+            t.accelerator.backward(outputs.abs().mean())
+            t.step()
 
 
 @change("a penalty on gradients (`create_graph=True`)")

@@ -25,7 +25,7 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "TP": (2, {"parallelism_config": ParallelismConfig(tp_size=2, tp_plan=PLAN)}),
 }
 #: what an Accelerator defines: one process is the measure
-ITS_OWN = {"weighted_backwards"}
+ITS_OWN = {"weighted_backwards", "backwards_of_a_window"}
 SCRIPT = Path(__file__).parents[1] / "scripts" / "late_changes.py"
 
 

@@ -73,6 +73,7 @@ REFUSALS: dict[str, dict[str, str]] = {
     "second_backward": _TWICE,
     "two_forwards": _TWICE,
     "weighted_backwards": _TWICE,
+    "backwards_of_a_window": _TWICE,
     "gradient_penalty": dict.fromkeys((*SHARDED, *ENGINE), "create_graph=True through a sharded model"),
     "weight_term": {**dict.fromkeys(SHARDED, "mixed torch.Tensor and DTensor|different meshes"), **_STAGE_3},
     "whole_weight_term": _STAGE_3,

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from accel_parallel.stages.tensor_plan import TensorPlanError, styles_of
 from tiny_blocks import Block
 from torch import nn
@@ -84,6 +85,21 @@ def wrong_heads() -> nn.Module:
     return model
 
 
+class Rows(nn.Module):
+    """A norm with a row of weights for each of four heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 2))
+
+
+def norms_of_heads() -> nn.Module:
+    model = Model()
+    model.config = SimpleNamespace(num_attention_heads=4, num_key_value_heads=2)  # type: ignore[assignment]
+    model.blocks[0].rows = Rows()
+    return model
+
+
 CONVOLUTION = nn.Sequential(nn.Conv1d(2, 2, 1))
 WRONG = [
     (Model(), None, "Model has none of its own"),
@@ -96,6 +112,7 @@ WRONG = [
     (Model(tied=True), {"head": "rowwise", "embedding": "rowwise"}, "embedding.weight and head.weight are one weight"),
     (CONVOLUTION, {"0": "rowwise"}, "0: a Conv1d cannot be divided, only Linear and Embedding can"),
     (wrong_heads(), PLAN, "num_key_value_heads=1 is not a multiple of 2"),
+    (norms_of_heads(), PLAN, r"blocks\.0\.rows: its weight has a row for each head"),
 ]
 
 

@@ -137,11 +137,7 @@ class DataLoaderShard(DataLoader[Batch]):
                 self._epochs.close(running)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute, and keep what `prepare` has put around it.
-
-        Raises:
-            ValueError: The attribute decides on the order of samples.
-        """
+        """Set an attribute, and keep what `prepare` has put around it."""
         old = self.__dict__.get(name)
         if isinstance(old, ReadCollate | WorkerStart) and not isinstance(value, type(old)):
             value = old.around(value)

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache, partial, wraps
 from types import EllipsisType
 from typing import Any, NoReturn, cast
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 #: in-place methods that change no numbers
 _HARMLESS = {"detach_", "rename_", "requires_grad_", "share_memory_"}
+#: the meshes of prepared models: what is computed of their parameters is there too, and tensors of others are not
+_MESHES: set[DeviceMesh] = set()
+
+
+def guard_numbers(parameters: Iterable[torch.Tensor]) -> None:
+    """Let tensors on the meshes of sharded parameters refuse what would read or write a part, and let `[]` write.
+
+    Gradients, norms and rows are made by torch, as objects of its class: so it is the class that has to know.
+    """
+    _MESHES.update(parameter.device_mesh for parameter in parameters if isinstance(parameter, DTensor))
+    _guard_class()
 
 
 @cache
-def guard_numbers() -> None:
-    """Let torch's sharded tensors refuse what would read or write a part in place of the whole, and let `[]` write.
+def _guard_class() -> None:
+    """Changes the class of torch's sharded tensors, for those on meshes of prepared models.
 
     torch gives `float(tensor)` of a part, such as the norm of a part of a gradient; and rows are copies of it, so that
     `tensor[2].zero_()` has no effect.
@@ -52,7 +64,8 @@ def _refuse(name: str, *_: Any) -> NoReturn:
 
 def _number(number_of: Callable[..., Any], args: tuple[Any, ...], _: Any) -> Any:
     tensor = args[0]
-    if any(not placement.is_replicate() for placement in tensor.placements) and tensor.device_mesh.size() > 1:
+    mesh = tensor.device_mesh
+    if mesh in _MESHES and mesh.size() > 1 and not all(placement.is_replicate() for placement in tensor.placements):
         raise RuntimeError(
             f"a number of a sharded tensor ({', '.join(map(str, tensor.placements))}): each rank has a part of it. Take"
             " tensor.full_tensor().item() on all ranks, or accelerator.reduce(tensor, 'mean')"
@@ -70,7 +83,7 @@ def _taking(take: Callable[..., Any]) -> Callable[..., Any]:
             for item in index
             for one in (item if isinstance(item, tuple) else (item,))
         )
-        if views and type(rows) is DTensor and _storage(rows) != _storage(tensor):
+        if views and type(rows) is DTensor and tensor.device_mesh in _MESHES and _storage(rows) != _storage(tensor):
             rows.__class__ = _Rows
         return rows
 
@@ -83,6 +96,9 @@ def _storage(tensor: DTensor) -> int:
 
 def _write(tensor: DTensor, index: Any, numbers: Any) -> None:
     """Collective: every rank must call with like numbers."""
+    if tensor.device_mesh not in _MESHES:
+        torch.Tensor.__setitem__(tensor, index, numbers)
+        return
     if tensor.requires_grad and torch.is_grad_enabled():
         raise RuntimeError("a parameter is written into: do so under torch.no_grad()")
     parts = tuple(map(_whole, index)) if isinstance(index, tuple) else _whole(index)

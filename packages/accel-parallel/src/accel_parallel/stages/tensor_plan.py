@@ -70,6 +70,7 @@ def styles_of(model: nn.Module, ranks: int, plan: Plan | None = None) -> Styles:
     problems += _divide_ties(model, styles)
     problems += _not_divisible(model, styles, ranks)
     problems += _heads_not_divisible(model, ranks)
+    problems += _rows_of_heads(model, styles)
     if problems:
         of = f"the plan of {name} itself" if plan is None else f"the plan for {name}"
         raise TensorPlanError(f"{of} cannot divide it over {ranks} ranks:\n  " + "\n  ".join(problems))
@@ -155,16 +156,37 @@ def _not_divisible(model: nn.Module, styles: Styles, ranks: int) -> list[str]:
     return problems
 
 
-def _heads_not_divisible(model: nn.Module, ranks: int) -> list[str]:
-    """Attention computes whole heads on each rank; the sizes are those that Transformers' configurations name."""
+def _heads(model: nn.Module) -> dict[str, int]:
+    """How many heads attention has, by the names of Transformers' configurations."""
     config: Any = getattr(model, "config", None)
     if hasattr(config, "get_text_config"):
         config = config.get_text_config()
     heads = {name: getattr(config, name, None) for name in ("num_attention_heads", "num_key_value_heads")}
+    return {name: count for name, count in heads.items() if isinstance(count, int)}
+
+
+def _heads_not_divisible(model: nn.Module, ranks: int) -> list[str]:
+    """Attention computes whole heads on each rank."""
     return [
         f"{name}={count} is not a multiple of {ranks}; use a tp_size that divides it"
-        for name, count in heads.items()
-        if isinstance(count, int) and count % ranks
+        for name, count in _heads(model).items()
+        if count % ranks
+    ]
+
+
+def _rows_of_heads(model: nn.Module, styles: Styles) -> list[str]:
+    """Weights beside divided projections that have a row for each head, of which a rank computes some."""
+    divided = {path.rpartition(".")[0] for path, style in styles.items() if isinstance(style, ColwiseParallel)}
+    counts = set(_heads(model).values())
+    return [
+        f"{path}: its {name} has a row for each head, and a rank computes some of the heads; leave it out (as"
+        " use_qk_norm=False does), or shard the model without dividing layers"
+        for path, module in model.named_modules()
+        if path not in styles
+        and path.rpartition(".")[0] in divided
+        and not isinstance(module, nn.Linear | nn.Embedding)
+        for name, parameter in module.named_parameters(recurse=False)
+        if parameter.dim() == 2 and parameter.shape[0] in counts
     ]
 
 

@@ -155,7 +155,7 @@ class Fsdp2(Strategy):
         carry_over(before, dict(model.named_parameters(remove_duplicate=False)))
         allow_copies(model)
         divide_loaded(model)
-        guard_numbers()
+        guard_numbers(model.parameters())
         if styles:
             GradientComparison(model, layers, run.placed_on)
         methods = self.plugin.forward_methods
