@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from importlib.util import find_spec
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -155,14 +157,10 @@ def test_rprop_is_exact(world: MakePool, layout: str) -> None:
 
 def with_muon(layout: str, wide: bool) -> Numbers:
     """torch's Muon computes its matrices in bfloat16, unless its way to ask for that does nothing."""
-    model, narrow = matrices(), torch.Tensor.bfloat16
+    model = matrices()
     loop = Loop(layout, model, torch.optim.Muon(model.parameters(), lr=0.02))
-    try:
-        if wide:
-            torch.Tensor.bfloat16 = lambda self: self  # type: ignore[assignment,method-assign]
+    with patch.object(torch.Tensor, "bfloat16", lambda self: self) if wide else nullcontext():
         loop.train(0, 6)
-    finally:
-        torch.Tensor.bfloat16 = narrow  # type: ignore[method-assign]
     return loop.numbers()
 
 
