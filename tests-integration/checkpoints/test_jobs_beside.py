@@ -23,6 +23,15 @@ def test_saves_of_jobs_beside_one_another_succeed(
     assert problems == [[]] * jobs
 
 
+@pytest.mark.soak(only=True)
+@pytest.mark.parametrize("named", [True, False], ids=["by name", "with numbers"])
+def test_sharded_saves_of_two_jobs_in_one_folder_succeed(named: bool, world: MakePool, tmp_path: Path) -> None:
+    """Two ranks each, which write their parts into one hidden folder."""
+    run = world(4, join=False).run
+    problems = run(beside.save_beside, tmp_path, 200, False, named, None if named else 1, 2, timeout_s=LONG_S)
+    assert problems == [[]] * 4
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_resume_beside_a_job_that_keeps_one_checkpoint_loads_one(
     ranks: int, world: MakePool, tmp_path: Path, cases: Cases

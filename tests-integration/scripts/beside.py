@@ -12,6 +12,7 @@ import torch
 from accel import Accelerator
 from accel.utils import ProjectConfiguration
 from accel_checkpoint import CheckpointError
+from accel_checkpoint.pieces import held_part
 from torch import distributed, nn
 
 #: no job saves more often
@@ -34,15 +35,24 @@ class Number:
 class Job:
     """A process that is a job of its own, or, with `ranks`, one of its ranks; `words` has what it was warned of."""
 
-    def __init__(self, folder: Path, *, limit: int | None = None, rank: int = 0, ranks: int = 1) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        limit: int | None = None,
+        place: int = 0,
+        rank: int = 0,
+        ranks: int = 1,
+        strategy: str = "auto",
+    ) -> None:
         here, of = str(rank), str(ranks)
         os.environ |= {"RANK": here, "WORLD_SIZE": of, "LOCAL_RANK": here, "LOCAL_WORLD_SIZE": of}
         os.environ.pop("MASTER_ADDR", None)  # the group is there when the Accelerator is made
         if ranks > 1:
-            store = f"file://{os.environ['ACCEL_TESTING_STORE']}/ranks"
+            store = f"file://{os.environ['ACCEL_TESTING_STORE']}/ranks-{place}"
             distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
         project = ProjectConfiguration(folder, automatic_checkpoint_naming=True, total_limit=limit)
-        self.accelerator = Accelerator(cpu=True, project_config=project)
+        self.accelerator = Accelerator(cpu=True, project_config=project, strategy=strategy)
         self.model: Any = self.accelerator.prepare(nn.Linear(3, 3))
         self.number, self.words = Number(), list[str]()
         self.accelerator.register_for_checkpointing(self.number)
@@ -61,9 +71,15 @@ class Job:
     def found(self, load: Callable[[], object]) -> int:
         """Load a state, and return the number that all of it has."""
         load()
-        numbers = {value for weights in self.model.parameters() for value in weights.unique().tolist()}
+        parts = [held_part(weights) for weights in self.model.parameters()]
+        numbers = {value for part in parts for value in part.unique().tolist()}
         assert numbers == {float(self.number.value)}, ("mixed", numbers, self.number.value)
         return self.number.value
+
+    def agreed(self) -> set[int]:
+        """Return the numbers that the ranks have loaded: all of them the same, or several."""
+        told: list[list[int]] = self.accelerator.gather(torch.tensor([[self.number.value]])).tolist()
+        return {number for number, *_ in told}
 
     def worrying(self) -> list[str]:
         """Return the warnings of a damaged checkpoint, and of what could not be removed."""
@@ -79,13 +95,16 @@ def wrong(work: Callable[[], object]) -> list[str]:
     return []
 
 
-def save_beside(folder: Path, saves: int, own: bool, named: bool, limit: int | None) -> list[str]:
+def save_beside(folder: Path, saves: int, own: bool, named: bool, limit: int | None, ranks: int = 1) -> list[str]:
     """Save as job number RANK: into a folder of its `own`, or into one with others; by name, or with numbers.
 
-    Each load after a save finds a whole state: the own one, or one of any job that shares the folder.
+    With several `ranks` each so many processes are a job, whose model is sharded over them. Each load after a save
+    finds a whole state: the own one, or one of any job that shares the folder.
     """
-    place = int(os.environ["RANK"])
-    job = Job(folder / f"exp{place}" if own and not named else folder, limit=limit)
+    place, rank = divmod(int(os.environ["RANK"]), ranks)
+    strategy = "fsdp2" if ranks > 1 else "auto"
+    where = folder / f"exp{place}" if own and not named else folder
+    job = Job(where, limit=limit, place=place, rank=rank, ranks=ranks, strategy=strategy)
     target = (folder / f"exp{place if own else ''}") if named else None
     problems = list[str]()
     for count in range(1, saves + 1):
@@ -99,9 +118,13 @@ def save_beside(folder: Path, saves: int, own: bool, named: bool, limit: int | N
 
 
 def check(job: Job, target: Path | None, number: int) -> None:
-    """Load what was saved, with this number, or with any."""
-    found = job.found(lambda: job.accelerator.load_state(target))
+    """Load what was saved, with this number, or with any, and the same on all ranks."""
+    try:
+        found = job.found(lambda: job.accelerator.load_state(target))
+    finally:
+        agreed = job.agreed()
     assert number in (0, found), (number, found)
+    assert len(agreed) == 1, agreed
 
 
 def resume_beside(folder: Path, resumes: int, ranks: int) -> list[str]:
@@ -119,7 +142,7 @@ def resume_beside(folder: Path, resumes: int, ranks: int) -> list[str]:
         pass
     for _ in range(resumes):
         problems += wrong(lambda: job.found(job.accelerator.resume))
-        found = {told[0] for told in job.accelerator.gather(torch.tensor([[job.number.value]])).tolist()}
+        found = job.agreed()
         problems += [] if len(found) == 1 and min(found) >= newest else [f"ranks found {found} after {newest}"]
         newest = max(found)
     if place == 0:

@@ -4,6 +4,7 @@ import os
 import runpy
 import shutil
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from accel_compat.migrate.replacement import replace_files
 from accel_compat.migrate.report import Kind
 from accel_compat.migrate.source_file import migrate
-from accel_testing import MakePool, stretched
+from accel_state import release
+from accel_testing import MakePool, in_soak, stretched
+from accel_verify.runner import compare, record, run_script
 from silent_environ import silent
 
 SCRIPTS = Path(__file__).parents[1] / "idioms"
@@ -122,6 +125,24 @@ def test_big_model_inference(world: MakePool, tmp_path: Path) -> None:
     assert len(one["answers"]) == 5
     assert two.pop("answers") == pytest.approx(one.pop("answers"))
     assert two == one
+
+
+def verify(path: Path, folder: Path) -> tuple[str, ...]:
+    """What `accel verify` says of the steps of a script, in this process alone."""
+    script = partial(run_script, str(path), [], module=False)
+    os.chdir(folder)
+    record(script, folder, 0, 24)
+    release()
+    return compare(script, folder, 24).lines
+
+
+@pytest.mark.parametrize(
+    "name", ["sentence_pairs", "tracking", *in_soak("causal_language_model", "cross_validation", "early_stopping")]
+)
+def test_accel_verify_has_nothing_to_say_of_a_right_script(name: str, world: MakePool, tmp_path: Path) -> None:
+    first, *more = world(1).run(verify, migrated(f"{name}.py", tmp_path), tmp_path)[0]
+    assert first.startswith("accel verify: nothing differs in")
+    assert [line for line in more if "warning" in line] == []
 
 
 def test_sharded_by_a_config_file(tmp_path: Path, forking_python: str) -> None:
