@@ -71,7 +71,7 @@ class Job:
     def found(self, load: Callable[[], object]) -> int:
         """Load a state, and return the number that all of it has."""
         load()
-        parts = [held_part(weights) for weights in self.model.parameters()]
+        parts: list[Any] = [held_part(weights) for weights in self.model.parameters()]
         numbers = {value for part in parts for value in part.unique().tolist()}
         assert numbers == {float(self.number.value)}, ("mixed", numbers, self.number.value)
         return self.number.value
