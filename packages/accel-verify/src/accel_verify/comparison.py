@@ -43,8 +43,7 @@ def same_window(recorded: StepRecord, plain: StepRecord) -> None:
     if recorded.optimizer != plain.optimizer:
         raise Mismatch(f"optimizer {recorded.optimizer} stepped as configured, {plain.optimizer} in plain PyTorch")
     if recorded.micro_batches != plain.micro_batches:
-        counts = f"{recorded.micro_batches} as configured, {plain.micro_batches} in plain PyTorch"
-        raise Mismatch(f"micro-batches before the step: {counts}")
+        raise Mismatch(f"micro-batches before the step: {_both(recorded.micro_batches, plain.micro_batches)}")
     if recorded.skipped and not recorded.overflowed:
         raise Mismatch("skipped: the step was skipped as configured, and no gradient has an inf or nan")
     same_settings(recorded.settings, plain.settings, plain.settings)
@@ -58,10 +57,11 @@ def same_settings(recorded: Settings, plain: Settings, names: Iterable[str] | No
             raise Mismatch(f"parameters: the optimizer does not have {name.removeprefix('dtype of ')} {side}")
         theirs, own = recorded[name], plain[name]
         if isinstance(theirs, float) and isinstance(own, float):
-            if not math.isclose(theirs, own, rel_tol=1e-6):
-                raise Mismatch(f"{name}: {theirs:g} as configured, {own:g} in plain PyTorch")
-        elif theirs != own:
-            raise Mismatch(f"{name}: {theirs} as configured, {own} in plain PyTorch")
+            same = math.isclose(theirs, own, rel_tol=1e-6)
+        else:
+            same = theirs == own
+        if not same:
+            raise Mismatch(f"{name}: {_both(theirs, own)}")
 
 
 def same_starts(recorded: StepRecord, plain: StepRecord, names: Iterable[str]) -> None:
@@ -81,8 +81,7 @@ def loss_difference(recorded: StepRecord, plain: StepRecord, tolerance: float) -
     theirs, own = _window_loss(recorded, recorded.losses), _window_loss(plain, plain.losses)
     off = abs(theirs - own) / max(_window_loss(plain, map(abs, plain.losses)), 1e-8)
     if not off <= tolerance:
-        numbers = f"{theirs:.6g} as configured, {own:.6g} in plain PyTorch"
-        raise Mismatch(f"loss: {numbers}; off by {off:.3%}, {tolerance:.3%} is tolerated")
+        raise Mismatch(f"loss: {_both(theirs, own)}; off by {off:.3%}, {tolerance:.3%} is tolerated")
     return off
 
 
@@ -127,6 +126,11 @@ def update_difference(recorded: StepRecord, plain: StepRecord, names: Iterable[s
     return worst
 
 
+def _both(recorded: object, plain: object) -> str:
+    theirs, own = (f"{value:.6g}" if isinstance(value, float) else value for value in (recorded, plain))
+    return f"{theirs} as configured, {own} in plain PyTorch"
+
+
 def _window_loss(record: StepRecord, losses: Iterable[float]) -> float:
     return sum(losses) / (sum(record.weights) if record.weights else max(len(record.losses), 1))
 
@@ -135,7 +139,7 @@ def _described(name: str, recorded: torch.Tensor | None, plain: torch.Tensor | N
     if recorded is None or plain is None:
         return f"{name}: it is there only {'in plain PyTorch' if recorded is None else 'as configured'}"
     theirs, own = recorded.double().flatten(), plain.double().flatten()
-    text = f"{name}: norm {float(theirs.norm()):.6g} as configured, {float(own.norm()):.6g} in plain PyTorch"
+    text = f"{name}: norm {_both(float(theirs.norm()), float(own.norm()))}"
     factor = float(theirs @ own) / max(float(own @ own), 1e-300)
     if abs(factor - 1) > most and float((theirs - factor * own).norm()) <= most * float(theirs.norm()):
         return f"{text}; it is {factor:.4g} times that of plain PyTorch"

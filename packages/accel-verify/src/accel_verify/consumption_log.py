@@ -27,9 +27,9 @@ class ServedRange:
     pieces: int
     first: int = 0
     #: the line at which it began, whether it has ended, and the digests at the places that lines name
-    _start: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    _ended: bool = field(default=False, repr=False, compare=False)
-    _digests: dict[int, Any] = field(default_factory=dict, repr=False, compare=False)
+    _start: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _ended: bool = field(default=False, init=False, repr=False, compare=False)
+    _digests: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
 
 def verify(path: str | Path) -> list[ServedRange]:
@@ -69,7 +69,8 @@ def _start(line: dict[str, Any], epochs: list[ServedRange]) -> str | None:
     while epochs and epochs[-1].epoch >= number:
         epochs.pop()  # a state from between two epochs was loaded
     unfinished = bool(epochs) and not epochs[-1]._ended
-    epochs.append(ServedRange(line["loader"], number, line["at"], line["unit"], False, 1, line["at"], _start=line))
+    epochs.append(ServedRange(line["loader"], number, line["at"], line["unit"], False, 1, line["at"]))
+    epochs[-1]._start = line
     if number > expected:
         return f"epoch {number} begins, and epoch {expected} was never served"
     return f"epoch {number} begins, and epoch {number - 1} has no end" if unfinished else None
@@ -82,8 +83,9 @@ def _resume(line: dict[str, Any], epochs: list[ServedRange]) -> str | None:
     if not epochs or epochs[-1].epoch != number:
         return f"epoch {number} is resumed at {at}, and was never begun"
     last = epochs[-1]
-    for name, what in (("order", "order"), ("dataset", "dataset"), ("of", "length"), ("unit", "unit")):
+    for name in ("order", "dataset", "of", "unit"):
         if line[name] != last._start[name]:
+            what = "length" if name == "of" else name
             return f"epoch {number} is resumed with another {what}: {last._start[name]} became {line[name]}"
     if last._digests.setdefault(at, line["digest"]) != line["digest"]:
         return f"epoch {number} is resumed at {at} with another digest than before: another order was served"

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader
 
 from accel_verify.checker import Checker
 from accel_verify.reference_loader import CannotVerify, GlobalBatches, GlobalLoader
+from accel_verify.script_faults import held_parameters
 
 Parameters = torch.Tensor | Iterable[torch.Tensor]
 
@@ -135,8 +136,7 @@ class ReferenceAccelerator:
 
     def _parameters(self) -> list[torch.Tensor]:
         of_models = [model.parameters() for model in self._ready if isinstance(model, nn.Module)]
-        of_groups = [group["params"] for optimizer in self._optimizers for group in optimizer.param_groups]
-        return list(dict.fromkeys(chain(*of_models, *of_groups)))
+        return list(dict.fromkeys(chain(*of_models, *map(held_parameters, self._optimizers))))
 
     def _guard_optimizer(self, optimizer: Optimizer) -> None:
         """The optimizer steps, and forgets its gradients, at the ends of windows only."""
@@ -172,19 +172,17 @@ class ReferenceAccelerator:
         """The scheduler advances with its optimizer, once for each process of the job."""
         always = not self._asked["step_scheduler_with_optimizer"] or isinstance(scheduler, ReduceLROnPlateau)
         raw_step, optimizer = scheduler.step, scheduler.optimizer
-        once = self._asked["scheduler_once_per_step"] or self._real.split_batches
+        once = always or self._asked["scheduler_once_per_step"] or self._real.split_batches
 
         def step(raw: LRScheduler, *args: Any, **kwargs: Any) -> None:
-            steps = always or (self.sync_gradients and id(optimizer) not in self._skipped)
-            if steps and not args and not kwargs:  # those set the rate of an epoch or a metric, as often as they like
+            if not always and (not self.sync_gradients or id(optimizer) in self._skipped):
+                return
+            if not args and not kwargs:  # those set the rate of an epoch or a metric, as often as they like
                 self.checker.faults.advanced(scheduler, self.checker.made)
-            if always:
-                raw_step(*args, **kwargs)
-            elif steps:
-                for _ in range(1 if once else self.num_processes):
-                    total = vars(scheduler).get("total_steps")
-                    if total is None or scheduler.last_epoch < total:
-                        raw_step(*args, **kwargs)
+            for _ in range(1 if once else self.num_processes):
+                total = vars(scheduler).get("total_steps")
+                if always or total is None or scheduler.last_epoch < total:
+                    raw_step(*args, **kwargs)
 
         # a class of its own: an attribute of the instance would be part of its state dict
         kind = type(scheduler)

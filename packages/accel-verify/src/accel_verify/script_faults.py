@@ -41,7 +41,7 @@ class ScriptFaults:
         """
         if self._left(optimizer):
             self._note("its gradients have those of the step before in them: call optimizer.zero_grad()", step)
-        own = {parameter for parameter in _parameters(optimizer) if parameter.grad is not None}
+        own = {parameter for parameter in held_parameters(optimizer) if parameter.grad is not None}
         for model in models:
             if not model.training and not own.isdisjoint(model.parameters()) and _depends_on_mode(model):
                 name = f"{type(model).__name__}, which has dropout or batch norms,"
@@ -50,7 +50,8 @@ class ScriptFaults:
     def after_step(self, optimizer: Optimizer) -> None:
         """Note the gradients as used."""
         self._stepped.add(optimizer)
-        self._spent[optimizer] = [parameter.grad for parameter in _parameters(optimizer) if parameter.grad is not None]
+        gradients = [parameter.grad for parameter in held_parameters(optimizer)]
+        self._spent[optimizer] = [gradient for gradient in gradients if gradient is not None]
         for schedule in [schedule for schedule in self._advanced if schedule.optimizer is optimizer]:
             del self._advanced[schedule]
 
@@ -71,7 +72,7 @@ class ScriptFaults:
         spent = {id(gradient) for gradient in self._spent.get(optimizer, [])}
         return any(
             id(parameter.grad) in spent and bool(parameter.grad.to_dense().any())
-            for parameter in _parameters(optimizer)
+            for parameter in held_parameters(optimizer)
             if parameter.grad is not None
         )
 
@@ -91,5 +92,6 @@ def _depends_on_mode(model: nn.Module) -> bool:
     )
 
 
-def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
+def held_parameters(optimizer: Optimizer) -> list[nn.Parameter]:
+    """Return the parameters of an optimizer, in the order of its groups."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from accel_verify.script_faults import held_parameters
 from accel_verify.step_record import AFTER, BEFORE, GRADIENT, Settings, StepRecord
 
 
@@ -66,8 +67,8 @@ class StepWatcher(ABC):
             prefix = f"model{number}." if len(self.models) > 1 else ""
             for name, parameter in model.named_parameters():
                 names.setdefault(id(parameter), prefix + name)
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        return {names.get(id(value), f"parameter {number}"): value for number, value in enumerate(parameters)}
+        held = enumerate(held_parameters(optimizer))
+        return {names.get(id(parameter), f"parameter {number}"): parameter for number, parameter in held}
 
     def settings(self, optimizer: Optimizer) -> Settings:
         """The learning rate of each group, and the dtypes of each parameter and of its state in the optimizer."""

@@ -8,6 +8,7 @@ from typing import final
 
 import torch
 from accel import Accelerator
+from accel.utils import send_to_device
 from torch import Tensor, nn
 from torch.optim import AdamW
 
@@ -103,6 +104,7 @@ def compare(what: str, found: object, wanted: object, tolerance: float = 0.0) ->
 
     Raises: AssertionError with what differs by how much.
     """
+    found, wanted = send_to_device((found, wanted), "cpu")
     torch.testing.assert_close(
         found, wanted, rtol=tolerance, atol=tolerance, equal_nan=True, msg=lambda text: f"{what}: {text}"
     )

@@ -17,7 +17,6 @@ from accel_verify.conformance.check import (
     BATCH,
     HALF_TOLERANCE,
     TOLERANCE,
-    WIDTH,
     Check,
     NotOffered,
     batches,
@@ -40,8 +39,8 @@ def numbers_come_back(accelerator: Accelerator) -> None:
         require(
             f"{dtype} is on {there.device}, and was sent to {accelerator.device}", there.device == accelerator.device
         )
-        compare(f"{dtype} after the way to the device and back", there.to("cpu"), tensor)
-        compare(f"columns of {dtype}", there[:, 1::2].to("cpu"), tensor[:, 1::2])
+        compare(f"{dtype} after the way to the device and back", there, tensor)
+        compare(f"columns of {dtype}", there[:, 1::2], tensor[:, 1::2])
 
 
 def memory_is_released(accelerator: Accelerator) -> None:
@@ -55,9 +54,9 @@ def generator_goes_back(accelerator: Accelerator) -> None:
     device = accelerator.components.run.device
     state = device.rng_state()
     require(f"the state of the generator is on {state.device}, and belongs on the CPU", state.device.type == "cpu")
-    first = torch.rand(8, device=accelerator.device).to("cpu")
+    first = torch.rand(8, device=accelerator.device)
     device.set_rng_state(state)
-    compare("random numbers of the same state", torch.rand(8, device=accelerator.device).to("cpu"), first)
+    compare("random numbers of the same state", torch.rand(8, device=accelerator.device), first)
 
 
 def seed_repeats(accelerator: Accelerator) -> None:
@@ -65,7 +64,7 @@ def seed_repeats(accelerator: Accelerator) -> None:
     drawn = []
     for _ in range(2):
         set_seed(7)
-        drawn.append(torch.rand(8, device=accelerator.device).to("cpu"))
+        drawn.append(torch.rand(8, device=accelerator.device))
     compare("random numbers of the same seed", drawn[1], drawn[0])
 
 
@@ -76,7 +75,7 @@ def loader_serves_the_device(accelerator: Accelerator) -> None:
     served = []
     for (batch,) in loader:
         require(f"a batch is on {batch.device}", batch.device == accelerator.device)
-        served.append(accelerator.gather_for_metrics(batch).to("cpu"))
+        served.append(accelerator.gather_for_metrics(batch))
     compare("the samples of an epoch, in order", torch.cat(served), rows)
 
 
@@ -127,7 +126,7 @@ def overflow_skips_the_step(accelerator: Accelerator) -> None:
     accelerator.backward(loss)
     optimizer.step()
     require("the step was not skipped", accelerator.optimizer_step_was_skipped)
-    compare("weights after a skipped step", to_cpu(accelerator.get_state_dict(model)), before)
+    compare("weights after a skipped step", accelerator.get_state_dict(model), before)
 
 
 def ranks_exchange(accelerator: Accelerator) -> None:
@@ -135,10 +134,10 @@ def ranks_exchange(accelerator: Accelerator) -> None:
     rank, size, device = accelerator.process_index, accelerator.num_processes, accelerator.device
     own = torch.full((2, 3), float(rank), device=device)
     everything = torch.arange(float(size), device="cpu").repeat_interleave(2)[:, None].expand(-1, 3)
-    compare("gather", accelerator.gather(own).to("cpu"), everything)
-    compare("sum", accelerator.reduce(own, "sum").to("cpu"), torch.full((2, 3), size * (size - 1) / 2, device="cpu"))
+    compare("gather", accelerator.gather(own), everything)
+    compare("sum", accelerator.reduce(own, "sum"), torch.full((2, 3), size * (size - 1) / 2, device="cpu"))
     uneven = torch.ones(rank + 1, device=device)
-    padded = accelerator.pad_across_processes(uneven).to("cpu")
+    padded = accelerator.pad_across_processes(uneven)
     compare("pad_across_processes", padded, torch.arange(size, device="cpu").le(rank).float())
     require("gather leaves the device", accelerator.gather(own).device == device)
 
@@ -172,8 +171,7 @@ def checkpoint_goes_on(accelerator: Accelerator) -> None:
             accelerator.backward(loss)
             optimizer.step()
             optimizer.zero_grad()
-        drawn = torch.rand(4, device=accelerator.device).to("cpu")
-        return to_cpu(accelerator.get_state_dict(model)), drawn
+        return to_cpu(accelerator.get_state_dict(model)), torch.rand(4, device=accelerator.device)
 
     steps()
     accelerator.save_state(folder)
@@ -190,11 +188,11 @@ def weights_are_filled(accelerator: Accelerator) -> None:
     accelerator.save_model(model, folder)
     accelerator.wait_for_everyone()
     with torch.device("meta"):
-        fresh = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 3))
+        fresh = make_model()
     load_checkpoint_in_model(fresh, folder, {"": accelerator.device}, strict=True)
     places = {parameter.device for parameter in fresh.parameters()}
     require(f"weights are on {places}", places == {accelerator.device})
-    compare("weights of a model that was on the meta device", to_cpu(fresh.state_dict()), wanted)
+    compare("weights of a model that was on the meta device", fresh.state_dict(), wanted)
 
 
 def _folder(accelerator: Accelerator) -> Path:

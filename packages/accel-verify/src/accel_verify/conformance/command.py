@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -66,12 +67,10 @@ def _run(folder: Path, kind: str, size: int) -> list[dict[str, str]]:
 
 
 def _print_table(rows: list[dict[str, str]], kind: str) -> None:
-    width = max(len(row["check"]) for row in rows)
     for row in rows:
-        print(f"{row['outcome']:<11}  {row['precision']:<4}  {row['check']:<{width}}")
+        print(f"{row['outcome']:<11}  {row['precision']:<4}  {row['check']}")
         if row["words"]:
             print("             " + row["words"].replace("\n", "\n             "))
-    counts = {
-        outcome: sum(row["outcome"] == outcome for row in rows) for outcome in ("passed", "not offered", "failed")
-    }
-    print(f"accel conformance --device {kind}: " + ", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+    counts = Counter(row["outcome"] for row in rows)
+    words = ", ".join(f"{counts[outcome]} {outcome}" for outcome in ("passed", "not offered", "failed"))
+    print(f"accel conformance --device {kind}: {words}")
