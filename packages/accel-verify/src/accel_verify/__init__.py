@@ -1,1 +1,1 @@
-"""Proofs that a training run does what it should, of its steps (`command`) and of its data (`consumption_log`)."""
+"""Check that a training run does what it should, in its steps (`command`) and its data (`consumption_log`)."""

@@ -1,4 +1,4 @@
-"""Follows a run of plain PyTorch, and compares each of its steps with the records of the run as configured."""
+"""Compare each step of a run of plain PyTorch with the records of the run as configured."""
 
 from __future__ import annotations
 
@@ -24,7 +24,15 @@ NOISE_OF_HALF, NOISE = 0.1, 0.01
 
 @final
 class Checker(StepWatcher):
-    """Raises Mismatch at the first difference; after each step plain PyTorch goes on from what was recorded."""
+    """The watcher of a run of plain PyTorch that raises Mismatch at the first difference.
+
+    After each step, plain PyTorch continues from the recorded parameters.
+
+    Args:
+        folder: Folder with the records of the run as configured.
+        steps: Number of steps to compare of each optimizer.
+        tolerance: Largest relative difference of a gradient. Default: by precision and device of the recorded run.
+    """
 
     def __init__(self, folder: Path, steps: int, tolerance: float | None = None) -> None:
         super().__init__(steps)
@@ -34,7 +42,7 @@ class Checker(StepWatcher):
         half, on_cpu = self._ends[0].precision != "no", self._ends[0].device == "cpu"
         self.tolerance = tolerance if tolerance is not None else HALF if half else CPU if on_cpu else ACCELERATOR
         self._noise = NOISE_OF_HALF if half else NOISE
-        #: the largest differences so far, and the words that tell the place of the next
+        #: the largest differences so far, and the words for where a difference would be now
         self.largest = {"losses": 0.0, "gradients": 0.0, "parameters": 0.0}
         self.place = ""
         self.faults = ScriptFaults()
@@ -42,7 +50,11 @@ class Checker(StepWatcher):
         self._due: list[StepRecord] = []
 
     def require_steps(self) -> None:
-        """Raises: CannotVerify for a script in which there is nothing to compare."""
+        """Raise if the recorded run has nothing to compare.
+
+        Raises:
+            CannotVerify: The script made no step, prepared no loader, or never called `accelerator.backward`.
+        """
         end = self._ends[0]
         if not end.steps:
             raise CannotVerify("the script made no step with what prepare(model, optimizer, loader) returned")
@@ -52,7 +64,14 @@ class Checker(StepWatcher):
             raise CannotVerify("the script never called accelerator.backward(loss), which is what shares gradients out")
 
     def skips(self, optimizer: Optimizer) -> bool:
-        """Whether the step that is due was skipped as configured, and rightly so."""
+        """Return whether the step that is due was skipped as configured.
+
+        Args:
+            optimizer: The optimizer that is about to step.
+
+        Raises:
+            Mismatch: The ranks disagree, plain PyTorch makes one step more, or the step was skipped without a cause.
+        """
         self.place = f"step {self.made + 1}: "
         if self.made >= self._ends[0].steps:
             raise Mismatch("it is made in plain PyTorch, and not as configured")
@@ -65,7 +84,7 @@ class Checker(StepWatcher):
         return recorded.skipped
 
     def before_step(self, optimizer: Optimizer) -> None:
-        """Compares parameters, losses and gradients, and gives the optimizer the recorded gradients."""
+        """Compare parameters, losses and gradients, and give the optimizer the recorded gradients."""
         parameters = self.parameters(optimizer)
         self._due.append(self.begin_record(optimizer))
         recorded, plain = self._due
@@ -82,7 +101,7 @@ class Checker(StepWatcher):
                 parameter.copy_(recorded.tensors[BEFORE.format(name)])
 
     def after_step(self, optimizer: Optimizer) -> None:
-        """Compares the parameters after the step, and goes on from the recorded parameters."""
+        """Compare the parameters after the step, and continue from the recorded parameters."""
         (recorded, plain), parameters = self._due, self.parameters(optimizer)
         self.end_record(plain, optimizer)
         comparison.same_settings(recorded.settings, plain.settings)
@@ -95,9 +114,11 @@ class Checker(StepWatcher):
         self.largest[what] = max(self.largest[what], difference)
 
     def finish(self) -> None:
-        """Compares how the two runs ended.
+        """Compare the numbers of steps and the settings at the end, and check the round trip of the recorded run.
 
-        Raises: Mismatch; CannotVerify if all steps were skipped.
+        Raises:
+            Mismatch: They differ.
+            CannotVerify: All steps were skipped.
         """
         first, self.place = self._ends[0], ""
         steps = [end.steps for end in self._ends]

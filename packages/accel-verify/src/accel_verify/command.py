@@ -1,4 +1,4 @@
-"""`accel verify`: compares a script as configured with plain PyTorch, or proves what a consumption log says."""
+"""Run `accel verify`: compare a script as configured with plain PyTorch, or check a consumption log."""
 
 import re
 import sys
@@ -51,9 +51,20 @@ OWN = (
 
 
 def run(options: ResolvedOptions, steps: int | None, tolerance: str | None, consumption_log: str | None) -> int:
-    """Exit code 0 if nothing differs, 1 if something does or the script fails.
+    """Run `accel verify`, and print what it finds.
 
-    Raises: CannotRun with every reason why nothing was started.
+    Args:
+        options: The script, its arguments and the options of `accel launch`.
+        steps: Number of steps to compare of each optimizer. Default: 5.
+        tolerance: Largest relative difference of a gradient, as text. Default: by precision and device.
+        consumption_log: Path of a consumption log to check; then no script runs.
+
+    Returns:
+        The exit code: 0 if nothing differs, 1 if something differs or nothing can be compared, and that of the script
+        if it fails.
+
+    Raises:
+        CannotRun: Nothing was started; the message has every reason.
     """
     if consumption_log is not None:
         return _prove(consumption_log)

@@ -1,4 +1,4 @@
-"""Compares a step as configured with the same step of plain PyTorch."""
+"""Compare a step as configured with the same step of plain PyTorch."""
 
 from __future__ import annotations
 
@@ -17,13 +17,20 @@ SAME_STEP, ROUNDING = 1e-4, 2e-6
 
 
 class Mismatch(BaseException):
-    """The first thing that differs, in words; no handler of the script's own should catch it."""
+    """An error whose message names the first difference.
+
+    It is no Exception, so that the handlers of a script do not catch it.
+    """
 
 
 def agreed(ranks: Sequence[StepRecord]) -> StepRecord:
-    """One record of all ranks: the losses of all, and what rank 0 was given.
+    """Combine the records of all ranks into one, with the losses of all and the tensors of rank 0.
 
-    Raises: Mismatch if the ranks disagree.
+    Args:
+        ranks: The records of one step in rank order.
+
+    Raises:
+        Mismatch: The ranks made different steps, or have different tensors.
     """
     first = ranks[0]
     for rank, record in enumerate(ranks):
@@ -39,7 +46,15 @@ def agreed(ranks: Sequence[StepRecord]) -> StepRecord:
 
 
 def same_window(recorded: StepRecord, plain: StepRecord) -> None:
-    """Raises: Mismatch for another optimizer, number of losses or setting, or a step skipped without a cause."""
+    """Raise if two steps have different optimizers, micro-batches or settings, or one was skipped without a cause.
+
+    Args:
+        recorded: The step as configured.
+        plain: The step of plain PyTorch, which is about to be made.
+
+    Raises:
+        Mismatch: They differ, or no recorded gradient of a skipped step has an inf or nan.
+    """
     if recorded.optimizer != plain.optimizer:
         raise Mismatch(f"optimizer {recorded.optimizer} stepped as configured, {plain.optimizer} in plain PyTorch")
     if recorded.micro_batches != plain.micro_batches:
@@ -50,7 +65,16 @@ def same_window(recorded: StepRecord, plain: StepRecord) -> None:
 
 
 def same_settings(recorded: Settings, plain: Settings, names: Iterable[str] | None = None) -> None:
-    """Raises: Mismatch for another learning rate or dtype, or a parameter that only one side has."""
+    """Raise if learning rates or dtypes differ.
+
+    Args:
+        recorded: Settings of the run as configured.
+        plain: Settings of plain PyTorch.
+        names: The settings to compare. Default: all of both sides.
+
+    Raises:
+        Mismatch: A setting differs, or only one side has it.
+    """
     for name in dict.fromkeys([*plain, *recorded]) if names is None else names:
         if name not in recorded or name not in plain:
             side = "in plain PyTorch" if name in recorded else "as configured"
@@ -65,7 +89,16 @@ def same_settings(recorded: Settings, plain: Settings, names: Iterable[str] | No
 
 
 def same_starts(recorded: StepRecord, plain: StepRecord, names: Iterable[str]) -> None:
-    """Raises: Mismatch for a parameter that is unlike before the step."""
+    """Raise if parameters differ before the step.
+
+    Args:
+        recorded: The step as configured.
+        plain: The step of plain PyTorch.
+        names: Names of the parameters to compare.
+
+    Raises:
+        Mismatch: The values of a parameter differ by more than rounding.
+    """
     for before in map(BEFORE.format, names):
         own = plain.tensors[before]
         if _distance(recorded.tensors[before], own) > ROUNDING * _largest(own):
@@ -73,9 +106,18 @@ def same_starts(recorded: StepRecord, plain: StepRecord, names: Iterable[str]) -
 
 
 def loss_difference(recorded: StepRecord, plain: StepRecord, tolerance: float) -> float:
-    """The relative difference of the mean loss of a window; with weights, of all losses divided by all weights.
+    """Return the relative difference of the loss of an accumulation window.
 
-    Raises: Mismatch for more than is tolerated.
+    Args:
+        recorded: The step as configured.
+        plain: The step of plain PyTorch.
+        tolerance: Largest relative difference.
+
+    Returns:
+        The difference of the mean losses, or, with weights, of the sums of losses divided by the sums of weights.
+
+    Raises:
+        Mismatch: The difference is larger than the tolerance, or than a tenth.
     """
     tolerance = min(tolerance, LOSS)
     theirs, own = _window_loss(recorded, recorded.losses), _window_loss(plain, plain.losses)
@@ -88,11 +130,19 @@ def loss_difference(recorded: StepRecord, plain: StepRecord, tolerance: float) -
 def gradient_difference(
     recorded: StepRecord, plain: StepRecord, names: Iterable[str], tolerance: float, noise: float
 ) -> float:
-    """The largest relative difference of a gradient; a missing gradient counts as zero.
+    """Return the largest relative difference of a gradient.
 
-    A gradient below `noise` times the largest of all is compared relative to that limit.
+    A missing gradient counts as zero.
 
-    Raises: Mismatch for more than is tolerated.
+    Args:
+        recorded: The step as configured.
+        plain: The step of plain PyTorch.
+        names: Names of the parameters to compare.
+        tolerance: Largest difference, as a part of the largest entry of each gradient.
+        noise: Part of the largest entry of all gradients. A smaller gradient is compared relative to this limit.
+
+    Raises:
+        Mismatch: The difference is larger than the tolerance.
     """
     gradients = [GRADIENT.format(name) for name in names]
     smallest = noise * max((_largest(plain.tensors.get(name)) for name in gradients), default=0.0)
@@ -107,9 +157,15 @@ def gradient_difference(
 
 
 def update_difference(recorded: StepRecord, plain: StepRecord, names: Iterable[str]) -> float:
-    """The largest difference of a parameter after a step, relative to that step, which had the same gradient.
+    """Return the largest difference of a parameter after two steps with the same gradient, relative to the step.
 
-    Raises: Mismatch for more than rounding.
+    Args:
+        recorded: The step as configured.
+        plain: The step of plain PyTorch.
+        names: Names of the parameters to compare.
+
+    Raises:
+        Mismatch: A difference is larger than rounding.
     """
     worst = 0.0
     for name in names:
@@ -147,7 +203,7 @@ def _described(name: str, recorded: torch.Tensor | None, plain: torch.Tensor | N
 
 
 def _distance(recorded: torch.Tensor | None, plain: torch.Tensor | None) -> float:
-    """The largest difference of two numbers; a tensor that is missing counts as zero."""
+    """Return the largest difference of two entries, with zeros for a tensor that is missing."""
     if recorded is None or plain is None:
         return _largest(plain if recorded is None else recorded)
     if recorded.shape != plain.shape:

@@ -1,4 +1,4 @@
-"""Proves from a log that loaders write (`accel_data.ConsumptionLog`) that no sample was lost or repeated."""
+"""Check by the log that loaders write (`accel_data.ConsumptionLog`) that no sample was lost or repeated."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ from typing import Any
 
 
 class ConsumptionLogError(ValueError):
-    """A consumption log shows samples that were lost or repeated, or cannot prove that none were."""
+    """An error of a consumption log that shows lost or repeated samples, or cannot prove that there are none."""
 
 
 @dataclass(slots=True)
 class ServedRange:
-    """What one loader served in one epoch: items `first` to `upto` of its order, once each, in `pieces` runs.
+    """The items that a loader served in an epoch, once each.
 
-    `complete` says whether the pass came to its end; otherwise the script left it, or it still runs.
+    Args:
+        loader: Name of the loader in the log.
+        epoch: Number of the epoch, from 0.
+        upto: Position after the last item, in the order of the epoch.
+        unit: What is counted: "samples" or "batches".
+        complete: True if the epoch was served to its end. Otherwise the script left it, or it still runs.
+        pieces: Number of runs that served it: one more than the number of resumes.
+        first: Position of the first item.
     """
 
     loader: str
@@ -26,18 +33,26 @@ class ServedRange:
     complete: bool
     pieces: int
     first: int = 0
-    #: the line at which it began, whether it has ended, and the digests at the places that lines name
+    #: the line at which it began, whether it has ended, and the digests at the positions that lines name
     _start: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _ended: bool = field(default=False, init=False, repr=False, compare=False)
     _digests: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
 
 def verify(path: str | Path) -> list[ServedRange]:
-    """Proves from a consumption log that each epoch served each item once, whatever crashed or was resized.
+    """Check by a consumption log that each epoch served each item once, whatever crashed or was resized.
 
-    What came after the state from which a later line resumes is undone work, and does not count.
+    Items after the state from which a later line resumes do not count: the resumed run serves them again.
 
-    Raises: ConsumptionLogError that lists every line that breaks the proof; FileNotFoundError if there is no file.
+    Args:
+        path: The file that `accel_data.ConsumptionLog` wrote.
+
+    Returns:
+        The epochs of each loader.
+
+    Raises:
+        ConsumptionLogError: A line breaks the proof; the message lists all such lines.
+        FileNotFoundError: There is no file.
     """
     if not Path(path).exists():
         raise FileNotFoundError(

@@ -1,4 +1,4 @@
-"""Records the steps of a script that runs with the real Accelerator."""
+"""Record the steps of a script that runs with the real Accelerator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,13 @@ from accel_verify.step_watcher import StepWatcher
 
 @final
 class Recorder(StepWatcher):
-    """The observer of every Accelerator of a script (`accel.step.observer`)."""
+    """The observer of every Accelerator of a script (`accel.step.observer`).
+
+    Args:
+        folder: Folder for the records of all ranks.
+        rank: Rank of this process.
+        steps: Number of steps to record of each optimizer.
+    """
 
     def __init__(self, folder: Path, rank: int, steps: int) -> None:
         super().__init__(steps)
@@ -38,7 +44,7 @@ class Recorder(StepWatcher):
         self._stepped = False
 
     def prepared(self, accelerator: Accelerator, ready: object) -> None:
-        """Notes an object that an Accelerator has prepared."""
+        """Note an object that an Accelerator has prepared."""
         self._end.precision, self._end.device = accelerator.mixed_precision, accelerator.device.type
         if isinstance(ready, nn.Module):
             self._round_trips.append(partial(model_changes, accelerator, ready))
@@ -52,17 +58,20 @@ class Recorder(StepWatcher):
             ready.on_step = self.on_step
 
     def before_step(self, optimizer: Optimizer) -> None:
-        """Begins a record."""
+        """Begin a record."""
         self._write()
         self._open.append(self.begin_record(optimizer))
 
     def after_step(self, optimizer: Optimizer) -> None:
-        """Ends the record."""
+        """Add the parameters after the step to the record."""
         self.end_record(self._open[-1], optimizer)
         self._stepped = True
 
     def on_step(self, optimizer: AcceleratedOptimizer) -> None:
-        """Marks a step that was due and skipped; a fused optimizer was called nevertheless."""
+        """Note in the record if the step was skipped.
+
+        A fused optimizer is called even if it skips the step.
+        """
         if optimizer.step_was_skipped:
             if not self._stepped:
                 self.before_step(optimizer.optimizer)
@@ -74,7 +83,10 @@ class Recorder(StepWatcher):
         self._stepped = False
 
     def finish(self) -> None:
-        """Writes how the run ended, and on rank 0 what a round trip changes. No rank waits for another."""
+        """Write how the run ended, and on rank 0 what a save and load round trip changes.
+
+        No rank waits for another.
+        """
         self._write()
         self._end.settings = [self.settings(optimizer) for optimizer in self.optimizers]
         if self._rank == 0 and self._end.steps:
@@ -90,7 +102,7 @@ class Recorder(StepWatcher):
 
 @contextmanager
 def recording(recorder: Recorder) -> Iterator[None]:
-    """In this block every Accelerator tells the recorder what it does."""
+    """Record the steps of every Accelerator inside the block."""
     iterate_whole = DataLoaderShard.__iter__
 
     def iterate(self: Any) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""The accelerator of plain PyTorch: one process, float32, the batches of the whole job, no step code of accel."""
+"""Run a script as plain PyTorch: one process, float32, the batches of the whole job, no step code of accel."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ Parameters = torch.Tensor | Iterable[torch.Tensor]
 
 
 class ReferenceAccelerator:
-    """Stands in for Accelerator as rank 0 of all ranks; a real Accelerator does all that is no part of the step."""
+    """An accelerator that makes the steps of the whole job in plain PyTorch, in the place of Accelerator.
+
+    It takes the arguments of Accelerator. A real Accelerator does everything that is no part of the step.
+    """
 
     checker: ClassVar[Checker]
 
@@ -60,12 +63,19 @@ class ReferenceAccelerator:
         return getattr(vars(self)["_real"], name)
 
     def prepare(self, *objects: Any, device_placement: object = None) -> Any:
-        """The objects, watched; an object of no class of torch comes back as it is."""
+        """Return the objects, watched. Objects of no class of torch are returned as they are."""
         ready = tuple(map(self.prepare_object, objects))
         return ready[0] if len(ready) == 1 else ready
 
     def prepare_object(self, unprepared: Any, *_: Any, ending: Any = None, **__: Any) -> Any:
-        """The object, watched."""
+        """Return an object, watched.
+
+        Args:
+            unprepared: A model, optimizer, scheduler or loader, or another object, which is returned as it is.
+            _: Not used.
+            ending: How the last batch of a loader ends, as for `Accelerator.prepare_data_loader`.
+            __: Not used.
+        """
         if any(unprepared is known for known in self._ready):
             return unprepared
         is_loader = isinstance(unprepared, DataLoader)
@@ -83,7 +93,7 @@ class ReferenceAccelerator:
 
     @contextmanager
     def accumulate(self, *_: nn.Module) -> Iterator[None]:
-        """Begins a micro-batch; the gradients of a window that ended without a step are thrown away."""
+        """Begin a micro-batch, and clear the gradients of a window that ended without a step."""
         end, every = self._real.settings.accumulation.end, self.gradient_accumulation_steps
         left = self._passes[-1].left if self._passes else None
         if self._ended:
@@ -99,7 +109,15 @@ class ReferenceAccelerator:
         yield
 
     def backward(self, loss: torch.Tensor, *, weight: Any = None, **kwargs: Any) -> None:
-        """Adds up gradients of the mean loss of the window, or of the sum of its losses divided by its weights."""
+        """Add the gradients of a loss to those of the window.
+
+        They come to the gradients of the mean loss, or of the sum of losses divided by the sum of weights.
+
+        Args:
+            loss: Loss of a micro-batch.
+            weight: Weight of the loss, such as its number of tokens.
+            kwargs: Arguments for `torch.Tensor.backward`.
+        """
         self.checker.loss(loss, weight)
         if weight is None:
             loss = loss / (self._planned if self._number > 0 else self.gradient_accumulation_steps)
@@ -115,21 +133,27 @@ class ReferenceAccelerator:
             self._loss = self._weight = 0.0
 
     def clip_grad_norm_(self, parameters: Parameters, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
-        """Clips as torch does at the end of a window; within a window nothing is clipped."""
+        """Clip gradients by their norm at the end of a window, and only measure them inside a window.
+
+        Args:
+            parameters: The parameters whose gradients to clip.
+            max_norm: Largest norm.
+            norm_type: Order of the norm.
+        """
         return nn.utils.clip_grad_norm_(parameters, max_norm if self.sync_gradients else math.inf, norm_type)
 
     def clip_grad_value_(self, parameters: Parameters, clip_value: float) -> None:
-        """Clips as torch does at the end of a window; within a window nothing is clipped."""
+        """Clip the entries of gradients at the end of a window."""
         nn.utils.clip_grad_value_(parameters, clip_value if self.sync_gradients else math.inf)
 
     def skip_first_batches(self, dataloader: GlobalLoader, num_batches: int = 0) -> GlobalLoader:
-        """A loader whose passes lack their first batches."""
+        """Return a loader that skips the first batches of each pass."""
         twin = copy.copy(dataloader)
         twin.skipped, twin._iterator = num_batches, None
         return twin
 
     def nothing(self, *_: Any, **__: Any) -> nullcontext[None]:
-        """Does nothing, as a call and as a context: plain PyTorch does not need it."""
+        """Return a context that does nothing, for calls that plain PyTorch does not need."""
         return nullcontext()
 
     no_sync = trigger_sync_in_backward = join_uneven_inputs = autocast = unscale_gradients = nothing
@@ -139,7 +163,7 @@ class ReferenceAccelerator:
         return list(dict.fromkeys(chain(*of_models, *map(held_parameters, self._optimizers))))
 
     def _guard_optimizer(self, optimizer: Optimizer) -> None:
-        """The optimizer steps, and forgets its gradients, at the ends of windows only."""
+        """Let an optimizer step, and clear its gradients, at the ends of windows only."""
         self._optimizers.append(optimizer)
         self.checker.add_optimizer(optimizer)
         raw_step, raw_zero_grad, faults = optimizer.step, optimizer.zero_grad, self.checker.faults
@@ -169,7 +193,7 @@ class ReferenceAccelerator:
         optimizer.zero_grad = MethodType(zero_grad, optimizer)  # type: ignore[method-assign] # as above
 
     def _guard_scheduler(self, scheduler: LRScheduler) -> None:
-        """The scheduler advances with its optimizer, once for each process of the job."""
+        """Let a scheduler advance with its optimizer, once for each process of the job."""
         always = not self._asked["step_scheduler_with_optimizer"] or isinstance(scheduler, ReduceLROnPlateau)
         raw_step, optimizer = scheduler.step, scheduler.optimizer
         once = always or self._asked["scheduler_once_per_step"] or self._real.split_batches
@@ -202,7 +226,7 @@ class ReferenceAccelerator:
 
 @contextmanager
 def plain_pytorch(checker: Checker) -> Iterator[None]:
-    """In this block a script that imports Accelerator gets a ReferenceAccelerator."""
+    """Let scripts that import Accelerator inside the block import a ReferenceAccelerator."""
     reference = type("Accelerator", (ReferenceAccelerator,), {"checker": checker})
     whole_backward = torch.autograd.backward
 

@@ -1,4 +1,4 @@
-"""Serves the batches of the whole job in one process, by the DataLoader of torch."""
+"""Load the batches of the whole job in one process, by the DataLoader of torch."""
 
 from __future__ import annotations
 
@@ -13,12 +13,23 @@ from accel_verify.step_watcher import StepWatcher
 
 
 class CannotVerify(BaseException):
-    """Plain PyTorch in one process has no equal for a call of the script, whose handlers should not catch this."""
+    """An error of a script that cannot be compared with plain PyTorch in one process.
+
+    It is no Exception, so that the handlers of a script do not catch it.
+    """
 
 
 @final
 class GlobalBatches(Sampler[list[int]]):
-    """The indices that all ranks take in one round, as one batch; a short last one is filled up as `ending` says."""
+    """The batches of indices that all ranks take together in each step.
+
+    Args:
+        batches: The batch sampler of the script.
+        ranks: Number of ranks.
+        split: True if the ranks share each batch of the script; false if each rank takes a batch.
+        ending: What happens to a short last batch: "pad" fills it up from the start, "drop" leaves it out, and
+            anything else keeps it short.
+    """
 
     def __init__(self, batches: Any, ranks: int, *, split: bool, ending: str) -> None:
         self.batches = batches
@@ -51,7 +62,11 @@ class GlobalBatches(Sampler[list[int]]):
 class GlobalLoader(DataLoader[Any]):
     """A DataLoader that joins the batches of all ranks into one, and counts how many are left.
 
-    `passes` has the running passes, the current pass last. `watcher` may end the script before each batch.
+    Args:
+        loader: The loader of the script.
+        batches: The indices of each batch, or None for a loader without batches.
+        passes: The loaders that are being iterated, the active one last; this loader adds itself.
+        watcher: Ends the script before a batch if all steps were made.
     """
 
     def __init__(
@@ -87,7 +102,7 @@ class GlobalLoader(DataLoader[Any]):
             self._passes.remove(self)
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch of the next pass, for samplers and datasets that have epochs."""
+        """Choose the epoch of the next pass, for samplers and datasets that have epochs."""
         batches = getattr(self.batch_sampler, "batches", None)
         owners: list[Any] = [self.dataset, self.sampler, batches, getattr(batches, "sampler", None)]
         for owner in owners:

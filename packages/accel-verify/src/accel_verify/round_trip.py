@@ -1,4 +1,4 @@
-"""Saves model, optimizers and schedulers, changes them, loads them, and says what is not as it was."""
+"""Save and load models, optimizers and schedulers, and compare them with what they were."""
 
 from __future__ import annotations
 
@@ -15,7 +15,15 @@ from torch import nn
 
 
 def model_changes(accelerator: Accelerator, model: nn.Module) -> list[str]:
-    """The parameters and buffers that `save_model` and `load_checkpoint_in_model` change."""
+    """Return the parameters and buffers that `save_model` and `load_checkpoint_in_model` change.
+
+    Args:
+        accelerator: The Accelerator that prepared the model.
+        model: A prepared model. It has the loaded values afterwards.
+
+    Returns:
+        A phrase for each tensor, or one phrase with the error if the saved weights do not load.
+    """
     inner = accelerator.unwrap_model(model)
     before = {name: tensor.detach().clone() for name, tensor in inner.state_dict().items()}
     with tempfile.TemporaryDirectory() as folder:
@@ -32,7 +40,15 @@ def model_changes(accelerator: Accelerator, model: nn.Module) -> list[str]:
 
 
 def state_changes(prepared: AcceleratedOptimizer | AcceleratedScheduler, initial: dict[str, Any]) -> list[str]:
-    """The entries that `state_dict` and `load_state_dict` change. `initial` is the state from before training."""
+    """Return the entries of a state that `state_dict` and `load_state_dict` change.
+
+    Args:
+        prepared: A prepared optimizer or scheduler. It has the loaded state afterwards.
+        initial: Its state from before training, which is loaded in between.
+
+    Returns:
+        A phrase for each entry.
+    """
     owner = "optimizer" if isinstance(prepared, AcceleratedOptimizer) else "scheduler"
     inner: Any = getattr(prepared, owner)
     before, saved = copy.deepcopy(inner.state_dict()), copy.deepcopy(prepared.state_dict())

@@ -1,4 +1,4 @@
-"""`python -m accel_verify.runner`: one of the two runs that `accel verify` starts."""
+"""Run a script as configured or as plain PyTorch, in a process that `accel verify` starts."""
 
 from __future__ import annotations
 
@@ -25,14 +25,26 @@ from accel_verify.trial import trial
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """The result of a comparison: whether the runs are the same, and the lines to print."""
+    """The result of a comparison.
+
+    Args:
+        same: True if nothing differs.
+        lines: The lines to print.
+    """
 
     same: bool
     lines: tuple[str, ...]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs ROLE FOLDER STEPS TOLERANCE KIND SCRIPT [ARGUMENTS]; exit code 1 if something differs."""
+    """Run a script in the role that `accel verify` asks for, and print what differs.
+
+    Args:
+        arguments: The words ROLE FOLDER STEPS TOLERANCE KIND SCRIPT [ARGUMENTS].
+
+    Returns:
+        The exit code: 1 if something differs or nothing can be compared, else 0.
+    """
     role, folder, steps, tolerance, kind, name, *rest = arguments
     script = partial(run_script, name, rest, module=kind == "module")
     if role == "configured":
@@ -45,7 +57,17 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run_script(script: str, arguments: Sequence[str], *, module: bool) -> None:
-    """Runs the script as `python script arguments` would. Its errors are raised, but not its exit with code 0."""
+    """Run a script as `python script arguments` would.
+
+    Args:
+        script: Path of a file, or name of a module.
+        arguments: Arguments of the script.
+        module: True if `script` is the name of a module.
+
+    Raises:
+        SystemExit: The script exits with another code than 0.
+        BaseException: Whatever else the script raises.
+    """
     sys.argv = [script, *arguments]
     set_seed(0)  # a script without a seed would start from other weights each time
     try:
@@ -60,7 +82,14 @@ def run_script(script: str, arguments: Sequence[str], *, module: bool) -> None:
 
 
 def record(script: Callable[[], None], folder: Path, rank: int, steps: int) -> None:
-    """Runs the script as configured, and records its steps."""
+    """Run a script as configured, and record its steps.
+
+    Args:
+        script: Function that runs the script.
+        folder: Folder for the records of all ranks.
+        rank: Rank of this process.
+        steps: Number of steps to record of each optimizer.
+    """
     recorder = Recorder(folder, rank, steps)
     with trial(), recording(recorder), suppress(StepLimitReached):
         script()
@@ -68,7 +97,14 @@ def record(script: Callable[[], None], folder: Path, rank: int, steps: int) -> N
 
 
 def compare(script: Callable[[], None], folder: Path, steps: int, tolerance: float | None = None) -> RunComparison:
-    """Runs the script as plain PyTorch, and compares its steps with the records of all processes."""
+    """Run a script as plain PyTorch, and compare its steps with the records of all ranks.
+
+    Args:
+        script: Function that runs the script.
+        folder: Folder with the records.
+        steps: Number of steps to compare of each optimizer.
+        tolerance: Largest relative difference of a gradient. Default: by precision and device of the recorded run.
+    """
     checker = Checker(folder, steps, tolerance)
     try:
         checker.require_steps()

@@ -1,4 +1,4 @@
-"""Finds faults of a script that both runs have, by the calls that it makes."""
+"""Find faults of a script that both runs have, by the calls that it makes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 @final
 class ScriptFaults:
-    """What a script does in a step that no correct script does; each fault is noted in the first step that has it."""
+    """The calls of a script that no correct script makes, each with the first step that has it."""
 
     def __init__(self) -> None:
         #: the faults, in words, with the first step of each
@@ -32,7 +32,7 @@ class ScriptFaults:
             del self._spent[optimizer]
 
     def before_step(self, optimizer: Optimizer, models: Iterable[nn.Module], step: int) -> None:
-        """Look at the gradients, and at the models that have them.
+        """Check the gradients, and the models that have them.
 
         Args:
             optimizer: The optimizer that is about to step.
@@ -68,7 +68,7 @@ class ScriptFaults:
                 self._note(f"{name}.step() was called more than once after it: call it once for each step", step)
 
     def _left(self, optimizer: Optimizer) -> bool:
-        """Whether an optimizer has gradients with which it has stepped already."""
+        """Return whether an optimizer has gradients with which it has stepped already."""
         spent = {id(gradient) for gradient in self._spent.get(optimizer, [])}
         return any(
             id(parameter.grad) in spent and bool(parameter.grad.to_dense().any())
@@ -81,7 +81,7 @@ class ScriptFaults:
 
 
 def _depends_on_mode(model: nn.Module) -> bool:
-    """Whether a model has dropout, as a module or as a number that its own code uses, or batch norms."""
+    """Return whether a model has dropout, as a module or as a number that its own code uses, or batch norms."""
     return any(
         isinstance(module, _BatchNorm)
         or any(

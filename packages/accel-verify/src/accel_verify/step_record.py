@@ -1,4 +1,4 @@
-"""Records of the steps of the run as configured, in files: numbers as JSON, tensors as safetensors.
+"""Write and read the steps of the run as configured: numbers as JSON, tensors as safetensors.
 
 Each process writes its own files and waits for nobody. Rank 0 writes tensors; the others write digests of theirs.
 """
@@ -23,7 +23,16 @@ BEFORE, GRADIENT, AFTER = "{} before the step", "gradient of {}", "{} after the 
 class StepRecord:
     """A step of an optimizer, made or skipped.
 
-    `losses` and `weights` belong to the micro-batches since the step before; `digests` are equal for equal tensors.
+    Args:
+        optimizer: Index of the optimizer, in the order in which the script prepared them.
+        micro_batches: Number of losses since the step before, on each rank.
+        losses: The losses of these micro-batches.
+        weights: Their weights; empty if the script gave none.
+        settings: Learning rates and dtypes, by name.
+        tensors: Parameters and gradients, by the names that `BEFORE`, `GRADIENT` and `AFTER` make.
+        digests: A digest of each tensor, equal for equal tensors.
+        skipped: True if the step was due and not made.
+        overflowed: True if a gradient of a skipped step has an inf or nan.
     """
 
     optimizer: int
@@ -39,7 +48,16 @@ class StepRecord:
 
 @dataclass
 class RunEnd:
-    """How the run of one process ended: after how many steps, with which settings, and what a round trip changed."""
+    """The end of the run of one process.
+
+    Args:
+        steps: Number of steps, made or skipped.
+        precision: Mixed precision of the Accelerator.
+        device: Type of its device.
+        loaders: Number of loaders that were prepared.
+        settings: Learning rates and dtypes of each optimizer.
+        changed: What a save and load round trip changes, on rank 0.
+    """
 
     steps: int = 0
     precision: str = "no"
@@ -50,7 +68,14 @@ class RunEnd:
 
 
 def write_step(folder: Path, rank: int, number: int, record: StepRecord) -> None:
-    """Writes step `number` of a process, counted from 1."""
+    """Write a step of a process.
+
+    Args:
+        folder: Folder with the records of all ranks.
+        rank: Rank of the process.
+        number: Number of the step, from 1.
+        record: The step. It has digests afterwards, and no tensors.
+    """
     path = folder / f"rank-{rank}" / str(number)
     record.digests = {name: FileDigest.of(serialize({name: value})).xxh3 for name, value in record.tensors.items()}
     tensors, record.tensors = {name: tensor.cpu() for name, tensor in record.tensors.items()}, {}
@@ -60,7 +85,16 @@ def write_step(folder: Path, rank: int, number: int, record: StepRecord) -> None
 
 
 def read_step(folder: Path, rank: int, number: int) -> StepRecord:
-    """Step `number` of a process; only rank 0 has tensors."""
+    """Read a step of a process.
+
+    Args:
+        folder: Folder with the records of all ranks.
+        rank: Rank of the process.
+        number: Number of the step, from 1.
+
+    Returns:
+        The step, with tensors only on rank 0.
+    """
     path = folder / f"rank-{rank}" / str(number)
     record = StepRecord(**json.loads(path.with_suffix(".json").read_text()))
     record.tensors = dict(read_tensors(path.with_suffix(".safetensors"))) if rank == 0 else {}
@@ -68,11 +102,17 @@ def read_step(folder: Path, rank: int, number: int) -> StepRecord:
 
 
 def write_end(folder: Path, rank: int, end: RunEnd) -> None:
-    """Writes how the run of a process ended."""
+    """Write the end of the run of a process.
+
+    Args:
+        folder: Folder with the records of all ranks.
+        rank: Rank of the process.
+        end: The end to write.
+    """
     (folder / f"rank-{rank}" / "end.json").write_text(json.dumps(asdict(end)))
 
 
 def read_ends(folder: Path) -> list[RunEnd]:
-    """How the run of each process ended."""
+    """Read the end of the run of each process, in rank order."""
     ranks = range(len(list(folder.glob("rank-*"))))
     return [RunEnd(**json.loads((folder / f"rank-{rank}" / "end.json").read_text())) for rank in ranks]

@@ -1,4 +1,4 @@
-"""Watches optimizers from inside, by torch's own hooks, which run when and only when they step."""
+"""Record the steps of optimizers by torch's own hooks, which run when and only when an optimizer steps."""
 
 from __future__ import annotations
 
@@ -13,11 +13,18 @@ from accel_verify.step_record import AFTER, BEFORE, GRADIENT, Settings, StepReco
 
 
 class StepLimitReached(BaseException):
-    """The script has made all steps that were asked for; no handler of the script's own should catch it."""
+    """The signal that a script has made all steps that were asked for.
+
+    It is no Exception, so that the handlers of a script do not catch it.
+    """
 
 
 class StepWatcher(ABC):
-    """Makes a record of each step, and ends the script after the last one."""
+    """A watcher that makes a record of each step, and ends the script after the last step.
+
+    Args:
+        steps: Number of steps of each optimizer.
+    """
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
@@ -31,37 +38,40 @@ class StepWatcher(ABC):
 
     @abstractmethod
     def before_step(self, optimizer: Optimizer) -> None:
-        """Records what the optimizer is given. Is called when it is about to step."""
+        """Record parameters and gradients. It is called when the optimizer is about to step."""
 
     @abstractmethod
     def after_step(self, optimizer: Optimizer) -> None:
-        """Records what the optimizer has made of it. Is called when it has stepped."""
+        """Record the new parameters. It is called when the optimizer has stepped."""
 
     @property
     def is_done(self) -> bool:
-        """Whether all optimizers together have made `steps` steps each, on average; skipped ones do not count."""
+        """True if the optimizers have made `steps` steps each, on average. Skipped steps do not count."""
         return self.made - len(self.skipped) >= self.steps * max(len(self.optimizers), 1)
 
     def stop_if_done(self) -> None:
-        """Raises: StepLimitReached if there are no more steps to make."""
+        """Raise StepLimitReached if there are no more steps to make."""
         if self.is_done:
             raise StepLimitReached
 
     def add_optimizer(self, optimizer: Optimizer) -> None:
-        """Watches the steps of the optimizer."""
+        """Record the steps of an optimizer from now on."""
         self.optimizers.append(optimizer)
         optimizer.register_step_pre_hook(lambda raw, *_: self.before_step(raw))
         optimizer.register_step_post_hook(lambda raw, *_: self.after_step(raw))
 
     def loss(self, loss: torch.Tensor, weight: torch.Tensor | float | None) -> None:
-        """Notes the loss of a micro-batch."""
+        """Note the loss of a micro-batch, and its weight if it has one."""
         self.stop_if_done()
         self._losses.append(loss.detach())
         if weight is not None:
             self._weights.append(float(weight))
 
     def parameters(self, optimizer: Optimizer) -> dict[str, nn.Parameter]:
-        """The parameters of the optimizer by their names in the model. Several models are numbered."""
+        """Return the parameters of an optimizer by their names in the model.
+
+        Names of several models begin with the number of the model.
+        """
         names: dict[int, str] = {}
         for number, model in enumerate(self.models):
             prefix = f"model{number}." if len(self.models) > 1 else ""
@@ -71,7 +81,7 @@ class StepWatcher(ABC):
         return {names.get(id(parameter), f"parameter {number}"): parameter for number, parameter in held}
 
     def settings(self, optimizer: Optimizer) -> Settings:
-        """The learning rate of each group, and the dtypes of each parameter and of its state in the optimizer."""
+        """Return the learning rate of each group, and the dtypes of each parameter and of its optimizer state."""
         groups = enumerate(optimizer.param_groups)
         settings: Settings = {f"learning rate of group {number}": float(group["lr"]) for number, group in groups}
         for name, parameter in self.parameters(optimizer).items():
@@ -83,7 +93,7 @@ class StepWatcher(ABC):
         return settings
 
     def begin_record(self, optimizer: Optimizer) -> StepRecord:
-        """A record of the losses since the record before, the parameters and the gradients."""
+        """Return a record of the losses since the last record, the parameters and the gradients."""
         number, losses = self.optimizers.index(optimizer), [float(loss) for loss in self._losses]
         record = StepRecord(number, len(losses), losses, self._weights, self.settings(optimizer))
         for name, parameter in self.parameters(optimizer).items():
@@ -94,7 +104,7 @@ class StepWatcher(ABC):
         return record
 
     def end_record(self, record: StepRecord, optimizer: Optimizer) -> None:
-        """Adds the parameters after the step to the record."""
+        """Add the parameters after the step to a record."""
         record.settings |= self.settings(optimizer)
         for name, parameter in self.parameters(optimizer).items():
             record.tensors[AFTER.format(name)] = parameter.detach().clone()

@@ -1,4 +1,4 @@
-"""What both runs of a verification leave out: dropout, the statistics of a batch, and the user's checkpoints."""
+"""Switch off, in both runs, dropout, the statistics of a batch and the user's checkpoints."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "
 
 @contextmanager
 def trial() -> Iterator[None]:
-    """In this block nothing is dropped out, no batch is normalised by itself, and nothing is saved or resumed."""
+    """Switch off dropout, the normalisation of a batch by its own statistics, saving and loading inside the block.
+
+    Batch normalisation uses its running statistics. `load_state` raises CheckpointError, and `resume` finds nothing.
+    """
     norm, attend = functional.batch_norm, functional.scaled_dot_product_attention
 
     def batch_norm(*arguments: Any, **options: Any) -> Any:
@@ -54,7 +57,7 @@ def trial() -> Iterator[None]:
 
 
 def _save(checkpointer: Checkpointer, output_dir: str | Path | None, **_: object) -> Path:
-    """The folder in which the checkpoint would be."""
+    """Return the folder in which the checkpoint would be."""
     if output_dir is None and not checkpointer.project.automatic_checkpoint_naming:
         raise ValueError("save_state needs the path of a folder, or automatic_checkpoint_naming=True")
     return destination([SaveRequest.of(output_dir, checkpointer.project, rank=0, writer=0)], 0)

@@ -1,1 +1,1 @@
-"""What accel needs of a kind of device, as checks that makers of hardware run."""
+"""Check, for makers of hardware, that a kind of device does what accel needs."""

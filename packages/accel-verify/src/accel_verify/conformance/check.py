@@ -1,4 +1,4 @@
-"""A check of a device, and what checks compare with: plain PyTorch on the CPU."""
+"""A check of a device, and the training in plain PyTorch on the CPU that checks compare with."""
 
 from __future__ import annotations
 
@@ -19,13 +19,19 @@ HALF_TOLERANCE = 5e-2
 
 
 class NotOffered(Exception):
-    """The device does not have what the check is about, and says so."""
+    """An error of a check of a feature that the device does not offer. The message says why."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A property that a device has if `run` returns; precisions are those in which it is checked."""
+    """A check of one property of a device.
+
+    Args:
+        name: The property, as a sentence.
+        run: Function that returns if the device has the property. It raises NotOffered, or any other error.
+        precisions: The mixed precisions in which to run it.
+    """
 
     name: str
     run: Callable[[Accelerator], None]
@@ -35,7 +41,13 @@ class Check:
 @final
 @dataclass(frozen=True, slots=True)
 class Training:
-    """The losses and norms of steps, and the weights after them."""
+    """The numbers of a training.
+
+    Args:
+        losses: The mean loss of each step.
+        norms: The norm of the gradients of each step, if they were clipped.
+        weights: The weights after the last step, on the CPU.
+    """
 
     losses: list[float]
     norms: list[float]
@@ -43,13 +55,13 @@ class Training:
 
 
 def make_model() -> nn.Sequential:
-    """The same weights at each call."""
+    """Return a small model, with the same weights at each call."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, CLASSES))
 
 
 def batches(count: int = STEPS) -> Iterator[tuple[Tensor, Tensor]]:
-    """The same inputs and classes at each call, on the CPU."""
+    """Yield inputs and classes on the CPU, the same at each call."""
     generator = torch.Generator(device="cpu").manual_seed(1)
     for _ in range(count):
         inputs = torch.randn(BATCH, WIDTH, generator=generator, device="cpu")
@@ -57,7 +69,11 @@ def batches(count: int = STEPS) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def train_plainly(max_norm: float | None = None) -> Training:
-    """Trains by hand on the CPU."""
+    """Train in plain PyTorch on the CPU.
+
+    Args:
+        max_norm: Clip gradients to this norm. Default: do not clip.
+    """
     model, losses, norms = make_model(), [], []
     optimizer = AdamW(model.parameters(), lr=0.01)
     for inputs, classes in batches():
@@ -72,7 +88,16 @@ def train_plainly(max_norm: float | None = None) -> Training:
 
 
 def train(accelerator: Accelerator, *, every: int = 1, max_norm: float | None = None) -> Training:
-    """Trains on the device; each batch is divided over the processes, and over `every` micro-batches."""
+    """Train on the device of an Accelerator, with each batch divided over processes and micro-batches.
+
+    Args:
+        accelerator: The Accelerator.
+        every: Number of micro-batches of each process in a step.
+        max_norm: Clip gradients to this norm. Default: do not clip.
+
+    Collective:
+        Every process must call.
+    """
     model, optimizer = make_model(), None
     model, optimizer = accelerator.prepare(model, AdamW(model.parameters(), lr=0.01))
     losses, norms = [], []
@@ -95,14 +120,21 @@ def train(accelerator: Accelerator, *, every: int = 1, max_norm: float | None = 
 
 
 def to_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies on the CPU."""
+    """Copy tensors to the CPU."""
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
 def compare(what: str, found: object, wanted: object, tolerance: float = 0.0) -> None:
-    """Returns if numbers are equal, or within the tolerance.
+    """Raise if numbers are not equal within a tolerance.
 
-    Raises: AssertionError with what differs by how much.
+    Args:
+        what: What is compared, for the error.
+        found: Tensors or numbers of the device, also in lists, tuples and dictionaries.
+        wanted: What they should be.
+        tolerance: Largest relative and absolute difference.
+
+    Raises:
+        AssertionError: They differ; the message says by how much.
     """
     found, wanted = send_to_device((found, wanted), "cpu")
     torch.testing.assert_close(
@@ -111,9 +143,6 @@ def compare(what: str, found: object, wanted: object, tolerance: float = 0.0) ->
 
 
 def require(what: str, holds: bool) -> None:
-    """Returns if something holds.
-
-    Raises: AssertionError with what does not.
-    """
+    """Raise AssertionError with a message unless a condition holds."""
     if not holds:
         raise AssertionError(what)

@@ -1,4 +1,4 @@
-"""The checks, in the order in which they run: what later ones need comes first."""
+"""The checks of a device, in the order in which they run: what later checks need comes first."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32
 
 
 def numbers_come_back(accelerator: Accelerator) -> None:
-    """Tensors are equal after the way to the device and back, in each dtype, also if they are not contiguous."""
+    """Check that tensors of each dtype return from the device as they were, also if they are not contiguous."""
     for dtype in DTYPES:
         tensor = torch.arange(24, device="cpu").view(4, 6).to(dtype)
         there = tensor.to(accelerator.device)
@@ -44,13 +44,13 @@ def numbers_come_back(accelerator: Accelerator) -> None:
 
 
 def memory_is_released(accelerator: Accelerator) -> None:
-    """Memory that nothing uses can be given back at any time."""
+    """Check that unused memory can be released at any time."""
     accelerator.components.run.device.release_memory()
     accelerator.free_memory()
 
 
 def generator_goes_back(accelerator: Accelerator) -> None:
-    """The device draws the same numbers from the same state of its generator."""
+    """Check that a restored state of the generator repeats random numbers."""
     device = accelerator.components.run.device
     state = device.rng_state()
     require(f"the state of the generator is on {state.device}, and belongs on the CPU", state.device.type == "cpu")
@@ -60,7 +60,7 @@ def generator_goes_back(accelerator: Accelerator) -> None:
 
 
 def seed_repeats(accelerator: Accelerator) -> None:
-    """The device draws the same numbers after the same seed."""
+    """Check that a seed repeats random numbers."""
     drawn = []
     for _ in range(2):
         set_seed(7)
@@ -69,7 +69,7 @@ def seed_repeats(accelerator: Accelerator) -> None:
 
 
 def loader_serves_the_device(accelerator: Accelerator) -> None:
-    """A prepared loader serves all samples, in order, on the device."""
+    """Check that a prepared loader returns all samples, in order, on the device."""
     rows = torch.arange(4 * BATCH * 2, dtype=torch.float32, device="cpu").view(-1, 2)
     loader = accelerator.prepare(DataLoader(TensorDataset(rows), batch_size=4))
     served = []
@@ -80,14 +80,14 @@ def loader_serves_the_device(accelerator: Accelerator) -> None:
 
 
 def training_is_that_of_the_cpu(accelerator: Accelerator) -> None:
-    """Losses and weights are those of plain PyTorch on the CPU."""
+    """Check that losses and weights are those of plain PyTorch on the CPU."""
     found, wanted = train(accelerator), train_plainly()
     compare("losses", found.losses, wanted.losses, TOLERANCE)
     compare("weights", found.weights, wanted.weights, TOLERANCE)
 
 
 def accumulation_is_one_batch(accelerator: Accelerator) -> None:
-    """Two micro-batches train as one batch does."""
+    """Check that two accumulated micro-batches train as one batch does."""
     accelerator.gradient_accumulation_steps = 2
     try:
         found = train(accelerator, every=2)
@@ -97,14 +97,14 @@ def accumulation_is_one_batch(accelerator: Accelerator) -> None:
 
 
 def norms_are_those_of_the_cpu(accelerator: Accelerator) -> None:
-    """Norms of gradients, and weights after clipping, are those of the CPU."""
+    """Check that norms of gradients, and weights after clipping, are those of the CPU."""
     found, wanted = train(accelerator, max_norm=0.1), train_plainly(max_norm=0.1)
     compare("norms", found.norms, wanted.norms, TOLERANCE)
     compare("weights", found.weights, wanted.weights, TOLERANCE)
 
 
 def half_precision_keeps_masters(accelerator: Accelerator) -> None:
-    """Layers compute in half precision, and weights are float32."""
+    """Check that layers compute in half precision, and that weights are float32."""
     found, wanted = train(accelerator), train_plainly()
     compare("losses", found.losses, wanted.losses, HALF_TOLERANCE)
     wide = all(tensor.dtype is torch.float32 for tensor in found.weights.values())
@@ -118,7 +118,7 @@ def half_precision_keeps_masters(accelerator: Accelerator) -> None:
 
 
 def overflow_skips_the_step(accelerator: Accelerator) -> None:
-    """An infinite loss changes no weight."""
+    """Check that an infinite loss changes no weight."""
     model = nn.Linear(2, 2)
     before = to_cpu(model.state_dict())
     model, optimizer = accelerator.prepare(model, SGD(model.parameters(), lr=1.0))
@@ -130,7 +130,7 @@ def overflow_skips_the_step(accelerator: Accelerator) -> None:
 
 
 def ranks_exchange(accelerator: Accelerator) -> None:
-    """Gathered, summed and padded tensors are right, and stay on the device."""
+    """Check that gathered, summed and padded tensors are right, and stay on the device."""
     rank, size, device = accelerator.process_index, accelerator.num_processes, accelerator.device
     own = torch.full((2, 3), float(rank), device=device)
     everything = torch.arange(float(size), device="cpu").repeat_interleave(2)[:, None].expand(-1, 3)
@@ -143,9 +143,10 @@ def ranks_exchange(accelerator: Accelerator) -> None:
 
 
 def sharded_training_is_that_of_the_cpu(accelerator: Accelerator) -> None:
-    """Losses of sharded training are those of plain PyTorch on the CPU.
+    """Check that the losses of sharded training are those of plain PyTorch on the CPU.
 
-    Raises: NotOffered if there is one process, or the device cannot shard.
+    Raises:
+        NotOffered: There is one process, or the device cannot shard.
     """
     if accelerator.num_processes == 1:
         raise NotOffered("one process has nobody to share with; use -n 2")
@@ -158,7 +159,7 @@ def sharded_training_is_that_of_the_cpu(accelerator: Accelerator) -> None:
 
 
 def checkpoint_goes_on(accelerator: Accelerator) -> None:
-    """Training from a checkpoint gives the weights and random numbers that training without it gave."""
+    """Check that training from a checkpoint repeats weights and random numbers bit for bit."""
     folder = _folder(accelerator) / "checkpoint"
     model = make_model()
     model, optimizer = accelerator.prepare(model, AdamW(model.parameters(), lr=0.01))
@@ -181,7 +182,7 @@ def checkpoint_goes_on(accelerator: Accelerator) -> None:
 
 
 def weights_are_filled(accelerator: Accelerator) -> None:
-    """A model on the meta device gets its weights from files."""
+    """Check that a model on the meta device can be loaded from files."""
     folder = _folder(accelerator) / "weights"
     model = accelerator.prepare(make_model())
     wanted = to_cpu(accelerator.get_state_dict(model))
@@ -196,7 +197,7 @@ def weights_are_filled(accelerator: Accelerator) -> None:
 
 
 def _folder(accelerator: Accelerator) -> Path:
-    """A new folder for all processes, in that of the project, whose owner removes it."""
+    """Return a new folder for all processes, inside the project folder."""
     name = tempfile.mkdtemp(dir=accelerator.project_dir) if accelerator.is_main_process else ""
     return Path(accelerator.run.transport.broadcast_object(name, 0))
 

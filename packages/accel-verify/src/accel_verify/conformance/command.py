@@ -1,4 +1,4 @@
-"""`accel conformance`: runs the checks of a kind of device, and prints which hold."""
+"""Run `accel conformance`: the checks of a kind of device, and a table of their outcomes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,16 @@ exit codes: 0 if no check failed; 1 if any did, or could not run."""
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: a list of checks with precision and outcome.")
 def COMMAND(kind: str, size: int, as_json: bool) -> int:
-    """Prints the table of checks, and returns the exit code."""
+    """Run the checks, and print a table of their outcomes.
+
+    Args:
+        kind: Torch's name of the device, such as "cpu".
+        size: Number of processes.
+        as_json: Print JSON.
+
+    Returns:
+        The exit code: 1 if a check failed, else 0.
+    """
     with tempfile.TemporaryDirectory(prefix="accel-conformance-") as folder:
         rows = _run(Path(folder), kind, size)
     if as_json:
@@ -50,7 +59,7 @@ def COMMAND(kind: str, size: int, as_json: bool) -> int:
 
 
 def _run(folder: Path, kind: str, size: int) -> list[dict[str, str]]:
-    """The outcome of each check, over all processes: the worst counts."""
+    """Return the outcome of each check: the first of all processes that is not "passed", if there is one."""
     command = [sys.executable, "-m", "accel", "launch", "-n", str(size), *(["--cpu"] if kind == "cpu" else [])]
     command += ["-m", RUNNER, str(folder), kind]
     ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)

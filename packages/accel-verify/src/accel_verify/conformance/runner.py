@@ -1,4 +1,4 @@
-"""Runs the checks in a process of a launch, and writes a line for each into a file of this process."""
+"""Run the checks in a process of a launch, and write a line for each into a file of this process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,17 @@ from accel_verify.conformance.command import CHOSEN, PRECISIONS
 
 
 def main(folder: Path, kind: str) -> int:
-    """Exit code 0 if no check failed; with several processes the first failure ends all."""
+    """Run the checks of a kind of device, and write their outcomes to FOLDER/RANK.jsonl.
+
+    With several processes the first failure ends the run.
+
+    Args:
+        folder: Folder for the outcomes of all processes, and for what checks save.
+        kind: Torch's name of the device.
+
+    Returns:
+        The exit code: 1 if a check failed, else 0.
+    """
     topology, code = detect(process_environ()), 0
     with (folder / f"{topology.rank}.jsonl").open("w", encoding="utf-8") as file:
         for precision in PRECISIONS:
@@ -36,7 +46,7 @@ def main(folder: Path, kind: str) -> int:
 
 
 def _outcomes(folder: Path, kind: str, precision: str) -> Iterator[tuple[str, str, str]]:
-    """Each check of a precision, with its outcome and words about it."""
+    """Yield each check of a precision with its outcome, and words about it."""
     mine = [check for check in CHECKS if precision in check.precisions]
     try:
         accelerator = Accelerator(mixed_precision=precision, cpu=kind == "cpu", project_dir=folder)
