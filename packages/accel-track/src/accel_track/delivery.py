@@ -54,7 +54,7 @@ class Delivery:
                     self.deliver([call])
                 return
             for tracker in self.trackers:
-                self._failed(tracker, "reading what was logged", error, len(calls))
+                self._failed(tracker, "reading what was logged", error)
             return
         for call, read in zip(due, arguments, strict=True):
             for tracker in self.trackers:
@@ -65,15 +65,15 @@ class Delivery:
             getattr(tracker, call.method)(*arguments, **{**call.keywords, **call.own.get(tracker.name, {})})
         except BaseException as error:  # noqa: BLE001 - whatever a client raises must not end the training
             _pass_on(error)
-            self._failed(tracker, call.method, error, 1)
+            self._failed(tracker, call.method, error)
 
-    def _failed(self, tracker: GeneralTracker, what: str, error: BaseException, calls: int) -> None:
+    def _failed(self, tracker: GeneralTracker, what: str, error: BaseException) -> None:
         if not self.lost[tracker.name]:
             logger.warning(
                 "the tracker %s failed in %s, and training goes on without what was lost: %s: %s",
                 *(tracker.name, what, type(error).__name__, error),
             )
-        self.lost[tracker.name] += calls
+        self.lost[tracker.name] += 1
 
 
 def _pass_on(error: BaseException) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
@@ -31,7 +32,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, int) and value.bit_length() > LARGEST_BITS:
         value = as_number(value)
     if isinstance(value, float):
-        return float(value) if math.isfinite(value) else ("NaN" if value != value else f"{'-' * (value < 0)}Infinity")
+        return float(value) if math.isfinite(value) else json.dumps(value)
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, PurePath):

@@ -64,9 +64,9 @@ class MlflowTracker(ClientTracker):
             )
 
     def _write(self, values: dict[str, Any], step: int, **kwargs: Any) -> None:
-        fresh = {name: value for name, value in values.items() if step > self._had.get(name, -1)}
         now, make = int(time.time() * 1000), self.client.entities.Metric
-        metrics = [make(name, float(value), now, step) for name, value in fresh.items()]
+        fresh = [name for name in values if step > self._had.get(name, -1)]
+        metrics = [make(name, float(values[name]), now, step) for name in fresh]
         self._run.log_batch(self._id, metrics=metrics, **kwargs)
 
     def _write_images(self, name: str, images: list[Any], step: int, **kwargs: Any) -> None:
