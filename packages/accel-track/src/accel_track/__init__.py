@@ -1,4 +1,4 @@
-"""Every run leaves a record: trackers, and the record in a folder."""
+"""Record runs: by trackers, and in a folder for each run."""
 
 from accel_track.logger_type import LoggerType
 from accel_track.tracker import GeneralTracker, on_main_process

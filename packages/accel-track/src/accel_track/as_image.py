@@ -1,4 +1,4 @@
-"""Images of scripts as images of Pillow, which every client takes."""
+"""Convert the images of scripts to images of Pillow, which every client takes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,20 @@ from typing import Any
 
 
 def as_image(image: Any) -> Any:
-    """The image of Pillow that an array shows; an image of Pillow as it is.
+    """Convert an array to an image of Pillow.
 
-    Shape: (height, width) or (height, width, channels), with 1 to 4 channels.
-    Units: whole numbers from 0 to 255, or others from 0 to 1.
-    Raises: ValueError for an array of another shape; ImportError without Pillow and numpy.
+    Args:
+        image: An array or tensor, or an image of Pillow, which is returned as it is.
+
+    Shape:
+        (height, width) or (height, width, channels), with 1 to 4 channels.
+
+    Units:
+        Whole numbers from 0 to 255, and floats or booleans from 0 to 1.
+
+    Raises:
+        ValueError: The array has another shape.
+        ImportError: Pillow or numpy is not installed.
     """
     if hasattr(image, "save"):
         return image

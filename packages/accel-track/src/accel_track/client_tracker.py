@@ -1,4 +1,4 @@
-"""What the trackers share that hand a run on: names, steps, images, and what their clients take."""
+"""The base class of trackers that record by the package of a client."""
 
 from __future__ import annotations
 
@@ -14,9 +14,14 @@ from accel_track.values import as_number, flat, plain
 
 
 class ClientTracker(GeneralTracker):
-    """Hands a run to the client of the package that has the tracker's name; other arguments go to that client.
+    """A tracker that records by the client in the package of its name.
 
     A subclass opens the run in `start`, and writes by `_write`, `_write_images` and `_write_table`.
+
+    Args:
+        project: Name of the project.
+        folder: Folder for logs, if the tracker needs a folder.
+        kwargs: Arguments for the client.
     """
 
     requires_logging_directory = False
@@ -34,7 +39,7 @@ class ClientTracker(GeneralTracker):
 
     @classmethod
     def missing(cls) -> str | None:
-        """What to install; None if the client is there."""
+        """Return what to install, or None if the client is installed."""
         found = find_spec(cls.name)  # a folder of that name in the working directory is found too, without an origin
         return None if found is not None and found.origin else f"pip install 'accel-track[{cls.name}]'"
 
@@ -45,13 +50,20 @@ class ClientTracker(GeneralTracker):
 
     @property
     def client(self) -> Any:
-        """The client's module."""
+        """The module of the client."""
         return import_module(self.name)
 
     def log(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
-        """Records what the client takes, under paths: {"loss": {"train": 1}} is loss/train.
+        """Record the values of a step that the client takes.
 
-        Raises: TypeError that names what was left out: values of other types, and values whose path comes again.
+        Args:
+            values: Values by name. Names of nested values are joined: {"loss": {"train": 1}} is loss/train.
+            step: Number of the step. Default: the step after the newest.
+            kwargs: Arguments for the method of the client.
+
+        Raises:
+            TypeError: Values were left out: the client does not take their type, or their name came twice. The other
+                values were recorded.
         """
         step, known, left = self._step(step), dict[str, Any](), list[str]()
         for name, value in flat(values):
@@ -73,9 +85,16 @@ class ClientTracker(GeneralTracker):
         raise NotImplementedError
 
     def log_images(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
-        """Records images.
+        """Record images of a step.
 
-        Raises: NotImplementedError if the client takes none; ImportError without Pillow.
+        Args:
+            values: Lists of images by name. Each is an array, a tensor or an image of Pillow.
+            step: Number of the step. Default: the step after the newest.
+            kwargs: Arguments for the method of the client.
+
+        Raises:
+            NotImplementedError: The client takes no images.
+            ImportError: Pillow or numpy is not installed.
         """
         step = self._step(step)
         for name, images in values.items():
@@ -93,9 +112,18 @@ class ClientTracker(GeneralTracker):
         step: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """Records a table.
+        """Record a table.
 
-        Raises: NotImplementedError if the client takes none.
+        Args:
+            table_name: Name of the table.
+            columns: Names of the columns. Default: their numbers.
+            data: The rows.
+            dataframe: A dataframe of pandas in place of columns and rows.
+            step: Number of the step. Default: the step after the newest.
+            kwargs: Arguments for the method of the client.
+
+        Raises:
+            NotImplementedError: The client takes no tables.
         """
         if dataframe is not None:  # column by column, as rows of several types would change numbers
             columns = list(dataframe.columns)
@@ -108,7 +136,7 @@ class ClientTracker(GeneralTracker):
         raise NotImplementedError(f"{self.name} takes no tables")
 
     def _reopen(self, state: Mapping[str, Any], **kwargs: Any) -> None:
-        """Goes on by a run that is opened with these arguments."""
+        """Resume a run by opening it with these arguments."""
         self.finish()
         self._next_step = state["next_step"]
         self._kwargs |= kwargs
@@ -120,6 +148,6 @@ class ClientTracker(GeneralTracker):
         return chosen
 
     def finish(self) -> None:
-        """Ends the run."""
+        """End the run."""
         if self._run is not None:
             getattr(self._run, self.ends_by)()

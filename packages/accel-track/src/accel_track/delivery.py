@@ -1,4 +1,4 @@
-"""Calls the trackers, and reports those that fail, once each."""
+"""Call trackers, and warn, once for each, of those that fail."""
 
 from __future__ import annotations
 
@@ -16,22 +16,33 @@ logger = logging.getLogger("accel")
 
 @dataclass(slots=True)
 class DueCall:
-    """A call that is due: the method of each tracker, its arguments, and more of them for single trackers by name."""
+    """A call of a method of trackers.
+
+    Args:
+        method: Name of the method.
+        arguments: Positional arguments.
+        keywords: Keyword arguments.
+        own: More keyword arguments for single trackers, by the name of the tracker.
+        due: Function that waits until the arguments can be read, and returns false if the call is to be left out.
+    """
 
     method: str
     arguments: tuple[Any, ...]
     keywords: Mapping[str, Any] = field(default_factory=dict)
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    #: waits until the arguments can be read; the call is left out if it says no
     due: Callable[[], bool] | None = None
 
 
 @final
 class Delivery:
-    """Hands calls to trackers. An error of a tracker is logged when it comes first, and counted.
+    """The calls of a script to trackers, whose errors are counted, with a warning of the first.
 
-    In a thread beside the training that is whatever a tracker raises. On the training thread SystemExit and
-    KeyboardInterrupt pass: they may come from a handler of a signal.
+    In another thread, whatever a tracker raises is such an error. On the main thread, SystemExit and
+    KeyboardInterrupt are raised: they may come from a handler of a signal.
+
+    Args:
+        trackers: The trackers to call.
+        read: Function that makes the arguments of several calls from what the script logged.
     """
 
     def __init__(
@@ -43,7 +54,10 @@ class Delivery:
         self.lost: Counter[str] = Counter()
 
     def deliver(self, calls: list[DueCall]) -> None:
-        """Calls every tracker with each of these calls, in order; their arguments are read in one go if they can be."""
+        """Call every tracker with each of these calls, in order.
+
+        The arguments of all calls are read together. If that fails, each call is read alone.
+        """
         try:
             due = [call for call in calls if call.due is None or call.due()]
             arguments = self._read([call.arguments for call in due])
@@ -77,6 +91,6 @@ class Delivery:
 
 
 def _pass_on(error: BaseException) -> None:
-    """Raises what is meant for the program, and not for its tracker."""
+    """Raise an error that is meant for the program, and not for its tracker."""
     if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
         raise error

@@ -1,4 +1,4 @@
-"""The names of trackers as scripts for Accelerate import them."""
+"""The names of trackers as an enum, as scripts for Accelerate import them."""
 
 from enum import StrEnum
 

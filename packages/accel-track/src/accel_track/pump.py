@@ -1,4 +1,4 @@
-"""Takes what a training thread logs, at the cost of an append, and hands it on in a thread of its own."""
+"""Take what a training thread logs, at the cost of an append, and deliver it in another thread."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ PERIOD_S = 0.1
 
 @final
 class Pump(Generic[Entry]):
-    """A thread hands batches of entries, in order, to `deliver`: every tenth of a second, or when `flush` asks.
+    """A thread that delivers batches of entries, in order, every tenth of a second and on `flush`.
 
-    `hold_back` entries stay until more come or `flush` is called. The thread keeps the pump until it is closed; the
-    end of the interpreter flushes it. A process that is forked from this process has no thread, and delivers nothing.
+    The thread lives until `close`. The end of the interpreter flushes it. A process that is forked from this process
+    has no thread, and delivers nothing.
+
+    Args:
+        deliver: Function that takes a batch of entries, in the thread.
+        hold_back: Number of the newest entries to keep until more come or `flush` is called.
     """
 
     def __init__(self, deliver: Callable[[list[Entry]], None], *, hold_back: int = 0) -> None:
@@ -37,9 +41,10 @@ class Pump(Generic[Entry]):
         atexit.register(self._at_exit)
 
     def flush(self, timeout_s: float | None = None) -> bool:
-        """Whether all entries that were put before are delivered, in `timeout_s` seconds; None waits for them.
+        """Return whether all entries that were put before are delivered in time.
 
-        Units: seconds.
+        Args:
+            timeout_s: Seconds to wait; None waits without a limit.
         """
         if not self._thread.is_alive() or threading.current_thread() is self._thread:
             return True
@@ -50,9 +55,13 @@ class Pump(Generic[Entry]):
             return self._changed.wait_for(lambda: self._delivered >= goal, timeout_s)
 
     def close(self, timeout_s: float | None = None) -> int:
-        """How many entries were not delivered in time; the thread ends when it has delivered them.
+        """Let the thread end after the entries that were put before.
 
-        Units: seconds.
+        Args:
+            timeout_s: Seconds to wait for their delivery; None waits without a limit.
+
+        Returns:
+            The number of entries that were not delivered in time. The thread delivers them later.
         """
         atexit.unregister(self._at_exit)
         self._closing = True

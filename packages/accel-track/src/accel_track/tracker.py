@@ -1,4 +1,4 @@
-"""What a tracker is: the base class of all, and of those that users write."""
+"""The base class of all trackers, also of those that users write."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def on_main_process(method: Method) -> Method:
-    """The method of a tracker, called on the main process alone if the tracker's `main_process_only` is true."""
+    """Let only the main process call a method of a tracker, if the tracker's `main_process_only` is true.
+
+    Args:
+        method: The method; this is a decorator.
+    """
 
     @functools.wraps(method)
     def called(self: GeneralTracker, *args: Any, **kwargs: Any) -> Any:
@@ -24,13 +28,17 @@ def on_main_process(method: Method) -> Method:
 
 
 class GeneralTracker:
-    """Records a run somewhere; a tracker of one's own is a subclass.
+    """The base class of trackers, which record a run somewhere.
 
-    A subclass has a `name`, says by `requires_logging_directory` if its constructor needs a folder, and has the
-    property `tracker`, which is the object of its client. `main_process_only` says if other processes have none, and
-    `in_thread` if `log` and the like are called by a thread beside the training.
+    A subclass needs the class attributes `name` and `requires_logging_directory`, which is true if its constructor
+    takes a folder, and the property `tracker`. If `main_process_only` is false, every process has the tracker. If
+    `in_thread` is false, the training thread calls `log` and the other methods, and not a thread beside it.
 
-    Raises: NotImplementedError that lists what the subclass lacks.
+    Args:
+        _blank: Make a tracker that does nothing.
+
+    Raises:
+        NotImplementedError: The subclass lacks an attribute; the message lists all that it lacks.
     """
 
     name: str
@@ -52,25 +60,38 @@ class GeneralTracker:
 
     @classmethod
     def missing(cls) -> str | None:
-        """What to install before this tracker can be used; None if nothing is missing."""
+        """Return what to install before this tracker can be used, or None if nothing is missing."""
         return None
 
     @property
     def tracker(self) -> Any:
-        """The object of the client that records."""
+        """The client's object of the run."""
         return None
 
     def start(self) -> None:
-        """Begins a new run."""
+        """Begin a new run."""
 
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
-        """Records the configuration of the run."""
+        """Record the configuration of the run."""
 
     def log(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
-        """Records values of a step."""
+        """Record values of a step.
+
+        Args:
+            values: Values by name, which may be nested. Tensors of one element have become numbers, and other tensors
+                are on the CPU.
+            step: Number of the step, or None if the script gave none.
+            kwargs: The tracker's entry in `log_kwargs`.
+        """
 
     def log_images(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
-        """Records lists of images by their names."""
+        """Record images of a step.
+
+        Args:
+            values: Lists of images by name.
+            step: Number of the step, or None if the script gave none.
+            kwargs: The tracker's entry in `log_kwargs`.
+        """
 
     def log_table(
         self,
@@ -81,27 +102,46 @@ class GeneralTracker:
         step: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """Records a table, from the rows of `data` or from a dataframe."""
+        """Record a table.
+
+        Args:
+            table_name: Name of the table.
+            columns: Names of the columns.
+            data: The rows.
+            dataframe: A dataframe in place of columns and rows.
+            step: Number of the step, or None if the script gave none.
+            kwargs: The tracker's entry in `log_kwargs`.
+        """
 
     def finish(self) -> None:
-        """Ends the run."""
+        """End the run."""
 
     def mark(self, kind: str, details: Mapping[str, Any]) -> None:
-        """Records an event of the run: a "checkpoint", a "restart" or a "skipped step"."""
+        """Record an event of the run.
+
+        Args:
+            kind: The event, such as "checkpoint", "loaded checkpoint" or "skipped step".
+            details: More about it, such as the path of the checkpoint.
+        """
 
     def state_dict(self) -> dict[str, Any]:
-        """What `resume` needs to go on in the same run, as JSON has it; {} if this tracker cannot."""
+        """Return what `resume` needs, as JSON has it, or {} if this tracker cannot resume a run."""
         return {}
 
     def has_ended(self, state: Mapping[str, Any]) -> bool:
-        """Whether the run of `state` was finished, so that `load_state` begins a new run."""
+        """Return whether the run of a state was finished, so that `load_state` begins a new run."""
         return False
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """Goes on in the run of `state`, without what came after it was taken.
+        """Resume the run of a state, without what was logged after the state was taken.
 
-        It is called instead of `start`, or after it, before anything was logged; the new run is given up then.
+        It is called instead of `start`. It is called after `start` if nothing was logged yet; then the new run is
+        given up.
 
-        Raises: LookupError if that run cannot be gone on with; the tracker is as it was.
+        Args:
+            state: What `state_dict` of that run returned.
+
+        Raises:
+            LookupError: The run cannot be resumed. The tracker is as it was.
         """
         raise LookupError(f"the tracker {self.name} cannot go on in an old run")

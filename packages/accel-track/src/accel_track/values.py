@@ -1,4 +1,4 @@
-"""Values of scripts as JSON has them: nested mappings, numbers of numpy and of tensors, NaN."""
+"""Convert values of scripts to JSON: nested mappings, numbers of numpy and of tensors, NaN."""
 
 from __future__ import annotations
 
@@ -23,9 +23,12 @@ class _Array(Protocol):
 
 
 def plain(value: Any) -> Any:
-    """The value in words of JSON: an array is a number or nested lists, NaN is a text, an unknown object its `repr`.
+    """Convert a value to what JSON has.
 
-    A whole number that no float reaches is Infinity.
+    Returns:
+        Dictionaries for mappings, dataclasses and namespaces, lists for sequences and sets, a number or nested lists
+        for an array, "NaN", "Infinity" or "-Infinity" for a number that JSON lacks or that no float can hold, and the
+        `repr` of an unknown object.
     """
     if isinstance(value, Enum):
         return plain(value.value)
@@ -54,7 +57,12 @@ def plain(value: Any) -> Any:
 
 
 def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Each value of nested mappings with its path: {"loss": {"train": 1}} has loss/train."""
+    """Yield each value of nested mappings with its path: {"loss": {"train": 1}} has loss/train.
+
+    Args:
+        values: Values and mappings by name.
+        above: What each path begins with.
+    """
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{above}{name}/")
@@ -63,9 +71,9 @@ def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]
 
 
 def as_number(value: Any) -> float | None:
-    """The number that JSON has for it, NaN and the infinities included; None for anything else.
+    """Return the number that a value of JSON means, or None if it means no number.
 
-    A whole number that no float reaches is infinite.
+    "NaN" and "Infinity" are numbers. A whole number that no float can hold is infinite.
     """
     if isinstance(value, str):
         return NOT_FINITE.get(value)

@@ -1,4 +1,4 @@
-"""What the trackers share whose clients have the calls of wandb."""
+"""The base class of trackers whose clients have the calls of wandb."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from accel_track.values import plain
 
 
 class WandbInterface(ClientTracker):
-    """Records a run of the project; other arguments go to the client's `init`."""
+    """A tracker whose client has the calls of wandb. Its arguments go to the client's `init`."""
 
     takes = (object,)
-    #: what an update of the configuration is told
+    #: arguments for an update of the configuration
     update_kwargs: ClassVar[Mapping[str, Any]] = {}
 
     def start(self) -> None:
-        """Begins a run."""
+        """Begin a run."""
         self._run = self.client.init(**{"project": self._project, **self._kwargs})
 
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
-        """Adds the values to the configuration of the run."""
+        """Add values to the configuration of the run."""
         self._run.config.update(plain(values), **self.update_kwargs)
 
     def _write(self, values: dict[str, Any], step: int, **kwargs: Any) -> None:

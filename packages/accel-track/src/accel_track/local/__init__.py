@@ -1,4 +1,7 @@
-"""The record of a run: a folder with its metrics, tables, images, configuration and story. Readers import from here."""
+"""The record of a run: a folder with its metrics, tables, images, configuration and story.
+
+Readers of records import from here.
+"""
 
 from accel_track.local.damage import tell_damage
 from accel_track.local.documents import read_document, read_story

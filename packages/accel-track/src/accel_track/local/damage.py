@@ -1,4 +1,4 @@
-"""Tells of damaged files of a record, once each, and puts them aside."""
+"""Warn of damaged files of a record, once for each, and put them aside."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ logger = logging.getLogger("accel")
 
 @cache
 def tell_damage(path: Path, why: str) -> None:
-    """Warn of a damaged file; the same words of the same file come once."""
+    """Warn of a damaged file, once for each file and reason."""
     logger.warning("%s is damaged: %s", path, why)
 
 
@@ -27,7 +27,7 @@ def put_aside(path: Path, why: str) -> None:
     """Rename a damaged file, whatever it is, and warn of it.
 
     Raises:
-        OSError: If it cannot be renamed.
+        OSError: It cannot be renamed.
     """
     aside = free_path(path)
     path.rename(aside)

@@ -1,4 +1,4 @@
-"""Documents of a record: files of JSON that are written whole, and may be damaged all the same."""
+"""Read and write the documents of a record: files of JSON that are written whole, and may be damaged all the same."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read_document(path: Path) -> Any:
     """Return what a file of JSON holds.
 
     Raises:
-        ValueError: If it cannot be read, or is damaged, with the reason.
+        ValueError: It cannot be read, or is damaged; the message is the reason.
     """
     try:
         found = json.loads(path.read_bytes().decode())
@@ -39,7 +39,7 @@ def read_story(path: Path) -> tuple[dict[str, Any], list[str]]:
     """Return the story of a run, and the names of its facts that are damaged, which are left out.
 
     Raises:
-        ValueError: If it cannot be read, or is damaged as a whole, with the reason.
+        ValueError: It cannot be read, or is damaged as a whole; the message is the reason.
     """
     found = read_document(path)
     if not isinstance(found, dict):
@@ -49,10 +49,10 @@ def read_story(path: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def write_document(path: Path, content: Any) -> None:
-    """Replace a file of JSON; what is no file is put aside.
+    """Replace a file of JSON, and put a folder in its place aside.
 
     Raises:
-        OSError: If it cannot be written; then the file is as before.
+        OSError: It cannot be written. The file is as before.
     """
     aside = path.with_suffix(".new")
     aside.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
@@ -62,7 +62,7 @@ def write_document(path: Path, content: Any) -> None:
 
 
 def _fits(name: str, value: Any) -> bool:
-    """Whether a fact is what readers take it for."""
+    """Return whether a fact has the type that readers expect."""
     if name in EVENTS:
         return isinstance(value, list) and all(isinstance(one, Mapping) and is_count(one.get("step")) for one in value)
     if name == "git":

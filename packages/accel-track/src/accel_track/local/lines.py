@@ -1,4 +1,4 @@
-"""Files of lines of JSON, each of which is there whole or not at all, unless a disk or a power loss has damaged it."""
+"""Read and write files of lines of JSON, each of which is whole unless a disk or a power loss has damaged it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS = {"metrics": dict, "images": dict, "table": object}
 
 
 def as_line(entry: Mapping[str, Any]) -> bytes:
-    """The entry as a line of strict JSON."""
+    """Return an entry as a line of strict JSON."""
     return json.dumps(entry, allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
@@ -52,7 +52,7 @@ def entries(path: Path, noted: int = 0) -> Iterator[dict[str, Any]]:
 
 
 def _read(path: Path) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
-    """Each line with its entry, or None for a line that is damaged, or that has the number of another."""
+    """Yield each line with its entry, or None if the line is damaged or has the number of an earlier line."""
     numbers = set[int]()
     with path.open("rb") as file:
         for line in file:
@@ -77,11 +77,15 @@ def _entry(line: bytes) -> dict[str, Any] | None:
 
 @final
 class LineFile:
-    """A file to which whole lines are added; each carries the number `n` of the call that it is of.
+    """A file to which whole lines are added. Each has the number `n` of its call.
 
-    What is there and cannot be opened is put aside.
+    A file or folder that cannot be opened is put aside.
 
-    Raises: OSError if it cannot be written.
+    Args:
+        path: The file.
+
+    Raises:
+        OSError: It cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -98,9 +102,10 @@ class LineFile:
         return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
 
     def add(self, entry: Mapping[str, Any]) -> None:
-        """Adds an entry.
+        """Add an entry.
 
-        Raises: OSError if the disk does not take it; the file ends with a whole line all the same.
+        Raises:
+            OSError: It cannot be written. The file ends with a whole line all the same.
         """
         line, end = as_line(entry), os.fstat(self._descriptor).st_size
         try:
@@ -113,7 +118,15 @@ class LineFile:
         self.lines += 1
 
     def keep_until(self, number: int, ending: str) -> list[dict[str, Any]]:
-        """Move the calls from `number` on, which it returns, into a file of this ending, and damaged lines aside."""
+        """Move later calls into another file, and damaged lines aside.
+
+        Args:
+            number: Number of the first call to move.
+            ending: What the name of the other file has after the name of this file.
+
+        Returns:
+            The entries that were moved.
+        """
         kept, moved, given_up, damaged = list[bytes](), list[bytes](), list[dict[str, Any]](), list[bytes]()
         for line, entry in _read(self.path):
             if entry is None:
@@ -138,5 +151,5 @@ class LineFile:
         return given_up
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         os.close(self._descriptor)

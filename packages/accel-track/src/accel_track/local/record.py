@@ -1,4 +1,4 @@
-"""The record of one run in its folder, and its rewinding."""
+"""The record of a run in its folder."""
 
 from __future__ import annotations
 
@@ -36,13 +36,16 @@ def is_record(folder: Path) -> bool:
 
 @final
 class RunRecord:
-    """Writes the record of a run; one writer at a time.
+    """The writer of the record of a run. A record has one writer at a time.
 
     Calls are numbered. Steps may repeat and come in any order: readers sort by step, and the newest value counts.
+    Damaged files are put aside, with a warning that names them.
 
-    What is damaged is put aside, with a warning that names the file.
+    Args:
+        folder: Folder of the record; made if it is missing.
 
-    Raises: OSError if the folder cannot be written, or if the record has another writer.
+    Raises:
+        OSError: The folder cannot be written, or the record has another writer.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -64,30 +67,48 @@ class RunRecord:
             tell_damage(folder / name, "it is missing")
 
     def tell(self, **facts: Any) -> None:
-        """Adds facts to the story of the run."""
+        """Add facts to the story of the run."""
         lines = {file.path.name: file.lines for file in (self._metrics, self._media)}
         self.story |= {**plain(facts), "lines": lines}
         write_document(self.folder / STORY, self.story)
 
     def tell_event(self, kind: str, step: int, details: Mapping[str, Any]) -> None:
-        """Adds an event of a step, with its time, to the list of its kind."""
+        """Add an event, with its time, to the story of the run.
+
+        Args:
+            kind: The event, such as "checkpoint". Its list in the story is "checkpoints".
+            step: Step after which it happened.
+            details: More about it.
+        """
         name, event = f"{kind.replace(' ', '_')}s", {"step": max(step, 0), "time": time.time(), **details}
         self.tell(**{name: [*self.story.get(name, []), event]})
 
     def configure(self, values: Mapping[str, Any]) -> None:
-        """Writes the configuration."""
+        """Write the configuration."""
         write_document(self.folder / CONFIG, plain(values))
 
     def log(self, values: Mapping[str, Any], step: int) -> None:
-        """Writes the values of a step, as a line."""
+        """Write the values of a step, as a line."""
         self._metrics.add(self._entry(step) | {"metrics": plain(values)})
 
     def log_table(self, name: str, columns: list[Any], rows: list[list[Any]], step: int) -> None:
-        """Writes a table, as a line."""
+        """Write a table, as a line.
+
+        Args:
+            name: Name of the table.
+            columns: Names of the columns.
+            rows: The rows.
+            step: Number of the step.
+        """
         self._media.add(self._entry(step) | {"table": name, "columns": plain(columns), "rows": plain(rows)})
 
     def log_images(self, images: Mapping[str, Any], step: int) -> None:
-        """Writes images as files, and a line that names them."""
+        """Write images as files, and a line that names them.
+
+        Args:
+            images: Lists of images by name. Each is an array, a tensor or an image of Pillow.
+            step: Number of the step.
+        """
         entry, files = self._entry(step), dict[str, list[str]]()
         (self.folder / "images").mkdir(exist_ok=True)
         for number, (name, listed) in enumerate(images.items()):  # different names may be the same safe name
@@ -98,7 +119,12 @@ class RunRecord:
         self._media.add(entry | {"images": files})
 
     def rewind(self, calls: int, next_step: int) -> None:
-        """Gives up the calls from number `calls` on, which will come again: they are moved to files `.given-up-N`."""
+        """Move later calls to files `.given-up-N`, as the resumed run makes them again.
+
+        Args:
+            calls: Number of calls to keep.
+            next_step: Step from which on events are given up.
+        """
         ending = next(end for end in map(".given-up-{}".format, count(1)) if not any(self.folder.glob(f"*{end}")))
         self._metrics.keep_until(calls, ending)
         images, aside = self.folder / "images", self.folder / f"images{ending}"
@@ -119,17 +145,17 @@ class RunRecord:
             self.story[kind] = [event for event in self.story[kind] if event["step"] < max(next_step, 1)]
 
     def discard(self) -> None:
-        """Removes a record in which nothing was logged."""
+        """Close the record, and remove it if nothing was logged."""
         self.close()
         if self.calls == 0:
             shutil.rmtree(self.folder)
 
     def close(self) -> None:
-        """Lets another writer have this record."""
+        """Close the files, and let another writer have the record."""
         self._opened.close()
 
     def finish(self) -> None:
-        """Notes the end of the run."""
+        """Note the end of the run, and close the record."""
         self.tell(state="finished", ended=datetime.now(UTC).isoformat(timespec="seconds"))
         self.close()
 
@@ -139,12 +165,12 @@ class RunRecord:
 
 
 def safe_name(name: str) -> str:
-    """The name, with anything replaced that may mean something in a path."""
+    """Return a name with everything replaced that has a meaning in a path."""
     return re.sub(r"[^\w.=+-]+", "_", name).strip(".")[:80] or "_"
 
 
 def _story(path: Path) -> dict[str, Any]:
-    """The story of a run; a file that is damaged is put aside."""
+    """Return the story of a run, and put a damaged file aside."""
     if not os.path.lexists(path):
         return {}
     try:

@@ -1,4 +1,4 @@
-"""A record has one writer at a time, on all processes of the machine."""
+"""A lock that gives a record one writer at a time, among all processes of the machine."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ from pathlib import Path
 from accel_track.local.damage import put_aside
 
 LOCK = "lock"
-#: the folders whose records this process writes: the locks of a process do not hold it off from its own
+#: the folders whose records this process writes: a lock of a process does not stop the process itself
 _HELD = set[Path]()
 #: Linux's `struct flock`: the kind, from where, the first byte, how many, the process that has it
 _FLOCK = "hhqqi4x"
 
 
 def lock(folder: Path) -> int:
-    """The file descriptor whose lock is held until `unlock`, or the process ends, in whatever way.
+    """Take the lock of a record, until `unlock` or the end of the process, however it ends.
 
-    Raises: OSError if the record has a writer, or if the folder cannot be written.
+    Returns:
+        The file descriptor for `unlock`.
+
+    Raises:
+        OSError: The record has a writer, or the folder cannot be written.
     """
     if folder.resolve() in _HELD:
         raise OSError(f"another tracker of this process writes the record {folder}: log into another folder")
@@ -39,13 +43,18 @@ def lock(folder: Path) -> int:
 
 
 def unlock(folder: Path, descriptor: int) -> None:
-    """Lets another writer have the record."""
+    """Let another writer have the record.
+
+    Args:
+        folder: Folder of the record.
+        descriptor: What `lock` returned.
+    """
     os.close(descriptor)
     _HELD.discard(folder.resolve())
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether the record has a writer; it is only asked, and needs no right to write."""
+    """Return whether a record has a writer, without the need of a right to write."""
     if folder.resolve() in _HELD:  # to open and close the file would give the lock up
         return True
     try:

@@ -1,4 +1,4 @@
-"""What a run is: the command, the machine, the versions and the commit of its code."""
+"""The facts of a run: its command, machine, versions, and the commit of its code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PACKAGES = ("accel", "torch", "numpy", "transformers", "datasets")
 
 
 def run_facts() -> dict[str, Any]:
-    """What the run of this process is."""
+    """Return the facts of the run of this process."""
     environ = process_environ()
     return {
         "command": sys.orig_argv,
@@ -34,7 +34,7 @@ def run_facts() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """The versions of packages that are installed."""
+    """Return the versions of those of `PACKAGES` that are installed."""
     found = {}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
@@ -43,7 +43,7 @@ def versions() -> dict[str, str]:
 
 
 def commit(folder: Path) -> dict[str, Any] | None:
-    """The commit of a folder, and whether tracked files differ from it; None outside of git."""
+    """Return the commit of a folder, and whether tracked files differ from it, or None outside of git."""
     command = ["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10)

@@ -1,4 +1,4 @@
-"""Trackers, each in a file; other distributions add theirs by entry points of the group `accel.trackers`."""
+"""The trackers, each in a file. Other distributions add trackers by entry points of the group `accel.trackers`."""
 
 from accel_state import Registry
 

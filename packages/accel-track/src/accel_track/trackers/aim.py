@@ -1,4 +1,4 @@
-"""Aim."""
+"""A tracker for Aim."""
 
 from collections.abc import Mapping
 from typing import Any, final
@@ -9,7 +9,10 @@ from accel_track.values import plain
 
 @final
 class AimTracker(ClientTracker):
-    """Records a run in the repository `logging_dir`; the project is its experiment, other arguments go to `aim.Run`."""
+    """A run in the Aim repository `logging_dir`, of the experiment with the name of the project.
+
+    Its other arguments go to `aim.Run`.
+    """
 
     name = "aim"
     requires_logging_directory = True
@@ -18,12 +21,12 @@ class AimTracker(ClientTracker):
     ends_by = "close"
 
     def start(self) -> None:
-        """Begins a run."""
+        """Begin a run."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._run = self.client.Run(**{"repo": str(self._folder), "experiment": self._project, **self._kwargs})
 
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
-        """Records the values as hyperparameters."""
+        """Record values as hyperparameters."""
         self._run["hparams"] = plain(values)
 
     def _write(self, values: dict[str, Any], step: int, **kwargs: Any) -> None:
@@ -35,13 +38,14 @@ class AimTracker(ClientTracker):
         self._run.track([self.client.Image(image) for image in images], name=name, step=step, **kwargs)
 
     def state_dict(self) -> dict[str, Any]:
-        """The name of the run."""
+        """Return the hash of the run, and the next step."""
         return {"run": self._run.hash, "next_step": self._next_step}
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """Goes on in the run; a step that comes again takes the place of the older.
+        """Resume the run. The values of a step that comes again replace the older values.
 
-        Raises: LookupError if the run is not there.
+        Raises:
+            LookupError: There is no such run.
         """
         if not (self._folder / ".aim" / "meta" / "chunks" / state["run"]).exists():
             raise LookupError(f"there is no run {state['run']} of Aim in {self._folder}")

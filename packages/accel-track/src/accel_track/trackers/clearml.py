@@ -1,4 +1,4 @@
-"""ClearML."""
+"""A tracker for ClearML."""
 
 from collections.abc import Mapping
 from typing import Any, final
@@ -9,18 +9,18 @@ from accel_track.values import plain
 
 @final
 class ClearmlTracker(ClientTracker):
-    """Records a task of the project; other arguments go to `clearml.Task.init`."""
+    """A task of the project in ClearML. Its other arguments go to `clearml.Task.init`."""
 
     name = "clearml"
     ends_by = "close"
 
     def start(self) -> None:
-        """Begins a task of the name "run", unless `task_name` says another."""
+        """Begin a task with the name "run", unless `task_name` gives another."""
         named = {"project_name": self._project, "task_name": "run", **self._kwargs}
         self._run = self.client.Task.init(**named)
 
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
-        """Records the values as the configuration."""
+        """Record values as the configuration."""
         self._run.connect_configuration(plain(values))
 
     def _write(self, values: dict[str, Any], step: int, **kwargs: Any) -> None:

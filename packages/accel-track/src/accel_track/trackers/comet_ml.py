@@ -1,4 +1,4 @@
-"""Comet."""
+"""A tracker for Comet."""
 
 from collections.abc import Mapping
 from typing import Any, final
@@ -9,18 +9,18 @@ from accel_track.values import flat, plain
 
 @final
 class CometTracker(ClientTracker):
-    """Records an experiment of the project; other arguments go to `comet_ml.start`."""
+    """An experiment of the project in Comet. Its other arguments go to `comet_ml.start`."""
 
     name = "comet_ml"
     takes = (int, float, str)
     ends_by = "end"
 
     def start(self) -> None:
-        """Begins an experiment."""
+        """Begin an experiment."""
         self._run = self.client.start(**{"project_name": self._project, **self._kwargs})
 
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
-        """Records the values as parameters."""
+        """Record values as parameters."""
         self._run.log_parameters(dict(flat(plain(values))))
 
     def _write(self, values: dict[str, Any], step: int, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""DVCLive."""
+"""A tracker for DVCLive."""
 
 from collections.abc import Mapping
 from typing import Any, final
@@ -9,18 +9,18 @@ from accel_track.values import plain
 
 @final
 class DvcliveTracker(ClientTracker):
-    """Records a run in the folder `dir`; other arguments go to `dvclive.Live`, and the project is not used."""
+    """A run of DVCLive. Its arguments, such as the folder `dir`, go to `dvclive.Live`, and the project is not used."""
 
     name = "dvclive"
     takes = (int, float, str)
     ends_by = "end"
 
     def start(self) -> None:
-        """Opens the folder."""
+        """Open the folder."""
         self._run = self.client.Live(**self._kwargs)
 
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
-        """Writes the values as parameters."""
+        """Write values as parameters."""
         self._run.log_params(plain(values))
 
     def _write(self, values: dict[str, Any], step: int, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""The record in a folder: nothing to install, no server."""
+"""A tracker that writes a folder for each run, with nothing to install and no server."""
 
 import secrets
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from accel_track.local.run_facts import run_facts
 
 @final
 class LocalTracker(ClientTracker):
-    """Records a run in the folder `logging_dir`/project/run."""
+    """The record of a run in the folder `logging_dir`/project/run."""
 
     name = "local"
     requires_logging_directory = True
@@ -26,12 +26,13 @@ class LocalTracker(ClientTracker):
 
     @classmethod
     def missing(cls) -> None:
-        """Nothing is missing."""
+        """Return None, as nothing is missing."""
 
     def start(self) -> None:
-        """Makes the folder of a new run.
+        """Begin a new run, in a folder of its own.
 
-        Raises: OSError if it cannot be written.
+        Raises:
+            OSError: The folder cannot be written.
         """
         now = datetime.now(UTC)
         self._run = RunRecord(self._folder / f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}")
@@ -39,29 +40,35 @@ class LocalTracker(ClientTracker):
         self._run.tell(started=now.isoformat(timespec="seconds"), **about)
 
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
-        """Writes config.json."""
+        """Write values to config.json."""
         self._run.configure(values)
 
     def _write(self, values: dict[str, Any], step: int, **kwargs: Any) -> None:
         self._run.log(values, step)
 
     def log_images(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
-        """Writes images as PNG, and a line that names those of this call."""
+        """Write images as PNG files.
+
+        Args:
+            values: Lists of images by name. Each is an array, a tensor or an image of Pillow.
+            step: Number of the step. Default: the step after the newest.
+            kwargs: Not used.
+        """
         self._run.log_images(values, self._step(step))
 
     def _write_table(self, name: str, columns: list[str], rows: list[list[Any]], step: int, **kwargs: Any) -> None:
         self._run.log_table(name, columns, rows, step)
 
     def mark(self, kind: str, details: Mapping[str, Any]) -> None:
-        """Adds an event to run.json."""
+        """Add an event to run.json."""
         self._run.tell_event(kind, self._next_step - 1, details)
 
     def state_dict(self) -> dict[str, Any]:
-        """The folder, and how much of it there was."""
+        """Return the name of the folder, the number of calls and the next step."""
         return {"run": self._run.folder.name, "calls": self._run.calls, "next_step": self._next_step}
 
     def has_ended(self, state: Mapping[str, Any]) -> bool:
-        """Whether the story of that run says that it has finished; one that cannot be read does not."""
+        """Return whether the story of that run says that it has finished, and False if it cannot be read."""
         try:
             story, _ = read_story(self._folder / safe_name(str(state["run"])) / STORY)
         except ValueError:
@@ -69,9 +76,11 @@ class LocalTracker(ClientTracker):
         return story.get("state") == "finished"
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """Goes on in the folder of `state`; what was logged since is moved to files beside.
+        """Resume the run in its folder, and move what was logged after the state to other files there.
 
-        Raises: LookupError if the folder is not there; OSError if it cannot be written.
+        Raises:
+            LookupError: There is no such folder.
+            OSError: It cannot be written, or has another writer.
         """
         folder = self._folder / safe_name(str(state["run"]))
         if not is_record(folder):

@@ -1,4 +1,4 @@
-"""MLflow, by a client that does not depend on the thread."""
+"""A tracker for MLflow, by a client that does not depend on the thread."""
 
 import time
 from collections.abc import Mapping
@@ -14,9 +14,13 @@ AT_ONCE, LONGEST = 100, 6000
 
 @final
 class MlflowTracker(ClientTracker):
-    """Records a run of an experiment; other arguments, such as `run_name` and `tags`, go to `create_run`.
+    """A run of MLflow, of the experiment with the name of the project.
 
-    Without a `tracking_uri` it is that of MLflow's settings, or the file `logging_dir`/mlflow.db.
+    Args:
+        project: Name of the project.
+        logging_dir: Folder for mlflow.db.
+        tracking_uri: Where MLflow records. Default: as MLflow's settings say, or the file `logging_dir`/mlflow.db.
+        kwargs: Arguments for `create_run`, such as `run_name` and `tags`.
     """
 
     name = "mlflow"
@@ -26,16 +30,16 @@ class MlflowTracker(ClientTracker):
     def __init__(self, project: str, logging_dir: str | Path, /, *, tracking_uri: str | None = None, **kwargs: Any):
         super().__init__(project, logging_dir, **kwargs)
         self._uri, self._id = tracking_uri, ""
-        #: the last step of each metric that MLflow has of an older life of the run
+        #: the last step of each metric that MLflow has from before the run was resumed
         self._had = dict[str, int]()
 
     @property
     def tracker(self) -> Any:
-        """MLflow's run, as it is now."""
+        """The run of MLflow, as it is now."""
         return self._run.get_run(self._id)
 
     def start(self) -> None:
-        """Begins a run."""
+        """Begin a run."""
         self._connect()
         found = self._run.get_experiment_by_name(self._project)
         experiment = found.experiment_id if found else self._run.create_experiment(self._project)
@@ -48,9 +52,10 @@ class MlflowTracker(ClientTracker):
         self._run = self.client.MlflowClient(tracking_uri=self._uri)
 
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
-        """Records parameters that the run does not have yet.
+        """Record the parameters that the run does not have yet.
 
-        Raises: ValueError that names values too long for MLflow; others are recorded.
+        Raises:
+            ValueError: Values are too long for MLflow; the message names them. The others were recorded.
         """
         known, texts = self.tracker.data.params, {name: str(value) for name, value in flat(plain(values))}
         long = [name for name, text in texts.items() if len(text) > LONGEST]
@@ -78,18 +83,19 @@ class MlflowTracker(ClientTracker):
         self._run.log_table(self._id, data, artifact_file=f"{name}-{step}.json", **kwargs)
 
     def finish(self) -> None:
-        """Ends the run."""
+        """End the run."""
         if self._run is not None:
             self._run.set_terminated(self._id)
 
     def state_dict(self) -> dict[str, Any]:
-        """The id of the run."""
+        """Return the id of the run, and the next step."""
         return {"run": self._id, "next_step": self._next_step}
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """Goes on in the run. MLflow forgets no value: steps that it has are not recorded again.
+        """Resume the run. MLflow removes no values, so that steps that it has are not recorded again.
 
-        Raises: LookupError if the run is not there.
+        Raises:
+            LookupError: There is no such run.
         """
         new = self._id
         self._connect()

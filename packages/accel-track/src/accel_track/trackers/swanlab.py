@@ -1,4 +1,4 @@
-"""SwanLab."""
+"""A tracker for SwanLab."""
 
 from typing import final
 
@@ -7,7 +7,7 @@ from accel_track.wandb_interface import WandbInterface
 
 @final
 class SwanlabTracker(WandbInterface):
-    """Records a run of the project; other arguments go to `swanlab.init`."""
+    """A run of the project in SwanLab. Its other arguments go to `swanlab.init`."""
 
     name = "swanlab"
     in_thread = False  # its finish puts handlers of signals back, which only the main thread may

@@ -1,4 +1,4 @@
-"""TensorBoard, by torch's writer of event files."""
+"""A tracker for TensorBoard, by torch's writer of event files."""
 
 from collections.abc import Mapping
 from typing import Any, final
@@ -9,7 +9,7 @@ from accel_track.values import flat, plain
 
 @final
 class TensorBoardTracker(ClientTracker):
-    """Writes event files into the folder `logging_dir`/project; other arguments go to SummaryWriter."""
+    """A writer of event files into the folder `logging_dir`/project. Its other arguments go to SummaryWriter."""
 
     name = "tensorboard"
     requires_logging_directory = True
@@ -17,13 +17,13 @@ class TensorBoardTracker(ClientTracker):
     ends_by = "close"
 
     def start(self) -> None:
-        """Opens an event file."""
+        """Open an event file."""
         from torch.utils.tensorboard.writer import SummaryWriter
 
         self._run = SummaryWriter(str(self._folder / self._project), **self._kwargs)
 
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
-        """Writes the values as hyperparameters, and as YAML."""
+        """Write values as hyperparameters, and as YAML."""
         settings = dict(flat(plain(values)))
         # TensorBoard takes numbers and texts only
         known = {name: value if isinstance(value, self.takes) else str(value) for name, value in settings.items()}
@@ -50,13 +50,14 @@ class TensorBoardTracker(ClientTracker):
         self._write({name: text}, step, **kwargs)
 
     def state_dict(self) -> dict[str, Any]:
-        """The step after which the reader is to leave out what older event files have."""
+        """Return the next step, from which on older event files do not count after a resume."""
         return {"next_step": self._next_step}
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """Opens a new event file that makes readers leave out the steps after the checkpoint.
+        """Open a new event file that makes readers leave out the steps after the checkpoint.
 
-        Raises: LookupError without older event files.
+        Raises:
+            LookupError: There are no older event files.
         """
         if not any((self._folder / self._project).glob("events.out.tfevents*")):
             raise LookupError(f"there are no event files in {self._folder / self._project}")

@@ -1,4 +1,4 @@
-"""Trackio."""
+"""A tracker for Trackio."""
 
 from typing import Any, final
 
@@ -7,7 +7,7 @@ from accel_track.wandb_interface import WandbInterface
 
 @final
 class TrackioTracker(WandbInterface):
-    """Records a run of the project; other arguments go to `trackio.init`."""
+    """A run of the project in Trackio. Its other arguments go to `trackio.init`."""
 
     name = "trackio"
 

@@ -1,4 +1,4 @@
-"""Weights & Biases."""
+"""A tracker for Weights & Biases."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, final
@@ -8,7 +8,7 @@ from accel_track.wandb_interface import WandbInterface
 
 @final
 class WandbTracker(WandbInterface):
-    """Records a run of the project; other arguments go to `wandb.init`."""
+    """A run of the project in Weights & Biases. Its other arguments go to `wandb.init`."""
 
     name = "wandb"
     update_kwargs: ClassVar[Mapping[str, Any]] = {"allow_val_change": True}
@@ -17,11 +17,11 @@ class WandbTracker(WandbInterface):
         self._write({name: self.client.Table(columns=columns, data=rows, **kwargs)}, step)
 
     def state_dict(self) -> dict[str, Any]:
-        """The id of the run."""
+        """Return the id of the run, and the next step."""
         return {"run": self._run.id, "next_step": self._next_step}
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """Goes on in the run: in one more file of it offline; the service leaves out steps that it has."""
+        """Resume the run. Offline it gets another file. The service leaves out the steps that it has."""
         self._reopen(state, id=state["run"], resume="allow")
 
 
