@@ -11,15 +11,15 @@ import readability
 from repository import sources, tree_of, where
 
 #: the packages whose docstrings have this form
-DONE = ("accel-ops", "accel-amp", "accel-data", "accel-verify", "accel-track")
+DONE = ("accel-ops", "accel-amp", "accel-data", "accel-verify", "accel-track", "accel-runs")
 #: the verbs that a function or a module may begin with: add one if none of them says it
 VERBS = frozenset(
     """
     Act Add Advance Append Apply Begin Call Check Choose Clear Clip Close Collect Combine Compare Compute Continue
-    Convert Copy Count Cut Digest Divide Do Draw End Exchange Find Flatten Forget Gather Index Join Keep Let Load Log
-    Make Merge Move Multiply Note Open Pad Pin Postpone Put Raise Read Record Register Remove Rename Repeat Replace
-    Restore Resume Return Run Save Scale Seed Send Set Shard Skip Start Step Switch Take Track Train Turn Warn Write
-    Yield
+    Convert Copy Count Cut Digest Divide Do Draw End Exchange Find Flatten Forget Gather Index Join Keep Let List Load
+    Log Make Merge Move Multiply Note Open Pad Pin Postpone Put Raise Read Record Register Remove Rename Repeat Replace
+    Restore Resume Return Run Save Scale Seed Send Set Shard Show Skip Start Step Switch Take Track Train Turn Warn
+    Write Yield
     """.split()  # noqa: SIM905
 )
 #: how the noun phrase of a class or a property begins

@@ -1,4 +1,4 @@
-"""The records that runs have left: to read in Python, and by the command `accel runs`."""
+"""Read the records of runs, in Python and by the command `accel runs`."""
 
 from accel_runs.recorded_run import RecordedRun, find_run, find_runs
 

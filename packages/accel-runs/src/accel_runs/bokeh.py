@@ -1,4 +1,4 @@
-"""Draws runs as one page that needs no network."""
+"""Draw runs as a page that needs no network."""
 
 from __future__ import annotations
 
@@ -28,7 +28,12 @@ td, th { padding: 0.1em 0.8em; text-align: right; border-bottom: 1px solid #ccc;
 
 
 def page(runs: Sequence[RecordedRun], metrics: Sequence[str]) -> str:
-    """The page of these metrics: of each a picture, and a table with the same values at some steps."""
+    """Return a page of HTML with a picture of each metric, and a table of its values at some steps.
+
+    Args:
+        runs: The runs to draw.
+        metrics: Names of the metrics.
+    """
     from bokeh.embed import components
     from bokeh.resources import Resources
     from jinja2 import Environment
@@ -82,7 +87,7 @@ def _picture(name: str, runs: Sequence[RecordedRun]) -> Any:
 
 
 def _rows(name: str, runs: Sequence[RecordedRun]) -> list[list[Any]]:
-    """The values of all runs at some steps."""
+    """Return the values of all runs at some steps."""
     series = [run.series.get(name, {}) for run in runs]
     steps = sorted({step for points in series for step in points})
     chosen = dict.fromkeys(steps[round((len(steps) - 1) * row / (ROWS - 1))] for row in range(ROWS)) if steps else {}

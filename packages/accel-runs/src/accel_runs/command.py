@@ -1,4 +1,4 @@
-"""`accel runs`: lists, shows, compares and draws the records of runs."""
+"""Run `accel runs`: list, show, compare and draw the records of runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ exit codes: 0; 2 if a run is not there."""
 @FOLDER
 @click.pass_context
 def runs(context: click.Context, folder: Path) -> None:
-    """Lists the records that Accelerator(log_with="local") has left, or does more with them."""
+    """List the records that Accelerator(log_with="local") has left, or do more with them."""
     if context.invoked_subcommand is None:
         context.invoke(list_, folder=folder)
 
@@ -39,7 +39,7 @@ def runs(context: click.Context, folder: Path) -> None:
 @runs.command("list")
 @FOLDER
 def list_(folder: Path) -> None:
-    """Lists the runs in a folder, the newest last."""
+    """List the runs in a folder, the newest last."""
     click.echo("\n".join(listing(find_runs(folder), folder)))
 
 
@@ -47,7 +47,7 @@ def list_(folder: Path) -> None:
 @click.argument("run")
 @FOLDER
 def show(run: str, folder: Path) -> None:
-    """Shows what RUN was, and the last value of each metric."""
+    """Show what RUN was, and the last value of each metric."""
     click.echo("\n".join(shown(find_run(run, folder))))
 
 
@@ -55,17 +55,27 @@ def show(run: str, folder: Path) -> None:
 @RUNS
 @FOLDER
 def compare(run: Sequence[str], folder: Path) -> None:
-    """Shows the last values of several RUNs side by side, and what differs in their configurations."""
+    """Show the last values of several RUNs side by side, and what differs in their configurations."""
     click.echo("\n".join(comparison(_distinct(run, folder))))
 
 
-@runs.command()
+@runs.command(help="Draw the metrics of RUNs into one page, which needs no network.")
 @RUNS
 @click.option("-o", "--output", type=PATH, required=True, help="The page to write.")
 @click.option("-m", "--metric", multiple=True, help="A metric to draw; all, if none is named. May be given again.")
 @FOLDER
 def plot(run: Sequence[str], output: Path, metric: Sequence[str], folder: Path) -> None:
-    """Draws the metrics of RUNs into one page, which needs no network."""
+    """Draw metrics of runs into one page.
+
+    Args:
+        run: The runs, as for `find_run`.
+        output: The page to write.
+        metric: Names of the metrics; if it is empty, all.
+        folder: Folder with the runs.
+
+    Raises:
+        CannotRun: A run or metric does not exist, bokeh is not installed, or the page cannot be written.
+    """
     found = _distinct(run, folder)
     known = sorted({name for each in found for name in each.series})
     problems = [f"no metric {name!r}; there are: {', '.join(known) or 'none'}" for name in metric if name not in known]

@@ -1,4 +1,4 @@
-"""Reads the records of runs."""
+"""Read the records of runs."""
 
 from __future__ import annotations
 
@@ -32,19 +32,24 @@ Series = dict[int, float]
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """The record of a run in its folder. A warning names each file of it that is damaged; the rest is there."""
+    """The record of a run. A warning names each damaged file, whose readable part is used.
+
+    Args:
+        folder: Folder of the record.
+        story: Facts of the run, as run.json has them, such as "command", "started" and "checkpoints".
+    """
 
     folder: Path
     story: dict[str, Any]
 
     @property
     def name(self) -> str:
-        """The project and the name of the run."""
+        """The name of the run, as project/run."""
         return f"{self.folder.parent.name}/{self.folder.name}"
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The values of the configuration by their paths."""
+        """The values of the configuration by path: {"model": {"layers": 12}} has model/layers."""
         path, found = self.folder / CONFIG, dict[str, Any]()
         try:
             found = read_document(path) if path.exists() else found
@@ -54,17 +59,17 @@ class RecordedRun:
 
     @cached_property
     def lines(self) -> list[dict[str, Any]]:
-        """What was logged, in the order of steps; of one step, in the order of the calls."""
+        """The lines that were logged, in the order of steps, and within a step in the order of calls."""
         return sorted(self._entries(METRICS), key=lambda entry: entry["step"])
 
     @cached_property
     def media(self) -> int:
-        """How many tables and groups of images were logged."""
+        """The number of tables and of groups of images that were logged."""
         return len(list(self._entries(MEDIA)))
 
     @cached_property
     def series(self) -> dict[str, Series]:
-        """The numbers of each metric by step; the newest of a step counts."""
+        """The numbers of each metric by step. If a step has several, the newest counts."""
         found: dict[str, Series] = {}
         for line in self.lines:
             for name, value in line.get("metrics", {}).items():
@@ -77,13 +82,20 @@ class RecordedRun:
 
     @property
     def state(self) -> str:
-        """Whether the run goes on, has finished, or was interrupted."""
+        """The state of the run: "running", "finished", "interrupted", or "unknown" if its story is lost."""
         told = str(self.story.get("state", "unknown"))
         return "interrupted" if told == "running" and not is_locked(self.folder) else told
 
 
 def find_runs(parent: Path) -> list[RecordedRun]:
-    """The runs below a folder, the oldest first: parent/project/run, or parent/run."""
+    """Find the runs below a folder, as parent/project/run or parent/run.
+
+    Args:
+        parent: The folder.
+
+    Returns:
+        The runs in the order of their names, which begin with the time of the start.
+    """
     # a record whose story was lost is found by its media
     folders = {
         path.parent for name in (STORY, MEDIA) for depth in ("*", "*/*") for path in parent.glob(f"{depth}/{name}")
@@ -93,7 +105,7 @@ def find_runs(parent: Path) -> list[RecordedRun]:
 
 
 def _read(folder: Path) -> RecordedRun | None:
-    """The run of a folder; None, and a warning, if the story there is of somebody else."""
+    """Return the run of a folder, or None, with a warning, if its run.json tells of no run."""
     path, story, damaged = folder / STORY, dict[str, Any](), list[str]()
     try:
         story, damaged = read_story(path)
@@ -108,9 +120,14 @@ def _read(folder: Path) -> RecordedRun | None:
 
 
 def find_run(word: str, parent: Path) -> RecordedRun:
-    """The run that a word means: its folder, the beginning of its name, or "last".
+    """Find the run that a word means.
 
-    Raises: CannotRun with what there is, if the word means no run or several.
+    Args:
+        word: The folder of a run, the beginning of its name, or "last".
+        parent: Folder with the runs.
+
+    Raises:
+        CannotRun: The word means no run, or several; the message lists the runs.
     """
     own = Path(word)
     if any(os.path.lexists(own / name) for name in (STORY, MEDIA)) and (run := _read(own)) is not None:

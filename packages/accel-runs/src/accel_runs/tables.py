@@ -1,4 +1,4 @@
-"""Runs as tables of text."""
+"""Write runs as tables of text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ WIDTH, ALIKE = 48, 8
 
 
 def listing(runs: Sequence[RecordedRun], folder: Path) -> list[str]:
-    """A line for each run."""
+    """Return the lines of a table of runs.
+
+    Args:
+        runs: The runs.
+        folder: Folder that was searched, for the message if there are no runs.
+    """
     if not runs:
         return [f'no runs in {folder}; Accelerator(log_with="local") leaves them there']
     rows = [
@@ -25,7 +30,7 @@ def listing(runs: Sequence[RecordedRun], folder: Path) -> list[str]:
 
 
 def shown(run: RecordedRun) -> list[str]:
-    """What a run was, and the last value of each metric."""
+    """Return lines with the facts of a run, the last value of each metric, and the configuration."""
     story = run.story
     git = story.get("git") or {}
     facts = {
@@ -52,7 +57,7 @@ def shown(run: RecordedRun) -> list[str]:
 
 
 def comparison(runs: Sequence[RecordedRun]) -> list[str]:
-    """The last values side by side, and the settings that differ."""
+    """Return lines with the last values of runs side by side, and the settings that differ."""
     heads = [run.name for run in runs]
     series = [{name: _text(points[max(points)]) for name, points in run.series.items()} for run in runs]
     configs = [{name: _text(value) for name, value in run.config.items()} for run in runs]
@@ -74,7 +79,7 @@ def _side_by_side(runs: Sequence[dict[str, str]]) -> dict[str, list[str]]:
 
 
 def _cut(texts: list[str]) -> list[str]:
-    """The texts, cut to the width of a column if they still differ then."""
+    """Return texts, cut to the width of a column if they still differ then."""
     alike = next((at for at, letters in enumerate(zip(*texts, strict=False)) if len(set(letters)) > 1), 0)
     start = max(alike - ALIKE, 0) if max(map(len, texts)) > WIDTH else 0
     cut = [f"{'...' * (start > 0)}{text[start : start + WIDTH]}{'...' * (len(text) > start + WIDTH)}" for text in texts]
@@ -93,7 +98,12 @@ def _text(value: Any) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
-    """Rows in columns."""
+    """Return the lines of a table with aligned columns.
+
+    Args:
+        heads: Names of the columns.
+        rows: The cells of each row, as texts or values.
+    """
     cells = [[_text(cell) for cell in row] for row in (heads, *rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
