@@ -5,7 +5,8 @@ Source: https://kubernetes.io/docs/concepts/workloads/controllers/job/.
 
 import json
 import re
-from typing import ClassVar, final
+from collections.abc import Mapping
+from typing import Any, ClassVar, final
 
 import click
 from accel_launch.cli.option_types import NUMBER
@@ -109,9 +110,8 @@ class KubernetesScheduler(Scheduler):
             problems.append(f"--cpu contradicts submit option gpus={options['gpus']}: give one of the two")
         name = options.get("name") or _label(request.name)
         labels = {"app.kubernetes.io/managed-by": "accel", "app.kubernetes.io/instance": name}
-        namespace = {"namespace": options["namespace"]} if "namespace" in options else {}
         values = {
-            "metadata": {"name": name, **namespace, "labels": labels},
+            "metadata": _present({"name": name, "namespace": options.get("namespace"), "labels": labels}),
             "labels": labels,
             "name": name,
             "port": settings.main_process_port or PORT,
@@ -127,7 +127,7 @@ class KubernetesScheduler(Scheduler):
             "index": "metadata.annotations['batch.kubernetes.io/job-completion-index']",
             "first_pod": f"{name}-0.{name}",
             "resources": _resources(request),
-            "shm": {"medium": "Memory", **({"sizeLimit": options["shm"]} if "shm" in options else {})},
+            "shm": _present({"medium": "Memory", "sizeLimit": options.get("shm")}),
         }
         # JSON is YAML: a value in it cannot end its line or its quotes
         said = {key: json.dumps(value) if value is not None else None for key, value in values.items()}
@@ -140,12 +140,16 @@ def _label(name: str) -> str:
     return (plain if plain[:1].isalpha() else f"job-{plain}")[:52].rstrip("-")
 
 
-def _resources(request: SubmitRequest) -> dict[str, dict[str, str]]:
+def _resources(request: SubmitRequest) -> dict[str, Any]:
     """What each machine takes; the cores are as many as its processes use, if the settings say that."""
     options = request.options
     gpus = 0 if request.settings.cpu else options.get("gpus", request.processes_per_machine)
-    memory = {"memory": options["memory"]} if "memory" in options else {}
-    cpus = options.get("cpus") or request.cores
-    limits = {**memory, **({options.get("gpu_resource", "nvidia.com/gpu"): str(gpus)} if gpus else {})}
-    requests = {**({"cpu": cpus} if cpus else {}), **memory}
-    return {**({"requests": requests} if requests else {}), **({"limits": limits} if limits else {})}
+    memory, gpu_resource = options.get("memory"), options.get("gpu_resource", "nvidia.com/gpu")
+    requests = _present({"cpu": options.get("cpus") or request.cores, "memory": memory})
+    limits = _present({"memory": memory, gpu_resource: str(gpus or "")})
+    return _present({"requests": requests, "limits": limits})
+
+
+def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that have a value."""
+    return {name: value for name, value in fields.items() if value}

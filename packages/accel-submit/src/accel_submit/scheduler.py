@@ -118,7 +118,7 @@ class Scheduler(ABC):
         problems, notes = [*options.problems], list[str]()
         given = self._read(settings.submit_options or {}, problems)
         machines, asked = given.get(self.machines_option), settings.num_machines
-        if machines is not None and asked is not None and asked != machines:
+        if machines and asked and asked != machines:
             problems.append(f"submit option {self.machines_option}={machines} contradicts --num_machines {asked}")
         count, ignored = asked or machines or 1, self._ignored(settings, problems, notes)
         request = SubmitRequest(script or "", options.arguments, settings, given, cwd, count, ignored, problems, notes)
@@ -198,6 +198,6 @@ class Scheduler(ABC):
 
 def render(template: str, values: Mapping[str, str | None]) -> str:
     """The template with each $name replaced by its value; a line with the name of a None is left out."""
-    absent = re.compile("|".join(rf"\${name}\b" for name, value in values.items() if value is None) or r"(?!)")
-    lines = [line for line in template.splitlines(keepends=True) if not absent.search(line)]
-    return Template("".join(lines)).substitute({name: value for name, value in values.items() if value is not None})
+    absent = {name for name, value in values.items() if value is None}
+    lines = [Template(line) for line in template.splitlines(keepends=True)]
+    return "".join(line.substitute(values) for line in lines if absent.isdisjoint(line.get_identifiers()))
