@@ -1,4 +1,4 @@
-"""Writes and submits the job files of schedulers: SLURM, Kubernetes, SageMaker."""
+"""Write and submit the job files of schedulers: SLURM, Kubernetes, SageMaker."""
 
 from accel_submit.scheduler import Scheduler, SubmitRequest
 

@@ -1,6 +1,7 @@
-"""Kubernetes: an Indexed Job with a pod for each machine, and a Service by which they find the first.
+"""Write jobs for Kubernetes: an Indexed Job with a pod for each machine, and a Service to find the first.
 
-Source: https://kubernetes.io/docs/concepts/workloads/controllers/job/.
+Source:
+    https://kubernetes.io/docs/concepts/workloads/controllers/job/
 """
 
 import json
@@ -75,7 +76,7 @@ spec:
 
 @final
 class KubernetesScheduler(Scheduler):
-    """Writes a manifest for kubectl."""
+    """A scheduler that writes a manifest for kubectl."""
 
     name = "kubernetes"
     default_file = "accel-job.yaml"
@@ -102,7 +103,7 @@ class KubernetesScheduler(Scheduler):
     script_is_here = False
 
     def write_job(self, request: SubmitRequest) -> str:
-        """The manifest: the Service, then the Job."""
+        """Return the manifest: the Service, then the Job."""
         settings, options, problems = request.settings, request.options, request.problems
         if "image" not in options:
             problems.append("no image was given: --submit_options image=... with accel and the script in it is needed")
@@ -135,13 +136,13 @@ class KubernetesScheduler(Scheduler):
 
 
 def _label(name: str) -> str:
-    """A name in lower-case letters, digits and dashes that begins with a letter, as DNS has them."""
+    """Convert a name to lower-case letters, digits and dashes, with a letter first, as DNS has them."""
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     return (plain if plain[:1].isalpha() else f"job-{plain}")[:52].rstrip("-")
 
 
 def _resources(request: SubmitRequest) -> dict[str, Any]:
-    """What each machine takes; the cores are as many as its processes use, if the settings say that."""
+    """Return the resources of each machine, with the cores that its processes use if the settings say so."""
     options = request.options
     gpus = 0 if request.settings.cpu else options.get("gpus", request.processes_per_machine)
     memory, gpu_resource = options.get("memory"), options.get("gpu_resource", "nvidia.com/gpu")

@@ -1,6 +1,7 @@
-"""Amazon SageMaker: a file with the arguments of its ModelTrainer, which `sagemaker_client` submits.
+"""Write jobs for Amazon SageMaker: the arguments of its ModelTrainer, which `sagemaker_client` submits.
 
-Source: https://sagemaker.readthedocs.io/en/stable/api/sagemaker_train.html.
+Source:
+    https://sagemaker.readthedocs.io/en/stable/api/sagemaker_train.html
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _OPTION = re.compile(r"--?[A-Za-z][A-Za-z0-9_.-]*")
 
 
 def _table(*columns: str) -> OptionType:
-    """The type of a file with two columns of these names, which is a mapping."""
+    """Return the type of a file with two columns of these names, which becomes a mapping."""
 
     def read(path: str) -> dict[str, str] | None:
         try:
@@ -87,7 +88,7 @@ _OF_ACCELERATE = {
 
 @final
 class SageMakerScheduler(Scheduler):
-    """Writes the arguments of a ModelTrainer as JSON."""
+    """A scheduler that writes the arguments of a ModelTrainer as JSON."""
 
     name = "sagemaker"
     default_file = "accel-sagemaker.json"
@@ -103,7 +104,7 @@ class SageMakerScheduler(Scheduler):
     }
 
     def write_job(self, request: SubmitRequest) -> str:
-        """The arguments that settings, submit options and the script's arguments come to."""
+        """Return the arguments of a ModelTrainer for the settings, submit options and arguments of a script."""
         settings, options, problems = request.settings, request.options, request.problems
         _check(request)
         script = request.cwd / request.script
@@ -127,7 +128,14 @@ class SageMakerScheduler(Scheduler):
 
     @staticmethod
     def options_of_config(content: Mapping[object, object]) -> tuple[dict[str, str], list[str]]:
-        """The submit options that a config file of Accelerate stands for, and what in it cannot be followed."""
+        """Convert a config file of Accelerate to submit options.
+
+        Args:
+            content: The content of the file.
+
+        Returns:
+            The submit options, as texts, and a sentence for each setting that cannot be followed.
+        """
         problems = []
         named = {option: content.get(key) for key, option in _OF_ACCELERATE.items()}
         more = content.get("additional_args")
@@ -143,7 +151,7 @@ class SageMakerScheduler(Scheduler):
 
 
 def _hyperparameters(arguments: Sequence[str], problems: list[str]) -> dict[str, str]:
-    """The script's arguments by name: SageMaker gives them to the script as `--name value`."""
+    """Return the script's arguments by name: SageMaker gives them to the script as `--name value`."""
     values: dict[str, str] = {}
     odd: list[str] = []
     words = list(arguments)
@@ -161,7 +169,7 @@ def _hyperparameters(arguments: Sequence[str], problems: list[str]) -> dict[str,
 
 
 def _check(request: SubmitRequest) -> None:
-    """Notes what SageMaker lacks, and what it does not do."""
+    """Add to the problems what SageMaker lacks, and what it does not do."""
     options, machines, problems = request.options, request.machines, request.problems
     needed = ["role", "instance_type", *([] if "image_uri" in options else ["framework_version", "py_version"])]
     if missing := [name for name in needed if name not in options]:

@@ -1,7 +1,9 @@
-"""`python -m accel_submit.sagemaker_client FILE` starts the training job that a job file describes.
+"""Start a training job of SageMaker: `python -m accel_submit.sagemaker_client FILE`.
 
 The `sagemaker` client, version 3, is imported by name, as only some have it.
-Source: https://sagemaker.readthedocs.io/en/stable/api/sagemaker_train.html.
+
+Source:
+    https://sagemaker.readthedocs.io/en/stable/api/sagemaker_train.html
 """
 
 import json
@@ -17,7 +19,14 @@ _NO_ARGUMENTS = ("submit", "image", "session", "inputs", "metrics", "torchrun")
 
 
 def start(content: Mapping[str, Any]) -> str:
-    """Starts the job that a job file describes, and gives its name; waits for nothing."""
+    """Start the training job that a job file describes, without waiting for it.
+
+    Args:
+        content: The content of the file.
+
+    Returns:
+        The name of the job.
+    """
     session = content.get("session")
     boto = import_module("boto3").Session(**session or {})
     arguments = trainer_arguments(content, boto.region_name)
@@ -35,7 +44,14 @@ def start(content: Mapping[str, Any]) -> str:
 
 
 def trainer_arguments(content: Mapping[str, Any], region: str | None) -> dict[str, Any]:
-    """What the ModelTrainer takes; its parts are objects, and stopping_condition is a StoppingCondition."""
+    """Return the arguments of the ModelTrainer.
+
+    Parts become objects of the client: `stopping_condition` is a StoppingCondition.
+
+    Args:
+        content: The content of a job file.
+        region: Region of the image, if the file names none.
+    """
     arguments = {name: value for name, value in content.items() if name not in _NO_ARGUMENTS}
     for name, value in arguments.items():
         if isinstance(value, dict) and name not in ("hyperparameters", "environment"):
@@ -50,12 +66,12 @@ def trainer_arguments(content: Mapping[str, Any], region: str | None) -> dict[st
 
 
 def _configs() -> Any:
-    """Where the parts of a ModelTrainer are; they have moved within version 3."""
+    """Return the module of the parts of a ModelTrainer, which have moved within version 3."""
     moved = find_spec("sagemaker.core.training") is not None
     return import_module("sagemaker.core.training.configs" if moved else "sagemaker.train.configs")
 
 
 if __name__ == "__main__":
-    # of what the client and the network raise, the words are told
+    # of the errors of the client and the network, only the messages are printed
     sys.tracebacklimit = 0
     print(f"training job {start(json.loads(Path(sys.argv[1]).read_text(encoding='utf-8')))}")

@@ -1,4 +1,4 @@
-"""What all schedulers have in common: a request becomes a job file, which is checked, written and submitted."""
+"""The base class of schedulers: a request becomes a job file, which is checked, written and submitted."""
 
 import re
 import shlex
@@ -29,15 +29,29 @@ TEXT = OptionType("TEXT", "a word", lambda text: text or None)
 
 
 def matching(pattern: str, expected: str) -> OptionType:
-    """The type of the texts that a pattern describes, and that are what is expected."""
+    """Return the type of the texts that match a pattern.
+
+    Args:
+        pattern: Regular expression for the whole text.
+        expected: What the text should be, for error messages.
+    """
     return OptionType("TEXT", expected, lambda text: text if re.fullmatch(pattern, text) else None)
 
 
 @dataclass(frozen=True, slots=True)
 class SubmitRequest:
-    """A script and its settings, for a number of machines; `options` are for the scheduler, which ignores `ignored`.
+    """A script to submit, with its settings.
 
-    What is wrong with it is added to `problems`, and what the user should know to `notes`.
+    Args:
+        script: Path of the script, or name of its module.
+        arguments: Arguments of the script.
+        settings: Settings of `accel launch`.
+        options: Submit options by name, as values of their types.
+        cwd: Working directory of the launch.
+        machines: Number of machines.
+        ignored: Names of the settings that the job leaves out.
+        problems: What is wrong with the request. A scheduler adds to it.
+        notes: What the user should know. A scheduler adds to it.
     """
 
     script: str
@@ -52,23 +66,29 @@ class SubmitRequest:
 
     @property
     def name(self) -> str:
-        """The script's name without folders and suffix; of a module, its last part."""
+        """The name of the script without folders and suffix, or the last part of the name of a module."""
         return self.script.rpartition(".")[2] if self.settings.module else Path(self.script).stem or "accel"
 
     @property
     def processes_per_machine(self) -> int | None:
-        """How many processes each machine starts, or None if nobody said."""
+        """The number of processes of each machine, or None if no setting gives it."""
         count = self.settings.num_processes
         return None if count is None else max(1, count // self.machines)
 
     @property
     def cores(self) -> str | None:
-        """The cores that each machine needs, if the settings say; else None."""
+        """The number of cores that each machine needs, or None if no setting gives it."""
         threads, processes = self.settings.num_cpu_threads_per_process, self.processes_per_machine
         return str((processes or 1) * (threads or 1)) if threads or self.settings.cpu else None
 
     def words(self, *without: str) -> list[str]:
-        """The words after `accel launch`; a config file of the machine that the job meets is not read."""
+        """Return the words after `accel launch` in the job.
+
+        They have all settings as flags, so that the job reads no config file of its machine.
+
+        Args:
+            without: Names of settings to leave out.
+        """
         left_out = {*NOT_IN_THE_JOB, *self.ignored, *without}
         said = [name for name in BY_NAME if self.settings.said(name) and name not in left_out]
         flags = [word for name in said for word in BY_NAME[name].words(getattr(self.settings, name))]
@@ -78,7 +98,10 @@ class SubmitRequest:
 
 
 class Scheduler(ABC):
-    """One scheduler: its options, how its job is written, and the program that submits a job file."""
+    """A scheduler: its options, how its job is written, and the program that submits a job file.
+
+    A subclass sets `name`, `default_file`, `client` and `types`, and implements `write_job`.
+    """
 
     name: str
     default_file: str
@@ -100,19 +123,28 @@ class Scheduler(ABC):
 
     @abstractmethod
     def write_job(self, request: SubmitRequest) -> str:
-        """The text of the job file for a request; it counts only without problems."""
+        """Return the text of the job file for a request.
+
+        What is wrong is added to `request.problems`. Then the text is not used.
+        """
 
     @property
     def marker(self) -> str:
-        """What stands at the beginning of a job file, and marks it as one that may be replaced."""
+        """The text at the beginning of a job file that marks the file as replaceable."""
         return f"written by accel launch --submit {self.name}"
 
     def submit(self, options: ResolvedOptions, *, cwd: Path, say: Callable[[str], None]) -> None:
-        """Writes the job, and submits it unless --dry_run is given or the client is missing.
+        """Write the job file, and submit it unless --dry_run is given or the client is missing.
 
-        The client prints what it has to say.
+        The client prints its own messages.
 
-        Raises: CannotRun with all that is wrong; then no file was written, or the client refused it.
+        Args:
+            options: The script, its arguments and the settings.
+            cwd: Working directory of the launch, for relative paths.
+            say: Function that prints a line for the user.
+
+        Raises:
+            CannotRun: There are problems, and no file was written; the message lists all. Or the client failed.
         """
         settings, script = options.settings, options.script
         problems, notes = [*options.problems], list[str]()
@@ -150,7 +182,7 @@ class Scheduler(ABC):
             raise CannotRun(command, [f"{command} failed with exit code {code}; its own message is above"])
 
     def _read(self, texts: Mapping[str, str], problems: list[str]) -> dict[str, Any]:
-        """The submit options by name, as values of their types."""
+        """Return the submit options by name, as values of their types."""
         values: dict[str, Any] = {}
         for name, text in texts.items():
             name = name.replace("_", "-") if self.takes_others else name
@@ -167,7 +199,7 @@ class Scheduler(ABC):
         return values
 
     def _ignored(self, settings: LaunchSettings, problems: list[str], notes: list[str]) -> list[str]:
-        """The settings that the job cannot follow: a flag is a problem; what a file or a variable says is noted."""
+        """Return the settings that the job cannot follow: a flag is a problem, another origin is noted."""
         names = [name for name in self.ignores if settings.said(name)]
         for name in names:
             value, why = getattr(settings, name), self.ignores[name]
@@ -181,7 +213,7 @@ class Scheduler(ABC):
         return names
 
     def _check_counts(self, request: SubmitRequest) -> None:
-        """Notes why processes, machines and GPUs do not fit."""
+        """Add to the problems why processes, machines and GPUs do not fit."""
         count, machines, here = request.settings.num_processes, request.machines, request.processes_per_machine
         name = self.gpus_options[0] if self.gpus_options else ""
         gpus = str(request.options.get(name, ""))
@@ -197,7 +229,12 @@ class Scheduler(ABC):
 
 
 def render(template: str, values: Mapping[str, str | None]) -> str:
-    """The template with each $name replaced by its value; a line with the name of a None is left out."""
+    """Return a template with its names replaced by values.
+
+    Args:
+        template: Lines with names such as $name.
+        values: Value of each name. A line with a name whose value is None is left out.
+    """
     absent = {name for name, value in values.items() if value is None}
     lines = [Template(line) for line in template.splitlines(keepends=True)]
     return "".join(line.substitute(values) for line in lines if absent.isdisjoint(line.get_identifiers()))

@@ -1,6 +1,7 @@
-"""SLURM: a batch file that starts `accel launch` once on each machine, and queues itself again after a stop.
+"""Write jobs for SLURM: a batch file that starts `accel launch` on each machine, and requeues itself after a stop.
 
-Source: https://slurm.schedmd.com/sbatch.html and https://slurm.schedmd.com/job_array.html.
+Source:
+    https://slurm.schedmd.com/sbatch.html and https://slurm.schedmd.com/job_array.html
 """
 
 import re
@@ -43,7 +44,7 @@ _ONE = "1, as accel launch runs once on each machine and starts the processes th
 
 @final
 class SlurmScheduler(Scheduler):
-    """Writes a file for sbatch."""
+    """A scheduler that writes a file for sbatch."""
 
     name = "slurm"
     default_file = "accel.sbatch"
@@ -64,7 +65,7 @@ class SlurmScheduler(Scheduler):
     }
 
     def write_job(self, request: SubmitRequest) -> str:
-        """The batch file: the directives that the settings need, unless the submit options say otherwise."""
+        """Return the batch file, with the directives that the settings need or the submit options give."""
         settings, options, grace = request.settings, request.options, request.settings.grace_period or GRACE_S
         gpus = None if settings.cpu or options.keys() & {*self.gpus_options} else str(request.processes_per_machine)
         directives = {
@@ -97,7 +98,7 @@ class SlurmScheduler(Scheduler):
 
 
 def _check(request: SubmitRequest) -> None:
-    """Notes submit options that sbatch could not read, or that contradict how accel launch works."""
+    """Add to the problems what sbatch could not read, or what contradicts how accel launch works."""
     options, problems = request.options, request.problems
     wrong = [name for name in options if not _NAME.fullmatch(name)]
     problems += [f"submit option {name!r} is not an option of sbatch: expected one such as partition" for name in wrong]
