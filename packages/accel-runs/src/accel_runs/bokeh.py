@@ -27,7 +27,7 @@ td, th { padding: 0.1em 0.8em; text-align: right; border-bottom: 1px solid #ccc;
 """
 
 
-def page(runs: Sequence[RecordedRun], metrics: Sequence[str]) -> str:
+def render_page(runs: Sequence[RecordedRun], metrics: Sequence[str]) -> str:
     """Return a page of HTML with a picture of each metric, and a table of its values at some steps.
 
     Args:

@@ -10,7 +10,7 @@ import click
 from accel_state.errors import CannotRun
 
 from accel_runs.recorded_run import RecordedRun, find_run, find_runs
-from accel_runs.tables import comparison, listing, shown
+from accel_runs.tables import compare_runs, list_runs, show_run
 
 PATH = click.Path(path_type=Path)
 FOLDER = click.option(
@@ -40,7 +40,7 @@ def runs(context: click.Context, folder: Path) -> None:
 @FOLDER
 def list_(folder: Path) -> None:
     """List the runs in a folder, the newest last."""
-    click.echo("\n".join(listing(find_runs(folder), folder)))
+    click.echo("\n".join(list_runs(find_runs(folder), folder)))
 
 
 @runs.command()
@@ -48,7 +48,7 @@ def list_(folder: Path) -> None:
 @FOLDER
 def show(run: str, folder: Path) -> None:
     """Show what RUN was, and the last value of each metric."""
-    click.echo("\n".join(shown(find_run(run, folder))))
+    click.echo("\n".join(show_run(find_run(run, folder))))
 
 
 @runs.command()
@@ -56,7 +56,7 @@ def show(run: str, folder: Path) -> None:
 @FOLDER
 def compare(run: Sequence[str], folder: Path) -> None:
     """Show the last values of several RUNs side by side, and what differs in their configurations."""
-    click.echo("\n".join(comparison(_distinct(run, folder))))
+    click.echo("\n".join(compare_runs(_distinct(run, folder))))
 
 
 @runs.command(help="Draw the metrics of RUNs into one page, which needs no network.")
@@ -76,21 +76,21 @@ def plot(run: Sequence[str], output: Path, metric: Sequence[str], folder: Path) 
     Raises:
         CannotRun: A run or metric does not exist, bokeh is not installed, or the page cannot be written.
     """
-    found = _distinct(run, folder)
-    known = sorted({name for each in found for name in each.series})
+    chosen = _distinct(run, folder)
+    known = sorted({name for record in chosen for name in record.series})
     problems = [f"no metric {name!r}; there are: {', '.join(known) or 'none'}" for name in metric if name not in known]
     if find_spec("bokeh") is None:
         problems.append("pages are drawn by bokeh, which is not installed: pip install 'accel-runs[plot]'")
     if problems:
         raise CannotRun("accel runs plot", problems)
-    from accel_runs.bokeh import page
+    from accel_runs.bokeh import render_page
 
     try:
         # a name may have half of a pair of surrogates, which UTF-8 lacks
-        output.write_text(page(found, list(metric) or known), encoding="utf-8", errors="replace")
+        output.write_text(render_page(chosen, metric or known), encoding="utf-8", errors="replace")
     except OSError as error:
         raise CannotRun("accel runs plot", [f"{output} could not be written: {error}"]) from error
-    click.echo(f"{len(found)} runs, {len(metric) or len(known)} metrics: {output}")
+    click.echo(f"{len(chosen)} runs, {len(metric or known)} metrics: {output}")
 
 
 def _distinct(words: Sequence[str], folder: Path) -> list[RecordedRun]:

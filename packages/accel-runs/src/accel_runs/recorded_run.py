@@ -50,12 +50,12 @@ class RecordedRun:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The values of the configuration by path: {"model": {"layers": 12}} has model/layers."""
-        path, found = self.folder / CONFIG, dict[str, Any]()
+        path, config = self.folder / CONFIG, dict[str, Any]()
         try:
-            found = read_document(path) if path.exists() else found
+            config = read_document(path) if path.exists() else config
         except ValueError as error:
             tell_damage(path, f"{error}")
-        return dict(flat(found if isinstance(found, dict) else {"config": found}))
+        return dict(flat(config if isinstance(config, dict) else {"config": config}))
 
     @cached_property
     def lines(self) -> list[dict[str, Any]]:
@@ -70,12 +70,12 @@ class RecordedRun:
     @cached_property
     def series(self) -> dict[str, Series]:
         """The numbers of each metric by step. If a step has several, the newest counts."""
-        found: dict[str, Series] = {}
+        series: dict[str, Series] = {}
         for line in self.lines:
             for name, value in line.get("metrics", {}).items():
                 if (number := as_number(value)) is not None:
-                    found.setdefault(name, {})[line["step"]] = number
-        return found
+                    series.setdefault(name, {})[line["step"]] = number
+        return series
 
     def _entries(self, name: str) -> Iterator[dict[str, Any]]:
         return entries(self.folder / name, self.story.get("lines", {}).get(name, 0))
@@ -83,8 +83,8 @@ class RecordedRun:
     @property
     def state(self) -> str:
         """The state of the run: "running", "finished", "interrupted", or "unknown" if its story is lost."""
-        told = str(self.story.get("state", "unknown"))
-        return "interrupted" if told == "running" and not is_locked(self.folder) else told
+        state = str(self.story.get("state", "unknown"))
+        return "interrupted" if state == "running" and not is_locked(self.folder) else state
 
 
 def find_runs(parent: Path) -> list[RecordedRun]:

@@ -13,7 +13,7 @@ from accel_runs.recorded_run import RecordedRun
 WIDTH, ALIKE = 48, 8
 
 
-def listing(runs: Sequence[RecordedRun], folder: Path) -> list[str]:
+def list_runs(runs: Sequence[RecordedRun], folder: Path) -> list[str]:
     """Return the lines of a table of runs.
 
     Args:
@@ -26,10 +26,10 @@ def listing(runs: Sequence[RecordedRun], folder: Path) -> list[str]:
         [run.name, run.state, run.lines[-1]["step"] if run.lines else "-", run.story.get("started", "-")]
         for run in runs
     ]
-    return table(["run", "state", "last step", "started"], rows)
+    return format_table(["run", "state", "last step", "started"], rows)
 
 
-def shown(run: RecordedRun) -> list[str]:
+def show_run(run: RecordedRun) -> list[str]:
     """Return lines with the facts of a run, the last value of each metric, and the configuration."""
     story = run.story
     git = story.get("git") or {}
@@ -50,13 +50,13 @@ def shown(run: RecordedRun) -> list[str]:
     metrics = [[name, max(points), points[max(points)]] for name, points in sorted(run.series.items())]
     configured = [[name, *_cut([_text(value)])] for name, value in run.config.items()]
     return [
-        *table(["", run.name], [[name, value] for name, value in facts.items() if value]),
-        *(["", *table(["metric", "step", "last value"], metrics)] if metrics else []),
-        *(["", *table(["config", ""], configured)] if configured else []),
+        *format_table(["", run.name], [[name, value] for name, value in facts.items() if value]),
+        *(["", *format_table(["metric", "step", "last value"], metrics)] if metrics else []),
+        *(["", *format_table(["config", ""], configured)] if configured else []),
     ]
 
 
-def comparison(runs: Sequence[RecordedRun]) -> list[str]:
+def compare_runs(runs: Sequence[RecordedRun]) -> list[str]:
     """Return lines with the last values of runs side by side, and the settings that differ."""
     heads = [run.name for run in runs]
     series = [{name: _text(points[max(points)]) for name, points in run.series.items()} for run in runs]
@@ -67,9 +67,9 @@ def comparison(runs: Sequence[RecordedRun]) -> list[str]:
     same = len(settings) - len(differing)
     rows = [[name, *_cut(texts)] for name, texts in differing.items()]
     return [
-        *table(["last value", *heads], [[name, *last[name]] for name in sorted(last)]),
+        *format_table(["last value", *heads], [[name, *last[name]] for name in sorted(last)]),
         "",
-        *(table(["config that differs", *heads], rows) if rows else ["their configurations are equal"]),
+        *(format_table(["config that differs", *heads], rows) if rows else ["their configurations are equal"]),
         *([f"({same} settings are equal)"] if rows and same else []),
     ]
 
@@ -97,7 +97,7 @@ def _text(value: Any) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
+def format_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
     """Return the lines of a table with aligned columns.
 
     Args:

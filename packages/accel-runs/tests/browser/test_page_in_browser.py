@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accel_runs.bokeh import page
+from accel_runs.bokeh import render_page
 from accel_runs.recorded_run import find_runs
 
 webdriver: Any = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: nox -s browser")
@@ -41,7 +41,7 @@ def test_three_runs_of_ten_thousand_steps_are_drawn(
     """S136: hover says values, tables have them too, and a name that is code does nothing."""
     record_runs(tmp_path, 3, 10_000)
     path = tmp_path / "page.html"
-    path.write_text(page(list(find_runs(tmp_path)), ["loss", "rate", hostile]))
+    path.write_text(render_page(list(find_runs(tmp_path)), ["loss", "rate", hostile]))
     browser.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
     began = time.monotonic()
     browser.get(path.as_uri())

@@ -44,12 +44,12 @@ class Checker(StepWatcher):
         self._noise = NOISE_OF_HALF if half else NOISE
         #: the largest differences so far, and the words for where a difference would be now
         self.largest = {"losses": 0.0, "gradients": 0.0, "parameters": 0.0}
-        self.place = ""
+        self.where = ""
         self.faults = ScriptFaults()
         # the recorded step that is due, and then the same step of plain PyTorch
         self._due: list[StepRecord] = []
 
-    def require_steps(self) -> None:
+    def check_steps(self) -> None:
         """Raise if the recorded run has nothing to compare.
 
         Raises:
@@ -72,13 +72,13 @@ class Checker(StepWatcher):
         Raises:
             Mismatch: The ranks disagree, plain PyTorch makes one step more, or the step was skipped without a cause.
         """
-        self.place = f"step {self.made + 1}: "
+        self.where = f"step {self.made + 1}: "
         if self.made >= self._ends[0].steps:
             raise Mismatch("it is made in plain PyTorch, and not as configured")
-        recorded = comparison.agreed([read_step(self._folder, rank, self.made + 1) for rank in range(self.ranks)])
+        recorded = comparison.merge_ranks([read_step(self._folder, rank, self.made + 1) for rank in range(self.ranks)])
         self._due = [recorded]
         if recorded.skipped:
-            comparison.same_window(recorded, self.begin_record(optimizer))
+            comparison.check_window(recorded, self.begin_record(optimizer))
             self.made += 1
             self.skipped.append(self.made)
         return recorded.skipped
@@ -88,8 +88,8 @@ class Checker(StepWatcher):
         parameters = self.parameters(optimizer)
         self._due.append(self.begin_record(optimizer))
         recorded, plain = self._due
-        comparison.same_window(recorded, plain)
-        comparison.same_starts(recorded, plain, parameters)
+        comparison.check_window(recorded, plain)
+        comparison.check_starts(recorded, plain, parameters)
         self._note("losses", comparison.loss_difference(recorded, plain, self.tolerance))
         off = comparison.gradient_difference(recorded, plain, parameters, self.tolerance, self._noise)
         self._note("gradients", off)
@@ -104,7 +104,7 @@ class Checker(StepWatcher):
         """Compare the parameters after the step, and continue from the recorded parameters."""
         (recorded, plain), parameters = self._due, self.parameters(optimizer)
         self.end_record(plain, optimizer)
-        comparison.same_settings(recorded.settings, plain.settings)
+        comparison.check_settings(recorded.settings, plain.settings)
         self._note("parameters", comparison.update_difference(recorded, plain, parameters))
         with torch.no_grad():
             for name, parameter in parameters.items():
@@ -120,15 +120,15 @@ class Checker(StepWatcher):
             Mismatch: They differ.
             CannotVerify: All steps were skipped.
         """
-        first, self.place = self._ends[0], ""
+        first, self.where = self._ends[0], ""
         steps = [end.steps for end in self._ends]
         if set(steps) != {self.made}:
             made = ", ".join(map(str, steps))
             raise Mismatch(f"optimizer steps: {made} on the ranks as configured, {self.made} in plain PyTorch")
-        self.place = f"after step {self.made}: "
+        self.where = f"after step {self.made}: "
         for recorded, optimizer in zip(first.settings, self.optimizers, strict=True):
-            comparison.same_settings(recorded, self.settings(optimizer))
-        self.place = ""
+            comparison.check_settings(recorded, self.settings(optimizer))
+        self.where = ""
         if first.changed:
             raise Mismatch(f"a save and load round trip changes {', '.join(first.changed)}")
         if self.made == len(self.skipped):

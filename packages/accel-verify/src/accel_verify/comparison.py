@@ -23,7 +23,7 @@ class Mismatch(BaseException):
     """
 
 
-def agreed(ranks: Sequence[StepRecord]) -> StepRecord:
+def merge_ranks(ranks: Sequence[StepRecord]) -> StepRecord:
     """Combine the records of all ranks into one, with the losses of all and the tensors of rank 0.
 
     Args:
@@ -45,7 +45,7 @@ def agreed(ranks: Sequence[StepRecord]) -> StepRecord:
     return replace(first, losses=losses, weights=weights, overflowed=any(record.overflowed for record in ranks))
 
 
-def same_window(recorded: StepRecord, plain: StepRecord) -> None:
+def check_window(recorded: StepRecord, plain: StepRecord) -> None:
     """Raise if two steps have different optimizers, micro-batches or settings, or one was skipped without a cause.
 
     Args:
@@ -61,10 +61,10 @@ def same_window(recorded: StepRecord, plain: StepRecord) -> None:
         raise Mismatch(f"micro-batches before the step: {_both(recorded.micro_batches, plain.micro_batches)}")
     if recorded.skipped and not recorded.overflowed:
         raise Mismatch("skipped: the step was skipped as configured, and no gradient has an inf or nan")
-    same_settings(recorded.settings, plain.settings, plain.settings)
+    check_settings(recorded.settings, plain.settings, plain.settings)
 
 
-def same_settings(recorded: Settings, plain: Settings, names: Iterable[str] | None = None) -> None:
+def check_settings(recorded: Settings, plain: Settings, names: Iterable[str] | None = None) -> None:
     """Raise if learning rates or dtypes differ.
 
     Args:
@@ -88,7 +88,7 @@ def same_settings(recorded: Settings, plain: Settings, names: Iterable[str] | No
             raise Mismatch(f"{name}: {_both(theirs, own)}")
 
 
-def same_starts(recorded: StepRecord, plain: StepRecord, names: Iterable[str]) -> None:
+def check_starts(recorded: StepRecord, plain: StepRecord, names: Iterable[str]) -> None:
     """Raise if parameters differ before the step.
 
     Args:
@@ -152,7 +152,7 @@ def gradient_difference(
         worst = max(worst, (_distance(theirs, own) / max(_largest(own), smallest, 1e-30), name))
     off, name = worst
     if not off <= tolerance:
-        raise Mismatch(_described(name, recorded.tensors.get(name), plain.tensors.get(name), off, tolerance))
+        raise Mismatch(_describe(name, recorded.tensors.get(name), plain.tensors.get(name), off, tolerance))
     return off
 
 
@@ -191,7 +191,7 @@ def _window_loss(record: StepRecord, losses: Iterable[float]) -> float:
     return sum(losses) / (sum(record.weights) if record.weights else max(len(record.losses), 1))
 
 
-def _described(name: str, recorded: torch.Tensor | None, plain: torch.Tensor | None, off: float, most: float) -> str:
+def _describe(name: str, recorded: torch.Tensor | None, plain: torch.Tensor | None, off: float, most: float) -> str:
     if recorded is None or plain is None:
         return f"{name}: it is there only {'in plain PyTorch' if recorded is None else 'as configured'}"
     theirs, own = recorded.double().flatten(), plain.double().flatten()

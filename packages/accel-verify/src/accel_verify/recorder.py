@@ -78,8 +78,8 @@ class Recorder(StepWatcher):
                 self.made += 1
             self.skipped.append(self.made)
             record, kind = self._open[-1], GRADIENT.format("")
-            gradients = [tensor for name, tensor in record.tensors.items() if name.startswith(kind)]
-            record.skipped, record.overflowed = True, not all(bool(gradient.isfinite().all()) for gradient in gradients)
+            finite = [tensor.isfinite().all() for name, tensor in record.tensors.items() if name.startswith(kind)]
+            record.skipped, record.overflowed = True, not all(finite)
         self._stepped = False
 
     def finish(self) -> None:

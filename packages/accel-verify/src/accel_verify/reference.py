@@ -38,9 +38,9 @@ class ReferenceAccelerator:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         bound = signature(Accelerator).bind(*args, **kwargs)
         bound.apply_defaults()
-        self._asked = bound.arguments
+        self._arguments = bound.arguments
         self._real = Accelerator(
-            **{**self._asked, "mixed_precision": "no", "fp16": False, "cpu": True, "strategy": "auto"}
+            **{**self._arguments, "mixed_precision": "no", "fp16": False, "cpu": True, "strategy": "auto"}
         )
         self.gradient_accumulation_steps = self._real.gradient_accumulation_steps
         self.num_processes = self.checker.ranks
@@ -152,11 +152,11 @@ class ReferenceAccelerator:
         twin.skipped, twin._iterator = num_batches, None
         return twin
 
-    def nothing(self, *_: Any, **__: Any) -> nullcontext[None]:
+    def no_op(self, *_: Any, **__: Any) -> nullcontext[None]:
         """Return a context that does nothing, for calls that plain PyTorch does not need."""
         return nullcontext()
 
-    no_sync = trigger_sync_in_backward = join_uneven_inputs = autocast = unscale_gradients = nothing
+    no_sync = trigger_sync_in_backward = join_uneven_inputs = autocast = unscale_gradients = no_op
 
     def _parameters(self) -> list[torch.Tensor]:
         of_models = [model.parameters() for model in self._ready if isinstance(model, nn.Module)]
@@ -194,9 +194,9 @@ class ReferenceAccelerator:
 
     def _guard_scheduler(self, scheduler: LRScheduler) -> None:
         """Let a scheduler advance with its optimizer, once for each process of the job."""
-        always = not self._asked["step_scheduler_with_optimizer"] or isinstance(scheduler, ReduceLROnPlateau)
+        always = not self._arguments["step_scheduler_with_optimizer"] or isinstance(scheduler, ReduceLROnPlateau)
         raw_step, optimizer = scheduler.step, scheduler.optimizer
-        once = always or self._asked["scheduler_once_per_step"] or self._real.split_batches
+        once = always or self._arguments["scheduler_once_per_step"] or self._real.split_batches
 
         def step(raw: LRScheduler, *args: Any, **kwargs: Any) -> None:
             if not always and (not self.sync_gradients or id(optimizer) in self._skipped):

@@ -107,14 +107,14 @@ def compare(script: Callable[[], None], folder: Path, steps: int, tolerance: flo
     """
     checker = Checker(folder, steps, tolerance)
     try:
-        checker.require_steps()
+        checker.check_steps()
         with trial(), plain_pytorch(checker), suppress(StepLimitReached):
             script()
         checker.finish()
         same, first = True, f"nothing differs in {checker.made - len(checker.skipped)} optimizer steps"
         first += "" if checker.is_done else f" (the script ended before the {steps} that were asked for)"
     except Mismatch as difference:
-        same, first = False, f"{checker.place}{difference}"
+        same, first = False, f"{checker.where}{difference}"
     except CannotVerify as reason:
         same, first = False, f"cannot compare: {reason}"
     lines = [f"accel verify: {first}"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 from accel import Accelerator
@@ -38,22 +38,6 @@ class Check:
     precisions: Sequence[str] = ("no",)
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Training:
-    """The numbers of a training.
-
-    Args:
-        losses: The mean loss of each step.
-        norms: The norm of the gradients of each step, if they were clipped.
-        weights: The weights after the last step, on the CPU.
-    """
-
-    losses: list[float]
-    norms: list[float]
-    weights: dict[str, Tensor]
-
-
 def make_model() -> nn.Sequential:
     """Return a small model, with the same weights at each call."""
     torch.manual_seed(0)
@@ -68,11 +52,14 @@ def batches(count: int = STEPS) -> Iterator[tuple[Tensor, Tensor]]:
         yield inputs, torch.randint(CLASSES, (BATCH,), generator=generator, device="cpu")
 
 
-def train_plainly(max_norm: float | None = None) -> Training:
+def train_plainly(max_norm: float | None = None) -> dict[str, Any]:
     """Train in plain PyTorch on the CPU.
 
     Args:
         max_norm: Clip gradients to this norm. Default: do not clip.
+
+    Returns:
+        The "losses" of steps, the "norms" of gradients if they were clipped, and the "weights" after the last step.
     """
     model, losses, norms = make_model(), [], []
     optimizer = AdamW(model.parameters(), lr=0.01)
@@ -84,16 +71,19 @@ def train_plainly(max_norm: float | None = None) -> Training:
             norms.append(nn.utils.clip_grad_norm_(model.parameters(), max_norm).item())
         optimizer.step()
         losses.append(loss.item())
-    return Training(losses, norms, to_cpu(model.state_dict()))
+    return {"losses": losses, "norms": norms, "weights": to_cpu(model.state_dict())}
 
 
-def train(accelerator: Accelerator, *, every: int = 1, max_norm: float | None = None) -> Training:
+def train(accelerator: Accelerator, *, every: int = 1, max_norm: float | None = None) -> dict[str, Any]:
     """Train on the device of an Accelerator, with each batch divided over processes and micro-batches.
 
     Args:
         accelerator: The Accelerator.
         every: Number of micro-batches of each process in a step.
         max_norm: Clip gradients to this norm. Default: do not clip.
+
+    Returns:
+        What `train_plainly` returns, with the mean losses of all processes.
 
     Collective:
         Every process must call.
@@ -116,7 +106,7 @@ def train(accelerator: Accelerator, *, every: int = 1, max_norm: float | None = 
                 optimizer.zero_grad()
             total += accelerator.reduce(loss.detach(), "mean").item() / every
         losses.append(total)
-    return Training(losses, norms, to_cpu(accelerator.get_state_dict(model)))
+    return {"losses": losses, "norms": norms, "weights": to_cpu(accelerator.get_state_dict(model))}
 
 
 def to_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

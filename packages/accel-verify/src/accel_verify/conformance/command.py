@@ -63,11 +63,13 @@ def _run(folder: Path, kind: str, size: int) -> list[dict[str, str]]:
     command = [sys.executable, "-m", "accel", "launch", "-n", str(size), *(["--cpu"] if kind == "cpu" else [])]
     command += ["-m", RUNNER, str(folder), kind]
     ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    told: dict[tuple[str, str], list[dict[str, str]]] = {}
+    outcomes: dict[tuple[str, str], dict[str, str]] = {}
     for path in sorted(folder.glob("*.jsonl")):
         for row in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
-            told.setdefault((row["precision"], row["check"]), []).append(row)
-    rows = [next((row for row in found if row["outcome"] != "passed"), found[0]) for found in told.values()]
+            check = row["precision"], row["check"]
+            if check not in outcomes or outcomes[check]["outcome"] == "passed":
+                outcomes[check] = row
+    rows = list(outcomes.values())
     if ended.returncode and not any(row["outcome"] == "failed" for row in rows):
         last = rows[-1]["check"] if rows else "the start"
         words = f"exit code {ended.returncode} after {last}\n{ended.stdout[-2000:]}"
