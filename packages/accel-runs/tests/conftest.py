@@ -15,13 +15,13 @@ def _record_runs(parent: Path, runs: int, steps: int) -> list[Path]:
     folders = [parent / "project" / f"run{number}" for number in range(runs)]
     for number, folder in enumerate(folders):
         record = RunRecord(folder)
-        record.tell(project="project", run=folder.name, state="finished", started="today")
+        record.add_facts(project="project", run=folder.name, state="finished", started="today")
         for step in range(steps):
             values = {"loss": 1 / (step + 1) + number, "rate": math.nan if step == 1 else 0.1, HOSTILE: math.sin(step)}
             record.log(values, step)
             if step == steps // 2:
-                record.tell_event("checkpoint", step, {})
-        record.tell_event("restart", steps - 1, {})
+                record.add_event("checkpoint", step, {})
+        record.add_event("restart", steps - 1, {})
         record.close()
     return folders
 

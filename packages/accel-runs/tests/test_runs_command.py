@@ -64,7 +64,7 @@ def test_a_name_cannot_give_orders_to_the_terminal(tmp_path: Path) -> None:
 def test_a_run_that_has_lost_its_writer_is_interrupted(tmp_path: Path) -> None:
     """S134."""
     record = RunRecord(tmp_path / "project" / "run")
-    record.tell(state="running", process=1)
+    record.add_facts(state="running", process=1)
     assert "running" in run("--dir", tmp_path).output
     record.close()
     assert "interrupted" in run("--dir", tmp_path).output

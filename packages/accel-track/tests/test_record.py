@@ -107,12 +107,12 @@ def test_a_rewound_record_has_each_call_once(tmp_path: Path) -> None:
     record = RunRecord(tmp_path)
     for step in range(3):
         record.log({"loss": step}, step)
-    record.tell_event("checkpoint", 2, {})
+    record.add_event("checkpoint", 2, {})
     position = record.calls, 3
     record.log({"loss": 3}, 3)
     record.log_table("t", ["a"], [[3]], 3)
     record.log_images({"i": [np.zeros((2, 2))]}, 3)
-    record.tell_event("skipped step", 3, {})
+    record.add_event("skipped step", 3, {})
     record.close()
     with (tmp_path / "metrics.jsonl").open("ab") as file:
         file.write(b'{"n":6,"step":4,"met')

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from accel_track.local.lines import as_line
-from accel_track.values import as_number, flat, plain
+from accel_track.values import as_number, flatten, to_json
 
 
 @dataclass
@@ -38,14 +38,14 @@ class Options:
     ],
 )
 def test_a_value_has_words_in_strict_json(value: Any, wanted: Any) -> None:
-    assert plain(value) == wanted
-    assert json.loads(json.dumps(plain(value), allow_nan=False)) == wanted
+    assert to_json(value) == wanted
+    assert json.loads(json.dumps(to_json(value), allow_nan=False)) == wanted
 
 
 def test_numbers_that_json_lacks_are_read_back() -> None:
     for value in (math.inf, -math.inf, 2.0, 3):
-        assert as_number(plain(value)) == value
-    back = as_number(plain(math.nan))
+        assert as_number(to_json(value)) == value
+    back = as_number(to_json(math.nan))
     assert back is not None
     assert math.isnan(back)
     assert as_number("good") is as_number([1]) is None
@@ -53,7 +53,7 @@ def test_numbers_that_json_lacks_are_read_back() -> None:
 
 def test_nested_names_are_joined() -> None:
     values = {"loss": {"train": np.float32(1), "test": {"a": 2}}, "note": "good"}
-    assert dict(flat(values)) == {"loss/train": 1, "loss/test/a": 2, "note": "good"}
+    assert dict(flatten(values)) == {"loss/train": 1, "loss/test/a": 2, "note": "good"}
 
 
 def test_a_line_is_a_line_whatever_its_names() -> None:

@@ -18,7 +18,7 @@ from accel_track.local import (
     STORY,
     as_number,
     entries,
-    flat,
+    flatten,
     is_locked,
     read_document,
     read_story,
@@ -55,7 +55,7 @@ class RecordedRun:
             config = read_document(path) if path.exists() else config
         except ValueError as error:
             tell_damage(path, f"{error}")
-        return dict(flat(config if isinstance(config, dict) else {"config": config}))
+        return dict(flatten(config if isinstance(config, dict) else {"config": config}))
 
     @cached_property
     def lines(self) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from accel_track.as_image import as_image
 from accel_track.tracker import GeneralTracker
-from accel_track.values import as_number, flat, plain
+from accel_track.values import as_number, flatten, to_json
 
 
 class ClientTracker(GeneralTracker):
@@ -66,8 +66,8 @@ class ClientTracker(GeneralTracker):
                 values were recorded.
         """
         step, known, left = self._step(step), dict[str, Any](), list[str]()
-        for name, value in flat(values):
-            number = as_number(plain(value))
+        for name, value in flatten(values):
+            number = as_number(to_json(value))
             chosen = value if number is None else number
             if name in known:
                 left.append(f"another {name}")
@@ -128,7 +128,7 @@ class ClientTracker(GeneralTracker):
         if dataframe is not None:  # column by column, as rows of several types would change numbers
             columns = list(dataframe.columns)
             data = list(zip(*(dataframe[name] for name in columns), strict=True))
-        rows = [[plain(cell) for cell in row] for row in data or ()]
+        rows = [[to_json(cell) for cell in row] for row in data or ()]
         heads = list(columns or (str(place) for place in range(max(map(len, rows), default=0))))
         self._write_table(table_name, heads, rows, self._step(step), **kwargs)
 

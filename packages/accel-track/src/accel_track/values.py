@@ -22,7 +22,7 @@ class _Array(Protocol):
     def tolist(self) -> Any: ...
 
 
-def plain(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     """Convert a value to what JSON has.
 
     Returns:
@@ -31,7 +31,7 @@ def plain(value: Any) -> Any:
         `repr` of an unknown object.
     """
     if isinstance(value, Enum):
-        return plain(value.value)
+        return to_json(value.value)
     if isinstance(value, int) and value.bit_length() > LARGEST_BITS:
         value = as_number(value)
     if isinstance(value, float):
@@ -41,22 +41,22 @@ def plain(value: Any) -> Any:
     if isinstance(value, PurePath):
         return str(value)
     if isinstance(value, Namespace):
-        return plain(vars(value))
+        return to_json(vars(value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(name): plain(inner) for name, inner in value.items()}
+        return {str(name): to_json(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(inner) for inner in value]
+        return [to_json(inner) for inner in value]
     if isinstance(value, _Array) and not isinstance(value, type):
         listed = value.tolist()
         while isinstance(listed, list) and len(listed) == 1:  # an array of one number is that number
             listed = listed[0]
-        return plain(listed)
+        return to_json(listed)
     return repr(value)
 
 
-def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     """Yield each value of nested mappings with its path: {"loss": {"train": 1}} has loss/train.
 
     Args:
@@ -65,7 +65,7 @@ def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]
     """
     for name, value in values.items():
         if isinstance(value, Mapping):
-            yield from flat(value, f"{above}{name}/")
+            yield from flatten(value, f"{above}{name}/")
         else:
             yield f"{above}{name}", value
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from accel_track.client_tracker import ClientTracker
-from accel_track.values import plain
+from accel_track.values import to_json
 
 
 class WandbInterface(ClientTracker):
@@ -22,7 +22,7 @@ class WandbInterface(ClientTracker):
 
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
         """Add values to the configuration of the run."""
-        self._run.config.update(plain(values), **self.update_kwargs)
+        self._run.config.update(to_json(values), **self.update_kwargs)
 
     def _write(self, values: dict[str, Any], step: int, **kwargs: Any) -> None:
         self._run.log(values, step=step, **kwargs)

@@ -8,7 +8,7 @@ from accel_track.local.documents import read_document, read_story
 from accel_track.local.lines import entries
 from accel_track.local.record import CONFIG, MEDIA, METRICS, STORY
 from accel_track.local.record_lock import is_locked
-from accel_track.values import as_number, flat
+from accel_track.values import as_number, flatten
 
 __all__ = [
     "CONFIG",
@@ -17,7 +17,7 @@ __all__ = [
     "STORY",
     "as_number",
     "entries",
-    "flat",
+    "flatten",
     "is_locked",
     "read_document",
     "read_story",

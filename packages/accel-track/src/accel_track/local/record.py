@@ -19,7 +19,7 @@ from accel_track.local.damage import put_aside, tell_damage
 from accel_track.local.documents import EVENTS, read_story, write_document
 from accel_track.local.lines import LineFile
 from accel_track.local.record_lock import lock, unlock
-from accel_track.values import plain
+from accel_track.values import to_json
 
 logger = logging.getLogger("accel")
 METRICS, MEDIA, CONFIG, STORY = "metrics.jsonl", "media.jsonl", "config.json", "run.json"
@@ -66,13 +66,13 @@ class RunRecord:
         for name in missing:
             tell_damage(folder / name, "it is missing")
 
-    def tell(self, **facts: Any) -> None:
+    def add_facts(self, **facts: Any) -> None:
         """Add facts to the story of the run."""
         lines = {file.path.name: file.lines for file in (self._metrics, self._media)}
-        self.story |= {**plain(facts), "lines": lines}
+        self.story |= {**to_json(facts), "lines": lines}
         write_document(self.folder / STORY, self.story)
 
-    def tell_event(self, kind: str, step: int, details: Mapping[str, Any]) -> None:
+    def add_event(self, kind: str, step: int, details: Mapping[str, Any]) -> None:
         """Add an event, with its time, to the story of the run.
 
         Args:
@@ -81,15 +81,15 @@ class RunRecord:
             details: More about it.
         """
         name, event = f"{kind.replace(' ', '_')}s", {"step": max(step, 0), "time": time.time(), **details}
-        self.tell(**{name: [*self.story.get(name, []), event]})
+        self.add_facts(**{name: [*self.story.get(name, []), event]})
 
     def configure(self, values: Mapping[str, Any]) -> None:
         """Write the configuration."""
-        write_document(self.folder / CONFIG, plain(values))
+        write_document(self.folder / CONFIG, to_json(values))
 
     def log(self, values: Mapping[str, Any], step: int) -> None:
         """Write the values of a step, as a line."""
-        self._metrics.add(self._entry(step) | {"metrics": plain(values)})
+        self._metrics.add(self._entry(step) | {"metrics": to_json(values)})
 
     def log_table(self, name: str, columns: list[Any], rows: list[list[Any]], step: int) -> None:
         """Write a table, as a line.
@@ -100,7 +100,7 @@ class RunRecord:
             rows: The rows.
             step: Number of the step.
         """
-        self._media.add(self._entry(step) | {"table": name, "columns": plain(columns), "rows": plain(rows)})
+        self._media.add(self._entry(step) | {"table": name, "columns": to_json(columns), "rows": to_json(rows)})
 
     def log_images(self, images: Mapping[str, Any], step: int) -> None:
         """Write images as files, and a line that names them.
@@ -156,7 +156,7 @@ class RunRecord:
 
     def finish(self) -> None:
         """Note the end of the run, and close the record."""
-        self.tell(state="finished", ended=datetime.now(UTC).isoformat(timespec="seconds"))
+        self.add_facts(state="finished", ended=datetime.now(UTC).isoformat(timespec="seconds"))
         self.close()
 
     def _entry(self, step: int) -> dict[str, Any]:
@@ -180,5 +180,5 @@ def _story(path: Path) -> dict[str, Any]:
         return {}
     if damaged:
         put_aside(path, f"of its facts these cannot be read: {', '.join(damaged)}")
-    known: dict[str, Any] = plain(story)  # strict JSON
+    known: dict[str, Any] = to_json(story)  # strict JSON
     return known

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from accel_track.client_tracker import ClientTracker
-from accel_track.values import plain
+from accel_track.values import to_json
 
 
 @final
@@ -27,7 +27,7 @@ class AimTracker(ClientTracker):
 
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
         """Record values as hyperparameters."""
-        self._run["hparams"] = plain(values)
+        self._run["hparams"] = to_json(values)
 
     def _write(self, values: dict[str, Any], step: int, **kwargs: Any) -> None:
         for name, value in values.items():

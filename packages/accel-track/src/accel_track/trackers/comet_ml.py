@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from accel_track.client_tracker import ClientTracker
-from accel_track.values import flat, plain
+from accel_track.values import flatten, to_json
 
 
 @final
@@ -21,7 +21,7 @@ class CometTracker(ClientTracker):
 
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
         """Record values as parameters."""
-        self._run.log_parameters(dict(flat(plain(values))))
+        self._run.log_parameters(dict(flatten(to_json(values))))
 
     def _write(self, values: dict[str, Any], step: int, **kwargs: Any) -> None:
         texts = {name: value for name, value in values.items() if isinstance(value, str)}

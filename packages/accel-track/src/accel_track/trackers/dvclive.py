@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from accel_track.client_tracker import ClientTracker
-from accel_track.values import plain
+from accel_track.values import to_json
 
 
 @final
@@ -21,7 +21,7 @@ class DvcliveTracker(ClientTracker):
 
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
         """Write values as parameters."""
-        self._run.log_params(plain(values))
+        self._run.log_params(to_json(values))
 
     def _write(self, values: dict[str, Any], step: int, **kwargs: Any) -> None:
         self._run.step = step

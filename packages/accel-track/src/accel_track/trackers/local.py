@@ -37,7 +37,7 @@ class LocalTracker(ClientTracker):
         now = datetime.now(UTC)
         self._run = RunRecord(self._folder / f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}")
         about = {"project": self._project, "run": self._run.folder.name, "state": "running", **run_facts()}
-        self._run.tell(started=now.isoformat(timespec="seconds"), **about)
+        self._run.add_facts(started=now.isoformat(timespec="seconds"), **about)
 
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
         """Write values to config.json."""
@@ -61,7 +61,7 @@ class LocalTracker(ClientTracker):
 
     def mark(self, kind: str, details: Mapping[str, Any]) -> None:
         """Add an event to run.json."""
-        self._run.tell_event(kind, self._next_step - 1, details)
+        self._run.add_event(kind, self._next_step - 1, details)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the name of the folder, the number of calls and the next step."""
@@ -95,7 +95,7 @@ class LocalTracker(ClientTracker):
         facts = run_facts()
         # of a story that was damaged
         self._run.story = {"project": self._project, "run": folder.name, **facts, **self._run.story}
-        self._run.tell(state="running", ended=None)
+        self._run.add_facts(state="running", ended=None)
         self.mark("restart", facts)
 
 

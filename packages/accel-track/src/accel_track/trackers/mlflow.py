@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, final
 
 from accel_track.client_tracker import ClientTracker
-from accel_track.values import flat, plain
+from accel_track.values import flatten, to_json
 
 #: parameters that MLflow takes in one call, and the characters that it takes of a value
 AT_ONCE, LONGEST = 100, 6000
@@ -57,7 +57,7 @@ class MlflowTracker(ClientTracker):
         Raises:
             ValueError: Values are too long for MLflow; the message names them. The others were recorded.
         """
-        known, texts = self.tracker.data.params, {name: str(value) for name, value in flat(plain(values))}
+        known, texts = self.tracker.data.params, {name: str(value) for name, value in flatten(to_json(values))}
         long = [name for name, text in texts.items() if len(text) > LONGEST]
         new = [name for name in texts if name not in known and name not in long]
         params = [self.client.entities.Param(name, texts[name]) for name in new]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from accel_track.client_tracker import ClientTracker
-from accel_track.values import flat, plain
+from accel_track.values import flatten, to_json
 
 
 @final
@@ -24,7 +24,7 @@ class TensorBoardTracker(ClientTracker):
 
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
         """Write values as hyperparameters, and as YAML."""
-        settings = dict(flat(plain(values)))
+        settings = dict(flatten(to_json(values)))
         # TensorBoard takes numbers and texts only
         known = {name: value if isinstance(value, self.takes) else str(value) for name, value in settings.items()}
         self._run.add_hparams(known, metric_dict={}, run_name=".")
