@@ -204,7 +204,7 @@ class Scheduler(ABC):
         for name in names:
             value, why = getattr(settings, name), self.ignores[name]
             shown = " ".join(BY_NAME[name].words(value))
-            if value in (0, "all", False):  # the first machine, all GPUs, a switch that is off
+            if value in (0, "all"):  # the first machine, all GPUs, a switch that is off
                 continue
             if settings.is_flag(name):
                 problems.append(f"{shown}: {why}; leave it out")

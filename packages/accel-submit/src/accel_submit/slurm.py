@@ -67,10 +67,10 @@ class SlurmScheduler(Scheduler):
     def write_job(self, request: SubmitRequest) -> str:
         """Return the batch file, with the directives that the settings need or the submit options give."""
         settings, options, grace = request.settings, request.options, request.settings.grace_period or GRACE_S
-        gpus = None if settings.cpu or options.keys() & {*self.gpus_options} else str(request.processes_per_machine)
+        gpus = None if settings.cpu or options.keys() & {*self.gpus_options} else request.processes_per_machine
         directives = {
             "job-name": request.name,
-            "nodes": str(request.machines),
+            "nodes": request.machines,
             "ntasks-per-node": "1",
             "gpus-per-node": gpus,
             "cpus-per-task": request.cores,

@@ -30,7 +30,7 @@ def as_image(image: Any) -> Any:
     from PIL import Image
 
     pixels = np.asarray(image)
-    if pixels.ndim not in (2, 3) or 0 in pixels.shape or pixels.shape[2:] not in ((), (1,), (2,), (3,), (4,)):
+    if pixels.ndim not in (2, 3) or 0 in pixels.shape or max(pixels.shape[2:], default=1) > 4:
         raise ValueError(f"an image has the shape (height, width, channels) with 1 to 4 channels, found {pixels.shape}")
     if pixels.dtype.kind in "fb":
         pixels = np.nan_to_num(pixels).clip(0, 1) * 255

@@ -129,7 +129,7 @@ class ClientTracker(GeneralTracker):
             columns = list(dataframe.columns)
             data = list(zip(*(dataframe[name] for name in columns), strict=True))
         rows = [[to_json(cell) for cell in row] for row in data or ()]
-        heads = list(columns or (str(place) for place in range(max(map(len, rows), default=0))))
+        heads = list(columns or map(str, range(max(map(len, rows), default=0))))
         self._write_table(table_name, heads, rows, self._step(step), **kwargs)
 
     def _write_table(self, name: str, columns: list[str], rows: list[list[Any]], step: int, **kwargs: Any) -> None:

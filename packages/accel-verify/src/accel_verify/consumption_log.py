@@ -78,11 +78,9 @@ def verify(path: str | Path) -> list[ServedRange]:
 
 def _start(line: dict[str, Any], epochs: list[ServedRange]) -> str | None:
     number = line["epoch"]
-    if number == 0:
-        epochs.clear()  # a run from the very beginning
     expected = epochs[-1].epoch + 1 if epochs else number
     while epochs and epochs[-1].epoch >= number:
-        epochs.pop()  # a state from between two epochs was loaded
+        epochs.pop()  # a state from between two epochs was loaded, or a run began anew
     unfinished = bool(epochs) and not epochs[-1]._ended
     epochs.append(ServedRange(line["loader"], number, line["at"], line["unit"], False, 1, line["at"]))
     epochs[-1]._start = line
