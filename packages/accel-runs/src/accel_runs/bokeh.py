@@ -20,7 +20,7 @@ table { border-collapse: collapse; margin: 1em 0; } caption { text-align: left; 
 td, th { padding: 0.1em 0.8em; text-align: right; border-bottom: 1px solid #ccc; overflow-wrap: anywhere; }</style>
 {{ library|safe }}</head><body><h1>Runs: {{ names|join(", ") }}</h1>
 <p>Move over a line for its values. Dashed lines are restarts, dotted lines are checkpoints.</p>
-{% for name, rows in metrics.items() %}<section><h2>{{ name }}</h2>{{ places[loop.index0]|safe }}
+{% for name, rows in metrics.items() %}<section><h2>{{ name }}</h2>{{ divs[loop.index0]|safe }}
 {{ table(name ~ " at some steps", ["step"] + names, rows) }}</section>{% endfor %}
 {% if events %}{{ table("Restarts and checkpoints", ["run", "what", "step"], events) }}{% endif %}
 {{ script|safe }}</body></html>
@@ -38,7 +38,7 @@ def render_page(runs: Sequence[RecordedRun], metrics: Sequence[str]) -> str:
     from bokeh.resources import Resources
     from jinja2 import Environment
 
-    script, places = components([_picture(name, runs) for name in metrics]) if metrics else ("", [])
+    script, divs = components([_picture(name, runs) for name in metrics]) if metrics else ("", [])
     events = [
         [run.name, kind.removesuffix("s"), event["step"]]
         for run in runs
@@ -52,7 +52,7 @@ def render_page(runs: Sequence[RecordedRun], metrics: Sequence[str]) -> str:
             names=[run.name for run in runs],
             library=Resources(mode="inline", components=["bokeh"]).render(),  # without what this page does not use
             metrics={name: _rows(name, runs) for name in metrics},
-            places=places,
+            divs=divs,
             events=events,
             script=script,
         )
@@ -67,15 +67,15 @@ def _picture(name: str, runs: Sequence[RecordedRun]) -> Any:
 
     drawn = figure(height=300, sizing_mode="stretch_width", x_axis_label="step", tools="pan,box_zoom,wheel_zoom,reset")
     lines: list[Any] = []
-    for place, run in enumerate(runs):
+    for index, run in enumerate(runs):
         points = run.series.get(name, {})
         values = np.array(list(points.values()), dtype=float)
         values[np.isinf(values)] = np.nan
-        # arrays travel as bytes, which a browser reads many times faster than lists
+        # arrays are sent as bytes, which a browser reads many times faster than lists
         data = {"step": np.array(list(points), dtype=float), "value": values}
         draw: Any = drawn.line if len(points) > 1 else drawn.scatter  # a single point has no line
         lines.append(
-            draw("step", "value", source=data, color=Category10_10[place % 10], legend_label=run.name, name=run.name)
+            draw("step", "value", source=data, color=Category10_10[index % 10], legend_label=run.name, name=run.name)
         )
     tips = [("run", "$name"), ("step", "@step{0}"), (name.replace("{", "(").replace("@", "at "), "@value{0.000000}")]
     drawn.add_tools(HoverTool(renderers=lines, tooltips=tips, mode="mouse"))

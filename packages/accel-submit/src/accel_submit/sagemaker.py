@@ -21,7 +21,7 @@ from accel_launch.job.plan import plan_one
 
 from accel_submit.scheduler import TEXT, Scheduler, SubmitRequest, Types
 
-#: what torchrun, which SageMaker starts on each machine, does or says in place of accel launch
+#: what torchrun, which SageMaker starts on each machine, does or decides, and accel launch does not
 _TORCHRUN = "SageMaker starts the processes with torchrun"
 _TORCHRUNS = (
     "machine_rank main_process_ip main_process_port rdzv_backend join_timeout log_dir tee grace_period max_restarts"
@@ -46,8 +46,8 @@ def _table(*columns: str) -> OptionType:
     return OptionType("FILE", f"a file of two columns with a tab between them, {names}", read)
 
 
-#: the submit options, with their types and their places in the job file: PART.NAME is in a part of the ModelTrainer
-_PLACES: dict[str, tuple[Any, str]] = {
+#: the submit options, with their types and fields in the job file: PART.NAME is a field of a part of the ModelTrainer
+_FIELDS: dict[str, tuple[Any, str]] = {
     "role": (TEXT, "role"),
     "instance_type": (TEXT, "compute.instance_type"),
     "instance_count": (COUNT, "compute.instance_count"),
@@ -94,7 +94,7 @@ class SageMakerScheduler(Scheduler):
     default_file = "accel-sagemaker.json"
     client = (sys.executable, "-m", "accel_submit.sagemaker_client")
     client_package = "sagemaker"
-    types: ClassVar[Types] = {name: kind for name, (kind, _) in _PLACES.items()}
+    types: ClassVar[Types] = {name: kind for name, (kind, _) in _FIELDS.items()}
     machines_option = "instance_count"
     ignores: ClassVar = {
         **dict.fromkeys(_TORCHRUNS.split(), _TORCHRUN),
@@ -121,8 +121,8 @@ class SageMakerScheduler(Scheduler):
         }
         own = {"source_dir": str(folder), "instance_count": request.machines}
         for name, value in {**options, **own}.items():
-            part, _, place = _PLACES[name][1].rpartition(".")
-            (content.setdefault(part, {}) if part else content)[place] = value
+            part, _, field = _FIELDS[name][1].rpartition(".")
+            (content.setdefault(part, {}) if part else content)[field] = value
         content["source_code"]["entry_script"] = str(script.relative_to(folder))
         return json.dumps(content, indent=2) + "\n"
 

@@ -38,7 +38,7 @@ def start(content: Mapping[str, Any]) -> str:
         definition = import_module("sagemaker.core.shapes").MetricDefinition
         trainer.with_metric_definitions([definition(name=name, regex=regex) for name, regex in metrics.items()])
     inputs = content.get("inputs", {}).items()
-    channels = [_configs().InputData(channel_name=name, data_source=place) for name, place in inputs]
+    channels = [_configs().InputData(channel_name=name, data_source=source) for name, source in inputs]
     trainer.train(input_data_config=channels or None, wait=False, logs=False)
     return str(trainer._latest_training_job.training_job_name)
 

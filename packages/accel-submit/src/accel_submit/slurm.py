@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from accel_submit.scheduler import Scheduler, SubmitRequest, Types, matching, render
 
-#: seconds before the end of a job at which it is told of it: enough to finish a step and to save; accel launch's grace
+#: seconds before the end of a job at which SLURM signals it: enough for a step and a save; the grace of accel launch
 NOTICE_S, GRACE_S = 90, 30
 _NAME = re.compile(r"[a-z][a-z0-9]+(-[a-z0-9]+)*")
 
@@ -75,7 +75,7 @@ class SlurmScheduler(Scheduler):
             "gpus-per-node": gpus,
             "cpus-per-task": request.cores,
             "output": "%x-%j.out",
-            "open-mode": "append",  # a job that is queued again goes on in the file of its output
+            "open-mode": "append",  # a job that is queued again appends to its output
             "signal": f"SIGUSR1@{max(NOTICE_S, grace + 60)}",
             "requeue": None if "no-requeue" in options else "",
         }

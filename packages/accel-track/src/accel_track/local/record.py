@@ -113,7 +113,7 @@ class RunRecord:
         (self.folder / "images").mkdir(exist_ok=True)
         for number, (name, listed) in enumerate(images.items()):  # different names may be the same safe name
             start = f"{entry['n']:06d}-{number}-{safe_name(name)}"
-            files[name] = [f"{start}-{place}.png" for place in range(len(listed))]
+            files[name] = [f"{start}-{index}.png" for index in range(len(listed))]
             for file, image in zip(files[name], listed, strict=True):
                 as_image(image).save(self.folder / "images" / file)
         self._media.add(entry | {"images": files})

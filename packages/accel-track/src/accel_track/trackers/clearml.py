@@ -29,8 +29,8 @@ class ClearmlTracker(ClientTracker):
             self._run.get_logger().report_scalar(title or series, series, value, step, **kwargs)
 
     def _write_images(self, name: str, images: list[Any], step: int, **kwargs: Any) -> None:
-        for place, image in enumerate(images):
-            self._run.get_logger().report_image(name, f"{name}-{place}", step, image=image, **kwargs)
+        for index, image in enumerate(images):
+            self._run.get_logger().report_image(name, f"{name}-{index}", step, image=image, **kwargs)
 
     def _write_table(self, name: str, columns: list[str], rows: list[list[Any]], step: int, **kwargs: Any) -> None:
         self._run.get_logger().report_table(name, name, step, table_plot=[columns, *rows], **kwargs)

@@ -29,8 +29,8 @@ class CometTracker(ClientTracker):
         self._run.log_others(texts)
 
     def _write_images(self, name: str, images: list[Any], step: int, **kwargs: Any) -> None:
-        for place, image in enumerate(images):
-            self._run.log_image(image, name=f"{name}-{place}", step=step, **kwargs)
+        for index, image in enumerate(images):
+            self._run.log_image(image, name=f"{name}-{index}", step=step, **kwargs)
 
     def _write_table(self, name: str, columns: list[str], rows: list[list[Any]], step: int, **kwargs: Any) -> None:
         self._run.log_table(f"{name}-{step}.csv", rows, headers=columns, **kwargs)

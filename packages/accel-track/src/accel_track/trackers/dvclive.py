@@ -31,8 +31,8 @@ class DvcliveTracker(ClientTracker):
 
     def _write_images(self, name: str, images: list[Any], step: int, **kwargs: Any) -> None:
         self._run.step = step
-        for place, image in enumerate(images):
-            self._run.log_image(f"{name}/{step}-{place}.png", image, **kwargs)
+        for index, image in enumerate(images):
+            self._run.log_image(f"{name}/{step}-{index}.png", image, **kwargs)
 
 
 TRACKER = DvcliveTracker

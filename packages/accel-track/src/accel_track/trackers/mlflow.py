@@ -75,11 +75,11 @@ class MlflowTracker(ClientTracker):
         self._run.log_batch(self._id, metrics=metrics, **kwargs)
 
     def _write_images(self, name: str, images: list[Any], step: int, **kwargs: Any) -> None:
-        for place, image in enumerate(images):
-            self._run.log_image(self._id, image, key=f"{name}-{place}", step=step, **kwargs)
+        for index, image in enumerate(images):
+            self._run.log_image(self._id, image, key=f"{name}-{index}", step=step, **kwargs)
 
     def _write_table(self, name: str, columns: list[str], rows: list[list[Any]], step: int, **kwargs: Any) -> None:
-        data = {head: [row[place] for row in rows] for place, head in enumerate(columns)}
+        data = {head: [row[index] for row in rows] for index, head in enumerate(columns)}
         self._run.log_table(self._id, data, artifact_file=f"{name}-{step}.json", **kwargs)
 
     def finish(self) -> None:

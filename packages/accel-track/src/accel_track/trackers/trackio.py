@@ -12,8 +12,8 @@ class TrackioTracker(WandbInterface):
     name = "trackio"
 
     def _write_images(self, name: str, images: list[Any], step: int, **kwargs: Any) -> None:
-        for place, image in enumerate(images):
-            self._write({f"{name}/{place}": self.client.Image(image, **kwargs)}, step)
+        for index, image in enumerate(images):
+            self._write({f"{name}/{index}": self.client.Image(image, **kwargs)}, step)
 
     def _write_table(self, name: str, columns: list[str], rows: list[list[Any]], step: int, **kwargs: Any) -> None:
         self._write({name: self.client.Table(columns=columns, data=rows)}, step, **kwargs)

@@ -186,8 +186,8 @@ def weights_are_filled(accelerator: Accelerator) -> None:
     with torch.device("meta"):
         fresh = make_model()
     load_checkpoint_in_model(fresh, folder, {"": accelerator.device}, strict=True)
-    places = {parameter.device for parameter in fresh.parameters()}
-    require(f"weights are on {places}", places == {accelerator.device})
+    devices = {parameter.device for parameter in fresh.parameters()}
+    require(f"weights are on {devices}", devices == {accelerator.device})
     compare("weights of a model that was on the meta device", fresh.state_dict(), wanted)
 
 

@@ -55,7 +55,7 @@ def _outcomes(folder: Path, kind: str, precision: str) -> Iterator[tuple[str, st
     except CannotRun as error:
         yield from ((check.name, "not offered", str(error)) for check in mine)
         return
-    except Exception as error:  # noqa: BLE001 - code of a device fails in any way, and that is what is told
+    except Exception as error:  # noqa: BLE001 - code of a device fails in any way, and that is what is reported
         yield CHOSEN, "failed", f"{type(error).__name__}: {error}"
         return
     yield CHOSEN, "passed", ""
