@@ -178,8 +178,10 @@ def _whole(parameter: nn.Parameter, key: str | None = None) -> torch.Tensor:
 
 
 def _has_master(parameter: nn.Parameter) -> bool:
-    """Whether DeepSpeed steps a float32 copy of the parameter."""
-    return parameter.requires_grad and (hasattr(parameter, "_hp_mapping") or hasattr(parameter, "_z3_optimizer"))
+    """Whether DeepSpeed steps a float32 copy of the parameter: the optimizer may have a part of the model only."""
+    dividing = getattr(parameter, "_z3_optimizer", None)
+    divided = dividing is not None and dividing.get_param_id(parameter) in dividing.grad_position
+    return parameter.requires_grad and (divided or hasattr(parameter, "_hp_mapping"))
 
 
 def _set_whole(parameter: nn.Parameter, value: torch.Tensor, key: str | None = None) -> None:
