@@ -1,4 +1,4 @@
-"""Big models: device maps, weights that stay on the host or on disk, and `accel estimate-memory`.
+"""Run big models by device maps, keep weights on the host or on disk, and estimate memory.
 
 Importing this package does not import torch; the first use of a name does.
 """

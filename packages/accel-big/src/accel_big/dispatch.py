@@ -1,4 +1,4 @@
-"""Runs a model whose parts are on several devices, on the host, or in files."""
+"""Run a model whose parts are on several devices, on the host, or in files."""
 
 from __future__ import annotations
 
@@ -42,13 +42,31 @@ def dispatch_model(
     preload_module_classes: list[str] | None = None,
     force_hooks: bool = False,
 ) -> nn.Module:
-    """The model, whose parts compute on the devices of the map; those on "cpu" or "disk" on the main device.
+    """Let the parts of a model compute on the devices of a map.
 
-    The main device is the first of the map that is no CPU, else the CPU. What is on disk is read from the files of
-    `offload_index` or `offload_dir`; numbers that the model or `state_dict` holds are written there once, as
-    safetensors. While a module computes, the next one is read. Offloaded weights have no gradients.
+    Parts on "cpu" or "disk" compute on the main device. While a module computes, the weights of the next module are
+    read. Offloaded weights have no gradients.
 
-    Raises: CannotRun with all that is wrong with the map; CheckpointError if weights of the disk are missing.
+    Args:
+        model: Model to dispatch. It is changed in place, and must not have hooks.
+        device_map: Device of each part by the name of a module or tensor: an index, "cpu" or "disk". The longest name
+            wins.
+        main_device: Device for offloaded parts. Default: the first of the map that is no CPU, else the CPU.
+        state_dict: Tensors to use in place of those of the model.
+        offload_dir: Folder with the weights on disk. Tensors that the model or `state_dict` holds are written there
+            first.
+        offload_index: Index that says which file each weight is in, in place of the index in `offload_dir`.
+        offload_buffers: Offload buffers too.
+        skip_keys: Keys of mappings whose entries are not moved between devices.
+        preload_module_classes: Names of classes whose modules get all of their weights at once.
+        force_hooks: Add hooks even if the whole model is on one device.
+
+    Returns:
+        The same model.
+
+    Raises:
+        CannotRun: The map is wrong, or the model has hooks. The error lists all problems of the map.
+        CheckpointError: Weights are missing on disk, or do not fit the model.
     """
     folder = None if offload_dir is None else Path(offload_dir)
     return _dispatched(
@@ -145,7 +163,7 @@ def _on_disk(
     known: Mapping[str, StoredWeight],
     folder: Path | None,
 ) -> dict[str, StoredWeight]:
-    """Where tensors are on disk. Those of which there are `numbers` are written into the folder."""
+    """Return the place on disk of each tensor, after writing those of which there are `numbers`."""
     names = list(names)
     unknown = [name for name in names if name not in known]
     written = {name: numbers[name] for name in unknown if name in numbers}
@@ -190,9 +208,21 @@ def cpu_offload(
     state_dict: Mapping[str, torch.Tensor] | None = None,
     preload_module_classes: list[str] | None = None,
 ) -> nn.Module:
-    """The model, all weights of which are on the CPU, and on the execution device while they are used.
+    """Keep all weights of a model on the CPU, and move them to the execution device while they are used.
 
-    Raises: as `dispatch_model`.
+    Args:
+        model: Model to change in place.
+        execution_device: Device to compute on. Default: that of the first parameter.
+        offload_buffers: Offload buffers too.
+        state_dict: Tensors to use in place of those of the model.
+        preload_module_classes: Names of classes whose modules get all of their weights at once.
+
+    Returns:
+        The same model.
+
+    Raises:
+        CannotRun: There is no such device, or the model has hooks.
+        CheckpointError: A tensor is on the meta device and not in `state_dict`.
     """
     return _dispatched(
         model,
@@ -218,9 +248,21 @@ def disk_offload(
     offload_buffers: bool = False,
     preload_module_classes: list[str] | None = None,
 ) -> nn.Module:
-    """The model, all weights of which are in files in `offload_dir`, where they are written if the model has numbers.
+    """Keep all weights of a model in files, and read them while they are used.
 
-    Raises: as `dispatch_model`.
+    Args:
+        model: Model to change in place.
+        offload_dir: Folder of the files. Weights that the model holds are written there first.
+        execution_device: Device to compute on. Default: that of the first parameter.
+        offload_buffers: Offload buffers too.
+        preload_module_classes: Names of classes whose modules get all of their weights at once.
+
+    Returns:
+        The same model.
+
+    Raises:
+        CannotRun: There is no such device, the model has hooks, or the folder has other weights.
+        CheckpointError: Weights are missing in the folder, or do not fit the model.
     """
     main = execution_device if execution_device is not None else _main(model)
     return dispatch_model(
@@ -250,14 +292,34 @@ def load_checkpoint_and_dispatch(
     full_state_dict: bool = True,
     broadcast_from_rank0: bool = False,
 ) -> nn.Module:
-    """Loads weights onto the devices of a map, and dispatches the model: `load_checkpoint_in_model`, `dispatch_model`.
+    """Load weights onto the devices of a map, and dispatch the model.
 
-    The map may be one of the words "auto" and "balanced" (accelerators get like shares), "balanced_low_0" (the first
-    gets little) and "sequential" (the first is filled first), for what fits into `max_memory`. Safetensors need no
-    offload folder: what is on disk is read from them. `offload_state_dict`, `full_state_dict` and
-    `broadcast_from_rank0` change nothing: each process reads the files.
+    Safetensors need no offload folder, as weights on disk are read from the checkpoint itself.
 
-    Raises: as the two functions.
+    Args:
+        model: Model to change in place; it may be on the meta device.
+        checkpoint: File, index or folder of weights.
+        device_map: Map as for `dispatch_model`, or a word. "auto" and "balanced" give accelerators equal shares,
+            "balanced_low_0" gives the first as little as can be, and "sequential" fills the first. None only loads.
+        max_memory: Limit of each device, in bytes or as text such as "10GB". Default: the free memory.
+        no_split_module_classes: Names of classes whose modules stay on one device, if a word chooses the map.
+        offload_folder: Folder for weights of a pickle that are on disk.
+        offload_buffers: Offload buffers too.
+        dtype: Floating-point dtype to convert weights to.
+        offload_state_dict: Has no effect, as no state dict is held in memory.
+        skip_keys: Keys of mappings whose entries are not moved between devices.
+        preload_module_classes: Names of classes whose modules get all of their weights at once.
+        force_hooks: Add hooks even if the whole model is on one device.
+        strict: Refuse missing and unexpected weights, instead of a warning.
+        full_state_dict: Has no effect.
+        broadcast_from_rank0: Has no effect, as each process reads the files.
+
+    Returns:
+        The same model.
+
+    Raises:
+        CannotRun: The map or a device is wrong, or the model does not fit into the memory.
+        CheckpointError: The files are damaged, or do not fit the model.
     """
     if device_map is None:
         load_checkpoint_in_model(model, checkpoint, dtype=dtype, strict=strict)

@@ -1,4 +1,4 @@
-"""Loads weights into a model whose parts are on several devices, or stay in their files."""
+"""Load weights into a model whose parts are on several devices, or stay in their files."""
 
 from __future__ import annotations
 
@@ -34,16 +34,29 @@ def load_checkpoint_in_model(
     full_state_dict: bool = True,
     broadcast_from_rank0: bool = False,
 ) -> None:
-    """Loads weights onto the devices of a map. Nothing changes before the map and all files are checked.
+    """Load weights onto the devices of a map.
 
-    What the map has on "disk" goes to the meta device, and the offload folder gets an index that tells
-    `dispatch_model` where it is: safetensors files are not written again, others once. Buffers are not offloaded
-    without `offload_buffers`. `dtype` converts floating-point weights, but for modules named in
-    `keep_in_fp32_modules`. These change nothing: `offload_state_dict` and `full_state_dict`, as no state dict is ever
-    held in memory; `broadcast_from_rank0`, as each process reads the files; `offload_8bit_bnb`, as quantised tensors
-    stay where they are.
+    Nothing changes before the map and all files are checked. Weights on "disk" go to the meta device, and the offload
+    folder gets an index for `dispatch_model`. Safetensors are not written again; weights of a pickle are.
 
-    Raises: CheckpointError with all that is wrong with the files; CannotRun with all that is wrong with the map.
+    Args:
+        model: Model to load into; it may be on the meta device.
+        checkpoint: File, index or folder of weights.
+        device_map: Device of each part by the name of a module or tensor. Default: tensors stay where they are, but go to the
+            CPU with `keep_in_fp32_modules`.
+        offload_folder: Folder for the index, if the map has "disk".
+        dtype: Floating-point dtype to convert weights to.
+        offload_state_dict: Has no effect, as no state dict is held in memory.
+        offload_buffers: Leave buffers on disk too.
+        keep_in_fp32_modules: Names of modules that `dtype` does not convert.
+        offload_8bit_bnb: Has no effect, as quantised tensors stay where they are.
+        strict: Refuse missing and unexpected weights, instead of a warning.
+        full_state_dict: Has no effect.
+        broadcast_from_rank0: Has no effect, as each process reads the files.
+
+    Raises:
+        CheckpointError: The files are damaged or do not fit the model. The error lists all problems.
+        CannotRun: The map is wrong, or the folder is missing.
     """
     single = None if device_map is None or set(device_map) != {""} else device_map[""]
     if keep_in_fp32_modules is None and (device_map is None or (single is not None and single != DISK)):
@@ -77,9 +90,22 @@ def load_parts(
     strict: bool,
     needs_folder: bool = False,
 ) -> dict[str, StoredWeight]:
-    """Loads what has a device, and says where the rest is.
+    """Load the weights that have a device, and return the places of those on disk.
 
-    Raises: as `load_checkpoint_in_model`, which needs a folder even if nothing is written.
+    Args:
+        model: Model to load into.
+        checkpoint: File, index or folder of weights.
+        device_map: Device of each part by name.
+        offload_folder: Folder for weights of a pickle that are on disk.
+        dtype: Floating-point dtype to convert weights to.
+        offload_buffers: Leave buffers on disk too.
+        keep_in_fp32: Names of modules that `dtype` does not convert.
+        strict: Refuse missing and unexpected weights, instead of a warning.
+        needs_folder: Refuse weights on disk without a folder, even if nothing has to be written.
+
+    Raises:
+        CheckpointError: The files are damaged or do not fit the model.
+        CannotRun: The map or the dtype is wrong, or the folder is missing.
     """
     placed = check_device_map(model, device_map)
     named = vars(torch).get(dtype.removeprefix("torch.")) if isinstance(dtype, str) else dtype
@@ -124,7 +150,7 @@ def load_parts(
 def _checked(
     files: list[Path], model: nn.Module, tensors: Mapping[str, torch.Tensor], *, strict: bool
 ) -> dict[str, StoredWeight]:
-    """Where the files have the weights of the model. Raises: CheckpointError with all that does not fit."""
+    """Return the place of each weight in the files. Raise CheckpointError with all that does not fit."""
     problems: list[str] = []
     stored: dict[str, StoredWeight] = {}
     for file in files:
@@ -176,7 +202,7 @@ def _target(name: str, tensor: torch.Tensor, dtype: torch.dtype | None, fp32: tu
 
 
 def _move(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype) -> None:
-    """Gives a tensor another device and dtype. It stays the object that it is, so that tied weights stay tied."""
+    """Move a tensor to another device and dtype. It stays the same object, so that tied weights stay tied."""
     if tensor.device == device and tensor.dtype == dtype:
         return
     if not tensor.is_meta and device.type != "meta":

@@ -1,4 +1,4 @@
-"""Reads the weights of the modules that run next while a module computes."""
+"""Read the weights of the modules that run next while a module computes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,15 @@ Jobs = SimpleQueue[tuple[OffloadedUnit, Future[list[torch.Tensor]]] | None]
 
 @final
 class LookAhead:
-    """Brings units to their device and takes them away, from any number of threads.
+    """A reader that brings units to their device and takes them away, from any number of threads.
 
-    The order is learned: after two units in a row, what came next is read next. What is read ahead takes no more than
-    the largest unit. On the CPU, units whose weights are all of `may_stay` stay in memory after their first forward, as
-    many as `room_bytes` allows beside the largest unit: a new mapping costs more than a small product.
+    The order is learned: after two units in a row, the unit that came next is read next. What is read ahead takes no
+    more memory than the largest unit. On the CPU, units stay in memory after their first forward as far as there is
+    room, since a new mapping costs more than a small product.
+
+    Args:
+        room_bytes: Memory for units that stay and for the largest unit.
+        may_stay: Names of the weights that may stay. A unit stays only if all of its weights may.
     """
 
     def __init__(self, room_bytes: int = 0, may_stay: frozenset[str] = frozenset()) -> None:
@@ -37,7 +41,7 @@ class LookAhead:
         _ALL.add(self)
 
     def _renew(self) -> None:
-        """Starts without thread and lock; also in a process that was forked, which has neither."""
+        """Start without thread and lock, also in a process that was forked and has neither."""
         self._lock = threading.RLock()
         self._jobs: Jobs | None = None
         self._ahead: dict[OffloadedUnit, Future[Numbers]] = {}
@@ -46,7 +50,7 @@ class LookAhead:
         self._recent = threading.local()
 
     def __getstate__(self) -> tuple[int, int, frozenset[str]]:
-        """A copy of a model learns the order anew, and maps what it uses anew."""
+        """Return what a copy of the model keeps: it learns the order anew, and maps anew."""
         return self.budget_bytes, self._room_bytes + sum(unit.size for unit in self._kept), self._names
 
     def __setstate__(self, state: tuple[int, int, frozenset[str]]) -> None:
@@ -54,11 +58,11 @@ class LookAhead:
         self.budget_bytes = state[0]
 
     def add(self, unit: OffloadedUnit) -> None:
-        """Makes a unit known."""
+        """Register a unit."""
         self.budget_bytes = max(self.budget_bytes, unit.size)
 
     def enter(self, unit: OffloadedUnit) -> None:
-        """Brings a unit to its device, before the forward of its module."""
+        """Move a unit to its device, before the forward of its module."""
         with self._lock:
             if unit.users == 0:
                 unit.install(self._numbers(unit))
@@ -69,7 +73,7 @@ class LookAhead:
             self._read_on(unit, self._recent.units)
 
     def leave(self, unit: OffloadedUnit) -> None:
-        """Takes a unit away, after the last forward that uses it."""
+        """Remove a unit from its device, after the last forward that uses it."""
         with self._lock:
             unit.users -= 1
             if unit.users == 0:
@@ -98,7 +102,7 @@ class LookAhead:
         return all(slot.key in self._names for slot in unit.slots)
 
     def _send(self, unit: OffloadedUnit, read: Numbers) -> None:
-        """Asks for a copy from pinned memory on a stream of its own. Only threads that compute do so."""
+        """Start a copy from pinned memory on a stream of its own. Only threads that compute do so."""
         stream = self._streams.setdefault(unit.device, CopyStream(unit.device))
         self._sent[unit] = stream.send(read)
 
@@ -113,7 +117,7 @@ class LookAhead:
         return result
 
     def _read_on(self, unit: OffloadedUnit, recent: tuple[int, int]) -> None:
-        """Reads what comes after a unit as far as the bound allows, and forgets what was read and did not come."""
+        """Read what comes after a unit as far as the bound allows, and forget what was read and did not come."""
         chain: list[OffloadedUnit] = []
         size = 0
         while (following := self._next.get(recent)) is not None:
@@ -137,7 +141,7 @@ class LookAhead:
 
 
 def _read(jobs: Jobs) -> None:
-    """Reads units until there is none any more."""
+    """Read units until None comes."""
     while (job := jobs.get()) is not None:
         unit, result = job
         if result.set_running_or_notify_cancel():
@@ -149,7 +153,7 @@ def _read(jobs: Jobs) -> None:
 
 
 def _end(jobs: Jobs, thread: threading.Thread) -> None:
-    """Ends the thread, and waits for it: at the end of Python a thread inside of torch ends the process by SIGABRT."""
+    """Join the thread. At the end of Python a thread inside of torch ends the process by SIGABRT."""
     jobs.put(None)
     if thread is not threading.current_thread():
         thread.join()

@@ -1,1 +1,1 @@
-"""Code that runs before and after the forward of a module, with the names of Accelerate."""
+"""Run code before and after the forward of a module, with the names of Accelerate."""

@@ -1,4 +1,4 @@
-"""Brings weights and arguments of a module to the device where it computes, for as long as it does."""
+"""Move weights and arguments of a module to the device where it computes, for as long as it does."""
 
 from __future__ import annotations
 
@@ -22,12 +22,22 @@ Place = int | str | torch.device
 
 
 class AlignDevicesHook(ModelHook):
-    """Moves the arguments of a forward to `execution_device`, and with `offload` brings the weights only then.
+    """A hook that moves the arguments of a forward, and offloaded weights, to the execution device.
 
-    Weights come from `weights_map`, or from a copy on the CPU; they have no gradients. Tensors that are not plain
-    numbers, such as quantised ones of a class of their own, stay where they are. With `io_same_device` the result goes
-    where the first argument was. Entries of mappings under `skip_keys` are not moved. `tied_params_map` changes
-    nothing: tied weights stay tied without it.
+    Offloaded weights have no gradients. Tensors that are not plain, such as quantised tensors of a class of their own,
+    stay where they are.
+
+    Args:
+        execution_device: Device of the forward. Default: arguments and weights are not moved.
+        offload: Bring the weights for the forward only.
+        io_same_device: Move the result to the device of the first argument.
+        weights_map: Weights by name. Default: a copy of the weights on the CPU.
+        offload_buffers: Offload buffers too.
+        place_submodules: Handle the tensors of all modules inside as well.
+        skip_keys: Keys of mappings whose entries are not moved.
+        tied_params_map: Has no effect, as tied weights stay tied without it.
+        prefix: What comes before the names of the module's tensors in `weights_map`.
+        look_ahead: Reader that is shared with other hooks. Default: a reader of its own.
     """
 
     def __init__(
@@ -54,7 +64,7 @@ class AlignDevicesHook(ModelHook):
         self._came_from: dict[int, list[torch.device | None]] = {}
 
     def init_hook(self, module: M) -> M:
-        """Moves the tensors of the module to the device, or lets go of what is offloaded."""
+        """Move the tensors of a module to the execution device, or drop those that are offloaded."""
         slots = []
         for slot in self._slots(module):
             buffer = slot.leaf in slot.owner._buffers
@@ -87,7 +97,13 @@ class AlignDevicesHook(ModelHook):
                     yield Slot(owner, leaf, f"{place}{leaf}")
 
     def pre_forward(self, module: nn.Module, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments on the device, where the weights are too from now on."""
+        """Return the arguments on the execution device, after moving the weights there.
+
+        Args:
+            module: Module that is called.
+            args: Its positional arguments.
+            kwargs: Its keyword arguments.
+        """
         came_from = _device_of((args, kwargs)) if self.io_same_device else None
         if self.execution_device is not None:
             args = send_to_device(args, self.execution_device, skip_keys=self.skip_keys)
@@ -99,12 +115,12 @@ class AlignDevicesHook(ModelHook):
         return args, kwargs
 
     def post_forward(self, module: nn.Module, output: Any) -> Any:
-        """The result, on the device of the arguments with `io_same_device`; offloaded weights are gone again."""
+        """Return the output, on the device of the arguments if asked, and remove the offloaded weights."""
         device = self._leave()
         return output if device is None else send_to_device(output, device, skip_keys=self.skip_keys)
 
     def forward_failed(self, module: nn.Module) -> None:
-        """Offloaded weights are gone again."""
+        """Remove the offloaded weights."""
         self._leave()
 
     def _leave(self) -> torch.device | None:
@@ -119,7 +135,7 @@ class AlignDevicesHook(ModelHook):
         return device
 
     def detach_hook(self, module: M) -> M:
-        """Gives the module its weights back, on the device where it computed."""
+        """Restore the weights of a module, on the device where it computed."""
         if self._unit is not None:
             self._unit.restore()
             self._unit = None
@@ -133,7 +149,7 @@ def _tensor(slot: Slot) -> torch.Tensor:
 
 
 def _device_of(arguments: Any) -> torch.device | None:
-    """The device of the first tensor in nested arguments."""
+    """Return the device of the first tensor in nested arguments."""
     if isinstance(arguments, torch.Tensor):
         return arguments.device
     parts = arguments.values() if isinstance(arguments, Mapping) else arguments
@@ -159,11 +175,21 @@ def attach_align_device_hook(
     *,
     look_ahead: LookAhead | None = None,
 ) -> None:
-    """Adds an `AlignDevicesHook` to each module in `module` that has tensors of its own.
+    """Add an `AlignDevicesHook` to each module that has tensors of its own.
 
-    Modules of `preload_module_classes` have a hook for all that is in them, and so have attention and parametrized
-    modules of torch, which use what is in them without calling it. `execution_device` may be a mapping of the names
-    of tensors to devices. `tied_params_map` changes nothing.
+    Attention and parametrized modules of torch get a hook for all that is inside, as they use it without calling it.
+
+    Args:
+        module: Module to begin with; the modules inside follow.
+        execution_device: Device of the forwards, or a mapping of names of tensors to devices.
+        offload: Bring the weights for each forward only.
+        weights_map: Weights by name. Default: copies on the CPU.
+        offload_buffers: Offload buffers too.
+        module_name: Name of the module in `weights_map`.
+        skip_keys: Keys of mappings whose entries are not moved.
+        preload_module_classes: Names of classes whose modules get all of their weights at once.
+        tied_params_map: Has no effect, as tied weights stay tied without it.
+        look_ahead: Reader that all hooks share. Default: a reader for each hook.
     """
     whole = type(module).__name__ in (preload_module_classes or ())
     whole = whole or isinstance(module, nn.MultiheadAttention) or is_parametrized(module)
@@ -210,9 +236,14 @@ def attach_execution_device_hook(
     preload_module_classes: list[str] | None = None,
     tied_params_map: Mapping[int, Any] | None = None,
 ) -> None:
-    """Moves a module and its arguments to a device, also if modules in it are called by themselves.
+    """Move a module and its arguments to a device, also if modules inside are called by themselves.
 
-    `tied_params_map` changes nothing.
+    Args:
+        module: Module to move.
+        execution_device: Device of the forwards.
+        skip_keys: Keys of mappings whose entries are not moved.
+        preload_module_classes: Names of classes whose modules have a hook for all that is inside.
+        tied_params_map: Has no effect, as tied weights stay tied without it.
     """
     attach_align_device_hook(
         module, execution_device, skip_keys=skip_keys, preload_module_classes=preload_module_classes

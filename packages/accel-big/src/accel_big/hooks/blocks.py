@@ -1,4 +1,4 @@
-"""Brings the arguments of blocks to the devices where the blocks compute."""
+"""Move the arguments of blocks to the devices where the blocks compute."""
 
 from __future__ import annotations
 
@@ -25,12 +25,23 @@ def attach_align_device_hook_on_blocks(
     preload_module_classes: list[str] | None = None,
     tied_params_map: Mapping[int, Any] | None = None,
 ) -> None:
-    """Adds hooks to the blocks of a module that the mappings name: arguments and weights go to the block's device.
+    """Add hooks that move arguments and weights of blocks to the device of each block.
 
-    Weights of blocks with `offload` come only while they are used, as by `attach_align_device_hook`. The result of the
-    module goes where its first argument was. `tied_params_map` changes nothing.
+    The result of the module goes where its first argument was.
 
-    Raises: CannotRun that lists names of no block, blocks without an entry in both mappings, and blocks in blocks.
+    Args:
+        module: Module that has the blocks.
+        execution_device: Device of all blocks, or a mapping of names of blocks to devices.
+        offload: Bring the weights for each forward only: for all blocks, or by the name of a block.
+        weights_map: Weights by name. Default: copies on the CPU.
+        offload_buffers: Offload buffers too.
+        module_name: Name of the module in `weights_map`.
+        skip_keys: Keys of mappings whose entries are not moved.
+        preload_module_classes: Names of classes whose modules get all of their weights at once.
+        tied_params_map: Has no effect, as tied weights stay tied without it.
+
+    Raises:
+        CannotRun: A name is no block, or in one mapping alone, or a block is inside another. The error lists all.
     """
     named = [each for each in (execution_device, offload) if isinstance(each, Mapping)]
     names = list(dict.fromkeys(name for each in named for name in each)) if named else [module_name]
@@ -64,7 +75,13 @@ def _is_in(name: str, outer: str) -> bool:
 
 
 def bring_arguments(block: nn.Module, device: Place, skip_keys: str | list[str] | None) -> None:
-    """Moves what a block is called with to a device: its sums of arguments and results would else be of two devices."""
+    """Move what a block is called with to a device, as it would else add tensors of two devices.
+
+    Args:
+        block: Module, or a list or dict of modules, each of which gets a hook.
+        device: Device of the block.
+        skip_keys: Keys of mappings whose entries are not moved.
+    """
     if isinstance(block, nn.ModuleList | nn.ModuleDict):  # nobody calls these
         for child in block.children():
             bring_arguments(child, device, skip_keys)

@@ -1,4 +1,4 @@
-"""Brings whole models to a device in turn, as the models of a pipeline are used one after the other."""
+"""Move whole models to a device in turn, as the models of a pipeline are used one after the other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ M = TypeVar("M", bound=nn.Module)
 
 
 class CpuOffload(ModelHook):
-    """Keeps a model on the CPU until its forward, which takes it to a device, where it stays until it is offloaded."""
+    """A hook that keeps a model on the CPU until its forward, which takes it to a device.
+
+    The model stays there until it is offloaded.
+
+    Args:
+        execution_device: Device of the forward. Default: the accelerator, or the CPU.
+        prev_module_hook: Hook of the model to offload before the forward.
+    """
 
     def __init__(
         self,
@@ -27,11 +34,17 @@ class CpuOffload(ModelHook):
         self.prev_module_hook = prev_module_hook
 
     def init_hook(self, module: M) -> M:
-        """Takes the model to the CPU."""
+        """Move the model to the CPU."""
         return module.to("cpu")
 
     def pre_forward(self, module: nn.Module, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments on the device, where the model is from now on; the model before it goes."""
+        """Return the arguments on the device, after the model has moved there and the model before it has left.
+
+        Args:
+            module: Model that is called.
+            args: Its positional arguments.
+            kwargs: Its keyword arguments.
+        """
         if self.prev_module_hook is not None:
             self.prev_module_hook.offload()
         module.to(self.execution_device)
@@ -40,17 +53,17 @@ class CpuOffload(ModelHook):
 
 @final
 class UserCpuOffloadHook:
-    """What a user holds of a `CpuOffload`: sends the model back to the CPU, or ends the offloading."""
+    """A handle to a model with a `CpuOffload`."""
 
     def __init__(self, model: nn.Module, hook: CpuOffload) -> None:
         self.model, self.hook = model, hook
 
     def offload(self) -> None:
-        """Sends the model to the CPU, until its next forward."""
+        """Move the model to the CPU, until its next forward."""
         self.model.to("cpu")
 
     def remove(self) -> None:
-        """Ends the offloading; the model stays where it is."""
+        """Remove the hook. The model stays where it is."""
         remove_hook_from_module(self.model)
 
 
@@ -59,11 +72,18 @@ def cpu_offload_with_hook(
     execution_device: int | str | torch.device | None = None,
     prev_module_hook: UserCpuOffloadHook | None = None,
 ) -> tuple[nn.Module, UserCpuOffloadHook]:
-    """The model on the CPU, which its forward takes to the device, and the hook that sends it back.
+    """Keep a model on the CPU until its forward, which takes it to a device.
 
-    When it comes, the model of `prev_module_hook` goes.
+    Args:
+        model: Model to change in place.
+        execution_device: Device of the forward. Default: the accelerator, or the CPU.
+        prev_module_hook: Hook of the model to offload before the forward.
 
-    Raises: CannotRun if there is no such device.
+    Returns:
+        The same model, and a hook that moves it back.
+
+    Raises:
+        CannotRun: There is no such device.
     """
     hook = CpuOffload(execution_device, prev_module_hook)
     add_hook_to_module(model, hook, append=True)

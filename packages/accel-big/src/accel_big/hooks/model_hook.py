@@ -1,4 +1,4 @@
-"""Adds hooks to modules and removes them: the forward of a module keeps its name and signature."""
+"""Add hooks to modules and remove them. The forward of a module keeps its name and signature."""
 
 from __future__ import annotations
 
@@ -13,46 +13,58 @@ M = TypeVar("M", bound=nn.Module)
 
 
 class ModelHook:
-    """What runs around the forward of a module; the base does nothing."""
+    """A hook around the forward of a module. The base class does nothing."""
 
     #: the forward runs without gradients
     no_grad = False
 
     def init_hook(self, module: M) -> M:
-        """Called when the hook is added. Returns the module."""
+        """Return the module, when the hook is added to it."""
         return module
 
     def pre_forward(self, module: nn.Module, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments that the forward gets."""
+        """Return the arguments that the forward gets.
+
+        Args:
+            module: Module that is called.
+            args: Its positional arguments.
+            kwargs: Its keyword arguments.
+        """
         return args, kwargs
 
     def post_forward(self, module: nn.Module, output: Any) -> Any:
-        """The result that the caller gets."""
+        """Return the result that the caller gets."""
         return output
 
     def forward_failed(self, module: nn.Module) -> None:
-        """Called in place of `post_forward` if the forward raises."""
+        """Act in place of `post_forward` if the forward raises."""
 
     def detach_hook(self, module: M) -> M:
-        """Called when the hook is removed. Returns the module."""
+        """Return the module, when the hook is removed from it."""
         return module
 
 
 class SequentialHook(ModelHook):
-    """Several hooks, run in their order before the forward and after it."""
+    """A sequence of hooks, run in their order before the forward and after it."""
 
     def __init__(self, *hooks: ModelHook) -> None:
         self.hooks = hooks
         self.no_grad = any(hook.no_grad for hook in hooks)
 
     def init_hook(self, module: M) -> M:
-        """Adds all."""
+        """Add all hooks."""
         for hook in self.hooks:
             module = hook.init_hook(module)
         return module
 
     def pre_forward(self, module: nn.Module, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments after all hooks. If a hook raises, those before it learn that the forward failed."""
+        """Return the arguments after all hooks. If a hook raises, those before it learn that the forward failed.
+
+        Args:
+            module: Module that is called.
+            args: Its positional arguments.
+            kwargs: Its keyword arguments.
+        """
         done = 0
         try:
             for hook in self.hooks:
@@ -64,25 +76,34 @@ class SequentialHook(ModelHook):
         return args, kwargs
 
     def post_forward(self, module: nn.Module, output: Any) -> Any:
-        """The result after all hooks."""
+        """Return the result after all hooks."""
         for hook in self.hooks:
             output = hook.post_forward(module, output)
         return output
 
     def forward_failed(self, module: nn.Module) -> None:
-        """Tells all."""
+        """Call all hooks."""
         for hook in self.hooks:
             hook.forward_failed(module)
 
     def detach_hook(self, module: M) -> M:
-        """Removes all."""
+        """Remove all hooks."""
         for hook in self.hooks:
             module = hook.detach_hook(module)
         return module
 
 
 def add_hook_to_module(module: M, hook: ModelHook, append: bool = False) -> M:
-    """Puts a hook around the forward of a module. A hook that is there goes, or runs before it with `append`."""
+    """Put a hook around the forward of a module.
+
+    Args:
+        module: Module to change in place.
+        hook: Hook to add.
+        append: Keep a hook that is there, and run it first; otherwise the new hook replaces it.
+
+    Returns:
+        The module that `init_hook` of the hook returns.
+    """
     present = hook_of(module)
     if present is not None and append:
         remove_hook_from_module(module, detach=False)
@@ -113,12 +134,21 @@ def _forward(module: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def hook_of(module: nn.Module) -> ModelHook | None:
-    """The hook around the forward of a module; None if there is none."""
+    """Return the hook around the forward of a module, or None."""
     return module.__dict__.get("_hf_hook")
 
 
 def remove_hook_from_module(module: M, recurse: bool = False, *, detach: bool = True) -> M:
-    """Gives a module its forward back, and with `recurse` those in it; weights stay offloaded without `detach`."""
+    """Remove the hook of a module, whose forward is as before.
+
+    Args:
+        module: Module to change in place.
+        recurse: Remove the hooks of all modules inside as well.
+        detach: Let the hook restore what it has changed; otherwise weights stay offloaded.
+
+    Returns:
+        The same module.
+    """
     hook = hook_of(module)
     if hook is not None:
         if detach:
@@ -134,5 +164,5 @@ def remove_hook_from_module(module: M, recurse: bool = False, *, detach: bool = 
 
 
 def remove_hook_from_submodules(module: nn.Module) -> None:
-    """Gives a module and all modules in it back their forwards."""
+    """Remove the hooks of a module and of all modules inside."""
     remove_hook_from_module(module, recurse=True)

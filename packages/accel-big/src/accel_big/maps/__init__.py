@@ -1,1 +1,1 @@
-"""Which part of a model goes to which device, from sizes alone: nothing is read or moved here."""
+"""Choose a device for each part of a model, from sizes alone. Nothing is read or moved here."""

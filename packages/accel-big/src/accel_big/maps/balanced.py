@@ -1,4 +1,4 @@
-"""Shares a model out evenly over accelerators."""
+"""Divide a model evenly over accelerators."""
 
 from __future__ import annotations
 
@@ -19,10 +19,21 @@ def get_balanced_memory(
     special_dtypes: Mapping[str, Dtype] | None = None,
     low_zero: bool = False,
 ) -> dict[DeviceKey, int]:
-    """`max_memory`, in which accelerators get like shares of the model; with `low_zero` the first as little as can be.
+    """Return limits of memory with which accelerators get equal shares of a model.
 
-    Units: bytes.
-    Raises: CannotRun as `get_max_memory`.
+    Args:
+        model: Model to divide; it may be on the meta device.
+        max_memory: Limits to stay within, by device. Default: the free memory.
+        no_split_module_classes: Names of classes whose modules stay on one device.
+        dtype: Dtype in which floating-point tensors are counted, if it is smaller than theirs.
+        special_dtypes: Dtypes of tensors by name.
+        low_zero: Leave as much of the first accelerator free as can be.
+
+    Raises:
+        CannotRun: A device or a size in `max_memory` is wrong.
+
+    Units:
+        Bytes.
     """
     memory = get_max_memory(max_memory)
     accelerators = [device for device, size in memory.items() if isinstance(device, int) and size > 0]

@@ -1,4 +1,4 @@
-"""Checks a device map against a model before anything is moved or read."""
+"""Check a device map against a model before anything is moved or read."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ DISK = "disk"
 
 
 def real_device(device: int | str | torch.device) -> torch.device:
-    """The device of torch behind an entry other than "disk"; an index is that of an accelerator.
+    """Return the torch device for an entry of a device map other than "disk".
 
-    Raises: CannotRun if torch has no such device, or it holds no numbers.
+    An index is that of an accelerator.
+
+    Raises:
+        CannotRun: torch has no such device, or it holds no data.
     """
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     count = torch.accelerator.device_count()
@@ -42,10 +45,11 @@ def real_device(device: int | str | torch.device) -> torch.device:
 
 
 def check_device_map(model: nn.Module, device_map: Mapping[str, Any]) -> dict[str, torch.device | str]:
-    """The device of each tensor of the model by its name, or "disk". The entry with the longest name counts.
+    """Return the device of each tensor of a model by name, or "disk". The entry with the longest name counts.
 
-    Raises: CannotRun that lists every tensor without an entry, entry without a tensor, unknown device, and tied weight
-    that is to be on several devices.
+    Raises:
+        CannotRun: A tensor has no entry, an entry has no tensor, a device is unknown, or tied weights are to be on
+            several devices. The error lists all of these.
     """
     problems = []
     devices: dict[str, torch.device | str] = {}

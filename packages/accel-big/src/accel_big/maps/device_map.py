@@ -1,4 +1,4 @@
-"""Chooses a device for each part of a model: devices are filled one after the other, in the order of the model."""
+"""Choose a device for each part of a model. Devices are filled one after the other, in the order of the model."""
 
 from __future__ import annotations
 
@@ -35,15 +35,24 @@ def infer_auto_device_map(
     offload_buffers: bool = False,
     fallback_allocation: bool = False,
 ) -> DeviceMap:
-    """A device for each part of the model: an index of an accelerator, "cpu" or "disk".
+    """Return a device for each part of a model: the index of an accelerator, "cpu" or "disk".
 
     The first accelerator and the CPU keep room for the largest layer that is still to come, which may have to be
-    brought there. Tied weights stay together, and so do modules of `no_split_module_classes`. What fits nowhere is on
-    disk, unless `max_memory` limits that. Buffers of what is not on an accelerator are brought to the first one, and
-    stay there without `offload_buffers`. With `fallback_allocation` an accelerator that would stay empty, as the next
-    part is too large for it, gets the largest later part that it can hold.
+    brought there. Tied weights stay together. What fits nowhere is on disk, unless `max_memory` limits that.
 
-    Raises: CannotRun if the model does not fit, with the sizes; and as `get_max_memory`.
+    Args:
+        model: Model to divide; it may be on the meta device.
+        max_memory: Limit of each device. Default: the free memory.
+        no_split_module_classes: Names of classes whose modules stay on one device. Default: those that the model names.
+        dtype: Dtype in which floating-point tensors are counted, if it is smaller than theirs.
+        special_dtypes: Dtypes of tensors by name.
+        verbose: Log each part with its device.
+        clean_result: Give modules on one device a single entry.
+        offload_buffers: Offload buffers too; otherwise those of offloaded parts have to fit on the first accelerator.
+        fallback_allocation: Give an accelerator that would stay empty the largest later part that it can hold.
+
+    Raises:
+        CannotRun: The model does not fit, or `max_memory` is wrong. The error has the sizes.
     """
     no_split = no_split_classes(model, no_split_module_classes)
     memory = get_max_memory(max_memory)
@@ -65,10 +74,22 @@ def map_within(
     offload_buffers: bool = False,
     fallback: bool = False,
 ) -> tuple[DeviceMap, dict[str, int]]:
-    """A device for each part of the model, also devices that this machine has not, and the sizes of all modules.
+    """Return a device for each part of a model, and the sizes of all modules.
 
-    Units: bytes.
-    Raises: CannotRun if the model does not fit.
+    Args:
+        model: Model to divide; it may be on the meta device.
+        memory: Limit of each device. This machine need not have them.
+        no_split: Names of classes whose modules stay on one device.
+        dtype: Dtype in which floating-point tensors are counted, if it is smaller than theirs.
+        special_dtypes: Dtypes of tensors by name.
+        offload_buffers: Offload buffers too.
+        fallback: Give an accelerator that would stay empty the largest later part that it can hold.
+
+    Raises:
+        CannotRun: The model does not fit.
+
+    Units:
+        Bytes.
     """
     sizes = compute_module_sizes(model, dtype, special_dtypes)
     walk = _Walk(model, sizes, no_split, memory, fallback=fallback)
@@ -89,7 +110,7 @@ def map_within(
 
 
 class _Walk:
-    """One pass through the model. Each module is asked once for each device that it does not fit on."""
+    """A pass through a model that asks each module once for each device that it does not fit on."""
 
     def __init__(
         self,
@@ -122,7 +143,7 @@ class _Walk:
         self._brought: set[str] = set()
 
     def place(self, name: str, module: nn.Module | None) -> None:
-        """Chooses a device for a module, or a tensor without one, and for what is tied to it."""
+        """Choose a device for a module, or for a tensor without a module, and for what is tied to it."""
         if name in self.chosen:
             return
         partners = self._partners(name)
@@ -152,7 +173,7 @@ class _Walk:
         self._brought |= {prefix for partner in partners for prefix in prefixes(partner)}
 
     def _fill_with_later_part(self, large: str, device: int | str) -> None:
-        """Gives a device the largest part that it can hold. What the part is in will be divided."""
+        """Choose the largest part that a device can hold. What the part is in will be divided."""
         room = self._memory[device] - (self._largest_after[0] if device in self._keeps_room else 0)
         for name in sorted(self._end, key=self._sizes.__getitem__, reverse=True):
             partners = self._partners(name)
@@ -164,7 +185,7 @@ class _Walk:
                 return
 
     def _partners(self, name: str) -> list[str]:
-        """What is tied to something in `name`, to something that is tied to it, and so on, and is not in `name`."""
+        """Return what is tied, also through others, to something in `name`, and is not in `name`."""
         open_ = list(self._tied_inside.get(name, ()))
         found: dict[str, None] = {}
         while open_:
@@ -184,7 +205,7 @@ class _Walk:
 
 
 def _parts(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module | None]]:
-    """The tensors and modules directly in a module; none if it has tensors alone, which stay together."""
+    """Yield the tensors and modules directly in a module, or nothing if it has only tensors, which stay together."""
     children = [(child_name, child) for child_name, child in module._modules.items() if child is not None]
     if children:
         for tensor in named_tensors(module, recurse=False):
@@ -201,7 +222,7 @@ def _list_layers(
     layers: list[int],
     end: dict[str, int],
 ) -> None:
-    """Appends the size of each part that is not cut, and writes down where those of each module end."""
+    """Append the size of each part that is not divided, and note where those of each module end."""
     parts = [] if module is None or type(module).__name__ in no_split else list(_parts(name, module))
     for part, child in parts:
         _list_layers(part, child, sizes, no_split, layers, end)
@@ -211,14 +232,23 @@ def _list_layers(
 
 
 def layers_of(model: nn.Module, sizes: Mapping[str, int], no_split: frozenset[str]) -> list[int]:
-    """The size of each part of a model that is not cut, in order. Units: bytes."""
+    """Return the size of each part of a model that is not divided, in order.
+
+    Args:
+        model: Model to look at.
+        sizes: Sizes of its modules and tensors by name.
+        no_split: Names of classes whose modules stay on one device.
+
+    Units:
+        Bytes.
+    """
     layers: list[int] = []
     _list_layers("", model, sizes, no_split, layers, {})
     return layers
 
 
 def _ties(model: nn.Module, no_split: frozenset[str]) -> tuple[dict[str, set[str]], dict[str, list[str]]]:
-    """For each part that is tied, the parts with which it shares a device; and the tied parts inside of each module."""
+    """Return the parts that share a device with each tied part, and the tied parts inside of each module."""
     tied: dict[str, set[str]] = {}
     for names in find_tied_parameters(model):
         parts = {_undivided(model, name, no_split) for name in names}
@@ -232,7 +262,7 @@ def _ties(model: nn.Module, no_split: frozenset[str]) -> tuple[dict[str, set[str
 
 
 def _undivided(model: nn.Module, tensor: str, no_split: frozenset[str]) -> str:
-    """The largest part with this tensor that is not cut."""
+    """Return the largest part with a tensor that is not divided."""
     module = model
     for prefix in prefixes(tensor):
         if prefix == tensor:
@@ -244,7 +274,7 @@ def _undivided(model: nn.Module, tensor: str, no_split: frozenset[str]) -> str:
 
 
 def clean_device_map(device_map: Mapping[str, Any], module_name: str = "") -> DeviceMap:
-    """The same map in as few entries as say it: modules of one device have one entry. Only within `module_name`."""
+    """Merge the entries of modules on one device. With `module_name`, only entries inside that module are merged."""
     devices: dict[str, set[Any]] = {}
     for name, device in device_map.items():
         for prefix in prefixes(name):

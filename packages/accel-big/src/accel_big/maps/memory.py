@@ -1,4 +1,4 @@
-"""How much memory each device may give to a model."""
+"""Find out how much memory each device may give to a model."""
 
 from __future__ import annotations
 
@@ -16,12 +16,17 @@ Memory = Mapping[DeviceKey, int | str]
 
 
 def get_max_memory(max_memory: Memory | None = None) -> dict[DeviceKey, int]:
-    """What each device may take: `max_memory`, or else all that is free. Accelerators come first, then cpu, then disk.
+    """Return the memory that each device may take, accelerators first, then "cpu", then "disk".
 
-    An accelerator is named by its index.
+    Args:
+        max_memory: Limits by the index of an accelerator, "cpu" or "disk", in bytes or as text such as "10GB". Default:
+            the free memory of all accelerators and of the CPU.
 
-    Units: bytes; in `max_memory` also words such as "10GB".
-    Raises: CannotRun that lists every device that is not there and every size that is none.
+    Raises:
+        CannotRun: A device is not there, a size is wrong, or a device does not say what is free. The error lists all.
+
+    Units:
+        Bytes.
     """
     if max_memory is None:
         return {**_free_of_accelerators(), "cpu": free_of_cpu()}
@@ -43,7 +48,7 @@ def get_max_memory(max_memory: Memory | None = None) -> dict[DeviceKey, int]:
 
 
 def _free_of_accelerators() -> dict[DeviceKey, int]:
-    """Units: bytes. Raises: CannotRun if the device does not tell."""
+    """Return the free bytes of each accelerator. Raise CannotRun if the device does not say."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is None:
         return {}
@@ -57,10 +62,16 @@ def _free_of_accelerators() -> dict[DeviceKey, int]:
 
 
 def free_of_cpu(root: Path = Path("/")) -> int:
-    """The memory that this process can still get, also inside a container. `root` has the files of the system.
+    """Return the memory that this process can still get, also inside a container.
 
-    Units: bytes.
-    Raises: CannotRun if the system does not tell.
+    Args:
+        root: Folder that has the files of the system.
+
+    Raises:
+        CannotRun: The system does not say.
+
+    Units:
+        Bytes.
     """
     if sys.platform == "linux":
         fields = _fields(root / "proc/meminfo")
@@ -72,11 +83,13 @@ def free_of_cpu(root: Path = Path("/")) -> int:
 
 
 def room_for_files() -> int:
-    """How many bytes of files may stay mapped into memory: half of what is free; nothing under a limit of addresses.
+    """Return how many bytes of files may stay mapped into memory: half of the free memory.
 
-    Pages of files go when the system needs memory, addresses do not.
+    It is 0 if the process has a limit of addresses: pages of files go when the system needs memory, addresses do not.
+    It is 0 on systems other than Linux.
 
-    Units: bytes; 0 on systems other than Linux.
+    Units:
+        Bytes.
     """
     if sys.platform != "linux":
         return 0
@@ -87,7 +100,7 @@ def room_for_files() -> int:
 
 
 def _free_of_groups(root: Path) -> Iterator[int]:
-    """What the limits of the control groups of this process, and of those around it, leave."""
+    """Yield what the limits of the control groups of this process, and of those around it, leave."""
     lines = _lines(root / "proc/self/cgroup")
     kinds = (
         ("0", "", "memory.max", "memory.current", "inactive_file"),

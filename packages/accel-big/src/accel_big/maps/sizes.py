@@ -1,4 +1,4 @@
-"""The bytes of each module of a model, and which names share memory."""
+"""Compute the bytes of each module of a model, and find names that share memory."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ Dtype = torch.dtype | str
 
 
 def memory_key(tensor: torch.Tensor) -> tuple[object, ...]:
-    """A key that is equal for tensors of the same memory, also on the meta device, where all addresses are 0."""
+    """Return a key that is equal for tensors of the same memory, also on the meta device, whose addresses are all 0."""
     if not is_plain(tensor):
         return (id(tensor),)
     return (tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.numel(), tensor.dtype)
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether the tensor is numbers and no more. A quantised one may be of a class that holds other tensors."""
+    """Return True for a strided tensor that is neither quantised nor a wrapper of other tensors."""
     return tensor.layout == torch.strided and not tensor.is_quantized and not is_traceable_wrapper_subclass(tensor)
 
 
 def named_tensors(module: nn.Module, *, recurse: bool = True) -> dict[str, torch.Tensor]:
-    """The parameters and buffers of a module by all their names; tied weights have several."""
+    """Return the parameters and buffers of a module by all of their names. Tied weights have several."""
     parameters = module.named_parameters(recurse=recurse, remove_duplicate=False)
     return {**dict(parameters), **dict(module.named_buffers(recurse=recurse, remove_duplicate=False))}
 
 
 def prefixes(name: str) -> Iterator[str]:
-    """The names of the modules that hold what is called `name`, the whole model ("") first, and `name` last."""
+    """Yield the names of the modules that hold `name`, from the whole model ("") to `name` itself."""
     yield ""
     end = name.find(".")
     while end >= 0:
@@ -49,12 +49,21 @@ def compute_module_sizes(
     special_dtypes: Mapping[str, Dtype] | None = None,
     buffers_only: bool = False,
 ) -> dict[str, int]:
-    """The size of every module and tensor by name; "" is the model. Tied weights count under their first name.
+    """Return the size of every module and tensor of a model by name. The model is "".
 
-    Numbers with a point are counted in `dtype` if that is smaller than theirs; `special_dtypes` has those of names.
+    Tied weights count under their first name.
 
-    Units: bytes.
-    Raises: CannotRun for a dtype that is not known.
+    Args:
+        model: Model to measure; it may be on the meta device.
+        dtype: Dtype in which floating-point tensors are counted, if it is smaller than theirs.
+        special_dtypes: Dtypes of tensors by name.
+        buffers_only: Count only buffers.
+
+    Raises:
+        CannotRun: A dtype is unknown.
+
+    Units:
+        Bytes.
     """
     sizes = {name: 0 for name, _ in model.named_modules(remove_duplicate=False)}
     bits = None if dtype is None else bits_of(dtype)
@@ -80,9 +89,10 @@ def _size(tensor: torch.Tensor, special: int | None, bits: int | None) -> int:
 
 
 def bits_of(dtype: Dtype) -> int:
-    """The bits of a number in a dtype, which may be one of those that only estimates know, such as int4.
+    """Return the bits of a value of a dtype, which may be one that only estimates know, such as int4.
 
-    Raises: CannotRun for other words.
+    Raises:
+        CannotRun: There is no such dtype.
     """
     if isinstance(dtype, torch.dtype):
         return dtype.itemsize * 8
@@ -96,7 +106,7 @@ def bits_of(dtype: Dtype) -> int:
 
 
 def find_tied_parameters(model: nn.Module) -> list[list[str]]:
-    """The groups of names under which a model has one parameter, or parameters of one memory, in sorted order."""
+    """Return the groups of names under which a model has parameters of one memory, in sorted order."""
     groups: dict[tuple[object, ...], list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         groups.setdefault(memory_key(parameter), []).append(name)
@@ -104,7 +114,7 @@ def find_tied_parameters(model: nn.Module) -> list[list[str]]:
 
 
 def no_split_classes(model: nn.Module, named: list[str] | tuple[str, ...] | str | None) -> frozenset[str]:
-    """The names of classes whose modules stay on one device: those `named`, else what the model itself says."""
+    """Return the names of classes whose modules stay on one device: those `named`, or those that the model names."""
     if named is not None:
         return frozenset((named,) if isinstance(named, str) else named)
     return frozenset(

@@ -1,1 +1,1 @@
-"""Weights that are not on the device: in memory of the host, or in their files."""
+"""Keep weights that are not on the device in memory of the host, or in their files."""

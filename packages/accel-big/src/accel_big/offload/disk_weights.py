@@ -1,4 +1,4 @@
-"""Weights that stay in their files, of which each tensor is mapped into memory while it is used."""
+"""Read weights that stay in their files, of which each tensor is mapped into memory while it is used."""
 
 from __future__ import annotations
 
@@ -25,7 +25,16 @@ _DTYPES = {name: dtype for dtype, name in NAMES.items()}
 
 
 class StoredWeight(NamedTuple):
-    """Where a tensor is, and the dtype that it is to have. `begin` counts bytes from the beginning of the file."""
+    """The place of a tensor in a file, and the dtype to read it as.
+
+    Args:
+        file: File that has the tensor.
+        name: Name of the tensor in the file.
+        begin: Position of its first byte in the file.
+        shape: Shape of the tensor.
+        stored_dtype: Dtype in the file.
+        dtype: Dtype to convert to.
+    """
 
     file: Path
     name: str
@@ -36,20 +45,26 @@ class StoredWeight(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Its size in memory. Units: bytes."""
+        """The size of the tensor in memory, in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def stored_size(self) -> int:
-        """Its size in the file. Units: bytes."""
+        """The size of the tensor in the file, in bytes."""
         return math.prod(self.shape) * self.stored_dtype.itemsize
 
 
 @final
 class DiskWeights(Mapping[str, torch.Tensor]):
-    """Weights by name. What is read again comes from the same files, which are held open, if others replace them.
+    """A mapping of names to tensors that are read from files when they are asked for.
 
-    Raises: CheckpointError if a file cannot be opened, or is shorter than its weights.
+    The files are held open, so that the same files are read if others replace them.
+
+    Args:
+        stored: Place of each tensor.
+
+    Raises:
+        CheckpointError: A file cannot be opened, or is shorter than its weights.
     """
 
     def __init__(self, stored: Mapping[str, StoredWeight]) -> None:
@@ -70,7 +85,7 @@ class DiskWeights(Mapping[str, torch.Tensor]):
                 )
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        """A view of the file, as long as the tensor is used; a copy if its dtype changes."""
+        """Return a view of the file that lasts as long as the tensor, or a copy if its dtype changes."""
         weight = self.stored[name]
         if weight.stored_size == 0:
             return torch.empty(weight.shape, dtype=weight.dtype, device="cpu")
@@ -91,7 +106,7 @@ class DiskWeights(Mapping[str, torch.Tensor]):
         return numbers.view(weight.stored_dtype).view(weight.shape).to(weight.dtype)
 
     def views(self) -> frozenset[str]:
-        """The names of tensors that compute on the CPU from the mapped file itself; others are copied."""
+        """Return the names of tensors that compute on the CPU from the mapped file itself. Others are copied."""
         return frozenset(
             name
             for name, weight in self.stored.items()
@@ -117,9 +132,12 @@ def _close(files: dict[Path, int]) -> None:
 
 
 def stored_weights(file: Path) -> dict[str, StoredWeight]:
-    """Where the tensors of a safetensors file are, also by the names that share them. Only its header is read.
+    """Return the places of the tensors of a safetensors file, also by the names that share them.
 
-    Raises: CheckpointError if the file is damaged, or has a dtype that is not known.
+    Only the header is read.
+
+    Raises:
+        CheckpointError: The file is damaged, or has an unknown dtype.
     """
     header = read_header(file)
     unknown = [f"{name} ({tensor.dtype})" for name, tensor in header.tensors.items() if tensor.dtype not in _DTYPES]
@@ -136,7 +154,7 @@ def stored_weights(file: Path) -> dict[str, StoredWeight]:
 
 
 def write_index(folder: Path, stored: Mapping[str, StoredWeight]) -> None:
-    """Writes which file each weight is in. The weights themselves are not written again."""
+    """Record in a folder which file each weight is in. The weights themselves are not written."""
     index = {
         name: {
             "safetensors_file": str(weight.file.resolve()),
@@ -151,9 +169,14 @@ def write_index(folder: Path, stored: Mapping[str, StoredWeight]) -> None:
 
 
 def read_index(index: Mapping[str, Mapping[str, Any]], folder: Path | None) -> dict[str, StoredWeight]:
-    """The weights that an index names, also one that Accelerate wrote, whose weights are files of their own.
+    """Return the weights that an index names. Accelerate's indexes, whose weights are `.dat` files, are read too.
 
-    Raises: CheckpointError if a file is missing, or has no such weight.
+    Args:
+        index: Entry of each weight by name.
+        folder: Folder of the `.dat` files.
+
+    Raises:
+        CheckpointError: A file is missing, or does not have the weight.
     """
     headers: dict[Path, dict[str, StoredWeight]] = {}
     found, problems = {}, []
@@ -180,9 +203,10 @@ def read_index(index: Mapping[str, Mapping[str, Any]], folder: Path | None) -> d
 
 
 def weights_in(folder: str | Path) -> dict[str, StoredWeight]:
-    """The weights of an offload folder, or of a folder with a checkpoint in safetensors.
+    """Return the weights of an offload folder, or of a folder with a checkpoint in safetensors.
 
-    Raises: CheckpointError if there are none.
+    Raises:
+        CheckpointError: There are none.
     """
     index = Path(folder) / INDEX
     if index.is_file():
@@ -197,9 +221,15 @@ def weights_in(folder: str | Path) -> dict[str, StoredWeight]:
 
 
 def offload_state_dict(save_dir: str | Path, state_dict: Mapping[str, torch.Tensor]) -> None:
-    """Writes tensors into a folder, as safetensors, from which `dispatch_model(offload_dir=save_dir)` reads them.
+    """Save tensors as safetensors in a folder, for `dispatch_model(offload_dir=save_dir)`.
 
-    Raises: CheckpointError if they do not fit the format; OSError if the disk refuses.
+    Args:
+        save_dir: Folder to write into; made if it is missing.
+        state_dict: Tensors by name.
+
+    Raises:
+        CheckpointError: A tensor does not fit the format.
+        OSError: The disk refuses.
     """
     save_weights(state_dict, save_dir)
     found: dict[str, StoredWeight] = {}

@@ -1,4 +1,4 @@
-"""What a model whose weights are elsewhere gives and refuses."""
+"""Let a model with offloaded weights give its state dict, and refuse what would lose them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,18 @@ _BEFORE_COMPILED = ("_initialize_hook", "_infer_parameters")
 
 
 class DispatchGuard(ModelHook):
-    """The state dict of the model has the numbers; what would change or trace meta tensors is refused in words."""
+    """A hook that fills the state dict of a model, and refuses what would change or trace meta tensors.
+
+    Args:
+        weights: The offloaded weights by name.
+    """
 
     def __init__(self, weights: Mapping[str, torch.Tensor]) -> None:
         self.weights = weights
         self._handles: list[Any] = []
 
     def init_hook(self, module: M) -> M:
-        """Guards the model."""
+        """Register the hooks of the model."""
         hooked: Any = module
         self._handles = [
             hooked.register_state_dict_post_hook(functools.partial(_fill, self.weights)),
@@ -40,7 +44,7 @@ class DispatchGuard(ModelHook):
         return module
 
     def detach_hook(self, module: M) -> M:
-        """Ends the guard."""
+        """Remove the hooks of the model."""
         for handle in self._handles:
             handle.remove()
         for name in (*_BEFORE_COMPILED, "compile", "_apply"):
@@ -49,7 +53,7 @@ class DispatchGuard(ModelHook):
 
 
 def _fill(weights: Mapping[str, torch.Tensor], module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
-    """Puts the numbers in place of meta tensors; tied weights share theirs."""
+    """Put values in place of meta tensors. Tied weights share theirs."""
     known: dict[int, torch.Tensor] = {}
     tensors = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
     for name, tensor in tensors:
@@ -70,9 +74,10 @@ def _refuse_loading(*_: Any) -> NoReturn:
 
 
 def require_whole_model(model: nn.Module) -> None:
-    """Lets a model through that can be trained.
+    """Raise if a model cannot be trained, as it is offloaded or on several devices.
 
-    Raises: CannotRun for a model of which parts are offloaded, or on several devices.
+    Raises:
+        CannotRun: Parts of the model are offloaded, or on several devices.
     """
     device_map: Mapping[str, Any] = model.__dict__.get("hf_device_map") or {}
     devices = sorted({str(device) for device in device_map.values()})
@@ -89,9 +94,10 @@ def require_whole_model(model: nn.Module) -> None:
 
 
 def require_held(parameters: Iterable[torch.Tensor]) -> None:
-    """Lets parameters through whose numbers are in memory.
+    """Raise if parameters of an optimizer are offloaded.
 
-    Raises: CannotRun if an optimizer would step parameters that are offloaded.
+    Raises:
+        CannotRun: Some are offloaded.
     """
     count = sum(MARK in parameter.__dict__ for parameter in parameters)
     if count:

@@ -1,4 +1,4 @@
-"""Tensors of a module that are brought to a device together, for as long as the forward of the module runs."""
+"""Move tensors of a module to a device together, for as long as the forward of the module runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ PAGE, SPAN = 1 << 12, 1 << 26
 
 
 class Slot(NamedTuple):
-    """A parameter or buffer: the module that has it, its name there, and its name in the weights."""
+    """A place for a parameter or buffer.
+
+    Args:
+        owner: Module that has the tensor.
+        leaf: Name of the tensor there.
+        key: Name of the tensor in the weights.
+    """
 
     owner: nn.Module
     leaf: str
@@ -24,7 +30,13 @@ class Slot(NamedTuple):
 
 @final
 class OffloadedUnit:
-    """The tensors in `slots`, which are on the meta device while nobody runs. `users` counts the forwards that run."""
+    """A group of tensors that are on the meta device unless a forward needs them.
+
+    Args:
+        slots: Places of the tensors.
+        weights: Their values by name.
+        device: Device of the forward.
+    """
 
     def __init__(self, slots: list[Slot], weights: Mapping[str, torch.Tensor], device: torch.device) -> None:
         self.slots, self.weights, self.device = slots, weights, device
@@ -35,9 +47,10 @@ class OffloadedUnit:
         self.remove()
 
     def read(self, *, ahead: bool = False) -> list[torch.Tensor]:
-        """The numbers on the host, aligned as torch aligns its own: products of torch's round by the address.
+        """Read the values on the host, aligned as torch aligns its own, since products of torch round by the address.
 
-        With `ahead` they are in memory when this returns, for another device pinned.
+        Args:
+            ahead: Return only when the values are in memory, for another device pinned.
         """
         found: dict[str, torch.Tensor] = {}
         with torch.inference_mode(False), torch.no_grad():
@@ -53,7 +66,7 @@ class OffloadedUnit:
         return [found[slot.key] for slot in self.slots]
 
     def install(self, tensors: list[torch.Tensor]) -> None:
-        """Puts numbers into the modules. They have no gradients: nobody would keep those."""
+        """Put values into the modules. They have no gradients, which nobody would keep."""
         with torch.inference_mode(False):
             for slot, tensor, placeholder in zip(self.slots, tensors, self._placeholders, strict=True):
                 if isinstance(placeholder, nn.Parameter):
@@ -62,7 +75,7 @@ class OffloadedUnit:
                 _tensors(slot)[slot.leaf] = tensor
 
     def remove(self) -> None:
-        """Takes the numbers out again."""
+        """Replace the values by placeholders."""
         for slot, placeholder in zip(self.slots, self._placeholders, strict=True):
             held: dict[str, Any] = (
                 slot.owner._parameters if slot.leaf in slot.owner._parameters else slot.owner._buffers
@@ -70,7 +83,7 @@ class OffloadedUnit:
             held[slot.leaf] = placeholder
 
     def restore(self) -> None:
-        """Gives the module its numbers for good; tied weights are one tensor again."""
+        """Put the values back for good. Tied weights are one tensor again."""
         for slot, tensor, placeholder in zip(self.slots, self.read(), self._placeholders, strict=True):
             if RESTORED not in placeholder.__dict__:
                 fresh: Any = tensor.to(self.device).clone()
@@ -89,7 +102,7 @@ RESTORED = "_accel_restored"
 
 
 def offloaded_parameters(model: nn.Module) -> Iterator[str]:
-    """The names of the parameters of a model whose numbers are elsewhere."""
+    """Yield the names of the offloaded parameters of a model."""
     return (name for name, parameter in model.named_parameters() if MARK in parameter.__dict__)
 
 
@@ -98,7 +111,7 @@ def _tensors(slot: Slot) -> dict[str, Any]:
 
 
 def _placeholder(tensor: torch.Tensor) -> torch.Tensor:
-    """What stands for a tensor while its numbers are elsewhere: the same for all names of tied weights."""
+    """Return the placeholder of an offloaded tensor: the same for all names of tied weights."""
     if MARK not in tensor.__dict__:
         if tensor.is_meta:
             tensor.__dict__[MARK] = tensor
@@ -114,13 +127,13 @@ def _placeholder(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _aligned(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy in pages of its own, which go back to the system with it: the heap would keep some."""
+    """Copy a tensor into pages of its own, which go back to the system with it. The heap would keep some."""
     pages = torch.frombuffer(mmap.mmap(-1, tensor.nbytes), dtype=tensor.dtype).view(tensor.shape)
     return pages.copy_(tensor)
 
 
 def _touch(tensor: torch.Tensor) -> None:
-    """Reads one byte of each page, so that all pages are in memory."""
+    """Read a byte of each page, so that all pages are in memory."""
     numbers = tensor.reshape(-1).view(torch.uint8) if tensor.numel() else tensor
     for begin in range(0, tensor.nbytes, SPAN):
         numbers[begin : begin + SPAN : PAGE].sum()
