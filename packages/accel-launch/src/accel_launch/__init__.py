@@ -1,4 +1,4 @@
-"""Starts training scripts and notebook functions on one or many processes. Importing this package costs nothing."""
+"""Start training scripts and notebook functions on one or many processes. Importing this package costs nothing."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""`python -m accel_launch` is the command `accel`."""
+"""Run the command `accel` by `python -m accel_launch`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The interface for commands of other packages that run a script with the options of `accel launch`."""
+"""Let commands of other packages run a script with the options of `accel launch`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,15 +8,31 @@ from accel_launch.cli.launch_command import ResolvedOptions
 
 @dataclass(frozen=True, slots=True)
 class ScriptJob:
-    """A script with its arguments, and how `accel launch` would start it: on `count` processes of this machine."""
+    """A script with its arguments, and how `accel launch` would start it on this machine.
+
+    Args:
+        options: The resolved options of the command line.
+        count: Number of processes.
+    """
 
     options: ResolvedOptions
     count: int
 
     def run(self, module: str, arguments: Sequence[str], **changed: object) -> tuple[int, str]:
-        """Runs a module in place of the script, to its end: the exit code, and the last words on a failure.
+        """Run a module in place of the script, to its end.
 
-        `changed` are settings that differ. A failure has exit code 1, unless a signal from outside ended the job.
+        Args:
+            module: Module to run.
+            arguments: Its arguments.
+            changed: Settings that differ.
+
+        Returns:
+            The exit code, and the last words on a failure. The code of a failure is 1, unless a signal from outside
+            ended the
+            job.
+
+        Raises:
+            CannotRun: The module cannot be started.
         """
         from accel_launch.job.job import read_job
         from accel_launch.job.job_runner import run_job
@@ -31,9 +47,14 @@ class ScriptJob:
 
 
 def read_script_job(command: str, options: ResolvedOptions) -> ScriptJob:
-    """The script and its processes that a command line asks for.
+    """Return the script and the processes that a command line asks for.
 
-    Raises: CannotRun with every reason why nothing can be started.
+    Args:
+        command: Command to name in errors.
+        options: The resolved options of the command line.
+
+    Raises:
+        CannotRun: Nothing can be started. The error lists all reasons.
     """
     from accel_state.errors import CannotRun
 

@@ -1,4 +1,4 @@
-"""The command `accel`."""
+"""Run the command `accel`."""
 
 from accel_launch.cli.program import main
 

@@ -1,6 +1,7 @@
-"""The flags of `accelerate launch` and torchrun that are not accel's: which ask for nothing here, and words for others.
+"""Find out which flags of `accelerate launch` and torchrun ask for something that is not here.
 
-Source: shared/reference/accelerate-api.md, section 1.12.
+Source:
+    shared/reference/accelerate-api.md, section 1.12.
 """
 
 from __future__ import annotations
@@ -66,9 +67,12 @@ _DETAILS = {
 
 @final
 class AccelerateOption(click.Option):
-    """A flag that sets nothing here; a value that asks for something is noted as a problem.
+    """A flag that sets nothing here. A value that asks for something is noted as a problem.
 
-    `why` it is not supported is empty for a flag that is ignored; `renamed` is the option that does its work here.
+    Args:
+        flag: The flag, with = after it if it takes a value, and then a value that asks for nothing.
+        why: Why it is not supported; empty for a flag that is ignored.
+        renamed: The option that does its work here.
     """
 
     def __init__(self, flag: str, *, why: str = "", renamed: str = "") -> None:
@@ -78,7 +82,13 @@ class AccelerateOption(click.Option):
         super().__init__([name, self.flag], is_flag=not takes_value, hidden=True, expose_value=False, default=None)
 
     def handle_parse_result(self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]) -> Any:
-        """Judges the value that was given."""
+        """Check the value that was given.
+
+        Args:
+            ctx: Context of the command, whose object notes problems.
+            opts: Values by name.
+            args: Arguments that are left.
+        """
         value = opts.get(str(self.name))
         shown = self.flag if self.is_flag else f"{self.flag} {value}"
         if value is not None and self.renamed:
@@ -96,7 +106,7 @@ ACCELERATE_OPTIONS = (
 
 
 def unknown_flag(error: click.NoSuchOption, ctx: click.Context) -> str:
-    """The problem with a flag that the command of a context does not have."""
+    """Return the problem with a flag that the command of a context does not have."""
     flag = error.option_name
     details = next((why for starts, why in _DETAILS.items() if flag.lstrip("-").startswith(starts)), None)
     if details is not None:
@@ -122,7 +132,7 @@ def _flags(param: click.Parameter) -> list[str]:
 
 
 def _meaning(flag: str, command: click.Command) -> str:
-    """The suggestion for a misspelt flag: the flag, or the option for it here; never a flag that is refused."""
+    """Return the suggestion for a misspelt flag: the flag, or the option for it here. A refused flag has none."""
     option = next((param for param in command.params if flag in param.opts), None)
     if not isinstance(option, AccelerateOption):
         return flag

@@ -1,4 +1,4 @@
-"""A command that takes the launch options: reads them from the line, the environment and the config file."""
+"""Read launch options from the command line, the environment and the config file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,16 @@ SET = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource
 
 @dataclass(frozen=True, slots=True)
 class ResolvedOptions:
-    """The winning values, the script with its arguments, the file that took part, and all that is wrong."""
+    """The winning values of a command line.
+
+    Args:
+        settings: The values.
+        script: The script.
+        arguments: Its arguments.
+        environ: The environment that was read.
+        file: The config file that took part, if any.
+        problems: All that is wrong.
+    """
 
     settings: LaunchSettings
     script: str | None
@@ -35,10 +44,16 @@ class ResolvedOptions:
 
 
 class LaunchCommand(click.Command):
-    """A command with launch options; words after the first word that is no option belong to the script.
+    """A command with launch options. Words after the first word that is no option belong to the script.
 
-    `own` are options of this command alone. `words` stand in the help for the script, and a command without them takes
-    none. A command that is about to write the config file (`writes_file`) reads no file, and no variable but its name.
+    Args:
+        name: Name of the command.
+        run: Function to call with the resolved options, and with the command's own options by keyword.
+        own: Options of this command alone.
+        options: Launch options that it takes. Default: all that make sense.
+        words: Words for the script in the help; a command without them takes no script.
+        writes_file: The command is about to write the config file, so it reads no file, and no variable but its name.
+        more: Arguments of `click.Command`.
     """
 
     def __init__(
@@ -66,9 +81,10 @@ class LaunchCommand(click.Command):
         }
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Reads a command line, with the config file that it or the environment names.
+        """Read a command line, with the config file that it or the environment names.
 
-        Raises: CannotRun at an option that the command does not have: the words after it cannot be told apart.
+        Raises:
+            CannotRun: The command does not have an option. The words after it cannot be told apart.
         """
         from accel_state.environ import process_environ
 
@@ -82,9 +98,10 @@ class LaunchCommand(click.Command):
             raise CannotRun(ctx.command_path, [unknown_flag(error, ctx)]) from None
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command with the values of the launch options, and with its own options.
+        """Run the command with the values of the launch options, and with its own options.
 
-        Raises: CannotRun if there is a problem, and the command writes a config file.
+        Raises:
+            CannotRun: There is a problem, and the command writes a config file.
         """
         options = resolved(ctx)
         if self.writes_file and options.problems:
@@ -93,7 +110,7 @@ class LaunchCommand(click.Command):
         return self.callback(options, **own) if self.callback is not None else None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The completions of a word: files only, after the script."""
+        """Return the completions of a word: files only, after the script."""
         script = ctx.params.get("words")
         return _files(ctx, self, incomplete) if script else super().shell_complete(ctx, incomplete)
 
@@ -103,7 +120,7 @@ def _files(ctx: click.Context, param: object, incomplete: str) -> list[Completio
 
 
 def resolved(ctx: click.Context) -> ResolvedOptions:
-    """The options that a context has read."""
+    """Return the options that a context has read."""
     sources: Sources = ctx.obj
     given = {name: value for name in BY_NAME if (value := ctx.params.get(name)) is not None}
     origins = {name: origin for name in given if (origin := ctx.get_parameter_source(name)) in SET}
@@ -120,9 +137,10 @@ def resolved(ctx: click.Context) -> ResolvedOptions:
 
 
 def resolve_options(tokens: Sequence[str], environ: Mapping[str, str]) -> ResolvedOptions:
-    """The options of a command line, with an environment and the config file that one of them names.
+    """Return the options of a command line, with an environment and the config file that one of them names.
 
-    Raises: CannotRun at an option that is not known.
+    Raises:
+        CannotRun: An option is unknown.
     """
     command = LaunchCommand("launch", lambda **_: 0, words="SCRIPT", add_help_option=False)
     return resolved(command.make_context("accel launch", [*tokens], obj=Sources(environ)))

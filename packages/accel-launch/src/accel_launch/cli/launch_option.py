@@ -1,4 +1,4 @@
-"""A launch option: the sources of its value, and the words for a wrong value."""
+"""Declare a launch option: the sources of its value, and the words for a wrong value."""
 
 from __future__ import annotations
 
@@ -15,9 +15,14 @@ from accel_launch.cli.option_types import PAIRS, SWITCH, Value, as_text
 
 @dataclass(slots=True)
 class Sources:
-    """The sources for reading a command line: an environment, the config file, and the problems found so far.
+    """The sources for reading a command line.
 
-    A command that writes the config file has no `reads_file`.
+    Args:
+        environ: Environment.
+        file: Config file.
+        reads_file: False for a command that writes the config file.
+        problems: Problems found so far.
+        parts: Entries from flags of their own, by option.
     """
 
     environ: Mapping[str, str]
@@ -30,10 +35,16 @@ class Sources:
 
 @final
 class LaunchOption(click.Option):
-    """An option with its names on the command line, in a config file (`key`) and in the environment.
+    """An option with its names on the command line, in a config file and in the environment.
 
-    The end of `about` names the default. With `key=None` no file and no variable can set the option. A switch that a
-    file can set has a flag that unsets it.
+    A switch that a file can set has a flag that unsets it.
+
+    Args:
+        flags: A short flag, if there is one, and the long flag.
+        type: Type of the value.
+        about: Words for the help, with the default at their end.
+        key: Key in a file. Default: the name. With None no file and no variable can set the option.
+        more: Arguments of `click.Option`, and `variable` for another name of the variable.
     """
 
     def __init__(self, *flags: str, type: click.ParamType, about: str, key: str | None = "", **more: Any) -> None:  # type: ignore[type-arg] # as in OptionType
@@ -56,31 +67,33 @@ class LaunchOption(click.Option):
 
     @property
     def preset(self) -> str:
-        """The default in the words of the help; empty if the value says all."""
+        """The default in the words of the help, or "" if the value says all."""
         return self.about.partition(" Default: ")[2].removesuffix(".")
 
     def words(self, value: object) -> list[str]:
-        """The flag that gives the option a value."""
+        """Return the flag that gives the option a value."""
         if self.type is SWITCH:
             return [self.opts[-1]] if value else self.secondary_opts
         return [self.opts[-1], as_text(value)]
 
     def read(self, value: object) -> Any:
-        """The value of this option for a value of Python or a text.
+        """Return the value of this option for a value of Python or a text.
 
-        Raises: click.BadParameter with the expected values.
+        Raises:
+            click.BadParameter: The text is wrong. The error has the expected values.
         """
         return self.type.convert(as_text(value), self, None)
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        """The value of its variable in the environment that is read; empty is not set."""
+        """Return the value of its variable in the environment that is read. Empty is not set."""
         environ: Mapping[str, str] = ctx.obj.environ
         return environ.get(str(self.envvar), "").strip() or None
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
-        """The value of a text; `-n=2` of a short option is 2.
+        """Return the value of a text. `-n=2` of a short option is 2.
 
-        Raises: click.BadParameter if the text is empty, or is none for its type.
+        Raises:
+            click.BadParameter: The text is empty, or wrong for its type.
         """
         if value == "":
             raise click.BadParameter("it has no value")
@@ -88,7 +101,13 @@ class LaunchOption(click.Option):
         return super().type_cast_value(ctx, value.removeprefix("=") if short else value)
 
     def handle_parse_result(self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]) -> Any:
-        """Reads its value, and notes a problem, so that a single error lists all problems."""
+        """Read its value, and note a problem, so that a single error lists all problems.
+
+        Args:
+            ctx: Context of the command, whose object notes problems.
+            opts: Values by name.
+            args: Arguments that are left.
+        """
         try:
             return super().handle_parse_result(ctx, opts, args)
         except click.BadParameter as error:
@@ -104,7 +123,7 @@ class LaunchOption(click.Option):
 
 
 def read_values(options: Collection[LaunchOption], values: Mapping[str, object]) -> tuple[dict[str, Value], list[str]]:
-    """Values that Python code gives to options by name, as values of the options, and the problems of wrong values."""
+    """Return values that Python code gives to options by name, and the problems of wrong values."""
     read: dict[str, Value] = {}
     problems = []
     for option in options:

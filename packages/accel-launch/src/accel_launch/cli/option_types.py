@@ -1,4 +1,4 @@
-"""The types of value that click lacks. Flags, variables and files all give text, which the same type reads."""
+"""Declare the types of value that click lacks. Flags, variables and files all give text, which one type reads."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -15,18 +15,27 @@ _DEVICE = re.compile(r"[0-9]+|(GPU|MIG)-[0-9A-Za-z/-]+", re.ASCII)
 
 @final
 class OptionType(click.ParamType):  # type: ignore[type-arg] # which takes one only in newer versions of click
-    """A type by a function that reads a text, and gives None for a text that it cannot read.
+    """A type by a function that reads a text.
 
-    `name` stands for the value in the help; `expected` describes the texts that can be read.
+    Args:
+        name: Word for the value in the help.
+        expected: Words for the texts that can be read.
+        read: Returns the value of a text, or None if it cannot be read.
     """
 
     def __init__(self, name: str, expected: str, read: Callable[[str], Value | None]) -> None:
         self.name, self.expected, self._read = name, expected, read
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Value:
-        """The value of a text.
+        """Return the value of a text.
 
-        Raises: click.BadParameter with the expected texts.
+        Args:
+            value: The text.
+            param: Option that is read.
+            ctx: Context of the command.
+
+        Raises:
+            click.BadParameter: The text cannot be read. The error has the expected texts.
         """
         read = self._read(str(value))
         if read is None:
@@ -34,19 +43,19 @@ class OptionType(click.ParamType):  # type: ignore[type-arg] # which takes one o
         return read
 
     def split_envvar_value(self, rv: str) -> list[str]:
-        """The whole text: a variable holds one value, also of an option that may be repeated."""
+        """Return the whole text: a variable holds one value, also of an option that may be repeated."""
         return [rv]
 
 
 def as_text(value: object) -> str:
-    """The text of a flag for a value of a file or of Python: commas in lists, equals signs between names and values."""
+    """Return the text of a flag for a value: commas in lists, equals signs between names and values."""
     if isinstance(value, Mapping):
         return ",".join(f"{name}={'' if word is None else as_text(word)}" for name, word in value.items())
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _whole(least: int, below: int = 10**18) -> Callable[[str], int | None]:
-    """Reads whole numbers without leading zeros, for which YAML and C would read octal numbers."""
+    """Return a reader of whole numbers without leading zeros, for which YAML and C would read octal numbers."""
 
     def read(text: str) -> int | None:
         number = int(text) if _WHOLE.fullmatch(text) else -1

@@ -1,4 +1,4 @@
-"""The launch options, each declared once: parser, config reader, variables, help, completion and settings use these."""
+"""Declare the launch options once, for parser, config reader, variables, help, completion and settings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ORIGINS = {
 
 
 def _setting(type: click.ParamType, about: str, *, default: object = None, **more: Any) -> Any:  # type: ignore[type-arg] # as in OptionType
-    """A field of the settings, with the declaration of the option of the same name."""
+    """Return a field of the settings, with the declaration of the option of the same name."""
     preset = False if default is None and type is SWITCH else default
     return field(default=preset, metadata={"type": type, "about": about, **more})
 
@@ -35,7 +35,7 @@ def _option(name: str, short: str = "", **declared: Any) -> LaunchOption:
 
 
 def _read_config_file(ctx: click.Context, option: click.Parameter, value: str | None) -> str | None:
-    """Reads the config file before other options: its values become defaults."""
+    """Read the config file before other options, as its values become defaults."""
     from accel_launch.config.config_file import read_defaults
 
     if not ctx.resilient_parsing:
@@ -44,13 +44,13 @@ def _read_config_file(ctx: click.Context, option: click.Parameter, value: str | 
 
 
 def _all_pairs(ctx: click.Context, option: click.Parameter, values: Collection[Mapping[str, str]]) -> object:
-    """The pairs of a repeated option; the last pair of a name counts."""
+    """Return the pairs of a repeated option. The last pair of a name counts."""
     return {name: value for pairs in values or () for name, value in pairs.items()} or None
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchSettings:
-    """Every launch option with its value; `origins` has the origin of each value that is set."""
+    """A value for every launch option. `origins` has the origin of each value that is set."""
 
     num_processes: int | None = _setting(
         COUNT,
@@ -183,19 +183,19 @@ class LaunchSettings:
     origins: Mapping[str, ParameterSource] = field(default_factory=dict)
 
     def said(self, name: str) -> bool:
-        """Whether anybody set the option: a flag, a variable or a file."""
+        """Return True if a flag, a variable or a file has set the option."""
         return name in self.origins
 
     def origin(self, name: str) -> ParameterSource:
-        """The origin of an option's value."""
+        """Return the origin of an option's value."""
         return self.origins.get(name, ParameterSource.DEFAULT)
 
     def is_flag(self, name: str) -> bool:
-        """Whether a flag has set the option."""
+        """Return True if a flag has set the option."""
         return self.origin(name) is ParameterSource.COMMANDLINE
 
     def with_flags(self, **values: Any) -> LaunchSettings:
-        """These settings with values that flags would have given."""
+        """Return these settings with values that flags would have given."""
         return replace(self, **values, origins={**self.origins, **dict.fromkeys(values, ParameterSource.COMMANDLINE)})
 
 

@@ -1,4 +1,4 @@
-"""Flags that are one entry each of an option with names and values, as `accelerate launch` has them."""
+"""Declare flags that are one entry each of an option with names and values, as `accelerate launch` has them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from accel_launch.config.sharding_config import NAMES, PREFIX, SWITCHES, normali
 
 @final
 class PartOption(click.Option):
-    """A flag such as --fsdp_min_num_params 1000; the option `whole` takes it among its entries."""
+    """A flag such as --fsdp_min_num_params 1000, which the option `whole` takes among its entries."""
 
     def __init__(self, whole: str, part: str) -> None:
         self.whole, self.part = whole, part
@@ -25,7 +25,13 @@ class PartOption(click.Option):
         )
 
     def handle_parse_result(self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]) -> Any:
-        """Notes the value."""
+        """Record the value.
+
+        Args:
+            ctx: Context of the command, whose object keeps entries.
+            opts: Values by name.
+            args: Arguments that are left.
+        """
         value = opts.get(str(self.name))
         if value is not None:
             ctx.obj.parts.setdefault(self.whole, {})[self.part] = str(value)
@@ -38,9 +44,15 @@ PART_OPTIONS = tuple(PartOption(whole, part) for whole, parts in NAMES.items() f
 
 
 def with_parts(ctx: click.Context, option: click.Parameter, values: Any) -> Mapping[str, str] | None:
-    """The entries of an option from its own flags, a variable or the file, and from flags for single entries.
+    """Return the entries of an option from its own flags, a variable or the file, and from flags for single entries.
 
-    Raises: click.BadParameter for names and values that are not known.
+    Args:
+        ctx: Context of the command, whose object keeps entries.
+        option: Option to read.
+        values: Entries of its own flags, the variable or the file.
+
+    Raises:
+        click.BadParameter: A name or a value is unknown.
     """
     sources: Sources = ctx.obj
     parts = sources.parts.get(str(option.name), {})

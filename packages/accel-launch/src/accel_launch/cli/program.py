@@ -1,4 +1,4 @@
-"""The command `accel`: finds the subcommand, and turns its refusals into words and exit codes."""
+"""Run the command `accel`: find the subcommand, and turn its refusals into words and exit codes."""
 
 import os
 import sys
@@ -44,13 +44,15 @@ class Program(click.Group):
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of all commands."""
+        """Return the names of all commands."""
         return list(dict.fromkeys([*COMMANDS, *_plugins()]))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name; None for completion if there is no such command.
+        """Return the command of a name, or None for completion if there is no such command.
 
-        Raises: click.UsageError with the package that brings it, or with the nearest command.
+        Raises:
+            click.UsageError: There is no such command. The error has the package that brings it, or the nearest
+            command.
         """
         command: click.Command
         if cmd_name in COMMANDS and cmd_name not in EXTRAS:
@@ -73,14 +75,14 @@ class Program(click.Group):
         raise click.UsageError(f"there is no command {cmd_name!r}{meant}")
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes a line of help for each command, without importing our commands."""
+        """Add a line of help for each command, without importing our commands."""
         others = {name: point.load().get_short_help_str() for name, point in _plugins().items() if name not in COMMANDS}
         with formatter.section("Commands"):
             formatter.write_dl([*COMMANDS.items(), *others.items()])
 
 
 def _plugins() -> dict[str, Any]:
-    """The entry points of the commands of other packages, by name."""
+    """Return the entry points of the commands of other packages, by name."""
     from importlib.metadata import entry_points
 
     return {point.name: point for point in entry_points(group="accel.commands")}
@@ -95,7 +97,7 @@ click.version_option(package_name="accel-launch", message="%(package)s %(version
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command line and gives its exit code: 2 if it was refused, 1 if it was empty."""
+    """Run a command line and return its exit code: 2 if it was refused, 1 if it was empty."""
     tokens = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return int(ACCEL.main(tokens, PROGRAM, complete_var=COMPLETE, standalone_mode=False) or 0)

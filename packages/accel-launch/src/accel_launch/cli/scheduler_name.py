@@ -1,4 +1,4 @@
-"""The type of the name of a scheduler: each installed package may add names."""
+"""Declare the type of the name of a scheduler, to which each installed package may add names."""
 
 from typing import Any, final
 
@@ -11,18 +11,24 @@ from accel_launch.job.schedulers import BROUGHT, scheduler_names
 
 @final
 class SchedulerName(click.ParamType):  # type: ignore[type-arg] # as in OptionType
-    """The name of a scheduler that an installed package has; no scheduler is imported to read it."""
+    """The name of a scheduler that an installed package has. No scheduler is imported to read it."""
 
     name = "scheduler"
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """The schedulers of accel-submit, whichever packages are installed."""
+        """Return the schedulers of accel-submit, whichever packages are installed."""
         return f"[{'|'.join(BROUGHT)}]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The name itself.
+        """Return the name itself.
 
-        Raises: click.BadParameter with the nearest name, if no package has it.
+        Args:
+            value: The name.
+            param: Option that is read.
+            ctx: Context of the command.
+
+        Raises:
+            click.BadParameter: No package has it. The error has the nearest name.
         """
         names = scheduler_names()
         if value in names:
@@ -31,5 +37,11 @@ class SchedulerName(click.ParamType):  # type: ignore[type-arg] # as in OptionTy
         return self.fail(f"there is no scheduler {value!r}{meant}", param, ctx)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The names that begin with a text."""
+        """Return the names that begin with a text.
+
+        Args:
+            ctx: Context of the command.
+            param: Option that is completed.
+            incomplete: The text.
+        """
         return [CompletionItem(name) for name in scheduler_names() if name.startswith(incomplete)]

@@ -1,10 +1,16 @@
-"""The known name that a misspelt name may mean."""
+"""Find the known name that a misspelt name may mean."""
 
 from collections.abc import Iterable
 
 
 def suggest(name: str, known: Iterable[str], *, likeness: float = 0.6) -> str | None:
-    """The known name most like `name`, if any is at least so alike; 1 is equal."""
+    """Return the known name most like `name`, if any is alike enough.
+
+    Args:
+        name: The misspelt name.
+        known: Known names.
+        likeness: Least likeness, from 0 to 1, which is equal.
+    """
     # imported for those alone who have misspelt something: it takes 2 ms
     from difflib import get_close_matches
 
@@ -12,6 +18,6 @@ def suggest(name: str, known: Iterable[str], *, likeness: float = 0.6) -> str | 
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The question that follows an error, empty if nothing is like `name`."""
+    """Return the question that follows an error, or "" if nothing is like `name`."""
     near = suggest(name, known)
     return f"; did you mean {near!r}?" if near is not None else ""

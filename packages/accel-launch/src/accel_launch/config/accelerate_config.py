@@ -1,8 +1,9 @@
-"""The keys of Accelerate's config files that are not accel's, and which of their values ask for nothing here.
+"""Find out which keys of Accelerate's config files ask for something that is not here.
 
 The flags of `accelerate launch` are judged by the same words (`accelerate_flags`).
 
-Source: shared/reference/accelerate-api.md, section 1.13.
+Source:
+    shared/reference/accelerate-api.md, section 1.13.
 """
 
 import re
@@ -52,12 +53,12 @@ KNOWN = frozenset(
 
 
 def asks_nothing(value: object) -> bool:
-    """Whether a value asks for nothing at all."""
+    """Return True for a value that asks for nothing at all."""
     return value is None or value == [] or value == {} or str(value).lower() in _NOTHING
 
 
 def unsupported(key: str, value: object) -> str | None:
-    """Why one of `ACCELERATE_KEYS` cannot be followed with this value, or None if the value asks for nothing here."""
+    """Return why one of `ACCELERATE_KEYS` cannot be followed with a value, or None if it asks for nothing here."""
     if key in _DETAILS or asks_nothing(value):
         return None
     if isinstance(value, Mapping) and key in _PARTS:

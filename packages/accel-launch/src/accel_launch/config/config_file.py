@@ -1,4 +1,4 @@
-"""Finds and reads a config file: accel's own keys, and Accelerate's as far as they ask for something accel does.
+"""Find and read a config file with accel's own keys, and Accelerate's as far as accel has what they ask for.
 
 Values are kept as the text that a flag would have, so that the types of the options read them.
 """
@@ -42,7 +42,10 @@ DEFAULT_NAME = "default_config.yaml"
 
 
 def config_folder(environ: Mapping[str, str]) -> Path:
-    """$ACCEL_HOME, else accel in $HF_HOME, else huggingface/accel in $XDG_CACHE_HOME, else in ~/.cache."""
+    """Return the folder of the config file.
+
+    It is $ACCEL_HOME, else accel in $HF_HOME, else huggingface/accel in $XDG_CACHE_HOME, else in ~/.cache.
+    """
     if environ.get(HOME):
         return Path(environ[HOME]).expanduser()
     if environ.get("HF_HOME"):
@@ -53,7 +56,7 @@ def config_folder(environ: Mapping[str, str]) -> Path:
 
 
 def read_defaults(named: str | None, sources: Sources) -> dict[str, Any]:
-    """The values of the named config file, or of the default file, as defaults of options by name.
+    """Return the values of the named config file, or of the default file, by the names of options.
 
     Problems of the file are added to those of the sources.
     """
@@ -71,9 +74,10 @@ def read_defaults(named: str | None, sources: Sources) -> dict[str, Any]:
 
 
 def read_content(path: Path) -> Mapping[object, object]:
-    """The names and values of a file as they are written; values of YAML are texts.
+    """Return the names and values of a file as they are written. Values of YAML are texts.
 
-    Raises: CannotRun if the file cannot be read, every user may write it, or it is not a list of names and values.
+    Raises:
+        CannotRun: The file cannot be read, every user may write it, or it is not a list of names and values.
     """
     content = _parse(path)
     if content is not None and not isinstance(content, dict):
@@ -109,14 +113,14 @@ def _parse(path: Path) -> object:
 
 @cache
 def _text_loader() -> type[yaml.SafeLoader]:
-    """A loader for which values are texts: no word is a number, a truth or a time, and only null is nothing."""
+    """Return a loader for which values are texts: only null is nothing, and no word is a number or a time."""
     import yaml
 
     class TextLoader(yaml.SafeLoader):
-        """Values as text, and each key once."""
+        """A loader of values as text that takes each key once."""
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-            """A mapping whose keys are all different."""
+            """Return a mapping whose keys are all different."""
             _once([(key.value, None) for key, _ in node.value])
             return super().construct_mapping(node, deep)
 
@@ -128,7 +132,7 @@ def _text_loader() -> type[yaml.SafeLoader]:
 
 
 def _once(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
-    """Raises: ValueError if a key is there twice: the formats silently keep the last value."""
+    """Raise ValueError if a key is there twice, of which the formats silently keep the last value."""
     counts = Counter(str(name) for name, _ in pairs)
     twice = [f"{name!r} is there {count} times: keep one" for name, count in counts.items() if count > 1]
     if twice:
@@ -137,7 +141,7 @@ def _once(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
 
 
 def translate(content: Mapping[object, object]) -> tuple[dict[str, str], list[str]]:
-    """The settings of a file's content, as texts by the names of options, and the problems of all others."""
+    """Return the settings of a file's content, as texts by the names of options, and the problems of all others."""
     values: dict[str, str] = {}
     problems: list[str] = []
     place = as_text(content.get(COMPUTE_ENVIRONMENT) or LOCAL)
@@ -172,7 +176,7 @@ def translate(content: Mapping[object, object]) -> tuple[dict[str, str], list[st
 
 
 def _sagemaker(content: Mapping[object, object], values: dict[str, str]) -> Sequence[str]:
-    """Accelerate's settings of SageMaker become options of a job that is submitted there."""
+    """Turn Accelerate's settings of SageMaker into options of a job that is submitted there."""
     from accel_launch.job.schedulers import load_scheduler
 
     try:

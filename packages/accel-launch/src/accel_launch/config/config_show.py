@@ -1,4 +1,4 @@
-"""The settings that win, as lines of a config file, each with its origin."""
+"""Return the settings that win as lines of a config file, each with its origin."""
 
 from collections.abc import Iterator
 
@@ -9,9 +9,13 @@ from accel_launch.cli.options import BY_NAME, ORIGINS
 
 
 def setting_lines(options: ResolvedOptions, *, origins: bool) -> Iterator[str]:
-    """A line for each option. Options that no file can set are comments, so that all lines together are a config file.
+    """Yield a line for each option. All lines together are a config file.
 
-    An option of a single launch, such as dry_run, has a line if it is set.
+    Options that no file can set are comments. An option of a single launch, such as dry_run, has a line if it is set.
+
+    Args:
+        options: Options to show.
+        origins: Add to each line who set the option.
     """
     for name, option in BY_NAME.items():
         origin, value = options.settings.origin(name), getattr(options.settings, name)
@@ -32,7 +36,7 @@ def setting_lines(options: ResolvedOptions, *, origins: bool) -> Iterator[str]:
 
 
 def as_yaml(value: object) -> str:
-    """A plain value as it stands in a file, in one line."""
+    """Return a plain value as it stands in a file, in one line."""
     import yaml
 
     text = yaml.safe_dump(value, width=float("inf"), allow_unicode=True, default_flow_style=True)

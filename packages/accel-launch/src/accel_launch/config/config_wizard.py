@@ -1,4 +1,4 @@
-"""Asks the questions of `accel config` in their order, at a terminal: menus for arrow keys, lines with a default."""
+"""Ask the questions of `accel config` in their order, at a terminal: menus for arrow keys, lines with a default."""
 
 from __future__ import annotations
 
@@ -45,7 +45,13 @@ Write = Callable[[str, str, str, Callable[[str], str | None]], str]
 
 
 class ConfigWizard:
-    """Asks for options and keeps the answers; a value of `before` is offered first if it fits."""
+    """A wizard that asks for options and keeps the answers.
+
+    Args:
+        choose: Shows a question with titles, and returns the position of the chosen title.
+        write: Shows a question with a default, and returns the text that was written.
+        before: Values to offer first, if they fit.
+    """
 
     def __init__(self, choose: Choose, write: Write, before: Mapping[str, Any]) -> None:
         self.answers: dict[str, Any] = {}
@@ -60,9 +66,14 @@ class ConfigWizard:
         refusal: Refusal = lambda value: None,
         words: Mapping[Any, str] | None = None,
     ) -> Any:
-        """The answer: a value in `words` to which there is no objection, or a text that the option reads.
+        """Ask for the value of an option.
 
-        `default` counts if there is no value from before. `words` explain the values.
+        Args:
+            name: Name of the option.
+            text: The question.
+            default: Value to offer, if there is no value from before.
+            refusal: Returns why a value is refused, or None.
+            words: Values to choose from, each with an explanation. Default: a text that the option reads.
         """
         option = BY_NAME[name]
         about = option.about.partition(" Default")[0]
@@ -89,9 +100,14 @@ class ConfigWizard:
 def ask_settings(
     choose: Choose, write: Write, gpus: Sequence[str], host: str, before: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Every setting that the answers make, on a machine of a name with GPUs of these names.
+    """Ask all questions, and return the settings by name.
 
-    A value of `before` is offered first, and kept if no question asks for it.
+    Args:
+        choose: Shows a question with titles, and returns the position of the chosen title.
+        write: Shows a question with a default, and returns the text that was written.
+        gpus: Names of the GPUs of this machine.
+        host: Name of this machine.
+        before: Values to offer first. They are kept if no question asks for them.
     """
     wizard = ConfigWizard(choose, write, before)
     about = "accel launch starts the processes of one machine; with several it is run on each of them."
@@ -128,7 +144,7 @@ def ask_settings(
 
 
 def _ask_machines(wizard: ConfigWizard, host: str) -> int:
-    """How many machines there are; how they meet is among the answers."""
+    """Return how many machines there are. How they meet is among the answers."""
 
     def too_few(count: int) -> str | None:
         return "expected 2 or more" if count < 2 else None
@@ -166,9 +182,16 @@ def _ask_gpus(wizard: ConfigWizard, gpus: Sequence[str], needed: int) -> None:
 
 
 def choose_at_terminal(text: str, about: str, titles: Sequence[str], first: int) -> int:
-    """The position of the title that was chosen with the arrow keys.
+    """Return the position of the title that was chosen with the arrow keys.
 
-    Raises: KeyboardInterrupt for Ctrl-C, and if the terminal ends.
+    Args:
+        text: The question.
+        about: Words about it.
+        titles: Titles to choose from.
+        first: Position of the title to begin at.
+
+    Raises:
+        KeyboardInterrupt: The user pressed Ctrl-C, or the terminal has ended.
     """
     from questionary import Choice, select
 
@@ -178,9 +201,16 @@ def choose_at_terminal(text: str, about: str, titles: Sequence[str], first: int)
 
 
 def write_at_terminal(text: str, about: str, default: str, problem: Callable[[str], str | None]) -> str:
-    """The line that was written, or the default for an empty line; a line with a problem is refused, with the problem.
+    """Return the line that was written, or the default for an empty line.
 
-    Raises: KeyboardInterrupt for Ctrl-C, and if the terminal ends.
+    Args:
+        text: The question.
+        about: Words about it.
+        default: Text to return for an empty line.
+        problem: Returns why a text is refused, or None. The user may then change it.
+
+    Raises:
+        KeyboardInterrupt: The user pressed Ctrl-C, or the terminal has ended.
     """
     from questionary import text as line
 

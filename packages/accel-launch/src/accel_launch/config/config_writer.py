@@ -1,4 +1,4 @@
-"""Writes a config file: all of it or nothing, and never so that others could change it."""
+"""Save a config file: all of it or nothing, and never so that others could change it."""
 
 import os
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ MODE = 0o644
 
 
 def file_text(values: Mapping[str, object], path: Path) -> str:
-    """The text of a file with these values by option name, in the order of the options: JSON if the path says so."""
+    """Return the text of a file with values by option name, in the order of the options: JSON if the path says so."""
     content = {key: _plain(values[str(option.name)]) for key, option in BY_KEY.items() if option.name in values}
     if path.suffix == ".json":
         import json
@@ -25,7 +25,7 @@ def file_text(values: Mapping[str, object], path: Path) -> str:
 
 
 def _plain(value: object) -> object:
-    """A value as people write it: a flag or a number among pairs is no text."""
+    """Return a value as people write it: a flag or a number among pairs is no text."""
     if isinstance(value, Mapping):
         return {name: _plain(word) for name, word in value.items()}
     if value in ("true", "false"):
@@ -35,11 +35,15 @@ def _plain(value: object) -> object:
 
 
 def write_config(path: Path, text: str, *, like: Path | None = None) -> None:
-    """Puts a text at a path in one step. The folder is made if it is missing.
+    """Save a text at a path in one step.
 
-    Permissions to read stay as they are, or are those of the file `like`; only the owner may write to it.
+    Args:
+        path: Path to write to; its folder is made if it is missing. Only the owner may write to the file.
+        text: Text to write.
+        like: File whose permissions to read the new file gets. Default: the file that is there.
 
-    Raises: CannotRun if it cannot be written; then the file from before is untouched.
+    Raises:
+        CannotRun: It cannot be written. The file from before is untouched.
     """
     model = path if like is None else like
     try:
@@ -50,11 +54,15 @@ def write_config(path: Path, text: str, *, like: Path | None = None) -> None:
 
 
 def replace_text(path: Path, text: str, mode: int = 0o666) -> None:
-    """Writes a text beside a path, and renames it; a link is followed, and an error leaves no file behind.
+    """Save a text beside a path, and rename it. A link is followed, and an error leaves no file behind.
 
-    `mode` are the permissions of the file, less those that the user's mask takes.
+    Args:
+        path: Path to write to.
+        text: Text to write.
+        mode: Permissions of the file, less those that the user's mask takes.
 
-    Raises: OSError.
+    Raises:
+        OSError: The disk refuses.
     """
     target = path.resolve()
     aside = target.with_name(f"{target.name}.{os.getpid()}.partial")
@@ -71,9 +79,10 @@ def replace_text(path: Path, text: str, mode: int = 0o666) -> None:
 
 
 def keep_backup(path: Path) -> Path:
-    """Copies a file and gives the path of the copy: beside the file, with .bak after its name.
+    """Copy a file to a path with .bak after its name, and return that path.
 
-    Raises: CannotRun if there is another copy already: it may be the only copy of the original text.
+    Raises:
+        CannotRun: There is another copy already, which may be the only copy of the original text.
     """
     copy = path.with_name(f"{path.name}.bak")
     try:

@@ -1,4 +1,4 @@
-"""Tells whether every user of the machine may have written a file."""
+"""Find out if every user of the machine may have written a file."""
 
 import os
 import shlex
@@ -11,10 +11,10 @@ WITHOUT_PERMISSIONS = frozenset(("9p", "cifs", "drvfs", "exfat", "fuseblk", "ntf
 
 
 def problem_of_open_file(descriptor: int, path: Path) -> str | None:
-    """Why an open file is refused, and the remedy; None unless every user of the machine may write to it.
+    """Return why an open file is refused, with the remedy, or None.
 
-    Its owner and a group are trusted: they share settings in this way. Windows has other rules, which are not checked.
-    On a file system without permissions there is a warning.
+    A file is refused if every user of the machine may write to it. Its owner and a group are trusted, as they share
+    settings in this way. A file system without permissions only gets a warning. Windows is not checked.
     """
     mode = os.fstat(descriptor).st_mode
     # devices, such as /dev/null, are no files
@@ -31,7 +31,7 @@ def problem_of_open_file(descriptor: int, path: Path) -> str | None:
 
 
 def file_system(path: Path) -> str:
-    """The kind of file system that a path is on."""
+    """Return the kind of file system that a path is on."""
     import psutil
 
     place = path.resolve()

@@ -1,6 +1,7 @@
-"""The names of options that have entries, in files and flags, and FSDP1's other words for them.
+"""Read the options that have entries, in files and flags, and FSDP1's other words for them.
 
-Source: shared/reference/accelerate-api.md, sections 1.12 and 1.13.
+Source:
+    shared/reference/accelerate-api.md, sections 1.12 and 1.13.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _HYBRID = ("HYBRID_SHARD", "4", "HYBRID_SHARD_ZERO2", "5")
 
 
 def normalised(option: str, given: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """The entries of an option without prefixes and in the words of FSDP2, and the problems of the others."""
+    """Return the entries of an option without prefixes and in the words of FSDP2, and the problems of the others."""
     entries: dict[str, str] = {}
     problems = []
     for name, value in given.items():
@@ -75,7 +76,7 @@ def normalised(option: str, given: Mapping[str, str]) -> tuple[dict[str, str], l
 
 
 def _of_compiler(entries: Mapping[str, str], problems: list[str]) -> tuple[dict[str, str], list[str]]:
-    """The entries for torch.compile, none if nothing is compiled, and the problems."""
+    """Return the entries for torch.compile, none if nothing is compiled, and the problems."""
     wanted = {name: value.lower() for name, value in entries.items()}
     for name, value in wanted.items():
         if name == "mode" and value not in MODES:

@@ -1,4 +1,4 @@
-"""Finds variables of the environment that set nothing, and were perhaps meant to."""
+"""Find variables of the environment that set nothing, and were perhaps meant to."""
 
 from collections.abc import Iterator, Mapping
 
@@ -27,7 +27,7 @@ _OTHER_VARIABLES = (
 
 
 def variable_problems(environ: Mapping[str, str], settings: LaunchSettings) -> Iterator[str]:
-    """Variables that set nothing: nearly a name of accel's, or a name of Accelerate's for an option that is not set."""
+    """Yield problems of variables: nearly a name of accel's, or Accelerate's name for an option that is not set."""
     yield from _misspelt(environ)
     for option in OPTIONS:
         if not option.envvar or environ.get(str(option.envvar)) or settings.is_flag(str(option.name)):
@@ -39,7 +39,7 @@ def variable_problems(environ: Mapping[str, str], settings: LaunchSettings) -> I
 
 
 def _misspelt(environ: Mapping[str, str]) -> Iterator[str]:
-    """A variable whose name is nearly a name of accel's, compared after ACCEL_, since other programs use ACCEL_ too."""
+    """Yield variables that are nearly a name of accel's after ACCEL_, since other programs use ACCEL_ too."""
     variables = {str(option.name).upper(): str(option.envvar) for option in OPTIONS if option.envvar}
     names = (*_OTHER_VARIABLES, *variables.values())
     known = {**variables, **{name.removeprefix(PREFIX): name for name in names}}

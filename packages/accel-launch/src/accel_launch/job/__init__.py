@@ -1,1 +1,1 @@
-"""The plan of a job: processes, their commands and environments."""
+"""Choose which processes of a job start on this machine, and run them."""

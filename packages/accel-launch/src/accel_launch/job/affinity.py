@@ -1,4 +1,4 @@
-"""Binds each process of a machine to cores: to the cores next to its GPU, or to its share of all cores."""
+"""Choose cores for each process of a machine: the cores next to its GPU, or its share of all cores."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ _UUID = re.compile(r"^GPU UUID:\s*(\S+)", re.MULTILINE)
 
 
 def shares_of_cores(count: int, nodes: Sequence[int | None], cores: Mapping[int, Sequence[int]]) -> list[list[int]]:
-    """The cores of each of `count` processes, whose GPUs are next to these NUMA nodes, out of the cores of each node.
+    """Return the cores of each process. Processes of a node share its cores evenly.
 
-    Processes of a node share its cores evenly; if a GPU's node is not known, all share all.
+    Args:
+        count: Number of processes.
+        nodes: NUMA node next to the GPU of each process. If one of them is None, all processes share all cores.
+        cores: Cores of each node.
     """
     everything = sorted({core for of_node in cores.values() for core in of_node})
     known = len(nodes) >= count and all(node in cores and cores[node] for node in nodes[:count] if node is not None)
@@ -32,7 +35,13 @@ def shares_of_cores(count: int, nodes: Sequence[int | None], cores: Mapping[int,
 
 
 def cores_of_processes(count: int, gpus: Sequence[str], system: Path = SYSTEM) -> list[list[int]]:
-    """The cores that each process of this machine is to be bound to; empty lists if that cannot be done."""
+    """Return the cores for each process of this machine, or empty lists if they cannot be bound.
+
+    Args:
+        count: Number of processes.
+        gpus: Number or UUID of the GPU of each process.
+        system: Folder that has the files of the system.
+    """
     if sys.platform != "linux":
         return [[] for _ in range(count)]
     allowed = os.sched_getaffinity(0)
@@ -50,7 +59,7 @@ def _cores_of_nodes(system: Path) -> dict[int, list[int]]:
 
 
 def _nodes_of_gpus(gpus: Sequence[str], system: Path) -> list[int | None]:
-    """The NUMA node of each GPU, by its number in the order of places on the bus, or its UUID; None if not known."""
+    """Return the NUMA node of each GPU, by its number in the order of the bus or its UUID, or None."""
     folders = sorted((system / "proc/driver/nvidia/gpus").glob("*:*"))
     places = {str(number): folder.name for number, folder in enumerate(folders)}
     nodes: list[int | None] = []
@@ -65,7 +74,7 @@ def _nodes_of_gpus(gpus: Sequence[str], system: Path) -> list[int | None]:
 
 
 def _place_of_uuid(gpu: str, folders: Sequence[Path]) -> str:
-    """The place of the GPU whose UUID begins so, as CUDA takes it; a place without a GPU if no UUID does."""
+    """Find the bus address of the GPU whose UUID begins so, as CUDA takes it, or "none"."""
     for folder in folders:
         with suppress(OSError):
             match = _UUID.search((folder / "information").read_text())
@@ -75,7 +84,7 @@ def _place_of_uuid(gpu: str, folders: Sequence[Path]) -> str:
 
 
 def _numbers(text: str) -> list[int]:
-    """The numbers of a list as Linux writes them: 0-3,8."""
+    """Return the numbers of a list as Linux writes them, such as 0-3,8."""
     numbers: list[int] = []
     for part in text.strip().split(","):
         first, _, last = part.partition("-")

@@ -1,4 +1,4 @@
-"""A launch in words: the machine as found, and the processes."""
+"""Return a launch in words: the machine, and the processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GIVEN = {
 
 
 def what_was_found(job: Job) -> Iterator[str]:
-    """The machine, its place among others, and how many processes it starts."""
+    """Yield lines on this machine, its place among others, and how many processes it starts."""
     host, node = job.host, job.node
     yield f"machine: {host.cores} cores, {host.accelerators} accelerators"
     told = place_told(job.environ)
@@ -42,7 +42,7 @@ def what_was_found(job: Job) -> Iterator[str]:
 
 
 def what_would_start(job: Job) -> Iterator[str]:
-    """Each process: its command, and the variables that its environment has and this process's lacks."""
+    """Yield lines on each process: its command, and the variables that its environment has and this process's lacks."""
     given = job.node is None or job.settings.rdzv_backend != C10D
     if not given:
         yield "machines get their ranks in the order in which they come; those of the first would be:"

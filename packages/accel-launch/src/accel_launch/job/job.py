@@ -1,4 +1,4 @@
-"""Reads everything that a launch depends on, and refuses a job that cannot start with all reasons at once."""
+"""Read all that a launch depends on, and refuse a job that cannot start with all reasons at once."""
 
 import os
 import signal
@@ -30,9 +30,16 @@ from accel_launch.nodes.node_spec import NodeSpec, find_node
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A launch without known problems: `count` processes of one command on this machine.
+    """A launch without known problems.
 
-    `node` is this machine among several, and `logs` the folder for the output of processes.
+    Args:
+        settings: Settings of the launch.
+        command: Program and arguments of each process.
+        environ: Environment of the launcher.
+        host: This machine.
+        count: Number of processes on this machine.
+        node: This machine among several; None if the job has one machine.
+        logs: Folder for the output of processes.
     """
 
     settings: LaunchSettings
@@ -45,17 +52,22 @@ class Job:
 
     @property
     def alone(self) -> bool:
-        """Whether it has one process, which needs no supervision."""
+        """True for a single process, which needs no supervision."""
         plain = self.logs is None and self.settings.tee == "3"
         return self.count == 1 and self.node is None and plain and not self.settings.max_restarts
 
     @property
     def place(self) -> tuple[str, str] | None:
-        """The variables by which another launcher gave this process its place; None if it is a machine of the job."""
+        """The variables by which another launcher gave this process its rank, or None."""
         return place_told(self.environ) if self.node is None else None
 
     def processes(self, environ: Mapping[str, str], meeting: RendezvousInfo | None) -> list[ProcessSpec]:
-        """The processes of this machine, started from an environment; a process that is alone has no rendezvous."""
+        """Return the processes of this machine.
+
+        Args:
+            environ: Environment to start them from.
+            meeting: Rendezvous of the processes; None if there is one process.
+        """
         if meeting is None:
             specs = [plan_one(self.settings, self.command, environ)]
         else:
@@ -65,7 +77,7 @@ class Job:
         return [replace(spec, cores=tuple(cores)) for spec, cores in zip(specs, self._cores(), strict=True)]
 
     def _cores(self) -> list[list[int]]:
-        """The cores of each process: next to its GPU, or its share; all cores, if another launcher binds processes."""
+        """Return the cores of each process, or empty lists if another launcher binds processes."""
         from accel_launch.job.affinity import cores_of_processes
 
         if self.place is not None:
@@ -78,15 +90,16 @@ class Job:
 
 
 def this_host(environ: Mapping[str, str]) -> HostInfo:
-    """The cores that this process may use, and the accelerators that its children would see."""
+    """Return the cores that this process may use, and the accelerators that its children would see."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return HostInfo(cores, len(visible_devices(environ)), "lo0" if sys.platform == "darwin" else "lo")
 
 
 def read_job(options: ResolvedOptions) -> Job:
-    """The job on this machine that a command line, an environment and a config file ask for.
+    """Return the job on this machine that a command line, an environment and a config file ask for.
 
-    Raises: CannotRun with every problem that was found.
+    Raises:
+        CannotRun: The job cannot start. The error lists every problem.
     """
     settings, environ, host = options.settings, options.environ, this_host(options.environ)
     queue_only = [name for name in ("submit_options", "submit_file") if settings.is_flag(name)]
@@ -119,9 +132,10 @@ def read_job(options: ResolvedOptions) -> Job:
 
 
 def become(spec: ProcessSpec) -> None:
-    """Replaces this process by another process; never returns.
+    """Replace this process by another process. It never returns.
 
-    Raises: CannotRun if it cannot be started.
+    Raises:
+        CannotRun: The process cannot be started.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Runs the processes of a job on this machine, from the first start to the last end."""
+"""Run the processes of a job on this machine, from the first start to the last end."""
 
 from __future__ import annotations
 
@@ -27,11 +27,16 @@ STARTUP = Path(__file__).parents[1] / "report" / "startup"
 
 
 def run_job(job: Job, source: SignalSource, *, bound: bool = True, attempt: int = 0) -> JobResult:
-    """Runs a job of this machine under supervision, from the first start to the last end.
+    """Run a job of this machine under supervision, from the first start to the last end.
 
-    `bound` processes die with this process; after a failure no process that they have started is left.
+    Args:
+        job: Job to run.
+        source: Source of signals.
+        bound: Let processes die with this process. After a failure no process that they have started is left.
+        attempt: Number of earlier starts.
 
-    Raises: CannotRun if a process cannot be started.
+    Raises:
+        CannotRun: A process cannot be started.
     """
     from accel_launch.job.ports import PortReservation
 
@@ -44,23 +49,30 @@ def run_job(job: Job, source: SignalSource, *, bound: bool = True, attempt: int 
 
 
 class JobRun:
-    """A start of a job on this machine: its processes, and the folder in which they leave notes."""
+    """A start of a job on this machine.
+
+    Args:
+        job: The job.
+        supervisor: Its processes.
+        folder: Folder in which they leave notes.
+        meeting: Their rendezvous; None if there is one process.
+    """
 
     def __init__(self, job: Job, supervisor: Supervisor, folder: Path, meeting: RendezvousInfo | None) -> None:
         self.supervisor, self._job, self._folder, self._meeting = supervisor, job, folder, meeting
 
     @property
     def world(self) -> int:
-        """How many processes the job has on all machines."""
+        """The number of processes of the job on all machines."""
         return (self._meeting.world if self._meeting is not None else None) or self._job.count
 
     @property
     def progressed(self) -> bool:
-        """Whether the job has left a checkpoint."""
+        """True if the job has left a checkpoint."""
         return (self._folder / PROGRESS).exists()
 
     def with_notes(self, result: JobResult) -> JobResult:
-        """A result, with the exchanges that processes have recorded, and with ranks as other launchers count."""
+        """Add the exchanges that processes have recorded to a result, and ranks as another launcher counts them."""
         told = place_told(self._job.environ) if self._meeting is None else None
         result = replace(result, size=self.world, progressed=self.progressed)
         rank, size = (self._job.environ[name] for name in told) if told is not None else ("", "")
@@ -75,9 +87,17 @@ class JobRun:
 def supervised(
     job: Job, source: SignalSource, meeting: RendezvousInfo | None, *, bound: bool = True, attempt: int = 0
 ) -> Iterator[JobRun]:
-    """The processes of a job on this machine, to be started; a process that is alone has no rendezvous.
+    """Yield the processes of a job on this machine, to be started.
 
-    Raises: CannotRun if the folder for their output cannot be made.
+    Args:
+        job: Job to run.
+        source: Source of signals.
+        meeting: Rendezvous of the processes; None if there is one process.
+        bound: Let processes die with this process.
+        attempt: Number of earlier starts.
+
+    Raises:
+        CannotRun: The folder for their output cannot be made.
     """
     began = time.time()
     with TemporaryDirectory(prefix="accel-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
@@ -112,16 +132,13 @@ def _specs(job: Job, environ: Mapping[str, str], meeting: RendezvousInfo | None)
 
 
 def with_startup(environ: Mapping[str, str]) -> dict[str, str]:
-    """An environment in which Python imports accel's startup file before a script."""
+    """Return an environment in which Python imports accel's startup file before a script."""
     path = os.pathsep.join([str(STARTUP), *filter(None, [environ.get("PYTHONPATH")])])
     return {**environ, "PYTHONPATH": path}
 
 
 def _log_folder(job: Job, attempt: int) -> Path | None:
-    """A new folder for the output of processes.
-
-    Raises: CannotRun if it cannot be made.
-    """
+    """Make a new folder for the output of processes. Raise CannotRun if that is refused."""
     if job.logs is None:
         return None
     folder = job.logs / f"attempt-{attempt}"
@@ -133,7 +150,7 @@ def _log_folder(job: Job, attempt: int) -> Path | None:
 
 
 def _with_exchanges(result: JobResult, folder: Path, ranks: Sequence[int]) -> JobResult:
-    """The result, with the exchange in which each process ended, and the last exchange of the process that failed."""
+    """Add the exchange in which each process ended, and the last exchange of the process that failed."""
     from accel_state.flight_recorder import read
 
     newest = {rank: records[-1] for rank in ranks if (records := read(folder / str(rank)))}

@@ -1,4 +1,4 @@
-"""Turns settings into the processes to start: their commands and environments. Pure: it starts nothing."""
+"""Turn settings into the processes to start: their commands and environments. Nothing is started here."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +42,13 @@ _STARTED_BY = (
 
 @dataclass(frozen=True, slots=True)
 class HostInfo:
-    """The facts of this machine that the plan needs."""
+    """The facts of this machine that the plan needs.
+
+    Args:
+        cores: Number of cores.
+        accelerators: Number of accelerators.
+        loopback_interface: Network interface of 127.0.0.1.
+    """
 
     cores: int
     accelerators: int
@@ -53,8 +59,15 @@ class HostInfo:
 class RendezvousInfo:
     """The store at which the processes of a job meet, and the ranks of this machine.
 
-    Rank 0 opens the store on `store_fd`, which is None on other machines; `master_port` is for scripts that open a
-    process group by themselves. Processes of several machines talk through `interface`; empty leaves it to them.
+    Args:
+        store_port: Port of the store.
+        store_fd: Descriptor on which rank 0 opens the store; None on machines without rank 0.
+        master_port: Port for scripts that open a process group by themselves.
+        address: Address of both ports.
+        interface: Network interface for processes of several machines; empty leaves it to them.
+        machine: Rank of this machine.
+        first: Rank of the first process of this machine.
+        world: Number of processes on all machines. Default: those of this machine.
     """
 
     store_port: int
@@ -69,9 +82,14 @@ class RendezvousInfo:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """Everything needed to start one process.
+    """A process to start.
 
-    `descriptors` are the open files that it inherits, and `cores` its cores; empty: all.
+    Args:
+        command: Program and arguments.
+        environ: Environment.
+        descriptors: Open files that it inherits.
+        rank: Its rank.
+        cores: Cores to bind it to; empty binds it to none.
     """
 
     command: tuple[str, ...]
@@ -82,7 +100,7 @@ class ProcessSpec:
 
 
 def place_told(environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """The variables by which another launcher has told this process its rank, and of how many; None if none has."""
+    """Return the variables of rank and world size that another launcher has set, or None."""
     for rank, size in _STARTED_BY:
         if rank in environ and size in environ and (rank != "SLURM_PROCID" or environ[size] != "1"):
             return rank, size
@@ -90,14 +108,21 @@ def place_told(environ: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def words_of(place: tuple[str, str], environ: Mapping[str, str]) -> str:
-    """The place that another launcher has told this process."""
+    """Return the values of such variables in words."""
     return ", ".join(f"{name}={environ[name]}" for name in place)
 
 
 def count_processes(settings: LaunchSettings, environ: Mapping[str, str], host: HostInfo, *, machines: int = 1) -> int:
-    """How many processes to start on this machine, if so many machines take part.
+    """Return the number of processes to start on this machine.
 
-    Raises: CannotRun if another launcher has started this launcher, or if there are not enough accelerators.
+    Args:
+        settings: Settings of the launch.
+        environ: Environment of the launcher.
+        host: This machine.
+        machines: Number of machines that take part.
+
+    Raises:
+        CannotRun: Another launcher has started this launcher, or there are not enough accelerators.
     """
     asked, place = settings.num_processes, place_told(environ)
     told = words_of(place, environ) if place is not None else ""
@@ -127,9 +152,14 @@ def count_processes(settings: LaunchSettings, environ: Mapping[str, str], host: 
 
 
 def plan_one(settings: LaunchSettings, command: Sequence[str], environ: Mapping[str, str]) -> ProcessSpec:
-    """A single process: its environment has the settings, and no variables of ranks.
+    """Return a single process. Its environment has the settings, and no variables of ranks.
 
-    Variables of a store are kept beside a rank; without a rank they are left over from another job.
+    Variables of a store are kept beside a rank. Without a rank they are left over from another job.
+
+    Args:
+        settings: Settings of the launch.
+        command: Program and arguments.
+        environ: Environment of the launcher.
     """
     inherited = environ if all(name in environ for name in _RANKS) else _without_store(environ)
     # OMP_NUM_THREADS beats a config file, but no flag and no variable of accel's
@@ -162,9 +192,15 @@ def plan_many(
     host: HostInfo,
     meeting: RendezvousInfo,
 ) -> list[ProcessSpec]:
-    """Several processes of this machine in rank order; only rank 0 inherits the store's descriptor.
+    """Return several processes of this machine in rank order. They are on loopback if the job has one machine.
 
-    If the job has one machine, they are on loopback.
+    Args:
+        settings: Settings of the launch.
+        command: Program and arguments.
+        environ: Environment of the launcher.
+        count: Number of processes on this machine.
+        host: This machine.
+        meeting: Rendezvous of the processes. Only rank 0 inherits the descriptor of its store.
     """
     # What torchrun says of its own job would have the workers take these ranks for torchrun's.
     inherited = {name: environ[name] for name in _without_store(environ) if not name.startswith("TORCHELASTIC_")}
@@ -206,16 +242,19 @@ def plan_many(
 
 
 def _own_slice(environ: Mapping[str, str], local: int) -> dict[str, str]:
-    """The variable that shows a process its slice of a GPU, if slices are named: CUDA shows only the first slice."""
+    """Return the variable that shows a process its slice of a GPU, since CUDA shows only the first slice."""
     names = [name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     slices = local < len(names) and all(name.startswith("MIG-") for name in names)
     return {"CUDA_VISIBLE_DEVICES": names[local]} if slices else {}
 
 
 def watched(environ: Mapping[str, str], folder: str, attempt: int) -> dict[str, str]:
-    """The environment of a job that this process waits for, after so many starts before.
+    """Return the environment of a job that this process waits for.
 
-    It names the folder of the job, in which processes leave notes, after the folders of jobs around this job.
+    Args:
+        environ: Environment of the launcher.
+        folder: Folder of the job, in which processes leave notes. It stands after the folders of jobs around this job.
+        attempt: Number of earlier starts.
     """
     inside = ":".join([*filter(None, [environ.get(JOBS)]), folder])
     return {**environ, ATTEMPT: str(attempt), JOBS: inside, FLIGHT_RECORDER: folder}

@@ -1,4 +1,4 @@
-"""Opens the two ports of a job of several processes, chosen by the system: on 127.0.0.1 if it has one machine."""
+"""Open the two ports of a job of several processes, chosen by the system."""
 
 import socket
 from typing import Self
@@ -10,8 +10,11 @@ class PortReservation:
     """The sockets that a launcher holds for its workers while their job lasts.
 
     The store's socket listens already, so no worker can come too early; rank 0 inherits it. The master's port is for
-    scripts that call `init_process_group` by themselves: it is bound with SO_REUSEADDR and never listens, so rank 0
-    can listen on it, and the system gives it to nobody else.
+    scripts that call `init_process_group` by themselves. It is bound with SO_REUSEADDR and never listens, so rank 0 can
+    listen on it, and the system gives it to nobody else.
+
+    Args:
+        address: Address to listen on, IPv4 or IPv6.
     """
 
     def __init__(self, address: str = LOOPBACK) -> None:
@@ -34,7 +37,7 @@ class PortReservation:
 
     @property
     def meeting(self) -> RendezvousInfo:
-        """The rendezvous of the workers; valid until `handed_over`."""
+        """The rendezvous of the workers, valid until `handed_over`."""
         return RendezvousInfo(
             store_port=self._store.getsockname()[1],
             store_fd=self._store.fileno(),
@@ -43,7 +46,7 @@ class PortReservation:
         )
 
     def handed_over(self, rank: int) -> None:
-        """Closes the launcher's own copy of the store's socket once rank 0 has a copy.
+        """Close the launcher's own copy of the store's socket once rank 0 has a copy.
 
         With no other copy open, peers of a dead rank 0 are refused at once and wait in no unread queue.
         """

@@ -1,4 +1,4 @@
-"""Finds the classes that submit jobs, each for a scheduler, in package accel-submit or another package."""
+"""Find the classes that submit jobs, each for a scheduler, in package accel-submit or another package."""
 
 from typing import Any
 
@@ -10,16 +10,17 @@ BROUGHT = ("slurm", "sagemaker", "kubernetes")
 
 
 def scheduler_names() -> tuple[str, ...]:
-    """The names of the schedulers of accel-submit, and of other installed packages."""
+    """Return the names of the schedulers of accel-submit, and of other installed packages."""
     from importlib.metadata import entry_points  # imported only by a launch that submits, or completes its words
 
     return tuple(dict.fromkeys([*BROUGHT, *sorted(point.name for point in entry_points(group=GROUP))]))
 
 
 def load_scheduler(name: str) -> Any:
-    """The scheduler of that name, an `accel_submit.Scheduler`.
+    """Return the scheduler of a name, an `accel_submit.Scheduler`.
 
-    Raises: CannotRun if no installed package has it.
+    Raises:
+        CannotRun: No installed package has it.
     """
     from importlib.metadata import entry_points
 

@@ -1,4 +1,4 @@
-"""Finds out before anything starts that a script cannot be started, and says why."""
+"""Check before anything starts that a script can be started."""
 
 import pkgutil
 import shutil
@@ -13,7 +13,7 @@ from accel_launch.cli.suggest import did_you_mean
 
 
 def script_problem(options: ResolvedOptions, cwd: Path) -> str | None:
-    """Why the script of a command line cannot be started, or None."""
+    """Return why the script of a command line cannot be started, or None."""
     script, settings = options.script, options.settings
     if settings.module and settings.no_python:
         return "--module and --no_python were both given: SCRIPT is either a module or a program; give one of the two"
@@ -75,7 +75,7 @@ def _module_problem(name: str, cwd: Path) -> str | None:
 
 
 def _top_level(name: str, cwd: Path) -> ModuleSpec | None:
-    """The spec of a top-level module as `python -m` in the working directory would find it; nothing is imported."""
+    """Find the spec of a top-level module as `python -m` would in the working directory. Nothing is imported."""
     here = PathFinder.find_spec(name, [str(cwd)])
     if here is not None and here.origin is not None:
         return here

@@ -1,4 +1,4 @@
-"""Finds the accelerators of this machine without torch."""
+"""Find the accelerators of this machine without torch."""
 
 import re
 import subprocess
@@ -16,10 +16,14 @@ _NVIDIA_NODE = re.compile(r"nvidia[0-9]+")
 
 
 def visible_devices(environ: Mapping[str, str], system: Path = SYSTEM) -> list[str]:
-    """The names of the GPUs of NVIDIA or AMD that a process started with this environment would see.
+    """Return the names of the GPUs of NVIDIA or AMD that a process with this environment would see.
 
-    CUDA_VISIBLE_DEVICES, if set, is believed up to its first entry that names no device, such as -1, as CUDA does, and
-    so are AMD's own variables without a GPU of NVIDIA; otherwise the devices of the driver are counted.
+    CUDA_VISIBLE_DEVICES, if set, is taken up to its first entry that names no device, such as -1, as CUDA does. So are
+    AMD's own variables without a GPU of NVIDIA. Otherwise the devices of the driver are counted.
+
+    Args:
+        environ: Environment of the process.
+        system: Folder that has the files of the system.
     """
     count = _nvidia_nodes(system) or _in_wsl(system)
     for mask in (_MASK, *(() if count else _AMD_MASKS)):
@@ -37,7 +41,7 @@ def _nvidia_nodes(system: Path) -> int:
 
 
 def _amd_nodes(system: Path) -> int:
-    """The nodes of AMD's compute driver that are GPUs; processors have the number zero."""
+    """Count the nodes of AMD's compute driver that are GPUs. Processors have the number zero."""
     count = 0
     for gpu_id in (system / "sys/class/kfd/kfd/topology/nodes").glob("*/gpu_id"):
         with suppress(OSError):  # of a container that may not use it
@@ -46,7 +50,7 @@ def _amd_nodes(system: Path) -> int:
 
 
 def _in_wsl(system: Path) -> int:
-    """The GPUs that Windows lends to Linux: they share a device node, and NVIDIA's own tool counts them."""
+    """Count the GPUs that Windows lends to Linux by NVIDIA's tool, since they share a device node."""
     tool = system / "usr/lib/wsl/lib/nvidia-smi"
     if not (system / "dev/dxg").exists() or not tool.exists():
         return 0

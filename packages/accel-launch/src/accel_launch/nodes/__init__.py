@@ -1,1 +1,1 @@
-"""Jobs of many machines."""
+"""Run jobs of many machines."""

@@ -8,7 +8,7 @@ from accel_launch.nodes.node_spec import NodeSpec
 
 
 def address_of(node: NodeSpec) -> str:
-    """The address of the first machine; its name if the address is not known here."""
+    """Return the address of the first machine, or its name if the address is unknown here."""
     try:
         return str(socket.getaddrinfo(node.host, node.port, type=socket.SOCK_STREAM)[0][4][0])
     except OSError:
@@ -16,7 +16,7 @@ def address_of(node: NodeSpec) -> str:
 
 
 def address_towards(node: NodeSpec) -> str:
-    """The address by which the first machine sees this machine; empty if no way leads there."""
+    """Return the address by which the first machine sees this machine, or "" if no way leads there."""
     try:
         family, _, _, _, address = socket.getaddrinfo(node.host, node.port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -27,7 +27,7 @@ def address_towards(node: NodeSpec) -> str:
 
 
 def interface_towards(node: NodeSpec) -> str:
-    """The network interface of this machine through which it reaches the first; nothing if none is known by name."""
+    """Return the network interface of this machine towards the first machine, or "" if it has no name."""
     import psutil
 
     mine = address_towards(node)
@@ -36,6 +36,6 @@ def interface_towards(node: NodeSpec) -> str:
 
 
 def is_first(node: NodeSpec) -> bool:
-    """Whether this machine is the first machine: it has the address at which all meet."""
+    """Return True if this machine has the address at which all meet."""
     address = address_of(node)
     return address.startswith("127.") or address == address_towards(node)

@@ -1,4 +1,4 @@
-"""What a machine sees of the board of a job, and writes on it, by a thread of its own; nobody waits for an answer."""
+"""Read the board of a job and write on it, by a thread of its own. Nobody waits for an answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ from accel_launch.nodes.silence import LOOK_S, SILENT, Silence
 
 
 class BoardLost(Exception):
-    """The first machine, which serves the board, is gone; `own` is whether this launcher itself was given up."""
+    """An error as the first machine, which serves the board, is gone.
+
+    Args:
+        why: What has happened.
+        own: True if this launcher itself was given up.
+    """
 
     def __init__(self, why: str, *, own: bool = False) -> None:
         super().__init__(why)
@@ -24,7 +29,12 @@ class BoardLost(Exception):
 
 @final
 class Board:
-    """A copy of the board that the server keeps up to date, over a connection to it."""
+    """A copy of the board that the server keeps up to date, over a connection to it.
+
+    Args:
+        connection: Connection to the server.
+        name: Name of this launcher.
+    """
 
     def __init__(self, connection: socket.socket, name: str) -> None:
         self.name = name
@@ -52,11 +62,14 @@ class Board:
 
     @property
     def greeted(self) -> bool:
-        """Whether the server has answered."""
+        """True if the server has answered."""
         return self._greeted
 
     def tell(self, what: str, *content: object) -> None:
-        """Write on the board: `set`, `append` or `add` a value to a key; `claim` the first free place of a list."""
+        """Send the server `set`, `append` or `add` with a key and a value, or `claim` with a key and a list of places.
+
+        A claim is for the first free place of the list.
+        """
         with self._lock:
             self._line.put(encoded(what, *content))
             self._line.flush()
@@ -66,7 +79,7 @@ class Board:
         return self._values.get(key, default)
 
     def leave(self, timeout_s: float) -> None:
-        """Say that this machine needs the board no longer, and return once the server knows."""
+        """Send the server that this machine needs the board no longer, and return once it knows."""
         self._left = True
         self.tell("bye")
         self._thread.join(timeout_s)
@@ -78,7 +91,7 @@ class Board:
         self._line.close()
 
     def _step(self, timeout_s: float) -> None:
-        """Waits once, reads what has come, and gives up the server if it is silent."""
+        """Wait once, read what has come, and give up the server if it is silent."""
         self._selector.select(timeout_s)
         self._silence.look(time.monotonic())
         self._hear(*self._line.take())

@@ -1,4 +1,4 @@
-"""The board of a job, served by its first machine: what machines write comes to all, in one order."""
+"""Run the board of a job on its first machine. What machines write comes to all, in one order."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ GREETING = "accel board 1"
 
 @final
 class BoardServer:
-    """Reads what machines write, tells all of it to all, and gives up machines that are silent, in a thread of its own.
+    """A server, in a thread of its own, that sends all that machines write to all, and gives up silent machines.
 
-    A machine costs one connection, and a sign of life each way in `BEAT_S`. `own` is the name of the launcher that
-    serves: others say if it is silent.
+    A machine costs one connection, and a sign of life each way in `BEAT_S`.
+
+    Args:
+        listening: Socket to which machines come.
+        own: Name of the launcher that serves. Others say if it is silent.
     """
 
     def __init__(self, listening: socket.socket, own: str) -> None:
@@ -52,11 +55,11 @@ class BoardServer:
         threading.Thread(target=self._serve, daemon=True).start()
 
     def holder(self, key: str, place: int) -> Any:
-        """Return what the launcher that has claimed a place has said of itself; None if the place is free."""
+        """Return what the launcher that has claimed a place has said of itself, or None if the place is free."""
         return self._holders.get((key, place))
 
     def leave(self, names: Collection[str], timeout_s: float) -> None:
-        """Return once these launchers have left, or are gone; what they are to read is in this process until then."""
+        """Return once these launchers have left, or are gone. What they are to read is in this process until then."""
         until = time.monotonic() + timeout_s
         while time.monotonic() < until and self._own not in self.gone and not set(names).isdisjoint(self._here()):
             time.sleep(AGAIN_S)
@@ -69,7 +72,7 @@ class BoardServer:
             self._step(AGAIN_S if any(line.full for line in self._names) else LOOK_S)
 
     def _step(self, timeout_s: float) -> None:
-        """Waits once, reads what has come, gives up who is silent, and tells the news."""
+        """Wait once, read what has come, give up who is silent, and send the news."""
         ready = self._selector.select(timeout_s)
         if self._silence.look(time.monotonic()):
             ready = self._selector.select(0)  # this process was stopped: what others said then counts first
@@ -87,7 +90,7 @@ class BoardServer:
             line.flush()
 
     def _publish(self) -> None:
-        """Tells the news to all who have been greeted."""
+        """Send the news to all who have been greeted."""
         news = b"".join(encoded(*message) for message in self._news.values())
         self._news.clear()
         for line, name in self._names.items():
@@ -95,7 +98,7 @@ class BoardServer:
                 line.put(news)
 
     def _note(self, about: object, *message: object) -> None:
-        """Notes news, after all that was noted before; of the same thing only the newest counts."""
+        """Note news, after all that was noted before. Of the same thing only the newest counts."""
         self._news.pop(about, None)
         self._news[about] = message
 
@@ -124,7 +127,7 @@ class BoardServer:
             self._give_up(line, "its launcher has ended, or the way to it")
 
     def _give_up(self, line: MessageLine, why: str) -> None:
-        """Ends a connection; the launcher reads why, if it ever runs again."""
+        """Close a connection. The launcher reads why, if it ever runs again."""
         name = self._names[line]
         if name:
             self.gone[name] = why
@@ -159,7 +162,7 @@ class BoardServer:
         self._note((key, len(values)), "append", key, value)
 
     def _claim(self, line: MessageLine, key: str, places: list[int], value: object) -> None:
-        """Gives a launcher the first place that is free; only it is told."""
+        """Record the first place that is free as that of a launcher, which alone is told."""
         holder: object = None
         for place in places:
             holder = self._holders.setdefault((key, place), value)
@@ -169,7 +172,7 @@ class BoardServer:
         line.put(encoded("set", key, [None, holder]))
 
     def _accuse(self, line: MessageLine) -> None:
-        """Gives up the launcher of this process, of which another one has heard nothing."""
+        """Give up the launcher of this process, of which another one has heard nothing."""
         for other, name in list(self._names.items()):
             if name == self._own:
                 self._give_up(other, SILENT)

@@ -1,4 +1,4 @@
-"""A connection between two launchers that carries messages in JSON, one in a line, and on which nobody waits."""
+"""Exchange messages in JSON, one in a line, over a connection on which nobody waits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def encoded(*message: object) -> bytes:
 
 @final
 class MessageLine:
-    """Sends and takes what the system takes and has; the rest stays for later."""
+    """A connection that sends and takes what the system takes and has. The rest stays for later."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -28,7 +28,7 @@ class MessageLine:
 
     @property
     def full(self) -> bool:
-        """Whether something is left to be sent."""
+        """True if something is left to be sent."""
         return bool(self._out)
 
     def put(self, message: bytes) -> None:
@@ -46,7 +46,7 @@ class MessageLine:
             self._out.clear()
 
     def take(self) -> tuple[list[list[Any]], bool]:
-        """Return the messages that have come, and whether the other end is gone, or says what no launcher says."""
+        """Return the messages that have come, and True if the other end is gone or says what no launcher says."""
         over = False
         try:
             while len(self._in) < LONGEST and not over:
@@ -69,5 +69,5 @@ class MessageLine:
         return messages, over or len(rest) >= LONGEST
 
     def close(self) -> None:
-        """End the connection; what the system has taken still arrives."""
+        """Close the connection. What the system has taken still arrives."""
         self.connection.close()

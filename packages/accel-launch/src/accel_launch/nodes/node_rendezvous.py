@@ -1,4 +1,4 @@
-"""How the machines of a job meet: at ranks that are given, or in the order in which they come."""
+"""Let the machines of a job meet, at ranks that are given, or in the order in which they come."""
 
 from __future__ import annotations
 
@@ -33,9 +33,16 @@ SHARED = (
 
 @final
 class NodeRendezvous:
-    """Lets machines meet, in a round for each start; the first machine serves the board for all.
+    """A meeting of machines, in a round for each start. The first machine serves the board for all.
 
     With the backend static their ranks are given. With c10d a machine may come without a rank, or for a lost machine.
+
+    Args:
+        node: This machine among the others.
+        source: Source of signals.
+        settings: Settings of the launch.
+        processes: Number of processes of this machine.
+        patient: Wait for the name of the first machine, if nobody knows it yet.
     """
 
     def __init__(
@@ -62,7 +69,7 @@ class NodeRendezvous:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        """Leaves the board, unless this launcher fails: then others are to miss it."""
+        """Close the board. If this launcher fails, others are to miss it."""
         if kind is not None and not issubclass(kind, CannotRun):
             return
         if self._server is not None:
@@ -73,7 +80,12 @@ class NodeRendezvous:
     def meet(self) -> Peers:
         """Return the machines of the next round, once all have come.
 
-        Raises: CannotRun that names the machines that have not come, are gone, or do not fit; Interrupted.
+        Raises:
+            CannotRun: Machines have not come, are gone, or do not fit. The error names them.
+            Interrupted: A signal has ended the wait.
+
+        Collective:
+            Every machine of the job must call.
         """
         until = time.monotonic() + self._wait_s
         try:
@@ -87,11 +99,11 @@ class NodeRendezvous:
             raise self.gone(lost) from lost
 
     def gone(self, lost: BoardLost) -> CannotRun:
-        """The error of a machine that has lost the others before its processes run."""
+        """Return the error of a machine that has lost the others before its processes run."""
         return CannotRun("launch", [self._is_gone(self._rank if lost.own else 0, self._mine["place"], str(lost))])
 
     def _is_gone(self, rank: int | None, place: str, why: str) -> str:
-        """The same words on all machines."""
+        """Return words for a machine that is gone, the same on all machines."""
         who = f"machine {rank}, {place if rank else self._node.host}" if rank is not None else f"this machine, {place}"
         return f"{who}, is gone: {why}"
 
@@ -108,7 +120,7 @@ class NodeRendezvous:
         return join_board(node, name, self._source, self._wait_s, patient=patient)
 
     def _join(self, board: Board, until: float) -> Peers:
-        """The machines of a round, once all have come."""
+        """Return the machines of a round, once all have come."""
         rank: int | None = None
         tried = self._round
         self._machines = {}
@@ -144,13 +156,13 @@ class NodeRendezvous:
         return Peers(board, tried, rank, *board.known(f"{tried} go"))
 
     def _places(self) -> Sequence[int]:
-        """The ranks that this machine may have."""
+        """Return the ranks that this machine may have."""
         if self._node.rank is not None or self._serves:
             return [self._node.rank or 0]
         return list(range(1, self._node.count))
 
     def _place(self, board: Board, number: int) -> int | None:
-        """The rank of this machine in a round; None if it is not known yet, or others have begun without it."""
+        """Return the rank of this machine in a round, or None if it is unknown yet or others have begun without it."""
         rank, holder = board.known(f"{number} place", (None, None))
         if rank is not None:
             self._rank = rank
@@ -160,7 +172,7 @@ class NodeRendezvous:
         return rank if rank is None else int(rank)
 
     def _admit(self, server: BoardServer, board: Board, number: int, *, late: bool) -> None:
-        """Lets all begin once they have come, as the first machine; refuses if one is gone, late, or does not fit."""
+        """Let all begin once they have come, as the first machine, or refuse if one is gone, late, or does not fit."""
         node, machines = self._node, self._machines
         for rank in range(node.count):
             came = server.holder(f"{number} place", rank)
@@ -188,7 +200,7 @@ class NodeRendezvous:
         return f"machine {', '.join(absent)} of {self._node.count}"
 
     def _differences(self, other: dict[str, Any]) -> list[str]:
-        """The settings in which another machine differs from this machine, in words."""
+        """Return the settings in which another machine differs from this machine, in words."""
         problems = []
         for name, mine in self._mine["settings"].items():
             theirs = other["settings"].get(name)
@@ -199,7 +211,7 @@ class NodeRendezvous:
         return problems
 
     def _refuse(self, board: Board, number: int, problems: list[str]) -> None:
-        """Tells all machines why they cannot begin; what another one has told before counts."""
+        """Raise on all machines why they cannot begin. What another machine has told before counts."""
         key, until = f"{number} refused", time.monotonic() + READING_S
         board.tell("append", key, problems)
         while board.known(key) is None and board.lost is None and time.monotonic() < until:

@@ -16,7 +16,14 @@ USUAL_PORT = 29500
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """One of `count` machines, which meet at a port of `host`; a `rank` of None is given when machines meet."""
+    """A machine among several.
+
+    Args:
+        rank: Rank of this machine; None is given when machines meet.
+        count: Number of machines.
+        host: Name or address of the first machine.
+        port: Port at which they meet there.
+    """
 
     rank: int | None
     count: int
@@ -25,9 +32,15 @@ class NodeSpec:
 
 
 def find_node(settings: LaunchSettings, environ: Mapping[str, str], host: HostInfo) -> NodeSpec | None:
-    """This machine among several; None for a job of one machine, or of tasks that SLURM starts itself.
+    """Return this machine among several, or None for a job of one machine or of tasks that SLURM starts itself.
 
-    Raises: CannotRun with all missing and contradictory settings.
+    Args:
+        settings: Settings of the launch.
+        environ: Environment of the launcher.
+        host: This machine.
+
+    Raises:
+        CannotRun: Settings are missing or contradict each other. The error lists all.
     """
     step, tasks = _slurm_step(environ)
     asked = settings.num_machines
@@ -70,7 +83,7 @@ def find_node(settings: LaunchSettings, environ: Mapping[str, str], host: HostIn
 
 
 def _slurm_step(environ: Mapping[str, str]) -> tuple[NodeSpec | None, int]:
-    """A SLURM step: this node among the nodes of the step, and the number of tasks; None outside of a step."""
+    """Return this node among the nodes of a SLURM step, or None outside of a step, and the number of tasks."""
     names = ("SLURM_STEP_NUM_NODES", "SLURM_STEP_NUM_TASKS", "SLURM_NODEID", "SLURM_JOB_ID", "SLURM_STEP_ID")
     words = [environ.get(name, "") for name in names]
     nodes = environ.get("SLURM_STEP_NODELIST", "")

@@ -1,4 +1,4 @@
-"""The processes of one machine in a job of many, and the messages of other machines."""
+"""Run the processes of one machine in a job of many, and listen to other machines."""
 
 from __future__ import annotations
 
@@ -36,7 +36,13 @@ ASKED = LOST_PEER + 1
 
 @final
 class NodeWorkers:
-    """Runs the processes of one machine, and hears of those of the others."""
+    """The processes of one machine, which hears of those of the others.
+
+    Args:
+        job: Job of this machine.
+        node: This machine among the others.
+        source: Source of signals.
+    """
 
     def __init__(self, job: Job, node: NodeSpec, source: SignalSource) -> None:
         self._job, self._node, self._source = job, node, source
@@ -47,14 +53,16 @@ class NodeWorkers:
         self._elsewhere_s = 0.0
 
     def run(self, peers: Peers, attempt: int) -> JobResult:
-        """Start the processes of this machine, look after all until they have ended, and return how.
+        """Start the processes of this machine, watch all until they have ended, and return how.
 
         Args:
             peers: Machines of this start.
             attempt: Number of earlier starts, as this machine counts.
 
-        Raises: CannotRun if a process cannot be started, which the other machines are told; BoardLost before that;
-        Interrupted if its own processes have ended well, and processes of others run.
+        Raises:
+            CannotRun: A process cannot be started, which the other machines are told.
+            BoardLost: The board is gone before the processes have started.
+            Interrupted: A signal has come, as the own processes had ended well and processes of others ran.
         """
         self._peers, self._elsewhere = peers, None
         with ExitStack() as stack:
@@ -78,7 +86,7 @@ class NodeWorkers:
             return replace(self._judge(run.with_notes(run.supervisor.result()), peers), progressed=progressed)
 
     def _start(self, stack: ExitStack, peers: Peers, attempt: int) -> JobRun:
-        """Starts the processes, which `stack` ends, with those that they have started."""
+        """Start the processes, which `stack` ends, with those that they have started."""
         machine, node, ports, store_fd = peers.machine, self._node, None, None
         if machine == 0:
             ports = stack.enter_context(PortReservation(address_towards(node) or LOOPBACK))
@@ -107,9 +115,10 @@ class NodeWorkers:
         return run
 
     def pause(self, seconds: float) -> JobResult | None:
-        """Lets time pass before the next start: None, or how the job has ended on another machine meanwhile.
+        """Wait before the next start. Return how the job has ended on another machine meanwhile, or None.
 
-        Raises: Interrupted.
+        Raises:
+            Interrupted: A signal has ended the wait.
         """
         until, peers = time.monotonic() + seconds, self._peers
         while peers is not None and time.monotonic() < until:
@@ -126,7 +135,7 @@ class NodeWorkers:
         return None
 
     def leave(self, interrupted: Interrupted, say: Callable[[str], None]) -> JobResult:
-        """The end of a launcher by a signal, while it waited for other machines, which are told."""
+        """Return the result of a launcher that a signal ended while it waited for other machines, which are told."""
         number, by = interrupted.number, f"by {interrupted.number.name} from outside, while"
         if self._peers is not None:
             words = f"  the job was ended there {by} the launcher waited for {interrupted.awaited}"
@@ -135,10 +144,7 @@ class NodeWorkers:
         return JobResult(self._job.count, elsewhere=NodeFailure(0, "", "", 128 + number, outside=True))
 
     def _watch(self, supervisor: Supervisor, peers: Peers, world: int) -> None:
-        """Looks after the processes of this machine until they have ended.
-
-        Raises: BoardLost.
-        """
+        """Wait until the processes of this machine have ended, and end them if another machine has failed."""
         announced, over = 0, False
         while not over:
             over = supervisor.step(STEP_S)
@@ -156,10 +162,7 @@ class NodeWorkers:
                 supervisor.end_others(save=failure.code == STOPPED, grace_s=grace_s)
 
     def _wait_for_others(self, run: JobRun, peers: Peers) -> bool:
-        """Whether any machine has got further, once the processes of all have ended.
-
-        Raises: BoardLost; Interrupted if nothing has failed.
-        """
+        """Wait until the processes of all have ended. Return True if any machine has left a checkpoint."""
         result = run.supervisor.result()
         if result.by_somebody:
             peers.announce("  the job was ended there from outside", result.code, order=ASKED, outside=True)
@@ -188,7 +191,7 @@ class NodeWorkers:
                 self._elsewhere, self._elsewhere_s = failure, time.monotonic()
 
     def _judge(self, result: JobResult, peers: Peers) -> JobResult:
-        """The result with the failure that the others come from, on whichever machine it was."""
+        """Replace the root cause of a result by that of another machine, if it lies there."""
         first, failures = result.first, peers.failures
         # what has ended a job elsewhere, may have it save here
         root = min(failures, key=lambda failure: failure.order, default=None)
@@ -206,7 +209,7 @@ class NodeWorkers:
 
 
 def _announce(peers: Peers, ended: ProcessExit, outside: Signals | None, world: int) -> None:
-    """Tells other machines of a process that has failed."""
+    """Send other machines the failure of a process."""
     cause = cause_of(ended)
     words = "\n".join(described(ended, world))
     if outside is not None:

@@ -1,4 +1,4 @@
-"""Opens the board of a job: the first machine serves it, at the address that was given, and the others come to it."""
+"""Open the board of a job, which the first machine serves at the address that was given."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def serve_board(node: NodeSpec, name: str, source: SignalSource, wait_s: float) 
         source: Signals that end the wait.
         wait_s: Seconds to wait for the name; 0 for none.
 
-    Raises: CannotRun if it cannot be served; Interrupted.
+    Raises:
+        CannotRun: It cannot be served.
+        Interrupted: A signal has ended the wait.
     """
     listening = _listen(node, time.monotonic() + wait_s, source)
     connection = socket.socket(listening.family)
@@ -48,9 +50,11 @@ def join_board(node: NodeSpec, name: str, source: SignalSource, wait_s: float, *
         name: Name of this launcher.
         source: Signals that end the wait.
         wait_s: Seconds in which the first machine has to answer.
-        patient: Whether a name that nobody knows may become known in the time.
+        patient: Wait for a name that nobody knows yet.
 
-    Raises: CannotRun if it is not reached in the time, or says nothing; Interrupted.
+    Raises:
+        CannotRun: It is not reached in the time, or says nothing.
+        Interrupted: A signal has ended the wait.
     """
     until = time.monotonic() + wait_s
     while True:
@@ -68,12 +72,12 @@ def join_board(node: NodeSpec, name: str, source: SignalSource, wait_s: float, *
 
 
 def not_begun(node: NodeSpec, wait_s: float) -> CannotRun:
-    """The error of a machine that has waited in vain for the first machine."""
+    """Return the error of a machine that has waited in vain for the first machine."""
     return CannotRun("launch", [f"machine 0, {node.host}, has not begun within {wait_s:g} s"])
 
 
 def _listen(node: NodeSpec, known_until: float, source: SignalSource) -> socket.socket:
-    """The socket of the first machine, to which the others come; its name may become known until then."""
+    """Return the socket of the first machine, to which the others come."""
     try:
         family, address = _resolve(node, known_until, source)
         if address[0].startswith("127.") and node.host != "localhost" and not node.host.startswith("127."):
@@ -104,7 +108,7 @@ def _resolve(node: NodeSpec, known_until: float, source: SignalSource) -> tuple[
 
 
 def _connect(node: NodeSpec, until: float, wait_s: float, source: SignalSource, *, patient: bool) -> socket.socket:
-    """A connection to the first machine, as soon as it answers."""
+    """Return a connection to the first machine, as soon as it answers."""
     known_until = until if patient else min(until, time.monotonic() + KNOWN_S)
     while True:
         deadline = until

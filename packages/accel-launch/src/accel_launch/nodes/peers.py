@@ -1,4 +1,4 @@
-"""Messages between the machines of a job while their processes run, over the board of the job."""
+"""Exchange messages between the machines of a job while their processes run, over the board of the job."""
 
 from __future__ import annotations
 
@@ -15,9 +15,17 @@ OWN = KILLED - 1
 
 @dataclass(frozen=True, slots=True)
 class NodeFailure:
-    """The end of a job on a machine, by a rank that failed, the loss of the machine, or a signal from `outside`.
+    """The end of a job on a machine.
 
-    `order` is as in `ProcessExit`, and `traceback` is the traceback of the rank.
+    Args:
+        machine: Rank of the machine.
+        host: Its name.
+        words: What happened.
+        code: Exit code.
+        traceback: Traceback of the rank that failed.
+        order: Order of blame, as in `ProcessExit`.
+        outside: True if a signal from outside ended the job.
+        lost: True if the machine is gone.
     """
 
     machine: int
@@ -61,13 +69,14 @@ class Peers:
         self._missed: set[int] = set()
 
     def publish(self, key: str, content: object) -> None:
-        """Tell the other machines something that they wait for."""
+        """Send the other machines something that they wait for."""
         self._board.tell("set", self._key(key), content)
 
     def read(self, key: str) -> Any:
-        """Return the content that a machine publishes; None if it has not come.
+        """Return the content that a machine publishes, or None if it has not come.
 
-        Raises: BoardLost.
+        Raises:
+            BoardLost: It can come no more.
         """
         content = self._board.known(self._key(key))
         if content is None and self._board.lost is not None:
@@ -75,7 +84,13 @@ class Peers:
         return content
 
     def announce(self, words: str, code: int, **more: Any) -> None:
-        """Tell all machines of a failure of this machine; `more` is for `NodeFailure`."""
+        """Send all machines a failure of this machine.
+
+        Args:
+            words: What happened.
+            code: Exit code.
+            more: Other fields of `NodeFailure`.
+        """
         self._announce(NodeFailure(self.machine, self.hosts[self.machine], words, code, **more))
 
     def add(self, what: str, more: int) -> None:
@@ -89,7 +104,8 @@ class Peers:
     def look(self) -> list[NodeFailure]:
         """Return the failures since the last look.
 
-        Raises: BoardLost if there are none, and there can be no more.
+        Raises:
+            BoardLost: There are none, and there can be no more.
         """
         lost = self._board.lost  # before what it has left behind
         gone = dict(self._board.gone) if self.machine == 0 else {}
@@ -104,7 +120,7 @@ class Peers:
 
     @property
     def any_lost(self) -> bool:
-        """Whether a machine is gone."""
+        """True if a machine is gone."""
         return any(failure.lost for failure in self.failures)
 
     def lost_board(self, lost: BoardLost) -> NodeFailure:
@@ -115,7 +131,7 @@ class Peers:
         return failure
 
     def _announce_gone(self, gone: Mapping[str, str]) -> None:
-        """Announces machines that are gone, as the first machine, once each."""
+        """Send all the machines that are gone, as the first machine, once each."""
         for machine, (host, name) in enumerate(zip(self.hosts, self._names, strict=True)):
             if name in gone and machine not in self._missed:
                 self._missed.add(machine)

@@ -1,4 +1,4 @@
-"""Runs the share of one machine in a job of many: machines meet, start their processes, and watch them."""
+"""Run the share of one machine in a job of many: machines meet, start their processes, and watch them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from accel_launch.supervise.signals import Interrupted, SignalSource
 
 
 def run_on_node(job: Job, node: NodeSpec, source: SignalSource, say: Callable[[str], None]) -> JobResult:
-    """Run the share of this machine to the end of the job, and say how it ended.
+    """Run the share of this machine to the end of the job, and return how it ended.
 
     Args:
         job: Processes of this machine.
@@ -23,7 +23,11 @@ def run_on_node(job: Job, node: NodeSpec, source: SignalSource, say: Callable[[s
         source: Signals to the launcher.
         say: Prints lines for the user.
 
-    Raises: CannotRun if the machines do not meet, or a process cannot be started.
+    Raises:
+        CannotRun: The machines do not meet, or a process cannot be started.
+
+    Collective:
+        Every machine of the job must call.
     """
     # there, names come up with machines
     rendezvous = NodeRendezvous(node, source, job.settings, job.count, patient="KUBERNETES_SERVICE_HOST" in job.environ)

@@ -1,4 +1,4 @@
-"""Judges who is silent, by the time in which the judge itself has looked."""
+"""Find out who is silent, by the time in which this process itself has looked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ SILENT = f"nothing was heard of it for {SILENCE_S:g} s"
 
 @final
 class Silence:
-    """How long others have been silent. A time in which this process was stopped itself counts as one look."""
+    """A record of how long others have been silent. A time in which this process was stopped counts as one look.
+
+    Args:
+        now_s: Time of the first look, in seconds.
+    """
 
     def __init__(self, now_s: float) -> None:
         self._looked_s, self._clock_s = now_s, 0.0
@@ -21,9 +25,9 @@ class Silence:
         self._beat_s = self._woke_s = float("-inf")
 
     def look(self, now_s: float) -> bool:
-        """Return whether this process was stopped since the last look; what it has not read then is to be read first.
+        """Return True if this process was stopped since the last look.
 
-        Must be called before the others: they judge by the time of the newest look.
+        What it has not read then is to be read first. The other methods judge by the time of the newest look.
         """
         passed_s, self._looked_s = now_s - self._looked_s, now_s
         self._clock_s += min(passed_s, STALL_S)
@@ -36,16 +40,16 @@ class Silence:
         self._heard[name] = self._clock_s
 
     def forget(self, name: object) -> None:
-        """Expect no more of it."""
+        """Remove it from those that are expected to give signs of life."""
         self._heard.pop(name, None)
 
     def silent(self) -> list[object]:
-        """Return those of which nothing was heard for too long; a stop may begin `BEAT_S` after the last sign."""
+        """Return those of which nothing was heard for too long. A stop may begin `BEAT_S` after the last sign."""
         until_s = self._clock_s - SILENCE_S - BEAT_S
         return [name for name, heard_s in self._heard.items() if heard_s < until_s]
 
     def beat(self) -> bool:
-        """Return whether it is time to give a sign of life."""
+        """Return True if it is time to give a sign of life."""
         due = self._clock_s - self._beat_s >= BEAT_S
         if due:
             self._beat_s = self._clock_s
@@ -53,5 +57,5 @@ class Silence:
 
     @property
     def woke(self) -> bool:
-        """Whether this process has just been stopped for so long that others have given it up."""
+        """True if this process has just been stopped for so long that others have given it up."""
         return self._clock_s - self._woke_s < SILENCE_S

@@ -1,1 +1,1 @@
-"""Functions of a notebook or a script on several processes."""
+"""Run functions of a notebook or a script on several processes."""

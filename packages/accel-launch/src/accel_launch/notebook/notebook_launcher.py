@@ -1,4 +1,4 @@
-"""Runs a function of a notebook or a script on several processes, each a fresh interpreter."""
+"""Run a function of a notebook or a script on several processes, each a fresh interpreter."""
 
 import os
 import pickle
@@ -40,7 +40,7 @@ REFERENCE_DEFAULTS: dict[str, tuple[object, ...]] = {
 
 
 class WorkerFailed(AccelError, RuntimeError):
-    """A process that a notebook launcher started has failed; the message has its traceback."""
+    """A failure of a process that a notebook launcher started. The message has its traceback."""
 
 
 def notebook_launcher(
@@ -50,13 +50,20 @@ def notebook_launcher(
     mixed_precision: str = "no",
     **reference: object,
 ) -> list[Any]:
-    """Calls `function(*args)` once per process, and returns the results in rank order.
+    """Call a function once per process, and return the results in rank order.
 
-    A single process is this process; several are fresh interpreters that end before the call returns. Without a count
-    there is a process for each accelerator, or a single process. Other keywords of Accelerate's launcher are taken with
-    their defaults only.
+    A single process is this process. Several are fresh interpreters that end before the call returns.
 
-    Raises: CannotRun before anything starts; WorkerFailed with the traceback of the first process to fail.
+    Args:
+        function: Function to call. It is sent by cloudpickle.
+        args: Its arguments.
+        num_processes: Number of processes. Default: one for each accelerator, or one.
+        mixed_precision: Precision of an Accelerator that names none.
+        reference: Other keywords of Accelerate's launcher, which are taken with their defaults only.
+
+    Raises:
+        CannotRun: A keyword is wrong, or an Accelerator exists already. Nothing was started.
+        WorkerFailed: A process has failed. The message has the traceback of the first.
     """
     flags, problems = read_values(OPTIONS, {"num_processes": num_processes, "mixed_precision": mixed_precision})
     return _launch("notebook_launcher", function, args, flags, _unsupported(reference) + problems)
@@ -65,9 +72,16 @@ def notebook_launcher(
 def debug_launcher(
     function: Callable[..., Any], args: tuple[Any, ...] | list[Any] = (), num_processes: int = 2
 ) -> list[Any]:
-    """Calls `function(*args)` on several processes on the CPU, and returns the results in rank order.
+    """Call a function on several processes on the CPU, and return the results in rank order.
 
-    Raises: CannotRun before anything starts; WorkerFailed with the traceback of the first process to fail.
+    Args:
+        function: Function to call. It is sent by cloudpickle.
+        args: Its arguments.
+        num_processes: Number of processes.
+
+    Raises:
+        CannotRun: An argument is wrong, or an Accelerator exists already. Nothing was started.
+        WorkerFailed: A process has failed. The message has the traceback of the first.
     """
     flags, problems = read_values(OPTIONS, {"cpu": True, "num_processes": num_processes})
     return _launch("debug_launcher", function, args, flags, problems)
@@ -123,7 +137,7 @@ def _launch(
 
 
 def _wrong_args(args: object) -> list[str]:
-    """The problem of arguments that are no list: each item of a text or a tensor would become an argument."""
+    """Return the problem of arguments that are no list: each item of a text or a tensor would become an argument."""
     if isinstance(args, tuple | list):
         return []
     shown, kind = repr(args), type(args).__name__
@@ -144,7 +158,7 @@ def _refuse_second_accelerator(caller: str) -> None:
 
 @contextmanager
 def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Has this process see an environment, and undoes the changes at the end."""
+    """Switch this process to an environment, and undo the changes at the end."""
     names = {name for name in {*wanted, *os.environ} if wanted.get(name) != os.environ.get(name)}
     before = {name: os.environ.get(name) for name in names}
     _set_variables({name: wanted.get(name) for name in names})

@@ -1,4 +1,4 @@
-"""One process of a notebook launcher: calls the function that the notebook left in a folder."""
+"""Run one process of a notebook launcher, which calls the function that the notebook left in a folder."""
 
 import json
 import os
@@ -15,7 +15,7 @@ FUNCTION, RESULT = "function.pickle", "result-{}.pickle"
 
 
 def worker_command(folder: Path) -> tuple[str, ...]:
-    """The command of a process that finds modules in the places in which this process finds them."""
+    """Return the command of a process that finds modules in the places in which this process finds them."""
     code = (
         "import json, sys; sys.path[:] = json.loads(sys.argv[1]);"
         "from accel_launch.notebook.notebook_worker import main; sys.exit(main())"
@@ -25,7 +25,7 @@ def worker_command(folder: Path) -> tuple[str, ...]:
 
 
 def main() -> int:
-    """Calls the function and leaves its result in the folder; 1 if it failed, which is told as of any script."""
+    """Call the function and leave its result in the folder. Return 1 if it failed, which is told as of any script."""
     folder, parent = Path(sys.argv[2]), int(sys.argv[3])
     die_with_parent(parent)
     install(os.environ)
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def _write_result(path: Path, result: object) -> None:
-    """Leaves the result of the function in a file, which is whole when it has its name."""
+    """Save the result of the function in a file, which is whole when it has its name."""
     import cloudpickle  # type: ignore[import-untyped] # it has no types
 
     aside = path.with_suffix(".partial")

@@ -1,1 +1,1 @@
-"""Why a job failed: the root cause among several failures, and the last words."""
+"""Find out why a job ended, and say it in words."""

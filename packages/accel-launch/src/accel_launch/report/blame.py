@@ -1,4 +1,4 @@
-"""Says which process was the root cause of a failed job, which failed as well, and which were ended because of it."""
+"""Find the root cause of a failed job, the processes that failed as well, and those that were ended because of it."""
 
 from __future__ import annotations
 

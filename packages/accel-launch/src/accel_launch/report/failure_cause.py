@@ -1,4 +1,4 @@
-"""The files that a failed process has left: the files of its exception hook and of its fault handler."""
+"""Read the files that a failed process has left: those of its exception hook and of its fault handler."""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function
 
 @dataclass(frozen=True, slots=True)
 class FailureCause:
-    """An exception or a fault: its text, the user's own line, the traceback; `lost_peer` if it blames another rank.
+    """An exception or a fault.
 
-    If it did not end the process itself, `beside` names its thread or its own process. `exchange` is the exchange that
-    the process was in, if any.
+    Args:
+        what: Its text.
+        site: The user's own line.
+        traceback: The traceback.
+        lost_peer: True if it blames another rank.
+        beside: Its thread or its process, if it did not end the rank itself.
+        exchange: The exchange that the process was in, if any.
     """
 
     what: str
@@ -30,7 +35,7 @@ class FailureCause:
 
     @property
     def shown(self) -> str:
-        """The traceback, without the middle of a long traceback."""
+        """The traceback, without the middle of a long one."""
         lines = self.traceback.splitlines()
         left_out = len(lines) - FIRST_LINES - LAST_LINES
         if left_out > 0:
@@ -39,7 +44,13 @@ class FailureCause:
 
 
 def read_failure(folder: Path, rank: int, pid: int) -> FailureCause | None:
-    """The exception of a rank, or the newest of a process that it has started; None if it left none."""
+    """Return the exception of a rank, or the newest of a process that it has started, or None.
+
+    Args:
+        folder: Folder of the job.
+        rank: Rank of the process.
+        pid: Its process id.
+    """
     files = sorted(folder.glob(f"failure-{rank}-*.json"), key=lambda file: file.stat().st_mtime)
     own = folder / f"failure-{rank}-{pid}.json"
     for file in [own] if own in files else files[::-1]:
@@ -54,7 +65,13 @@ def read_failure(folder: Path, rank: int, pid: int) -> FailureCause | None:
 
 
 def read_fault(folder: Path, rank: int, pid: int) -> FailureCause | None:
-    """The fault of native code in a rank, with its Python line; None if its handler noted no fault."""
+    """Return the fault of native code in a rank, with its Python line, or None.
+
+    Args:
+        folder: Folder of the job.
+        rank: Rank of the process.
+        pid: Its process id.
+    """
     with suppress(OSError):
         text = (folder / f"fault-{rank}-{pid}").read_text(encoding="utf-8", errors="replace").strip()
         if text:

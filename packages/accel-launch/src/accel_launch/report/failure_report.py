@@ -1,4 +1,4 @@
-"""Says in a block of lines how a job ended, if it did not end well."""
+"""Return a block of lines on how a job ended, if it did not end well."""
 
 import shlex
 import signal
@@ -25,7 +25,7 @@ LONGEST_MESSAGE = 6
 
 
 def explain(result: JobResult) -> str | None:
-    """The last words on a job: None if all went well, a block of lines otherwise, without what a terminal obeys."""
+    """Return the last words on a job, without control characters, or None if all went well."""
     words = _last_words(result)
     return None if words is None else printable(words)
 
@@ -54,7 +54,7 @@ def _last_words(result: JobResult) -> str | None:
 
 
 def _first_failure(result: JobResult, first: ProcessExit) -> list[str]:
-    """The last words on the root cause: its traceback, unless a single process has just shown it."""
+    """Return the last words on the root cause: its traceback, unless a single process has just shown it."""
     cause = cause_of(first)
     own = result.size == 1 and result.shown and first.status > 0
     lines = [cause.shown, ""] if cause is not None and not own else []
@@ -68,12 +68,18 @@ def _first_failure(result: JobResult, first: ProcessExit) -> list[str]:
 
 
 def cause_of(ended: ProcessExit) -> FailureCause | None:
-    """The cause that a process has left; None if a signal from outside killed it."""
+    """Return the cause that a process has left, or None if a signal from outside killed it."""
     return ended.cause if ended.status not in (-signal.SIGKILL, -signal.SIGTERM) else None
 
 
 def described(ended: ProcessExit, size: int, *, shown: bool = True) -> list[str]:
-    """The failure of a process, its cause, and a hint; `shown` is whether its output is seen."""
+    """Return the failure of a process, its cause, and a hint.
+
+    Args:
+        ended: The end of the process.
+        size: Number of processes of the job.
+        shown: True if its output is seen.
+    """
     lines = [f"accel: rank {ended.rank} of {size} (pid {ended.pid}) {how_ended(ended.status)}"]
     cause = cause_of(ended)
     if cause is not None:
@@ -89,7 +95,7 @@ def described(ended: ProcessExit, size: int, *, shown: bool = True) -> list[str]
 
 
 def how_ended(status: int) -> str:
-    """The end of a process in words."""
+    """Return the end of a process in words."""
     if status > 0:
         return f"failed with exit code {status}"
     try:

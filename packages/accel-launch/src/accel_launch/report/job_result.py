@@ -1,4 +1,4 @@
-"""How a job ended."""
+"""Describe how a job ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,16 @@ KILLED, SAID, LOST_PEER = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class ProcessExit:
-    """A process that has ended; `status` is its exit code, or minus the signal that killed it."""
+    """The end of a process.
+
+    Args:
+        rank: Its rank.
+        pid: Its process id.
+        status: Its exit code, or minus the signal that killed it.
+        command: Its program and arguments.
+        peak_bytes: Memory that it took; 0 if unknown.
+        cause: Why it failed, if it said so.
+    """
 
     rank: int
     pid: int
@@ -29,7 +38,7 @@ class ProcessExit:
 
     @property
     def order(self) -> int:
-        """KILLED, SAID or LOST_PEER: a process that dies takes others along, which often end sooner."""
+        """The order of blame, since a process that dies takes others along, which often end sooner."""
         if self.status == -SIGABRT:
             return LOST_PEER  # NCCL ends a process that has lost another one in this way
         if self.status < 0:
@@ -38,13 +47,32 @@ class ProcessExit:
 
     @property
     def code(self) -> int:
-        """Its exit code as a shell gives it: 128 + n if signal n killed it."""
+        """The exit code as a shell gives it: 128 + n if signal n killed the process."""
         return self.status if self.status >= 0 else 128 - self.status
 
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """How a job ended on this machine."""
+    """The end of a job on this machine.
+
+    Args:
+        size: Number of processes of the job on all machines.
+        first: The process whose failure is the root cause.
+        stopped: Ranks that were ended because of it.
+        failed: Ranks of this machine that failed by themselves, the root cause among them.
+        done: Ranks that had ended well before.
+        outside: Signal by which somebody ended the job.
+        asked: True if somebody ended the job, be it after a failure.
+        killed: Ranks that did not end in the time that they had after a signal.
+        grace_s: That time in seconds.
+        waiting: The exchange of each rank that was in one.
+        latest: The last exchange of the rank that failed first.
+        progressed: True if the job has left a checkpoint.
+        elsewhere: The root cause, if it is on another machine.
+        lost_machine: True if a machine is gone without which the job cannot go on.
+        shown: True if errors were shown as they were printed.
+        logs: Folder of all that was printed.
+    """
 
     #: how many processes the job has on all machines
     size: int
@@ -75,17 +103,17 @@ class JobResult:
 
     @property
     def well(self) -> bool:
-        """Whether all processes have ended by themselves, and none has failed."""
+        """True if all processes have ended by themselves, and none has failed."""
         return self.first is None and self.outside is None and self.elsewhere is None
 
     @property
     def by_somebody(self) -> bool:
-        """Whether a signal from outside has ended the job, here or on another machine."""
+        """True if a signal from outside has ended the job, here or on another machine."""
         return self.asked or self.outside is not None or (self.elsewhere is not None and self.elsewhere.outside)
 
     @property
     def code(self) -> int:
-        """The exit code of the job: the code of the first process to fail, 128 + n if signal n killed it."""
+        """The exit code of the job: that of the first process to fail, 128 + n if signal n killed it."""
         if self.elsewhere is not None and (self.outside is None or self.first is None):
             return self.elsewhere.code
         if self.first is None:

@@ -1,1 +1,1 @@
-"""Runs the processes of one machine: start, signals, the first failure, the end of all, restarts."""
+"""Run the processes of one machine: start, signals, the first failure, the end of all, restarts."""

@@ -1,4 +1,4 @@
-"""A process that outlives a launcher, and ends the remaining processes of its job if the launcher is killed."""
+"""Start a process that outlives the launcher, and ends the rest of its job if the launcher is killed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from pathlib import Path
 
 @contextmanager
 def orphan_killer(folder: Path) -> Iterator[None]:
-    """While it lasts, the end of this process is the end of all processes whose environment names the folder.
+    """Let the end of this process end all processes whose environment names the folder, and remove the folder.
 
-    The folder is removed then. A process that a rank has started dies with the rank only if it wants to: a wrapper in
-    shell, say, leaves its program behind.
+    A process that a rank has started may outlive the rank: a wrapper in shell, say, leaves its program behind.
     """
     read_end, write_end = os.pipe()
     pid = os.fork()
@@ -35,7 +34,7 @@ def orphan_killer(folder: Path) -> Iterator[None]:
 
 
 def _outlive_launcher(read_end: int, folder: Path) -> None:
-    """Waits for the launcher's word that all is over; if the launcher ends without it, ends the whole job."""
+    """Read the launcher's word that all is over. If the launcher ends without it, kill the whole job."""
     os.setsid()  # what is sent to the launcher's group is not for it
     for name in os.listdir("/dev/fd"):  # as many as are open: a limit of open files may be a thousand million
         with suppress(OSError):

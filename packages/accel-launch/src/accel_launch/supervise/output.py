@@ -1,4 +1,4 @@
-"""Keeps the output of processes in a file for each rank, and shows it as well."""
+"""Keep the output of processes in a file for each rank, and show it as well."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ OUT, ERR = 1, 2
 
 
 def open_standard_streams() -> None:
-    """Opens the null device as each of input, output and errors that this process was started without.
+    """Replace each of input, output and errors that is not open by the null device.
 
-    Else the next open file, such as the socket of the store, would take its number, and lose it in a child.
+    Otherwise the next open file, such as the socket of the store, would take its number, and a child would lose it.
     """
     for number in range(3):
         try:
@@ -35,13 +35,13 @@ def open_standard_streams() -> None:
 
 
 def say(words: str) -> None:
-    """Prints a line on the standard error of the launcher."""
+    """Print a line on the standard error of the launcher."""
     # not by sys.stderr: if nobody listens any more, that would end this process with a code of its own
     write_all(ERR, f"{words}\n".encode(errors="backslashreplace"))
 
 
 def write_all(to: int, content: bytes) -> None:
-    """Writes all of it, however long that takes, unless nobody listens there any more."""
+    """Send all of the content to a descriptor, however long that takes. Return the error if it is refused."""
     rest = memoryview(content)
     while rest:
         try:
@@ -54,9 +54,13 @@ def write_all(to: int, content: bytes) -> None:
 
 @final
 class Output:
-    """Keeps the output of processes in `rank-N.out` and `rank-N.err` of a folder; `shown` names the part to show.
+    """A keeper of the output of processes, in `rank-N.out` and `rank-N.err` of a folder.
 
-    It is shown whole lines at a time. A slow reader holds up the processes that print, as behind `tee` in a shell.
+    Output is shown whole lines at a time. A slow reader holds up the processes that print, as behind `tee` in a shell.
+
+    Args:
+        folder: Folder of the files.
+        shown: Streams to show as well: OUT, ERR or both.
     """
 
     def __init__(self, folder: Path, shown: frozenset[int]) -> None:
@@ -74,11 +78,11 @@ class Output:
         self.finish(LAST_S)
 
     def of(self, rank: int) -> tuple[int, int]:
-        """The files into which a process of that rank writes its output and its errors."""
+        """Return the descriptors to which a process of a rank writes its output and its errors."""
         return self._open(f"rank-{rank}.out", OUT), self._open(f"rank-{rank}.err", ERR)
 
     def started(self) -> None:
-        """Begins to read; all processes have been started, which is not safe once there are threads."""
+        """Start to read. All processes have been started, which is not safe once there are threads."""
         while self._write_ends:
             os.close(self._write_ends.pop())
         for thread in self._threads:
@@ -86,7 +90,7 @@ class Output:
                 thread.start()
 
     def finish(self, timeout_s: float) -> bool:
-        """Whether all that came was kept and shown, at the latest after so long; no process writes any more."""
+        """Return True if all output is kept and shown, after at most so many seconds. No process writes any more."""
         self._over.set()
         until_s = time.monotonic() + timeout_s
         for thread in self._threads:
@@ -102,7 +106,7 @@ class Output:
         return write_end
 
     def _copy(self, source: int, file: IO[bytes] | None, to: int | None) -> None:
-        """Copies all that comes from a pipe, until nobody writes to it, or `LAST_S` after the last process."""
+        """Copy what comes from a pipe, until nobody writes to it or `LAST_S` after the last process."""
         held, ready, last_s, left = bytearray(), select.poll(), None, inf
         ready.register(source, select.POLLIN)
         while left > 0:

@@ -1,4 +1,4 @@
-"""Ties lives together: a process dies when its parent does, and processes that others left behind can be ended."""
+"""Let processes die with their parent, and end processes that others left behind."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 def die_with_parent(parent: int) -> None:
-    """Has this process killed when its parent ends; kills it at once if process `parent` is its parent no longer.
+    """Let the kernel kill this process when its parent ends. If `parent` is its parent no longer, kill it at once.
 
-    Does nothing on systems other than Linux. The tie is to the thread that started this process (man 2 prctl).
+    It has no effect on systems other than Linux. The tie is to the thread that started this process (man 2 prctl).
     """
     if _LIBC is None:
         return
@@ -40,19 +40,26 @@ def die_with_parent(parent: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of orphans of its children: loader workers, say, of a rank that was killed.
+    """Make this process the parent of orphans of its children: loader workers, say, of a rank that was killed.
 
-    Does nothing on systems other than Linux.
+    It has no effect on systems other than Linux.
     """
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def end_job(folder: Path, since: float | None = None) -> None:
-    """Kills all processes whose environment names the folder of the job, whichever process started them.
+    """Kill all processes whose environment names the folder of the job, whichever process started them.
 
-    Orphans that came to this process since then die too, with any environment; but as process 1 of a container it has
-    children outside the job, and spares them. Units: `since` in seconds since the epoch.
+    Orphans that came to this process die too, with any environment. As process 1 of a container it spares them, since
+    it has children outside the job.
+
+    Args:
+        folder: Folder of the job.
+        since: Time after which orphans have come; None spares them.
+
+    Units:
+        Seconds since the epoch.
     """
     import psutil
 
@@ -72,7 +79,7 @@ def end_job(folder: Path, since: float | None = None) -> None:
 
 
 def _lives(process: Process) -> bool:
-    """Tell whether a process is neither gone nor a zombie."""
+    """Return True if a process is neither gone nor a zombie."""
     import psutil
 
     try:
@@ -94,7 +101,7 @@ def _members(folder: Path, since: float | None) -> Iterator[Process]:
 
 
 def reap(own: Container[int]) -> None:
-    """Lets go of processes that have ended and that others have left behind; `own` are waited for elsewhere."""
+    """Remove zombies that others have left behind, except `own`, which are waited for elsewhere."""
     with suppress(ChildProcessError):
         while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid not in own:
             os.waitpid(ended.si_pid, os.WNOHANG)

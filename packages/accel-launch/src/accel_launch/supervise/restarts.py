@@ -1,4 +1,4 @@
-"""Starts a job again after it has failed, as often as it was allowed since it got further."""
+"""Start a job again after it has failed, as often as it was allowed since its last checkpoint."""
 
 from __future__ import annotations
 
@@ -21,13 +21,23 @@ def run_until_done(
     say: Callable[[str], None],
     pause: Callable[[float], JobResult | None] = time.sleep,
 ) -> JobResult:
-    """Runs a job to its end, and reports each failure; `run` is given the number of earlier starts.
+    """Run a job to its end, and report each failure.
 
     After a failure all processes are started again, up to `max_restarts` times without a new checkpoint in between. A
     job is not started again if a signal from outside ended it, if it stopped on request, or if it lost a machine for
-    good. `pause` lets time pass, and gives the end of the job if it ends meanwhile.
+    good.
 
-    Raises: CannotRun if a process cannot be started.
+    Args:
+        run: Runs the job once, given the number of earlier starts.
+        max_restarts: Number of restarts.
+        say: Prints a line.
+        pause: Lets seconds pass, and returns the result of the job if it ends meanwhile.
+
+    Returns:
+        The result of the last start.
+
+    Raises:
+        CannotRun: A process cannot be started.
     """
     attempt = failures = 0
     while True:
@@ -52,7 +62,7 @@ def run_until_done(
 
 
 def tell(result: JobResult, say: Callable[[str], None]) -> None:
-    """Says the last words on a job, if it has not ended well."""
+    """Send the last words on a job to `say`, if it has not ended well."""
     from accel_launch.report.failure_report import explain
 
     last_words = None if result.well else explain(result)

@@ -1,4 +1,4 @@
-"""The waits of the launcher: for a child to end, or for a signal to the job."""
+"""Wait for a child to end, or for a signal to the job."""
 
 from __future__ import annotations
 
@@ -21,14 +21,19 @@ _SI_KERNEL = 0x80
 
 @dataclass(frozen=True, slots=True)
 class SignalEvent:
-    """A signal to the launcher; from the terminal, every process of the job has had it too."""
+    """A signal to the launcher. If the terminal sent it, every process of the job has had it too."""
 
     number: signal.Signals
     from_terminal: bool
 
 
 class Interrupted(Exception):
-    """A signal that ends the job came in the middle of something that cannot look for signals."""
+    """A signal that ends the job, during a wait for something else.
+
+    Args:
+        number: The signal.
+        awaited: What the launcher waited for, in words.
+    """
 
     def __init__(self, number: signal.Signals, awaited: str = "other machines to come") -> None:
         super().__init__(f"{number.name} in a wait for {awaited}")
@@ -36,7 +41,7 @@ class Interrupted(Exception):
 
 
 class SignalSource(ABC):
-    """The source of signals to the job, between `__enter__` and `__exit__`."""
+    """A source of signals to the job, between `__enter__` and `__exit__`."""
 
     @abstractmethod
     def __enter__(self) -> Self: ...
@@ -46,16 +51,17 @@ class SignalSource(ABC):
 
     @abstractmethod
     def wait(self, timeout_s: float) -> SignalEvent | None:
-        """The next signal; None when a child may have ended, or after the timeout."""
+        """Return the next signal, or None when a child may have ended or after the timeout."""
 
     @abstractmethod
     def in_child(self) -> None:
-        """Undoes, between fork and exec, the signal settings that a child has inherited."""
+        """Restore, between fork and exec, the signal settings that a child has inherited."""
 
     def pause(self, seconds: float) -> None:
-        """Lets time pass.
+        """Let seconds pass.
 
-        Raises: Interrupted by a signal that ends the job.
+        Raises:
+            Interrupted: A signal that ends the job has come.
         """
         until = time.monotonic() + seconds
         while True:
@@ -68,7 +74,10 @@ class SignalSource(ABC):
 
 @final
 class BlockedSignals(SignalSource):
-    """Linux: signals are blocked and fetched, so none is missed and each says whether the terminal sent it."""
+    """A source for Linux, where signals are blocked and fetched.
+
+    None is missed, and each says whether the terminal sent it.
+    """
 
     def __init__(self) -> None:
         self._taken: set[signal.Signals] = set()
@@ -90,7 +99,7 @@ class BlockedSignals(SignalSource):
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
     def wait(self, timeout_s: float) -> SignalEvent | None:
-        """The next signal; a child that ends wakes it."""
+        """Return the next signal. A child that ends wakes it."""
         if sys.platform == "darwin":
             raise NotImplementedError("macOS has no sigtimedwait")
         info = signal.sigtimedwait(self._taken, max(timeout_s, 0))
@@ -100,7 +109,7 @@ class BlockedSignals(SignalSource):
         return SignalEvent(signal.Signals(info.si_signo), from_terminal=info.si_code == _SI_KERNEL)
 
     def in_child(self) -> None:
-        """Gives the child the mask that the launcher was started with."""
+        """Restore the mask that the launcher was started with."""
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
 
@@ -123,7 +132,7 @@ class HandledSignals(SignalSource):
             signal.signal(*self._before.popitem())
 
     def wait(self, timeout_s: float) -> SignalEvent | None:
-        """The next signal; None after 20 ms or the timeout."""
+        """Return the next signal, or None after 20 ms or the timeout."""
         if not self._noted:
             time.sleep(max(min(timeout_s, _POLL_S), 0))
         if not self._noted:
@@ -132,7 +141,7 @@ class HandledSignals(SignalSource):
         return SignalEvent(number, from_terminal=number in (signal.SIGINT, signal.SIGHUP) and has_terminal())
 
     def in_child(self) -> None:
-        """Nothing: a program that is started has no handlers."""
+        """Keep all as it is: a program that is started has no handlers."""
 
 
 @final
@@ -157,7 +166,10 @@ class PythonSignals(SignalSource):
 
 
 def has_terminal() -> bool:
-    """Whether a terminal controls this process: it may send signals to its group, and let only that group read."""
+    """Return True if a terminal controls this process, which may then be sent signals by it.
+
+    Only the group in the foreground may read from the terminal.
+    """
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
     except OSError:
@@ -166,5 +178,5 @@ def has_terminal() -> bool:
 
 
 def command_line_signals() -> SignalSource:
-    """The signals of a launcher that owns its process."""
+    """Return the signals of a launcher that owns its process."""
     return BlockedSignals() if sys.platform == "linux" else HandledSignals()

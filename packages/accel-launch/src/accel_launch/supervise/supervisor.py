@@ -1,4 +1,4 @@
-"""Starts the processes of one machine, waits for them, and ends them all if one fails or a signal asks for it."""
+"""Start the processes of one machine, wait for them, and end all if one fails or a signal asks for it."""
 
 from __future__ import annotations
 
@@ -41,11 +41,18 @@ UNREAD_S = 2.0
 
 @final
 class Supervisor:
-    """The processes of one machine from their start to their end; `step` has to be called until it is True.
+    """The processes of one machine, from their start to their end.
 
-    Rank 0 reads the standard input of the launcher; the input of others is empty. `bound` processes die with this
-    process. With process groups of their own, a signal to the group of the launcher reaches them once. In `folder`, the
-    folder of the job, processes tell why they fail.
+    Rank 0 reads the standard input of the launcher; the input of others is empty.
+
+    Args:
+        specs: Processes to start.
+        source: Source of signals.
+        folder: Folder of the job, in which processes tell why they fail.
+        grace_s: Seconds that processes have after a signal from outside. Default: those of `GRACE_S`.
+        output: Keeper of the output; None lets processes inherit that of the launcher.
+        bound: Let processes die with this process.
+        own_groups: Give each process a group, so that a signal to the group of the launcher reaches it once.
     """
 
     def __init__(
@@ -75,9 +82,13 @@ class Supervisor:
         self._deadline_s: float | None = None
 
     def start(self, on_start: Callable[[int], None] | None = None) -> None:
-        """Starts all processes; `on_start` is told each rank once it has started.
+        """Start all processes.
 
-        Raises: CannotRun if a process cannot be started; the others are ended then.
+        Args:
+            on_start: Called with each rank once it has started.
+
+        Raises:
+            CannotRun: A process cannot be started. The others are ended then.
         """
         try:
             for spec in self.specs:
@@ -91,9 +102,13 @@ class Supervisor:
             self.output.started()
 
     def run(self, on_start: Callable[[int], None] | None = None) -> JobResult:
-        """Runs all processes to their end; none of them is left when it returns or raises.
+        """Run all processes to their end. None of them is left when it returns or raises.
 
-        Raises: CannotRun if a process cannot be started.
+        Args:
+            on_start: Called with each rank once it has started.
+
+        Raises:
+            CannotRun: A process cannot be started.
         """
         with self.source:
             self.start(on_start)
@@ -111,7 +126,7 @@ class Supervisor:
         return self.result()
 
     def step(self, timeout_s: float) -> bool:
-        """Waits once, and handles ends and signals; whether all processes have ended."""
+        """Act on ends and signals, after a wait of at most so many seconds. Return True once all have ended."""
         self._note_exits()
         if self.failures and self.outside is None and not self.ending:
             if not self._may_blame_another():
@@ -134,16 +149,21 @@ class Supervisor:
 
     @property
     def well(self) -> bool:
-        """Whether all processes have ended with exit code 0."""
+        """True if all processes have ended with exit code 0."""
         return len(self.exits) == len(self.specs) and all(ended.status == 0 for ended in self.exits)
 
     @property
     def ending(self) -> bool:
-        """Whether the processes that run were told to end, or have a time to end by themselves."""
+        """True if the running processes were told to end, or have a time to end by themselves."""
         return self._terminated is not None or self._deadline_s is not None
 
     def end_others(self, *, save: bool = False, grace_s: float = FAILURE_GRACE_S) -> None:
-        """Ends the processes that run, in seconds; with `save` each by itself, since the job stops on request."""
+        """Send SIGTERM to the running processes, and SIGKILL after a time.
+
+        Args:
+            save: Send nothing, since the job stops on request and each process ends by itself.
+            grace_s: Seconds until SIGKILL.
+        """
         if save:
             self._deadline_s = time.monotonic() + self._grace_s[Signals.SIGTERM]
             return
@@ -152,13 +172,13 @@ class Supervisor:
         self._deadline_s = time.monotonic() + grace_s
 
     def kill(self) -> None:
-        """Kills the processes that still run."""
+        """Send SIGKILL to the running processes, and wait for them."""
         self._send(Signals.SIGKILL)
         for worker in self._workers:
             worker.process.wait()
 
     def finish_output(self) -> None:
-        """Returns when all output is shown; soon after the end if a signal from outside ended the job."""
+        """Return when all output is shown, or soon after the end if a signal from outside ended the job."""
         until_s = None
         while self.output is not None and not self.output.finish(SHORT_WAIT_S):
             event = self.source.wait(0)
@@ -168,7 +188,7 @@ class Supervisor:
                 return
 
     def result(self) -> JobResult:
-        """How the job has ended."""
+        """Return how the job has ended."""
         told = {worker.spec.rank for worker in self._workers if worker.has_said(self._folder)}
         blamed = blame(
             len(self.specs),
@@ -213,7 +233,7 @@ class Supervisor:
             raise CannotRun(f"start rank {spec.rank}", [f"{spec.command[0]} in {os.getcwd()}: {error}"]) from error
 
     def _running(self) -> tuple[int, ...]:
-        """The ranks that still run."""
+        """Return the ranks that still run."""
         return tuple(worker.spec.rank for worker in self._workers if worker.status() is None)
 
     def _send(self, number: Signals) -> None:
@@ -221,7 +241,7 @@ class Supervisor:
             worker.send(number)
 
     def _note_exits(self) -> None:
-        """Notes the processes that have ended, and which of them failed."""
+        """Record the processes that have ended, and which of them failed."""
         exits = [self._exit(worker) for worker in self._workers if not worker.noted and worker.status() is not None]
         # of several at once a killed one first, since losing a peer is an exit
         exits.sort(key=lambda ended: (ended.status > 0, ended.rank))
@@ -233,7 +253,7 @@ class Supervisor:
         self.failures += [ended for ended in exits if ended.status not in ours]
 
     def _exit(self, worker: Worker) -> ProcessExit:
-        """How a process has ended, and why."""
+        """Return how a process has ended, and why."""
         worker.noted = True
         status, pid, rank = worker.process.returncode, worker.process.pid, worker.spec.rank
         cause = None
@@ -243,14 +263,14 @@ class Supervisor:
         return ProcessExit(rank, pid, status, worker.spec.command, worker.peak_bytes, cause)
 
     def _may_blame_another(self) -> bool:
-        """Whether another process may still turn out to be the cause of the failures so far."""
+        """Return True if another process may still turn out to be the cause of the failures so far."""
         if any(failure.order != LOST_PEER for failure in self.failures):
             return False
         since_s = time.monotonic() - self._failed_s
         return since_s < PEER_S or (since_s < SAID_S and any(map(self._is_about_to_fail, self._workers)))
 
     def _is_about_to_fail(self, worker: Worker) -> bool:
-        """Whether a process has left an exception, and is about to end by it."""
+        """Return True if a process has left an exception, and is about to end by it."""
         return worker.status() is None and worker.has_said(self._folder)
 
     def _receive(self, event: SignalEvent) -> None:

@@ -1,4 +1,4 @@
-"""A process of a job while it runs: its end, its memory, the signals to it, and the reason that it has left."""
+"""Track one process of a job: its end, its memory, the signals to it, and the reason that it has left."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ from accel_launch.report.failure_cause import read_failure
 
 @dataclass
 class Worker:
-    """One process, as it was started; the memory that it took is known, and whether its end was noted, when it ends."""
+    """A process that was started.
+
+    Args:
+        spec: How it was started.
+        process: The process.
+        peak_bytes: Memory that it took, once it has ended.
+        noted: True once its end was noted.
+    """
 
     spec: ProcessSpec
     process: subprocess.Popen[bytes]
@@ -25,7 +32,7 @@ class Worker:
     noted: bool = False
 
     def status(self) -> int | None:
-        """Its exit code, or minus the signal that killed it; None while it runs."""
+        """Return the exit code, or minus the signal that killed the process, or None while it runs."""
         process = self.process
         if process.returncode is None and sys.platform == "linux":
             with suppress(ChildProcessError):
@@ -36,14 +43,14 @@ class Worker:
         return process.poll()
 
     def send(self, number: Signals) -> None:
-        """Sends it a signal, unless it has ended."""
+        """Send the process a signal, unless it has ended."""
         if self.status() is None:
             self.process.send_signal(number)
             if number == Signals.SIGTERM:
                 self.process.send_signal(Signals.SIGCONT)  # one that is stopped hears of nothing
 
     def has_said(self, folder: Path | None) -> bool:
-        """Whether it has left an exception of its own in the folder of the job, and not the loss of another process."""
+        """Return True if it has left an exception of its own in the folder of the job, and not the loss of a peer."""
         if folder is None:
             return False
         cause = read_failure(folder, self.spec.rank, self.process.pid)

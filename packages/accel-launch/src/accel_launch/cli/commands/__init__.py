@@ -1,1 +1,1 @@
-"""The subcommands of `accel`: each module has a COMMAND."""
+"""Run the subcommands of `accel`, of which each module has a COMMAND."""

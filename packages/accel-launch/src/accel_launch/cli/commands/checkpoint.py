@@ -1,4 +1,4 @@
-"""`accel checkpoint`: lists, verifies and compares checkpoints."""
+"""Run `accel checkpoint`, which lists, verifies and compares checkpoints."""
 
 import sys
 from importlib.util import find_spec
@@ -11,10 +11,7 @@ EPILOG = "exit codes: 0 if all is well; 1 if verify finds damage, or diff a diff
 
 
 def _report(name: str, **paths: str) -> int:
-    """Exit code 0 if all is well, 1 if something is damaged or differs.
-
-    Raises: CannotRun with the reason why there is nothing to look at.
-    """
+    """Return 0 if all is well and 1 if something is damaged or differs. Raise CannotRun if nothing is there."""
     from accel_state.errors import CannotRun
 
     if find_spec("accel_checkpoint") is None:
@@ -35,14 +32,14 @@ COMMAND = click.Group("checkpoint", help=HELP, epilog=EPILOG)
 @COMMAND.command()
 @click.argument("path")
 def ls(path: str) -> int:
-    """Lists the checkpoints in a folder, or the files and the state of a checkpoint."""
+    """List the checkpoints in a folder, or the files and the state of a checkpoint."""
     return _report("ls", path=path)
 
 
 @COMMAND.command()
 @click.argument("path")
 def verify(path: str) -> int:
-    """Reads every file of a checkpoint, or of all in a folder, and compares it with the manifest."""
+    """Read every file of a checkpoint, or of all in a folder, and compare it with the manifest."""
     return _report("verify", path=path)
 
 
@@ -50,5 +47,5 @@ def verify(path: str) -> int:
 @click.argument("path")
 @click.argument("other")
 def diff(path: str, other: str) -> int:
-    """Names the entries of only one checkpoint, and the differences: settings, state, tensors by how much."""
+    """Compare two checkpoints: entries of only one, and differences of settings, state and tensors."""
     return _report("diff", path=path, other=other)

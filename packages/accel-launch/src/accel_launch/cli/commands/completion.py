@@ -1,4 +1,4 @@
-"""`accel completion`: prints the script that has a shell complete commands, options, their values, and files."""
+"""Run `accel completion`, which prints the script that has a shell complete words."""
 
 import click
 from click.shell_completion import get_completion_class
@@ -16,7 +16,7 @@ To have it in every new shell, add the line for yours:
 @click.command("completion", help=HELP)
 @click.argument("shell", type=click.Choice(SHELLS))
 def COMMAND(shell: str) -> int:
-    """Exit code 0 after the script."""
+    """Print the script of a shell, and return 0."""
     from accel_launch.cli.program import ACCEL, COMPLETE, PROGRAM
 
     kind = get_completion_class(shell)

@@ -1,4 +1,4 @@
-"""`accel config`: writes, updates and shows the file of settings."""
+"""Run `accel config`, which writes, updates and shows the file of settings."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ EPILOG = "exit codes: 0 if it was done; 2 if not; 130 after Ctrl-C."
 
 
 class ConfigGroup(click.Group):
-    """The commands, and without a command the questions, which take --config_file only."""
+    """The commands of `accel config`. Without a command it asks questions, and takes --config_file only."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Reads a line."""
+        """Read a line."""
         asks = not args or (args[0].startswith("-") and args[0] not in ("-h", "--help"))
         return super().parse_args(ctx, ["ask", *args] if asks else args)
 
 
 def _this_file(options: ResolvedOptions) -> tuple[Path, str]:
-    """The file that a line is about, and the option that names it for a next command."""
+    """Return the file that a line is about, and the option that names it for a next command."""
     from accel_launch.config.config_file import DEFAULT_NAME, config_folder
 
     named = options.settings.config_file
@@ -41,9 +41,10 @@ def _this_file(options: ResolvedOptions) -> tuple[Path, str]:
 
 
 def ask(options: ResolvedOptions) -> int:
-    """Asks for settings at the terminal, and writes the file.
+    """Ask for settings at the terminal, and write the file.
 
-    Raises: CannotRun if there is no terminal, or the file there cannot be followed.
+    Raises:
+        CannotRun: There is no terminal, or the file there cannot be followed.
     """
     import socket
 
@@ -67,9 +68,10 @@ def ask(options: ResolvedOptions) -> int:
 
 
 def default(options: ResolvedOptions, overwrite: bool) -> int:
-    """Writes the given options and the GPUs that are found.
+    """Save the given options and the GPUs that are found.
 
-    Raises: CannotRun if another file is there.
+    Raises:
+        CannotRun: Another file is there.
     """
     from accel_launch.config.config_writer import file_text
     from accel_launch.job.visible_devices import visible_devices
@@ -89,9 +91,10 @@ def default(options: ResolvedOptions, overwrite: bool) -> int:
 
 
 def update(options: ResolvedOptions) -> int:
-    """Rewrites a file in accel's own keys, and says which keys replace Accelerate's.
+    """Replace a file by one in accel's own keys, and say which keys replace Accelerate's.
 
-    Raises: CannotRun if there is no file, or it asks for a feature that accel does not have.
+    Raises:
+        CannotRun: There is no file, or it asks for a feature that accel does not have.
     """
     from accel_launch.config.accelerate_config import DISTRIBUTED_TYPE, LEGACY_FP16
     from accel_launch.config.config_file import read_content, translate
@@ -124,9 +127,10 @@ def update(options: ResolvedOptions) -> int:
 
 
 def show(options: ResolvedOptions, origin: bool) -> int:
-    """Prints the value that each setting would have in a launch with these options.
+    """Print the value that each setting would have in a launch with these options.
 
-    Raises: CannotRun after that, if any of them is wrong.
+    Raises:
+        CannotRun: A setting is wrong. It is raised after the print.
     """
     from accel_launch.config.config_show import setting_lines
 
@@ -137,10 +141,7 @@ def show(options: ResolvedOptions, origin: bool) -> int:
 
 
 def _settings_in(path: Path) -> Mapping[str, Any]:
-    """The settings of a file, by the names of options.
-
-    Raises: CannotRun if the file asks for anything that accel cannot do.
-    """
+    """Return the settings of a file by name. Raise CannotRun if it asks for anything that accel cannot do."""
     options = resolve_options(["--config_file", str(path)], {})
     if options.problems:
         raise CannotRun(ASK, options.problems)

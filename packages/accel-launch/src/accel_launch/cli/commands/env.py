@@ -1,4 +1,4 @@
-"""`accel env`, for a bug report: versions, devices, the config file, and which settings win."""
+"""Run `accel env`, for a bug report: versions, devices, the config file, and which settings win."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -11,9 +11,10 @@ _TELLING = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "RANK", "WORLD_SIZE", "LO
 
 
 def run(options: ResolvedOptions) -> int:
-    """Prints the report.
+    """Print the report.
 
-    Raises: CannotRun after the report, if any setting in it is wrong.
+    Raises:
+        CannotRun: A setting in it is wrong. It is raised after the report.
     """
     from accel_state.errors import CannotRun
 

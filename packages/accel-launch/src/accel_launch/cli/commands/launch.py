@@ -1,4 +1,4 @@
-"""`accel launch`: starts a script on one or many processes."""
+"""Run `accel launch`, which starts a script on one or many processes."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ exit codes: that of the first process to fail; 128 + n if signal n killed it; 2 
 
 
 def run(options: ResolvedOptions) -> int:
-    """Runs the script and gives its exit code; a single process takes the place of this process, and no code is given.
+    """Run the script and return its exit code. A single process takes the place of this process.
 
-    Raises: CannotRun with every reason why nothing was started.
+    Raises:
+        CannotRun: Nothing was started. The error lists every reason.
     """
     from accel_launch.job.job import become, read_job
     from accel_launch.job.plan import words_of
@@ -69,9 +70,10 @@ def run(options: ResolvedOptions) -> int:
 
 
 def run_to_end(job: Job) -> JobResult:
-    """Runs a job to its end, and says on the standard error how each failure came.
+    """Run a job to its end, and print on the standard error how each failure came.
 
-    Raises: CannotRun if a process cannot be started, or machines do not meet.
+    Raises:
+        CannotRun: A process cannot be started, or machines do not meet.
     """
     from accel_launch.supervise.output import open_standard_streams, say
     from accel_launch.supervise.signals import command_line_signals

@@ -1,4 +1,4 @@
-"""`accel test`: launches the check that package accel ships, by the same route as any script."""
+"""Run `accel test`, which launches the check that package accel ships, by the same route as any script."""
 
 import sys
 from dataclasses import replace
@@ -12,9 +12,10 @@ other and compute the same."""
 
 
 def run(options: ResolvedOptions) -> int:
-    """Runs the check and gives its exit code, after a line that tells of success if it is 0.
+    """Run the check and return its exit code, after a line that tells of success or failure.
 
-    Raises: CannotRun with every reason why nothing was started.
+    Raises:
+        CannotRun: Nothing was started. The error lists every reason.
     """
     from accel_state.errors import CannotRun
 

@@ -1,7 +1,7 @@
-"""Python imports this before the script of a process: a failure is told before the script imports accel,
-and `accelerate` is answered by accel if that was asked for.
+"""Install accel's failure file before the script of a process, and let accel answer `accelerate` if that was asked for.
 
-The launcher puts this folder first in PYTHONPATH; here it is taken out again, for the script and its child processes.
+Python imports this module at its start, as the launcher puts its folder first in PYTHONPATH. Here the folder is taken
+out again, for the script and its child processes.
 """
 
 import os
