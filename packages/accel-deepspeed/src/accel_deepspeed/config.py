@@ -1,4 +1,4 @@
-"""DeepSpeed's own config: what contradicts it, and what its "auto" values come to."""
+"""Check DeepSpeed's own config for contradictions, and replace its "auto" values."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def contradictions(said: Mapping[str, Any], config: Mapping[str, Any], asked: Asked) -> list[str]:
-    """Everything in which options, config and arguments disagree, or that DeepSpeed cannot do, in words.
+    """Return all in which options, config and arguments disagree, or that DeepSpeed cannot do, in words.
 
-    `said` has the options by their places in the config.
+    Args:
+        said: Options of the plugin by their places in the config.
+        config: DeepSpeed's config.
+        asked: What the script asks for beside it.
     """
     lines = [
         f"{path} is {value!r} by the plugin's option, and {_at(config, path)!r} in the config; say it once"
@@ -90,7 +93,7 @@ def _of_stages(said: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
 
 
 def section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A section of a config; an empty one if there is none."""
+    """Return a section of a config, or an empty mapping."""
     inner = config.get(name)
     return inner if isinstance(inner, Mapping) else {}
 
@@ -104,7 +107,17 @@ def _at(config: Mapping[str, Any], path: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a script has prepared, as far as "auto" values ask for it; None is unknown."""
+    """The facts about what a script has prepared that "auto" values ask for.
+
+    Args:
+        world_size: Number of processes.
+        accumulation_steps: Micro-batches for each step.
+        precision: "fp16", "bf16" or None.
+        micro_batch: Samples of a batch of one process; None is unknown.
+        hidden_size: Width of the model; None is unknown.
+        optimizer: Values of a DummyOptim.
+        scheduler: Values of a DummyScheduler.
+    """
 
     world_size: int
     accumulation_steps: int
@@ -118,9 +131,17 @@ class Known:
 
 
 def fill(config: dict[str, Any], known: Known) -> dict[str, Any]:
-    """The config without "auto" values, and with what DeepSpeed asks to be told.
+    """Replace the "auto" values of a config, and set what DeepSpeed asks to be told.
 
-    Raises: ValueError that lists "auto" values that nothing here says, and batch sizes that do not multiply.
+    Args:
+        config: Config to change in place.
+        known: Facts about what was prepared.
+
+    Returns:
+        The same config.
+
+    Raises:
+        ValueError: Nothing says an "auto" value, or batch sizes do not multiply. The error lists all.
     """
     micro, hidden = known.micro_batch or 1, known.hidden_size
     per_step = micro * known.accumulation_steps * known.world_size
@@ -173,7 +194,7 @@ def fill(config: dict[str, Any], known: Known) -> dict[str, Any]:
 
 
 def _fill(config: dict[str, Any], prefix: str, values: Mapping[str, Any]) -> list[str]:
-    """The paths of "auto" values that are not known: they are taken out."""
+    """Remove "auto" values that are unknown, and return their paths."""
     unknown = []
     for name in list(config):
         if isinstance(config[name], dict):

@@ -1,4 +1,4 @@
-"""What libraries ask of a DeepSpeed config, by dotted paths."""
+"""Find values of a DeepSpeed config by dotted paths, as libraries do."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from typing import Any
 
 
 class HfDeepSpeedConfig:
-    """The config in `config`, which was read from a mapping, a file, or a text of JSON in base64.
+    """A reader of a DeepSpeed config.
 
-    Raises: ValueError if it is none of these.
+    Args:
+        config_file_or_dict: The config: a mapping, a file, or JSON in base64.
+
+    Raises:
+        ValueError: It is none of these.
     """
 
     def __init__(self, config_file_or_dict: Mapping[str, Any] | str | Path) -> None:
         self.config: dict[str, Any] = _read(config_file_or_dict)
 
     def find_config_node(self, ds_key_long: str) -> tuple[dict[str, Any] | None, str]:
-        """The section that a dotted path leads to, and the last word of the path; None if the section is not there."""
+        """Return the section that a dotted path leads to, or None, and the last word of the path."""
         *sections, last = ds_key_long.split(".")
         found: Any = self.config
         for name in sections:
@@ -31,14 +35,19 @@ class HfDeepSpeedConfig:
         return found, last
 
     def get_value(self, ds_key_long: str, default: Any = None) -> Any:
-        """The value at a dotted path, or the default."""
+        """Return the value at a dotted path, or the default."""
         section, name = self.find_config_node(ds_key_long)
         return default if section is None else section.get(name, default)
 
     def del_config_sub_tree(self, ds_key_long: str, must_exist: bool = False) -> None:
-        """Removes what is at a dotted path.
+        """Remove what is at a dotted path.
 
-        Raises: ValueError with `must_exist`, if nothing is there.
+        Args:
+            ds_key_long: The path.
+            must_exist: Raise if nothing is there.
+
+        Raises:
+            ValueError: Nothing is there.
         """
         section, name = self.find_config_node(ds_key_long)
         if section is not None and name in section:
@@ -47,24 +56,24 @@ class HfDeepSpeedConfig:
             raise ValueError(f"the DeepSpeed config has no {ds_key_long}: {json.dumps(self.config)}")
 
     def is_true(self, ds_key_long: str) -> bool:
-        """Whether a value is there that counts as true."""
+        """Return True if a value is there that counts as true."""
         return bool(self.get_value(ds_key_long))
 
     def is_false(self, ds_key_long: str) -> bool:
-        """Whether a value is there that counts as false."""
+        """Return True if a value is there that counts as false."""
         value = self.get_value(ds_key_long)
         return value is not None and not value
 
     def is_zero2(self) -> bool:
-        """Whether gradients and optimizer states are divided."""
+        """Return True if gradients and optimizer states are sharded."""
         return bool(self.get_value("zero_optimization.stage") == 2)
 
     def is_zero3(self) -> bool:
-        """Whether parameters are divided as well."""
+        """Return True if parameters are sharded as well."""
         return bool(self.get_value("zero_optimization.stage") == 3)
 
     def is_offload(self) -> bool:
-        """Whether parameters or optimizer states are kept on the CPU or on disk."""
+        """Return True if parameters or optimizer states are kept on the CPU or on disk."""
         places = (f"zero_optimization.offload_{what}.device" for what in ("optimizer", "param"))
         return any(self.get_value(place) in ("cpu", "nvme") for place in places)
 

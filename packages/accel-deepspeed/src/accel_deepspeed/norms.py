@@ -1,4 +1,4 @@
-"""Norms of gradients that are in DeepSpeed's buffers, or in the parameters of a model."""
+"""Compute norms of gradients that are in DeepSpeed's buffers, or in the parameters of a model."""
 
 from __future__ import annotations
 
@@ -12,19 +12,23 @@ from torch.nn.utils import get_total_norm
 
 
 def norm_of(gradients: Sequence[torch.Tensor], kind: float) -> torch.Tensor:
-    """Not a number if gradients are in DeepSpeed's buffers, as they are before the end of a window."""
+    """Return the norm of gradients, or NaN if they are in DeepSpeed's buffers, as before the end of a window."""
     return get_total_norm(gradients, kind) if gradients else torch.full((), math.nan, device="cpu")
 
 
 def multiply(model: nn.Module, factor: float) -> None:
-    """Multiplies all gradients that are in the parameters."""
+    """Scale all gradients that are in the parameters."""
     for parameter in model.parameters():
         if parameter.grad is not None:
             parameter.grad.mul_(factor)
 
 
 def scaled_norm(optimizer: Any, stage: int) -> torch.Tensor:
-    """The norm of reduced gradients, which a loss scale has multiplied. Collective: every rank must call."""
+    """Return the norm of reduced gradients, which a loss scale has multiplied.
+
+    Collective:
+        Every rank must call.
+    """
     if stage < 3:
         norm: torch.Tensor = optimizer.scaled_global_norm()
         return norm

@@ -1,4 +1,4 @@
-"""The parameters that DeepSpeed's engine was given, and what a script has done to them since."""
+"""Check the parameters that DeepSpeed's engine was given for what a script has done to them since."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ logger = logging.getLogger("accel")
 
 @final
 class PreparedParameters:
-    """Refuses to train on with parameters that are not those that the engine has divided."""
+    """A check that the engine trains the parameters that it was given.
+
+    Args:
+        model: Model in the engine.
+        stage: Stage of ZeRO.
+    """
 
     def __init__(self, model: nn.Module, stage: int) -> None:
         self._model, self._stage = model, stage
@@ -24,15 +29,16 @@ class PreparedParameters:
         self.note()
 
     def note(self) -> None:
-        """Takes the numbers that are there now as known, as after a step or a load."""
+        """Take the values that are there now as known, as after a step or a load."""
         self._marks = {name: self._mark(held) for name, (held, _) in self._looks.items() if self._stage > 0}
 
     def check(self) -> None:
-        """Refuses changes since `prepare`, and numbers that the next step would overwrite.
+        """Raise for changes since `prepare`, and for values that the next step would overwrite.
 
-        A hook of a gradient is warned of, once: DeepSpeed averages gradients after it.
+        A hook of a gradient gets a warning, once: DeepSpeed averages gradients after it.
 
-        Raises: ValueError that lists them.
+        Raises:
+            ValueError: There are such changes. The error lists them.
         """
         now = dict(self._model.named_parameters())
         self._warn_of_hooks(now)
@@ -66,7 +72,7 @@ class PreparedParameters:
             )
 
     def _mark(self, parameter: nn.Parameter) -> tuple[int, int]:
-        """What tells that a script has written into a parameter; stage 3 itself puts numbers in and takes them out."""
+        """Return what tells that a script has written into a parameter. Stage 3 itself moves values in and out."""
         return parameter._version, parameter.data_ptr() if self._stage < 3 else 0
 
 

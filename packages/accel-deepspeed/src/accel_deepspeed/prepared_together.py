@@ -1,4 +1,4 @@
-"""What a script prepares in one call: what DeepSpeed's config is filled from, and has to agree with."""
+"""Collect what a script prepares in one call: DeepSpeed's config is filled from it, and has to agree with it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ from accel_deepspeed.stand_ins import DummyOptim, DummyScheduler
 @final
 @dataclass(frozen=True, slots=True)
 class PreparedTogether:
-    """The optimizers, the stand-in for a schedule, and the samples in a batch of each loader."""
+    """The objects of one call of `prepare` that DeepSpeed has to know.
+
+    Args:
+        optimizers: The optimizers.
+        schedule: The stand-in for a schedule, if any.
+        batch_sizes: Samples in a batch of each loader.
+    """
 
     optimizers: tuple[Optimizer, ...]
     schedule: DummyScheduler | None
@@ -25,7 +31,7 @@ class PreparedTogether:
 
     @classmethod
     def of(cls, objects: Sequence[Any]) -> PreparedTogether:
-        """What DeepSpeed has to know of the objects."""
+        """Return what DeepSpeed has to know of the objects."""
         sizes = [_batch_size(given) for given in objects if isinstance(given, DataLoader)]
         return cls(
             optimizers=tuple(given for given in objects if isinstance(given, Optimizer)),
@@ -35,17 +41,17 @@ class PreparedTogether:
 
     @property
     def has_stand_in(self) -> bool:
-        """Whether DeepSpeed is to make the optimizer."""
+        """True if DeepSpeed is to make the optimizer."""
         return isinstance(self.optimizers[0], DummyOptim)
 
     @property
     def optimizer_values(self) -> Mapping[str, Any]:
-        """What the stand-in of an optimizer says."""
+        """The values of the stand-in for an optimizer."""
         return dict(self.optimizers[0].defaults) if self.has_stand_in else {}
 
     @property
     def schedule_values(self) -> Mapping[str, Any]:
-        """What the stand-in of a schedule says, and the rate that it rises to."""
+        """The values of the stand-in for a schedule, and the learning rate that it rises to."""
         if self.schedule is None:
             return {}
         rate = self.optimizers[0].param_groups[0]["lr"]
@@ -55,11 +61,11 @@ class PreparedTogether:
         return values | self.schedule.kwargs
 
     def batch_size(self, *, smallest: bool) -> int | None:
-        """The smallest or the largest batch of all loaders; None without loaders."""
+        """Return the smallest or the largest batch of all loaders, or None without loaders."""
         return (min if smallest else max)(self.batch_sizes, default=None)
 
     def problems(self, model: nn.Module) -> list[str]:
-        """Why DeepSpeed cannot train the model with what was prepared beside it, in words."""
+        """Return why DeepSpeed cannot train the model with what was prepared beside it, in words."""
         lines = []
         if len(self.optimizers) != 1:
             lines.append(
@@ -86,7 +92,7 @@ class PreparedTogether:
         return lines
 
     def problems_of_sections(self, config: Mapping[str, Any]) -> list[str]:
-        """Where sections of DeepSpeed's config, and the script's optimizer and schedule, do not go together."""
+        """Return what sections of DeepSpeed's config conflict with the script's optimizer and schedule."""
         stands_for_callable = self.schedule is not None and self.schedule.lr_scheduler_callable is not None
         wrong = {
             'a DummyOptim stands for the section "optimizer", and there is none; add it': self.has_stand_in
@@ -104,13 +110,13 @@ class PreparedTogether:
 
 
 def _batch_size(loader: DataLoader[Any]) -> int | None:
-    """The samples of a batch; None if the loader does not say."""
+    """Return the samples of a batch, or None if the loader does not say."""
     size = loader.batch_size if loader.batch_size is not None else getattr(loader.batch_sampler, "batch_size", None)
     return size if isinstance(size, int) else None
 
 
 def hidden_size(model: nn.Module) -> int | None:
-    """The width of a transformer, as its config says it."""
+    """Return the width of a transformer, as its config says it, or None."""
     config = getattr(model, "config", None)
     sizes = [getattr(config, "hidden_size", None), *(getattr(config, "hidden_sizes", None) or [])]
     return max((size for size in sizes if isinstance(size, int)), default=None)

@@ -1,4 +1,4 @@
-"""Stand-ins for an optimizer and a schedule that DeepSpeed makes from its config."""
+"""Let objects stand for an optimizer and a schedule that DeepSpeed makes from its config."""
 
 from __future__ import annotations
 
@@ -11,15 +11,23 @@ from torch.optim.lr_scheduler import LRScheduler
 
 @final
 class DummyOptim(Optimizer):
-    """Stands for the optimizer of the section "optimizer"; `lr` and the others fill "auto" values there."""
+    """A stand-in for the optimizer of the section "optimizer".
+
+    Args:
+        params: Parameters to train.
+        lr: Value for "auto" there.
+        weight_decay: Value for "auto" there.
+        kwargs: Other values for "auto" there.
+    """
 
     def __init__(self, params: Iterable[Any], lr: float = 0.001, weight_decay: float = 0.0, **kwargs: Any) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **kwargs})
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override] # it cannot return a loss
-        """Nothing.
+        """Raise, as only DeepSpeed can step.
 
-        Raises: RuntimeError, as only DeepSpeed can step.
+        Raises:
+            RuntimeError: Always.
         """
         raise RuntimeError(
             "DummyOptim stands for the optimizer of DeepSpeed's config: prepare it by Accelerator(deepspeed_plugin=...)"
@@ -28,9 +36,14 @@ class DummyOptim(Optimizer):
 
 @final
 class DummyScheduler(LRScheduler):
-    """Stands for the schedule of the section "scheduler", or that `lr_scheduler_callable` makes of the optimizer.
+    """A stand-in for a schedule, which DeepSpeed's engine steps.
 
-    `total_num_steps` and `warmup_num_steps` fill "auto" values there. DeepSpeed's engine steps the schedule.
+    Args:
+        optimizer: Optimizer whose learning rate is scheduled.
+        total_num_steps: Value for "auto" in the section "scheduler".
+        warmup_num_steps: Value for "auto" there.
+        lr_scheduler_callable: Makes the schedule of the optimizer, in place of the section.
+        kwargs: Other values for "auto" there.
     """
 
     def __init__(
@@ -48,35 +61,35 @@ class DummyScheduler(LRScheduler):
         super().__init__(optimizer)
 
     def get_lr(self) -> list[Any]:
-        """The rates as they are."""
+        """Return the learning rates as they are."""
         return [group["lr"] for group in self.optimizer.param_groups]
 
 
 @final
 class EngineSchedule:
-    """The schedule that an engine steps by itself: `step` of a prepared scheduler does nothing more."""
+    """A schedule that an engine steps by itself: `step` of a prepared scheduler does nothing more."""
 
     def __init__(self, schedule: Any, optimizer: Optimizer) -> None:
         self.schedule = schedule
         self.optimizer = optimizer
 
     def step(self, *args: Any) -> None:
-        """Nothing: the engine has stepped it."""
+        """Skip it: the engine has stepped the schedule."""
 
     def get_last_lr(self) -> list[Any]:
-        """The learning rates last set, one for each group."""
+        """Return the learning rates last set, one for each group."""
         return [group["lr"] for group in self.optimizer.param_groups]
 
     def get_lr(self) -> list[Any]:
-        """The learning rates that the schedule computes now, one for each group."""
+        """Return the learning rates that the schedule computes now, one for each group."""
         rates: list[Any] = self.schedule.get_lr()
         return rates
 
     def state_dict(self) -> dict[str, Any]:
-        """The schedule's state dict."""
+        """Return the schedule's state dict."""
         state: dict[str, Any] = self.schedule.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Loads into the schedule."""
+        """Load a state dict into the schedule."""
         self.schedule.load_state_dict(state)

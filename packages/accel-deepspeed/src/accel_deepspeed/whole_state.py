@@ -1,4 +1,4 @@
-"""The state of a model and its optimizer in DeepSpeed's engine, whole and by the model's own names."""
+"""Gather the state of a model and its optimizer in DeepSpeed's engine, whole and by the model's own names."""
 
 from __future__ import annotations
 
@@ -15,9 +15,16 @@ Dtypes = Mapping[str, torch.dtype]
 
 
 def show_whole_weights(core: Any, dtypes: Dtypes) -> None:
-    """Lets the state dict of the engine's model have whole weights, in the dtypes in which they were prepared.
+    """Register hooks that let the state dict of the engine's model have whole weights.
 
-    Weights that are trained are the float32 masters. Then `state_dict` and `load_state_dict` are calls of every rank.
+    Weights that are trained are the float32 masters.
+
+    Args:
+        core: DeepSpeed's engine.
+        dtypes: Dtypes in which the weights were prepared, by name.
+
+    Collective:
+        From then on every rank must call `state_dict` and `load_state_dict`.
     """
     model: nn.Module = core.module
 
@@ -48,9 +55,14 @@ def show_whole_weights(core: Any, dtypes: Dtypes) -> None:
 
 @final
 class WholeOptimizer:
-    """The optimizer that an engine steps, as an optimizer of the model's own parameters in the groups that it had.
+    """An optimizer of the model's own parameters, in the groups that it had, for the optimizer that an engine steps.
 
-    Collective: every rank must call `state_dict` and `load_state_dict`.
+    Args:
+        core: DeepSpeed's engine.
+        groups: Parameters of each group.
+
+    Collective:
+        Every rank must call `state_dict` and `load_state_dict`.
     """
 
     def __init__(self, core: Any, groups: Iterable[Iterable[nn.Parameter]]) -> None:
@@ -66,7 +78,7 @@ class WholeOptimizer:
         return [{**of, "params": group} for of, group in zip(options, self._groups, strict=True)]
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as torch's optimizers give it, and the loss scale and counters of the engine."""
+        """Return the state as torch's optimizers give it, and the loss scale and counters of the engine."""
         number, entries, groups = 0, dict[int, Any](), list[dict[str, Any]]()
         shared = self._shared_entries()
         if shared is not None:
@@ -84,7 +96,7 @@ class WholeOptimizer:
         return {"state": entries, "param_groups": groups, "engine": self._engine_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from a state of `state_dict`, or of the optimizer without DeepSpeed."""
+        """Load a state of `state_dict`, or of the optimizer without DeepSpeed."""
         entries, basic = state["state"], self._core.basic_optimizer
         for options, loaded in zip(basic.param_groups, state["param_groups"], strict=True):
             options.update({name: value for name, value in loaded.items() if name != "params"})
@@ -108,7 +120,7 @@ class WholeOptimizer:
         return counts | {name: scaler[name] for name in _SCALE if name in scaler}
 
     def parts(self) -> list[torch.Tensor]:
-        """The flat parts of float32 weights that this rank steps."""
+        """Return the flat parts of float32 weights that this rank steps."""
         inner = self._core.optimizer
         parts: list[torch.Tensor] = (
             inner.fp32_partitioned_groups_flat if _divides_weights(inner) else inner.single_partition_of_fp32_groups
@@ -127,12 +139,12 @@ class WholeOptimizer:
         return [key for key, value in entry.items() if isinstance(value, torch.Tensor) and value.shape == part.shape]
 
     def _shared_entries(self) -> dict[str, Any] | None:
-        """What is the same for all parameters, such as the number of steps; None before the first step."""
+        """Return what is the same for all parameters, such as the number of steps, or None before the first step."""
         found = self._entry()
         return None if found is None else {key: found[1][key] for key in found[1].keys() - set(self._divided_keys())}
 
     def _begin(self, entry: Mapping[str, Any] | None) -> None:
-        """Makes the state of each part anew, as `entry` has it for a parameter; none if there is no entry."""
+        """Make the state of each part anew, as `entry` has it for a parameter, or remove it."""
         basic = self._core.basic_optimizer
         for part in self.parts():
             basic.state.pop(part, None)
@@ -146,7 +158,7 @@ class WholeOptimizer:
             self._link()
 
     def _link(self) -> None:
-        """Lets each parameter know its part of the state: DeepSpeed itself does so before all groups have stepped."""
+        """Let each parameter know its part of the state, which DeepSpeed does only once all groups have stepped."""
         inner = self._core.optimizer
         if not _divides_weights(inner):
             inner._hp_optimizer_states_linked = False
@@ -158,12 +170,12 @@ def _copied(value: Any) -> Any:
 
 
 def _divides_weights(inner: Any) -> bool:
-    """Whether an optimizer of DeepSpeed's is that of ZeRO 3."""
+    """Return True for the optimizer of ZeRO 3."""
     return hasattr(inner, "fp32_partitioned_groups_flat")
 
 
 def _whole(parameter: nn.Parameter, key: str | None = None) -> torch.Tensor:
-    """The master of a parameter, or its state of this name; a frozen parameter itself. Collective."""
+    """Gather the master of a parameter or its state of a name, or a frozen parameter. All ranks must call."""
     from deepspeed import zero
     from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
@@ -178,14 +190,14 @@ def _whole(parameter: nn.Parameter, key: str | None = None) -> torch.Tensor:
 
 
 def _has_master(parameter: nn.Parameter) -> bool:
-    """Whether DeepSpeed steps a float32 copy of the parameter: the optimizer may have a part of the model only."""
+    """Tell if DeepSpeed steps a float32 copy of the parameter: an optimizer may have a part of the model only."""
     dividing = getattr(parameter, "_z3_optimizer", None)
     divided = dividing is not None and dividing.get_param_id(parameter) in dividing.grad_position
     return parameter.requires_grad and (divided or hasattr(parameter, "_hp_mapping"))
 
 
 def _set_whole(parameter: nn.Parameter, value: torch.Tensor, key: str | None = None) -> None:
-    """Puts whole numbers into the parts that ranks hold. Collective."""
+    """Put whole values into the parts that ranks hold. All ranks must call."""
     from deepspeed import comm, zero
     from deepspeed.utils import (
         safe_set_full_fp32_param,
@@ -216,7 +228,7 @@ def _set_whole(parameter: nn.Parameter, value: torch.Tensor, key: str | None = N
 
 
 def _refresh(inner: Any) -> None:
-    """Makes the weights that forwards use of the masters. Collective: every rank must call."""
+    """Make the weights that forwards use of the masters. All ranks must call."""
     if not _divides_weights(inner):
         inner.update_lp_params()
         return
