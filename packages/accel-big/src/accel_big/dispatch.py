@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -157,30 +157,28 @@ def _dispatched(
 
 
 def _on_disk(
-    names: Iterable[str],
+    names: list[str],
     tensors: Mapping[str, torch.Tensor],
     numbers: Mapping[str, torch.Tensor],
     known: Mapping[str, StoredWeight],
     folder: Path | None,
 ) -> dict[str, StoredWeight]:
     """Return the place on disk of each tensor, after writing those of which there are `numbers`."""
-    names = list(names)
-    unknown = [name for name in names if name not in known]
-    written = {name: numbers[name] for name in unknown if name in numbers}
-    elsewhere = [name for name in unknown if name not in numbers]
     found = dict(known)
-    if unknown and folder is None:
-        raise CannotRun(
-            f"{len(unknown)} weights on disk", [f"give the folder they are in, or go to: {unknown[0]}, ..."]
-        )
-    if elsewhere and folder is not None:
-        found |= weights_in(folder)
-    if written and folder is not None:
-        if (elsewhere or not (folder / INDEX).is_file()) and _has_weights(folder):
-            reason = f"{folder} has weights of its own, which would be replaced; give an empty folder"
-            raise CannotRun(f"{len(written)} weights to be written", [reason])
-        offload_state_dict(folder, written)
-        found |= weights_in(folder)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        if folder is None:
+            reason = f"give the folder they are in, or go to: {unknown[0]}, ..."
+            raise CannotRun(f"{len(unknown)} weights on disk", [reason])
+        written = {name: numbers[name] for name in unknown if name in numbers}
+        if len(written) < len(unknown):
+            found |= weights_in(folder)
+        if written:
+            if (len(written) < len(unknown) or not (folder / INDEX).is_file()) and _has_weights(folder):
+                reason = f"{folder} has weights of its own, which would be replaced; give an empty folder"
+                raise CannotRun(f"{len(written)} weights to be written", [reason])
+            offload_state_dict(folder, written)
+            found |= weights_in(folder)
     same = {id(tensors[name]): name for name in found if name in tensors}
     sources = {name: found.get(name) or found.get(same.get(id(tensors[name]), "")) for name in names}
     problems = [f"{name} is not in the files" for name, source in sources.items() if source is None]
@@ -228,7 +226,7 @@ def cpu_offload(
         model,
         {"": "cpu"},
         {},
-        execution_device if execution_device is not None else _main(model),
+        _main(model, execution_device),
         state_dict,
         None,
         offload_buffers=offload_buffers,
@@ -237,8 +235,9 @@ def cpu_offload(
     )
 
 
-def _main(model: nn.Module) -> torch.device:
-    return next((tensor.device for tensor in model.parameters() if not tensor.is_meta), _CPU)
+def _main(model: nn.Module, asked: Place | None) -> Place:
+    own = next((tensor.device for tensor in model.parameters() if not tensor.is_meta), _CPU)
+    return own if asked is None else asked
 
 
 def disk_offload(
@@ -264,11 +263,10 @@ def disk_offload(
         CannotRun: There is no such device, the model has hooks, or the folder has other weights.
         CheckpointError: Weights are missing in the folder, or do not fit the model.
     """
-    main = execution_device if execution_device is not None else _main(model)
     return dispatch_model(
         model,
         {"": DISK},
-        main,
+        _main(model, execution_device),
         offload_dir=offload_dir,
         offload_buffers=offload_buffers,
         preload_module_classes=preload_module_classes,

@@ -17,7 +17,7 @@ from torch import nn
 
 from accel_big.maps.check_map import DISK, check_device_map, real_device
 from accel_big.maps.sizes import is_plain, named_tensors
-from accel_big.offload.disk_weights import StoredWeight, stored_weights, write_index
+from accel_big.offload.disk_weights import StoredWeight, stored_in, stored_weights, write_index
 
 
 def load_checkpoint_in_model(
@@ -42,8 +42,8 @@ def load_checkpoint_in_model(
     Args:
         model: Model to load into; it may be on the meta device.
         checkpoint: File, index or folder of weights.
-        device_map: Device of each part by the name of a module or tensor. Default: tensors stay where they are, but go to the
-            CPU with `keep_in_fp32_modules`.
+        device_map: Device of each part by the name of a module or tensor. Default: tensors stay where they are; with
+            `keep_in_fp32_modules` they go to the CPU.
         offload_folder: Folder for the index, if the map has "disk".
         dtype: Floating-point dtype to convert weights to.
         offload_state_dict: Has no effect, as no state dict is held in memory.
@@ -124,22 +124,15 @@ def load_parts(
         raise CannotRun(f"weights on disk from {checkpoint}", [f"give offload_folder: it {needed}"])
     fp32 = tuple(keep_in_fp32)
     dtypes = {name: _target(name, tensor, named, fp32) for name, tensor in tensors.items()}
-    same: dict[int, str] = {}
-    for name in tensors:  # of tied weights the files may have one name
-        if name in stored:
-            same.setdefault(id(tensors[name]), name)
-    on_disk: dict[str, StoredWeight] = {}
     if disk and pickled and offload_folder is not None:
         written = {n: t for file in pickled for n, t in read_tensors(file) if n in disk}
         save_weights(written, offload_folder)
-        for file in weight_files(offload_folder):
-            stored |= {name: weight for name, weight in stored_weights(file).items() if name in written}
-    for name in disk:
-        source = same.get(id(tensors[name]))
-        weight = None if source is None else stored[source]
-        if weight is not None:
-            on_disk[name] = weight._replace(dtype=dtypes[name])
-    for name, tensor in dict(zip(map(id, tensors.values()), tensors.items(), strict=True)).values():
+        stored |= {name: weight for name, weight in stored_in(offload_folder).items() if name in written}
+    # of tied weights the files may have one name
+    given = {id(tensors[name]): stored[name] for name in reversed(tensors) if name in stored}
+    found = ((name, given.get(id(tensors[name]))) for name in disk)
+    on_disk = {name: weight._replace(dtype=dtypes[name]) for name, weight in found if weight is not None}
+    for name, tensor in {id(tensor): (name, tensor) for name, tensor in tensors.items()}.values():
         device = "meta" if name in on_disk else "cpu" if placed[name] == DISK else placed[name]
         if is_plain(tensor):
             _move(tensor, torch.device(device), dtypes[name])

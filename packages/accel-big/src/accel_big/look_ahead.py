@@ -128,9 +128,8 @@ class LookAhead:
             recent = (recent[1], id(following))
         for wrong in [*self._ahead, *self._sent]:
             if wrong not in chain:
-                forgotten = self._ahead.pop(wrong, None)
-                if forgotten is not None:
-                    forgotten.cancel()
+                if wrong in self._ahead:
+                    self._ahead.pop(wrong).cancel()
                 self._sent.pop(wrong, None)
         for following in (unit for unit in chain if unit not in self._kept):
             pending = self._ahead.get(following)

@@ -67,8 +67,7 @@ class AlignDevicesHook(ModelHook):
         """Move the tensors of a module to the execution device, or drop those that are offloaded."""
         slots = []
         for slot in self._slots(module):
-            buffer = slot.leaf in slot.owner._buffers
-            tensor: Any = slot.owner._buffers[slot.leaf] if buffer else slot.owner._parameters[slot.leaf]
+            buffer, tensor = slot.leaf in slot.owner._buffers, slot.tensors[slot.leaf]
             if not is_plain(tensor):
                 continue
             known = self.weights_map is None or slot.key in self.weights_map
@@ -78,8 +77,8 @@ class AlignDevicesHook(ModelHook):
                 tensor.data = tensor.data.to(self.execution_device)
         if slots:
             if self.weights_map is None:
-                self.weights_map = {slot.key: _tensor(slot).detach().to("cpu") for slot in slots}
-            device = self.execution_device or next((_tensor(slot).device for slot in slots), torch.device("cpu"))
+                self.weights_map = {slot.key: slot.tensors[slot.leaf].detach().to("cpu") for slot in slots}
+            device = self.execution_device or slots[0].tensors[slots[0].leaf].device
             self._unit = OffloadedUnit(
                 slots, self.weights_map, torch.device("cpu") if device.type == "meta" else device
             )
@@ -140,12 +139,6 @@ class AlignDevicesHook(ModelHook):
             self._unit.restore()
             self._unit = None
         return module
-
-
-def _tensor(slot: Slot) -> torch.Tensor:
-    tensors: dict[str, Any] = slot.owner._buffers if slot.leaf in slot.owner._buffers else slot.owner._parameters
-    found: torch.Tensor = tensors[slot.leaf]
-    return found
 
 
 def _device_of(arguments: Any) -> torch.device | None:

@@ -105,13 +105,11 @@ def add_hook_to_module(module: M, hook: ModelHook, append: bool = False) -> M:
         The module that `init_hook` of the hook returns.
     """
     present = hook_of(module)
+    if present is not None:
+        remove_hook_from_module(module, detach=not append)
+    module = hook.init_hook(module)
     if present is not None and append:
-        remove_hook_from_module(module, detach=False)
         hook = SequentialHook(present, hook)
-    elif present is not None:
-        remove_hook_from_module(module)
-    new = hook.hooks[-1] if present is not None and append and isinstance(hook, SequentialHook) else hook
-    module = new.init_hook(module)
     own = module.__dict__.get("forward")  # a forward that somebody set on the instance
     forward: Callable[..., Any] = module.forward
     module.__dict__.update(_hf_hook=hook, _old_forward=forward, _own_forward=own)

@@ -119,7 +119,7 @@ class _Walk:
         no_split: frozenset[str],
         memory: Mapping[int | str, int],
         *,
-        fallback: bool = False,
+        fallback: bool,
     ) -> None:
         self._model, self._fallback = model, fallback
         self.chosen: DeviceMap = {}
@@ -147,8 +147,8 @@ class _Walk:
         if name in self.chosen:
             return
         partners = self._partners(name)
-        need = self._sizes[name] + sum(self._sizes[partner] for partner in partners)
-        parts = [] if module is None or type(module).__name__ in self._no_split else list(_parts(name, module))
+        need = self._need(name, partners)
+        parts = list(_parts(name, module, self._no_split))
         while True:
             device = self._devices[self._at]
             room = self._largest_after[self._end[name]] if device in self._keeps_room else 0
@@ -167,8 +167,11 @@ class _Walk:
                     return
             self._at += 1
 
+    def _need(self, name: str, partners: list[str]) -> int:
+        return sum(self._sizes[part] for part in (name, *partners))
+
     def _choose(self, name: str, partners: list[str], device: int | str) -> None:
-        self.used[device] += self._sizes[name] + sum(self._sizes[partner] for partner in partners)
+        self.used[device] += self._need(name, partners)
         self.chosen |= dict.fromkeys((name, *partners), device)
         self._brought |= {prefix for partner in partners for prefix in prefixes(partner)}
 
@@ -177,10 +180,10 @@ class _Walk:
         room = self._memory[device] - (self._largest_after[0] if device in self._keeps_room else 0)
         for name in sorted(self._end, key=self._sizes.__getitem__, reverse=True):
             partners = self._partners(name)
-            need = self._sizes[name] + sum(self._sizes[partner] for partner in partners)
+            need = self._need(name, partners)
             divided = any(prefix in self.chosen for prefix in prefixes(name)) or name in self._brought
             if name and not divided and name != large and 0 < need <= room:
-                self._choose(name, [*partners], device)
+                self._choose(name, partners, device)
                 self._brought |= set(prefixes(name))
                 return
 
@@ -204,14 +207,14 @@ class _Walk:
         raise CannotRun("a device map", [reason, *filled, "allow more memory, or leave 'disk' out of max_memory"])
 
 
-def _parts(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module | None]]:
-    """Yield the tensors and modules directly in a module, or nothing if it has only tensors, which stay together."""
-    children = [(child_name, child) for child_name, child in module._modules.items() if child is not None]
-    if children:
-        for tensor in named_tensors(module, recurse=False):
-            yield f"{name}.{tensor}" if name else tensor, None
-        for child_name, child in children:
-            yield f"{name}.{child_name}" if name else child_name, child
+def _parts(name: str, module: nn.Module | None, no_split: frozenset[str]) -> Iterator[tuple[str, nn.Module | None]]:
+    """Yield the tensors and modules directly in a module, or nothing if it is not divided or has only tensors."""
+    if module is None or type(module).__name__ in no_split or all(child is None for child in module._modules.values()):
+        return
+    prefix = f"{name}." if name else ""
+    for tensor in named_tensors(module, recurse=False):
+        yield prefix + tensor, None
+    yield from ((prefix + child_name, child) for child_name, child in module._modules.items() if child is not None)
 
 
 def _list_layers(
@@ -223,7 +226,7 @@ def _list_layers(
     end: dict[str, int],
 ) -> None:
     """Append the size of each part that is not divided, and note where those of each module end."""
-    parts = [] if module is None or type(module).__name__ in no_split else list(_parts(name, module))
+    parts = list(_parts(name, module, no_split))
     for part, child in parts:
         _list_layers(part, child, sizes, no_split, layers, end)
     if not parts:

@@ -44,11 +44,6 @@ class StoredWeight(NamedTuple):
     dtype: torch.dtype
 
     @property
-    def size(self) -> int:
-        """The size of the tensor in memory, in bytes."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
-    @property
     def stored_size(self) -> int:
         """The size of the tensor in the file, in bytes."""
         return math.prod(self.shape) * self.stored_dtype.itemsize
@@ -153,6 +148,11 @@ def stored_weights(file: Path) -> dict[str, StoredWeight]:
     return found
 
 
+def stored_in(folder: str | Path) -> dict[str, StoredWeight]:
+    """Return the places of the tensors of a folder of safetensors."""
+    return {name: weight for file in weight_files(folder) for name, weight in stored_weights(file).items()}
+
+
 def write_index(folder: Path, stored: Mapping[str, StoredWeight]) -> None:
     """Record in a folder which file each weight is in. The weights themselves are not written."""
     index = {
@@ -214,10 +214,7 @@ def weights_in(folder: str | Path) -> dict[str, StoredWeight]:
             return read_index(read_json(index), Path(folder))
         except (ValueError, AttributeError, TypeError, KeyError, RecursionError) as error:
             raise CheckpointError(f"{index} is not an index of offloaded weights: {error}") from error
-    found: dict[str, StoredWeight] = {}
-    for file in weight_files(folder):
-        found |= stored_weights(file)
-    return found
+    return stored_in(folder)
 
 
 def offload_state_dict(save_dir: str | Path, state_dict: Mapping[str, torch.Tensor]) -> None:
@@ -232,7 +229,4 @@ def offload_state_dict(save_dir: str | Path, state_dict: Mapping[str, torch.Tens
         OSError: The disk refuses.
     """
     save_weights(state_dict, save_dir)
-    found: dict[str, StoredWeight] = {}
-    for file in weight_files(save_dir):
-        found |= stored_weights(file)
-    write_index(Path(save_dir), found)
+    write_index(Path(save_dir), stored_in(save_dir))

@@ -34,7 +34,9 @@ class DispatchGuard(ModelHook):
         hooked: Any = module
         self._handles = [
             hooked.register_state_dict_post_hook(functools.partial(_fill, self.weights)),
-            hooked.register_load_state_dict_pre_hook(_refuse_loading),
+            hooked.register_load_state_dict_pre_hook(
+                functools.partial(_refuse, "load_state_dict", "numbers for them would be lost")
+            ),
         ]
         compiling = functools.partial(_refuse, "torch.compile", "its graph would keep weights that are gone")
         moving = functools.partial(
@@ -67,10 +69,6 @@ def _fill(weights: Mapping[str, torch.Tensor], module: nn.Module, state: dict[st
 def _refuse(what: str, why: str, *_: Any, **__: Any) -> NoReturn:
     reason = f"it has offloaded weights, and {why}; remove_hook_from_submodules(model) brings them back"
     raise CannotRun(f"{what} of a dispatched model", [reason])
-
-
-def _refuse_loading(*_: Any) -> NoReturn:
-    _refuse("load_state_dict", "numbers for them would be lost")
 
 
 def require_whole_model(model: nn.Module) -> None:

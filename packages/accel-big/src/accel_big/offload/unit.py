@@ -27,6 +27,11 @@ class Slot(NamedTuple):
     leaf: str
     key: str
 
+    @property
+    def tensors(self) -> dict[str, Any]:
+        """The parameters or the buffers of the module: those that have the tensor."""
+        return self.owner._parameters if self.leaf in self.owner._parameters else self.owner._buffers
+
 
 @final
 class OffloadedUnit:
@@ -41,7 +46,7 @@ class OffloadedUnit:
     def __init__(self, slots: list[Slot], weights: Mapping[str, torch.Tensor], device: torch.device) -> None:
         self.slots, self.weights, self.device = slots, weights, device
         self.users = 0
-        named: list[torch.Tensor] = [_tensors(slot)[slot.leaf] for slot in slots]
+        named: list[torch.Tensor] = [slot.tensors[slot.leaf] for slot in slots]
         self.size = sum(tensor.numel() * tensor.element_size() for tensor in named)
         self._placeholders = [_placeholder(tensor) for tensor in named]
         self.remove()
@@ -72,15 +77,12 @@ class OffloadedUnit:
                 if isinstance(placeholder, nn.Parameter):
                     tensor = nn.Parameter(tensor, requires_grad=False)
                     tensor.__dict__.update(placeholder.__dict__)
-                _tensors(slot)[slot.leaf] = tensor
+                slot.tensors[slot.leaf] = tensor
 
     def remove(self) -> None:
         """Replace the values by placeholders."""
         for slot, placeholder in zip(self.slots, self._placeholders, strict=True):
-            held: dict[str, Any] = (
-                slot.owner._parameters if slot.leaf in slot.owner._parameters else slot.owner._buffers
-            )
-            held[slot.leaf] = placeholder
+            slot.tensors[slot.leaf] = placeholder
 
     def restore(self) -> None:
         """Put the values back for good. Tied weights are one tensor again."""
@@ -92,7 +94,7 @@ class OffloadedUnit:
                     fresh.__dict__.update(placeholder.__dict__)
                     fresh.__dict__.pop(MARK, None)
                 placeholder.__dict__[RESTORED] = fresh
-            _tensors(slot)[slot.leaf] = placeholder.__dict__[RESTORED]
+            slot.tensors[slot.leaf] = placeholder.__dict__[RESTORED]
 
 
 #: in the attributes of a tensor whose numbers are elsewhere: what stands for it in the model
@@ -104,10 +106,6 @@ RESTORED = "_accel_restored"
 def offloaded_parameters(model: nn.Module) -> Iterator[str]:
     """Yield the names of the offloaded parameters of a model."""
     return (name for name, parameter in model.named_parameters() if MARK in parameter.__dict__)
-
-
-def _tensors(slot: Slot) -> dict[str, Any]:
-    return slot.owner._parameters if slot.leaf in slot.owner._parameters else slot.owner._buffers
 
 
 def _placeholder(tensor: torch.Tensor) -> torch.Tensor:
