@@ -12,7 +12,7 @@ import pytest
 from accel_launch.job.plan import ProcessSpec
 from accel_launch.report.failure_report import explain
 from accel_launch.report.job_result import JobResult, ProcessExit
-from accel_launch.supervise.signals import HandledSignals, PythonSignals, SignalSource, command_line_signals
+from accel_launch.supervise.signals import HandledSignals, SignalSource, command_line_signals
 from accel_launch.supervise.supervisor import Supervisor
 from accel_state.errors import CannotRun
 from accel_testing import stretched
@@ -211,7 +211,11 @@ def python(code: str, rank: int = 0) -> ProcessSpec:
     return ProcessSpec((sys.executable, "-c", code), os.environ, rank=rank)
 
 
-@pytest.fixture(params=[command_line_signals, HandledSignals, PythonSignals])
+def python_signals() -> SignalSource:
+    return HandledSignals(())
+
+
+@pytest.fixture(params=[command_line_signals, HandledSignals, python_signals])
 def source(request: pytest.FixtureRequest) -> SignalSource:
     made: SignalSource = request.param()
     return made

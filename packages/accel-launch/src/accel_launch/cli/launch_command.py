@@ -127,8 +127,9 @@ def resolved(ctx: click.Context) -> ResolvedOptions:
     if origins.pop("fp16", None):
         precision = given.get("mixed_precision")
         if origins.get("mixed_precision") is ParameterSource.COMMANDLINE and precision != "fp16":
-            other = f"found also --mixed_precision {precision}: give one of the two"
-            sources.problems.append(f"--fp16 means --mixed_precision fp16, {other}")
+            sources.problems.append(
+                f"--fp16 means --mixed_precision fp16, found also --mixed_precision {precision}: give one of the two"
+            )
         given["mixed_precision"], origins["mixed_precision"] = "fp16", ParameterSource.COMMANDLINE
     settings = LaunchSettings(**{name: given[name] for name in origins}, origins=origins)
     problems = (*sources.problems, *variable_problems(sources.environ, settings))

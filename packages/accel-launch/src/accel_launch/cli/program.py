@@ -66,13 +66,15 @@ class Program(click.Group):
             return None
         if cmd_name in EXTRAS:
             package = f"accel-{EXTRAS[cmd_name]}"
-            absent = f"package {package}, which is not installed for {sys.executable}"
             raise click.UsageError(
-                f"accel {cmd_name} comes with {absent}: in a clone of accel, pip install ./packages/{package}"
+                f"accel {cmd_name} comes with package {package}, which is not installed for {sys.executable}: in"
+                f" a clone of accel, pip install ./packages/{package}"
             )
         names = [*COMMANDS, *plugins]
-        meant = f"{did_you_mean(cmd_name, names)}; the commands are: {', '.join(dict.fromkeys(names))}"
-        raise click.UsageError(f"there is no command {cmd_name!r}{meant}")
+        raise click.UsageError(
+            f"there is no command {cmd_name!r}{did_you_mean(cmd_name, names)}; the commands are:"
+            f" {', '.join(dict.fromkeys(names))}"
+        )
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Add a line of help for each command, without importing our commands."""

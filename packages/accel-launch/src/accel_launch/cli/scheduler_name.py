@@ -33,8 +33,11 @@ class SchedulerName(click.ParamType):  # type: ignore[type-arg] # as in OptionTy
         names = scheduler_names()
         if value in names:
             return str(value)
-        meant = f"{did_you_mean(str(value), names)}; the schedulers are: {', '.join(names)}"
-        return self.fail(f"there is no scheduler {value!r}{meant}", param, ctx)
+        return self.fail(
+            f"there is no scheduler {value!r}{did_you_mean(str(value), names)}; the schedulers are: {', '.join(names)}",
+            param,
+            ctx,
+        )
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Return the names that begin with a text.

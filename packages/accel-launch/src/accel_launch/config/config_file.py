@@ -158,8 +158,9 @@ def translate(content: Mapping[object, object]) -> tuple[dict[str, str], list[st
                 problems.append(f"{key}: {value!r} is not supported: {why}; remove the line")
         elif key in SAGEMAKER_KEYS:
             if place != SAGEMAKER and value is not None:
-                instead = f"set {COMPUTE_ENVIRONMENT}: {SAGEMAKER}, or remove the line"
-                problems.append(f"{key}: {value!r} is for SageMaker: {instead}")
+                problems.append(
+                    f"{key}: {value!r} is for SageMaker: set {COMPUTE_ENVIRONMENT}: {SAGEMAKER}, or remove the line"
+                )
         elif key not in KNOWN:
             meant = did_you_mean(str(key), [*BY_KEY, *KNOWN])
             problems.append(f"unknown key {str(key)!r}{f'{meant} If not,' if meant else ':'} remove the line")
@@ -196,8 +197,7 @@ def _legacy_fp16(content: Mapping[object, object], values: dict[str, str]) -> li
     except click.BadParameter:
         return [f"{LEGACY_FP16}: expected true or false, found {content[LEGACY_FP16]!r}"]
     if asked and values.setdefault("mixed_precision", "fp16") != "fp16":
-        precision = f"mixed_precision: {values['mixed_precision']}"
-        return [f"{LEGACY_FP16}: true contradicts {precision}; remove one of the two"]
+        return [f"{LEGACY_FP16}: true contradicts mixed_precision: {values['mixed_precision']}; remove one of the two"]
     return []
 
 

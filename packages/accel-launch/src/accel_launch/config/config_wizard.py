@@ -83,8 +83,8 @@ class ConfigWizard:
             offered = [value for value in words if refusal(value) is None]
             titles = [words[value] if option.type is SWITCH else f"{value}: {words[value]}" for value in offered]
             first = offered.index(default) if default in offered else 0
-            self.answers[name] = offered[self._choose(text, about, titles, first)]
-            return self.answers[name]
+            answer = self.answers[name] = offered[self._choose(text, about, titles, first)]
+            return answer
 
         def problem(word: str) -> str | None:
             try:
@@ -93,8 +93,8 @@ class ConfigWizard:
                 return error.message
 
         word = self._write(text, about, "" if default is None else str(default), problem)
-        self.answers[name] = option.read(word.strip())
-        return self.answers[name]
+        answer = self.answers[name] = option.read(word.strip())
+        return answer
 
 
 def ask_settings(
@@ -123,8 +123,10 @@ def ask_settings(
         if count % machines:
             return f"each of the {machines} machines starts as many: expected a multiple of {machines}"
         if not cpu and count > machines * len(gpus):
-            has = f"each process has a GPU of its own, and this machine has {len(gpus)}"
-            return f"{has}: expected {len(gpus) * machines} or fewer"
+            return (
+                f"each process has a GPU of its own, and this machine has {len(gpus)}: expected"
+                f" {len(gpus) * machines} or fewer"
+            )
         return None
 
     count = wizard.ask("num_processes", "How many processes?", machines * (1 if cpu else len(gpus)), refusal=too_many)
@@ -195,9 +197,8 @@ def choose_at_terminal(text: str, about: str, titles: Sequence[str], first: int)
     """
     from questionary import Choice, select
 
-    print(textwrap.fill(about, WIDTH, initial_indent="\n"), flush=True)
     menu = [Choice(title=title, value=str(position)) for position, title in enumerate(titles)]
-    return int(_ask(select(text, choices=menu, default=str(first), instruction="(arrow keys, then Enter)")))
+    return int(_ask(about, select(text, choices=menu, default=str(first), instruction="(arrow keys, then Enter)")))
 
 
 def write_at_terminal(text: str, about: str, default: str, problem: Callable[[str], str | None]) -> str:
@@ -214,14 +215,14 @@ def write_at_terminal(text: str, about: str, default: str, problem: Callable[[st
     """
     from questionary import text as line
 
-    print(textwrap.fill(about, WIDTH, initial_indent="\n"), flush=True)
     # The default is no text of the field: what is typed takes its place, and is not appended to it.
     shown = f"{text} ({default})" if default else text
-    word = _ask(line(shown, validate=lambda word: problem(word.strip() or default) or True))
+    word = _ask(about, line(shown, validate=lambda word: problem(word.strip() or default) or True))
     return word.strip() or default
 
 
-def _ask(question: Question) -> str:
+def _ask(about: str, question: Question) -> str:
+    print(textwrap.fill(about, WIDTH, initial_indent="\n"), flush=True)
     try:
         return str(question.unsafe_ask())
     except EOFError:

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from accel_launch.cli.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from accel_launch.cli.options import LaunchSettings
 
 #: names by option; in files and flags of Accelerate a prefix comes before them
 NAMES = {
@@ -92,21 +96,21 @@ def _of_compiler(entries: Mapping[str, str], problems: list[str]) -> tuple[dict[
     return wanted, problems
 
 
-def sharding_problems(
-    asked: Mapping[str, bool],
-    given: Mapping[str, Mapping[str, str] | None],
-    sizes: Mapping[str, str] | None,
-    count: int,
-) -> list[str]:
-    """Why so many processes cannot share the work as asked; `asked` and `given` are by fsdp and deepspeed."""
+def sharding_problems(settings: LaunchSettings, count: int) -> list[str]:
+    """Return why so many processes cannot share the work as the settings ask."""
+    ways = {
+        "fsdp": (settings.use_fsdp, settings.fsdp_config),
+        "deepspeed": (settings.use_deepspeed, settings.deepspeed_config),
+    }
     problems = [
         f"{way}_config says how models are sharded, and nothing asks for it: add --use_{way}"
-        for way in asked
-        if given[way] and not asked[way]
+        for way, (asked, config) in ways.items()
+        if config and not asked
     ]
-    if all(asked.values()):
+    if settings.use_fsdp and settings.use_deepspeed:
         problems.append("--use_fsdp and --use_deepspeed contradict each other: choose one of them")
-    wanted = math.prod(map(int, (sizes or {}).values()))
+    sizes = settings.parallelism_config or {}
+    wanted = math.prod(map(int, sizes.values()))
     if sizes and wanted != count:
         product = " x ".join(f"{name} {size}" for name, size in sizes.items())
         problems.append(f"parallelism_config is for {wanted} processes ({product}), and {count} would start")

@@ -39,7 +39,7 @@ def variable_problems(environ: Mapping[str, str], settings: LaunchSettings) -> I
 
 
 def _misspelt(environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield variables that are nearly a name of accel's after ACCEL_, since other programs use ACCEL_ too."""
+    """Yield variables that are nearly a name of accel's after `ACCEL_`, which other programs use too."""
     variables = {str(option.name).upper(): str(option.envvar) for option in OPTIONS if option.envvar}
     names = (*_OTHER_VARIABLES, *variables.values())
     known = {**variables, **{name.removeprefix(PREFIX): name for name in names}}

@@ -22,8 +22,9 @@ def shares_of_cores(count: int, nodes: Sequence[int | None], cores: Mapping[int,
         cores: Cores of each node.
     """
     everything = sorted({core for of_node in cores.values() for core in of_node})
-    known = len(nodes) >= count and all(node in cores and cores[node] for node in nodes[:count] if node is not None)
-    places = list(nodes[:count]) if known and None not in nodes[:count] else [None] * count
+    places = list(nodes[:count])
+    if len(places) < count or not all(node is not None and cores.get(node) for node in places):
+        places = [None] * count
     shares = []
     for rank, node in enumerate(places):
         mates = [mate for mate, other in enumerate(places) if other == node]

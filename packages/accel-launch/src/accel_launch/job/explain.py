@@ -43,8 +43,7 @@ def what_was_found(job: Job) -> Iterator[str]:
 
 def what_would_start(job: Job) -> Iterator[str]:
     """Yield lines on each process: its command, and the variables that its environment has and this process's lacks."""
-    given = job.node is None or job.settings.rdzv_backend != C10D
-    if not given:
+    if job.node is not None and job.settings.rdzv_backend == C10D:
         yield "machines get their ranks in the order in which they come; those of the first would be:"
     for spec in _specs(job):
         yield f"rank {spec.rank}: {shlex.join(spec.command)}"
@@ -60,16 +59,8 @@ def _specs(job: Job) -> list[ProcessSpec]:
         from accel_launch.nodes.addresses import address_of, interface_towards
 
         rank = node.rank or 0
-        meeting = RendezvousInfo(
-            store_port=1,
-            store_fd=0 if rank == 0 else None,
-            master_port=1,
-            address=address_of(node),
-            interface=interface_towards(node),
-            machine=rank,
-            first=rank * job.count,
-            world=node.count * job.count,
-        )
+        where = address_of(node), interface_towards(node)
+        meeting = RendezvousInfo(1, None if rank else 0, 1, *where, rank, rank * job.count, node.count * job.count)
     return job.processes(watched(job.environ, "", 0), meeting)
 
 

@@ -103,23 +103,25 @@ def read_job(options: ResolvedOptions) -> Job:
     """
     settings, environ, host = options.settings, options.environ, this_host(options.environ)
     queue_only = [name for name in ("submit_options", "submit_file") if settings.is_flag(name)]
-    needs = "needs --submit SCHEDULER: without it the job would run here"
-    problems = [*options.problems, *(f"--{name} {needs}" for name in queue_only)]
+    problems = [
+        *options.problems,
+        *(f"--{name} needs --submit SCHEDULER: without it the job would run here" for name in queue_only),
+    ]
     problems += filter(None, [script_problem(options, Path.cwd())])
     if settings.as_accelerate and find_spec("accel_compat") is None:
-        absent = f"package accel-compat, which is not installed for {sys.executable}"
-        problems.append(f"--as_accelerate needs {absent}: in a clone of accel, pip install ./packages/accel-compat")
+        problems.append(
+            f"--as_accelerate needs package accel-compat, which is not installed for {sys.executable}: in a"
+            " clone of accel, pip install ./packages/accel-compat"
+        )
     if settings.tee != "3" and settings.log_dir is None:
         problems.append(f"--tee {settings.tee} leaves out what is then nowhere: name a folder for it, --log_dir FOLDER")
     count, node = 1, None
     try:
         node = find_node(settings, environ, host)
-        count = count_processes(settings, environ, host, machines=node.count if node is not None else 1)
+        machines = node.count if node is not None else 1
+        count = count_processes(settings, environ, host, machines=machines)
         if place_told(environ) is None:
-            total = count * (node.count if node is not None else 1)
-            asked = {"fsdp": settings.use_fsdp, "deepspeed": settings.use_deepspeed}
-            given = {"fsdp": settings.fsdp_config, "deepspeed": settings.deepspeed_config}
-            problems += sharding_problems(asked, given, settings.parallelism_config, total)
+            problems += sharding_problems(settings, count * machines)
     except CannotRun as error:
         problems += error.reasons
     if problems:

@@ -14,7 +14,7 @@ from accel_state.environ import PROGRESS
 from accel_state.errors import CannotRun
 
 from accel_launch.job.job import Job
-from accel_launch.job.plan import ProcessSpec, RendezvousInfo, place_told, watched
+from accel_launch.job.plan import RendezvousInfo, place_told, watched
 from accel_launch.report.job_result import JobResult
 from accel_launch.supervise.orphan_killer import orphan_killer
 from accel_launch.supervise.output import ERR, OUT, Output
@@ -73,14 +73,16 @@ class JobRun:
 
     def with_notes(self, result: JobResult) -> JobResult:
         """Add the exchanges that processes have recorded to a result, and ranks as another launcher counts them."""
-        told = place_told(self._job.environ) if self._meeting is None else None
         result = replace(result, size=self.world, progressed=self.progressed)
-        rank, size = (self._job.environ[name] for name in told) if told is not None else ("", "")
-        if rank.isdecimal() and size.isdecimal() and result.first is not None:
-            result = replace(result, size=int(size), first=replace(result.first, rank=int(rank)), failed=())
-        if result.well or self._meeting is None:
-            return result
-        return _with_exchanges(result, self._folder, [spec.rank for spec in self.supervisor.specs])
+        if self._meeting is not None:
+            ranks = [spec.rank for spec in self.supervisor.specs]
+            return result if result.well else _with_exchanges(result, self._folder, ranks)
+        told = place_told(self._job.environ)
+        if told is not None and result.first is not None:
+            rank, size = (self._job.environ[name] for name in told)
+            if rank.isdecimal() and size.isdecimal():
+                return replace(result, size=int(size), first=replace(result.first, rank=int(rank)), failed=())
+        return result
 
 
 @contextmanager
@@ -109,7 +111,7 @@ def supervised(
         shown = frozenset(number for number in (OUT, ERR) if int(job.settings.tee) & number)
         output = stack.enter_context(Output(logs, shown)) if logs is not None else None
         supervisor = Supervisor(
-            _specs(job, watched(job.environ, name, attempt), meeting),
+            job.processes(with_startup(watched(job.environ, name, attempt)), meeting),
             source,
             folder=folder,
             grace_s=job.settings.grace_period,
@@ -125,10 +127,6 @@ def supervised(
             stack.close()
             if bound and not well:
                 end_job(folder, since=began)
-
-
-def _specs(job: Job, environ: Mapping[str, str], meeting: RendezvousInfo | None) -> list[ProcessSpec]:
-    return job.processes(with_startup(environ), meeting)
 
 
 def with_startup(environ: Mapping[str, str]) -> dict[str, str]:
@@ -158,5 +156,6 @@ def _with_exchanges(result: JobResult, folder: Path, ranks: Sequence[int]) -> Jo
     last = newest.get(result.first.rank) if result.first is not None else None
     if last is None or last.ended is None:
         return replace(result, waiting=waiting)
-    ago = f"{time.monotonic() - last.ended:.0f} s ago"
-    return replace(result, waiting=waiting, latest=f"{last} (exchange {last.number}, {ago})")
+    return replace(
+        result, waiting=waiting, latest=f"{last} (exchange {last.number}, {time.monotonic() - last.ended:.0f} s ago)"
+    )

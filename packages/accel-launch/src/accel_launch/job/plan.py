@@ -4,21 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from accel_state.environ import (
-    ACCUMULATION_STEPS,
-    AS_ACCELERATE,
     ATTEMPT,
-    DEEPSPEED_CONFIG,
-    DYNAMO_CONFIG,
     FLIGHT_RECORDER,
-    FSDP_CONFIG,
     JOBS,
-    MIXED_PRECISION,
-    PARALLELISM_CONFIG,
     STORE_FD,
     STORE_PORT,
-    USE_CPU,
-    USE_DEEPSPEED,
-    USE_FSDP,
     worker_environ,
 )
 from accel_state.errors import CannotRun
@@ -26,9 +16,16 @@ from accel_state.topology import ACCEL_LAUNCH, Rendezvous, Topology
 from click.core import ParameterSource
 
 from accel_launch.cli.option_types import as_text
-from accel_launch.cli.options import LaunchSettings
+from accel_launch.cli.options import BY_NAME, LaunchSettings
 
 LOOPBACK = "127.0.0.1"
+#: settings that a script reads, and that are the same for all of its processes
+SHARED_SETTINGS = (
+    *("mixed_precision", "gradient_accumulation_steps", "use_fsdp", "fsdp_config", "use_deepspeed"),
+    *("deepspeed_config", "parallelism_config", "dynamo_config"),
+)
+#: settings that a process finds in its environment
+PROCESS_SETTINGS = ("cpu", "as_accelerate", *SHARED_SETTINGS)
 
 # What torchrun, mpirun and srun set in each process they start: a variable, and the number of processes.
 _RANKS = ("RANK", "WORLD_SIZE")
@@ -125,14 +122,18 @@ def count_processes(settings: LaunchSettings, environ: Mapping[str, str], host: 
         CannotRun: Another launcher has started this launcher, or there are not enough accelerators.
     """
     asked, place = settings.num_processes, place_told(environ)
-    told = words_of(place, environ) if place is not None else ""
-    started = f"another launcher has started this one already ({told})"
-    if place is not None and machines > 1 and place[0] != "SLURM_PROCID":
-        raise CannotRun("launch", [f"{machines} machines were asked for, but {started}"])
-    if place is not None and machines == 1:
+    if place is not None and (machines == 1 or place[0] != "SLURM_PROCID"):
+        started = f"another launcher has started this one already ({words_of(place, environ)})"
+        if machines > 1:
+            raise CannotRun("launch", [f"{machines} machines were asked for, but {started}"])
         if asked is not None and asked > 1 and settings.is_flag("num_processes"):
-            instead = "choose one of the two; leave out --num_processes, or start accel launch by itself"
-            raise CannotRun("launch", [f"{asked} processes were asked for, but {started}: {instead}"])
+            raise CannotRun(
+                "launch",
+                [
+                    f"{asked} processes were asked for, but {started}: choose one of the two; leave out"
+                    " --num_processes, or start accel launch by itself"
+                ],
+            )
         return 1
     here = asked // machines if asked is not None else None
     chosen = settings.gpu_ids if settings.gpu_ids != "all" else None
@@ -145,9 +146,13 @@ def count_processes(settings: LaunchSettings, environ: Mapping[str, str], host: 
     visible = len(chosen.split(",")) if chosen else host.accelerators
     if host.accelerators and here is not None and here > visible:
         named = f"gpu_ids {chosen} names {visible}" if chosen else f"{visible} can be seen"
-        fewer = f"ask for {visible} or fewer, or add --cpu"
-        asked_for = f"{here} processes were asked for, each with a GPU of its own"
-        raise CannotRun("launch", [f"{asked_for}, but {named}: {fewer}"])
+        raise CannotRun(
+            "launch",
+            [
+                f"{here} processes were asked for, each with a GPU of its own, but {named}: ask for {visible} or"
+                " fewer, or add --cpu"
+            ],
+        )
     return here or visible or 1
 
 
@@ -164,22 +169,15 @@ def plan_one(settings: LaunchSettings, command: Sequence[str], environ: Mapping[
     inherited = environ if all(name in environ for name in _RANKS) else _without_store(environ)
     # OMP_NUM_THREADS beats a config file, but no flag and no variable of accel's
     from_file = settings.origin("num_cpu_threads_per_process") is ParameterSource.DEFAULT_MAP
-    said = {
-        USE_CPU: int(settings.cpu) if settings.said("cpu") else None,
-        MIXED_PRECISION: settings.mixed_precision,
-        ACCUMULATION_STEPS: settings.gradient_accumulation_steps,
-        USE_FSDP: int(settings.use_fsdp) if settings.said("use_fsdp") else None,
-        FSDP_CONFIG: as_text(settings.fsdp_config) if settings.fsdp_config else None,
-        USE_DEEPSPEED: int(settings.use_deepspeed) if settings.said("use_deepspeed") else None,
-        DEEPSPEED_CONFIG: as_text(settings.deepspeed_config) if settings.deepspeed_config else None,
-        PARALLELISM_CONFIG: as_text(settings.parallelism_config) if settings.parallelism_config else None,
-        DYNAMO_CONFIG: as_text(settings.dynamo_config) if settings.dynamo_config else None,
-        AS_ACCELERATE: int(settings.as_accelerate) if settings.said("as_accelerate") else None,
-        "CUDA_VISIBLE_DEVICES": None if settings.cpu or settings.gpu_ids == "all" else settings.gpu_ids,
-        "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS") if from_file else None,
+    threads = (from_file and environ.get("OMP_NUM_THREADS")) or settings.num_cpu_threads_per_process
+    said = {str(BY_NAME[name].envvar): getattr(settings, name) for name in PROCESS_SETTINGS if settings.said(name)}
+    said["CUDA_VISIBLE_DEVICES"] = None if settings.cpu or settings.gpu_ids == "all" else settings.gpu_ids
+    said["OMP_NUM_THREADS"] = threads
+    variables = {
+        name: as_text(int(value) if isinstance(value, bool) else value)
+        for name, value in said.items()
+        if value is not None
     }
-    said["OMP_NUM_THREADS"] = said["OMP_NUM_THREADS"] or settings.num_cpu_threads_per_process
-    variables = {name: str(value) for name, value in said.items() if value is not None}
     return ProcessSpec(tuple(command), {**inherited, **variables})
 
 
@@ -217,28 +215,22 @@ def plan_many(
         **sockets,
         "MASTER_PORT": str(meeting.master_port),
     }
-    first, fd = meeting.first, meeting.store_fd
-    places = [
-        Topology(
-            rank=first + local,
+    specs = []
+    for local in range(count):
+        rank = meeting.first + local
+        fd = meeting.store_fd if rank == 0 else None
+        place = Topology(
+            rank=rank,
             world_size=meeting.world or count,
             local_rank=local,
             local_world_size=count,
             node_rank=meeting.machine,
-            rendezvous=Rendezvous(meeting.address, meeting.store_port, fd if first + local == 0 else None),
+            rendezvous=Rendezvous(meeting.address, meeting.store_port, fd),
             launcher=ACCEL_LAUNCH,
         )
-        for local in range(count)
-    ]
-    return [
-        ProcessSpec(
-            command=tuple(command),
-            environ={**shared, **worker_environ(place), **_own_slice(shared, place.local_rank)},
-            descriptors=(fd,) if place.rank == 0 and fd is not None else (),
-            rank=place.rank,
-        )
-        for place in places
-    ]
+        variables = {**shared, **worker_environ(place), **_own_slice(shared, local)}
+        specs.append(ProcessSpec(tuple(command), variables, () if fd is None else (fd,), rank))
+    return specs
 
 
 def _own_slice(environ: Mapping[str, str], local: int) -> dict[str, str]:

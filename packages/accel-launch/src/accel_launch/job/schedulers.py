@@ -26,6 +26,11 @@ def load_scheduler(name: str) -> Any:
 
     point = next(iter(entry_points(group=GROUP, name=name)), None)
     if point is None:
-        missing = "it needs package accel-submit: in a clone of accel, pip install ./packages/accel-submit"
-        raise CannotRun(f"accel launch --submit {name}", [f"--submit {name}: {missing}"])
+        raise CannotRun(
+            f"accel launch --submit {name}",
+            [
+                f"--submit {name}: it needs package accel-submit: in a clone of accel, pip install"
+                " ./packages/accel-submit"
+            ],
+        )
     return point.load()()

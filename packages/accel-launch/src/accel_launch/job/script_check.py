@@ -2,8 +2,8 @@
 
 import pkgutil
 import shutil
-import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
@@ -69,8 +69,9 @@ def _module_problem(name: str, cwd: Path) -> str | None:
             return f"module {name!r} cannot be run: {full} is not a package{file}"
     if path and PathFinder.find_spec(f"{name}.__main__", path) is None:
         modules = _some(module.name for module in pkgutil.iter_modules(path) if not module.ispkg) or "it has none"
-        without = "it is a package without a __main__ module"
-        return f"module {name!r} cannot be run: {without}; name a module in it: {modules}"
+        return (
+            f"module {name!r} cannot be run: it is a package without a __main__ module; name a module in it: {modules}"
+        )
     return None
 
 
@@ -79,12 +80,9 @@ def _top_level(name: str, cwd: Path) -> ModuleSpec | None:
     here = PathFinder.find_spec(name, [str(cwd)])
     if here is not None and here.origin is not None:
         return here
-    try:
-        installed = find_spec(name)
-    except ValueError:
-        # A module that is loaded but has no spec, such as __main__: it cannot be found by name.
-        installed = sys.modules[name].__spec__
-    return installed or here
+    with suppress(ValueError):  # of a module that is loaded but has no spec, such as __main__
+        return find_spec(name) or here
+    return here
 
 
 def _some(names: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ from typing import Any, final
 from accel_state.errors import CannotRun
 
 from accel_launch.cli.options import C10D, LaunchSettings
+from accel_launch.job.plan import SHARED_SETTINGS
 from accel_launch.nodes.addresses import address_towards, is_first
 from accel_launch.nodes.board import Board, BoardLost
 from accel_launch.nodes.board_server import BoardServer
@@ -24,11 +25,6 @@ from accel_launch.supervise.signals import Interrupted, SignalSource
 READING_S, LEAVING_S = 1.0, 5.0
 #: what a machine may leave out: another one says it for all
 COUNT = "num_processes"
-#: settings that a script reads, and that have to be the same for all its processes
-SHARED = (
-    *(COUNT, "mixed_precision", "gradient_accumulation_steps", "use_fsdp", "fsdp_config", "use_deepspeed"),
-    *("deepspeed_config", "parallelism_config", "dynamo_config"),
-)
 
 
 @final
@@ -52,7 +48,7 @@ class NodeRendezvous:
         self._wait_s = settings.join_timeout
         self._serves = node.rank == 0 if node.rank is not None else is_first(node)
         host, address = socket.gethostname(), address_towards(node)
-        shared = {"num_machines": node.count, **{name: getattr(settings, name) for name in SHARED}}
+        shared = {"num_machines": node.count, **{name: getattr(settings, name) for name in (COUNT, *SHARED_SETTINGS)}}
         place = host if self._serves else f"{host} ({address})"
         self._mine: dict[str, Any] = {"host": host, "place": place, "name": f"{host} {os.getpid()} {uuid.uuid4().hex}"}
         self._mine |= {"settings": shared, "processes": processes}
@@ -148,8 +144,14 @@ class NodeRendezvous:
                 self._source.pause(LOOK_S)
             except Interrupted as interrupted:
                 if rank is not None:
-                    by = f"by {interrupted.number.name} from outside, while its launcher waited for the others"
-                    board.tell("append", f"{tried} refused", [f"machine {rank}, {self._mine['place']}, was ended {by}"])
+                    board.tell(
+                        "append",
+                        f"{tried} refused",
+                        [
+                            f"machine {rank}, {self._mine['place']}, was ended by {interrupted.number.name} from"
+                            " outside, while its launcher waited for the others"
+                        ],
+                    )
                 raise
         self._round, self._rank = tried, rank
         self._expected = {} if self._backend == C10D else self._machines
@@ -167,8 +169,14 @@ class NodeRendezvous:
         if rank is not None:
             self._rank = rank
         elif holder is not None and self._backend != C10D:
-            twice = f"{holder['place']} and {self._mine['place']}: give each its own"
-            self._refuse(board, number, [f"machine_rank {self._node.rank} was given on two machines, {twice}"])
+            self._refuse(
+                board,
+                number,
+                [
+                    f"machine_rank {self._node.rank} was given on two machines, {holder['place']} and"
+                    f" {self._mine['place']}: give each its own"
+                ],
+            )
         return rank if rank is None else int(rank)
 
     def _admit(self, server: BoardServer, board: Board, number: int, *, late: bool) -> None:
@@ -190,10 +198,15 @@ class NodeRendezvous:
             board.tell("set", f"{number} go", [[one[fact] for one in told] for fact in ("host", "processes", "name")])
         elif late:
             here = ", ".join(f"{rank} ({machine['place']})" for rank, machine in sorted(machines.items()))
-            where = f"--main_process_ip {node.host} --main_process_port {node.port}"
-            absent = f"{self._absent()} did not come within {self._wait_s:g} s"
-            start = f"Start accel launch there with {where}, or wait longer: --join_timeout"
-            self._refuse(board, number, [f"{absent}; here: machine {here}. {start}"])
+            self._refuse(
+                board,
+                number,
+                [
+                    f"{self._absent()} did not come within {self._wait_s:g} s; here: machine {here}. Start accel"
+                    f" launch there with --main_process_ip {node.host} --main_process_port {node.port}, or wait"
+                    " longer: --join_timeout"
+                ],
+            )
 
     def _absent(self) -> str:
         absent = [str(rank) for rank in range(self._node.count) if rank not in (self._machines or (0,))]
@@ -206,8 +219,9 @@ class NodeRendezvous:
             theirs = other["settings"].get(name)
             if mine != theirs and not (name == COUNT and None in (mine, theirs)):
                 why = "it counts the processes of all machines together, so give" if name == COUNT else "give"
-                where = f"{name} is {mine} on {self._mine['place']}, and {theirs} on {other['place']}"
-                problems.append(f"{where}: {why} all the same")
+                problems.append(
+                    f"{name} is {mine} on {self._mine['place']}, and {theirs} on {other['place']}: {why} all the same"
+                )
         return problems
 
     def _refuse(self, board: Board, number: int, problems: list[str]) -> None:

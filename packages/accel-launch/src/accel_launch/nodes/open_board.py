@@ -64,8 +64,13 @@ def join_board(node: NodeSpec, name: str, source: SignalSource, wait_s: float, *
         if board.greeted:
             return board
         if str(board.lost) == SILENT:
-            other = f"it was stopped, or another program has port {node.port} there"
-            raise CannotRun("launch", [f"machine 0, {node.host}, is gone: {SILENT} ({other})"])
+            raise CannotRun(
+                "launch",
+                [
+                    f"machine 0, {node.host}, is gone: {SILENT} (it was stopped, or another program has port"
+                    f" {node.port} there)"
+                ],
+            )
         if time.monotonic() >= until:  # a proxy may stand before a machine that does not serve yet
             raise not_begun(node, wait_s)
         source.pause(RETRY_S)

@@ -2,7 +2,7 @@
 
 import os
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +21,7 @@ from accel_launch.job.job_runner import run_job
 from accel_launch.job.plan import count_processes, plan_one
 from accel_launch.notebook.notebook_worker import FUNCTION, RESULT, worker_command
 from accel_launch.report.failure_report import explain
-from accel_launch.supervise.signals import PythonSignals
+from accel_launch.supervise.signals import HandledSignals
 
 # What Accelerate's launcher takes as well, and the values with which it asks for nothing.
 REFERENCE_DEFAULTS: dict[str, tuple[object, ...]] = {
@@ -120,17 +120,31 @@ def _launch(
     if count == 1:
         with _environment(plan_one(settings, (), environ).environ):
             return [function(*args)]
-    _refuse_second_accelerator(caller)
+    from accel_state import is_initialized
+
+    if is_initialized():
+        raise CannotRun(
+            caller,
+            [
+                "an Accelerator exists already in this process; create it inside the function that is launched,"
+                " then restart the kernel and run again"
+            ],
+        )
     if find_spec("cloudpickle") is None:
-        missing = "the function travels to its processes by cloudpickle, which is missing"
-        raise CannotRun(caller, [f"{missing}: pip install 'accel-launch[notebook]'"])
+        raise CannotRun(
+            caller,
+            [
+                "the function travels to its processes by cloudpickle, which is missing: pip install"
+                " 'accel-launch[notebook]'"
+            ],
+        )
     import cloudpickle  # type: ignore[import-untyped] # it has no types
 
     with TemporaryDirectory(prefix="accel-notebook-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / FUNCTION).write_bytes(cloudpickle.dumps((function, tuple(args))))
         job = Job(settings, worker_command(folder), environ, host, count)
-        result = run_job(job, PythonSignals(), bound=False)
+        result = run_job(job, HandledSignals(()), bound=False)
         if result.first is not None:
             raise WorkerFailed(explain(result) or "a process has failed")
         return [_result(folder / RESULT.format(rank)) for rank in range(count)]
@@ -144,36 +158,29 @@ def _wrong_args(args: object) -> list[str]:
     # a tensor or a data set is not printed to say that it has no brackets around it
     brief = len(shown) <= 40 and "\n" not in shown
     written, named = (shown, f"args={shown}") if brief else ("x", f"args x of type {kind}")
-    wanted = "expected a tuple or a list of the function's arguments"
-    return [f"{named}: {wanted}, found a {kind}; for one argument write ({written},)"]
-
-
-def _refuse_second_accelerator(caller: str) -> None:
-    from accel_state import is_initialized
-
-    if is_initialized():
-        inside = "create it inside the function that is launched, then restart the kernel and run again"
-        raise CannotRun(caller, [f"an Accelerator exists already in this process; {inside}"])
+    return [
+        f"{named}: expected a tuple or a list of the function's arguments, found a {kind}; for one argument"
+        f" write ({written},)"
+    ]
 
 
 @contextmanager
 def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
     """Switch this process to an environment, and undo the changes at the end."""
-    names = {name for name in {*wanted, *os.environ} if wanted.get(name) != os.environ.get(name)}
-    before = {name: os.environ.get(name) for name in names}
-    _set_variables({name: wanted.get(name) for name in names})
+    before = dict(os.environ)
+    names = {name for name in {*wanted, *before} if wanted.get(name) != before.get(name)}
+    _take_over(names, wanted)
     try:
         yield
     finally:
-        _set_variables(before)
+        _take_over(names, before)
 
 
-def _set_variables(values: Mapping[str, str | None]) -> None:
-    for name, value in values.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+def _take_over(names: Iterable[str], source: Mapping[str, str]) -> None:
+    for name in names:
+        os.environ.pop(name, None)
+        if name in source:
+            os.environ[name] = source[name]
 
 
 def _result(path: Path) -> Any:

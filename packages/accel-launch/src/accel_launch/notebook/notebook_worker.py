@@ -30,20 +30,15 @@ def main() -> int:
     die_with_parent(parent)
     install(os.environ)
     sys.argv[1:] = []
-    result = None
     try:
         with (folder / FUNCTION).open("rb") as file:
             function, args = pickle.load(file)
-        result = function(*args)
+        _write_result(folder / RESULT.format(os.environ["RANK"]), function(*args))
     except Exception as error:  # noqa: BLE001 (whatever the user's function raises is shown to the user)
-        return _fail(error)
-    try:
-        _write_result(folder / RESULT.format(os.environ["RANK"]), result)
-    except Exception as error:  # noqa: BLE001 (the result's own pickling code may raise anything)
-        kind = type(result).__name__
-        error.add_note(f"what the function returned on rank {os.environ['RANK']}, a {kind}, cannot be sent back:")
-        error.add_note("return numbers, strings, lists, tensors or None")
-        return _fail(error)
+        # The first frame is that of this function, which tells the user nothing.
+        error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ is not None else None
+        sys.excepthook(type(error), error, error.__traceback__)
+        return 1
     return 0
 
 
@@ -51,13 +46,11 @@ def _write_result(path: Path, result: object) -> None:
     """Save the result of the function in a file, which is whole when it has its name."""
     import cloudpickle  # type: ignore[import-untyped] # it has no types
 
-    aside = path.with_suffix(".partial")
-    aside.write_bytes(cloudpickle.dumps(result))
+    aside, kind = path.with_suffix(".partial"), type(result).__name__
+    try:
+        aside.write_bytes(cloudpickle.dumps(result))
+    except Exception as error:
+        error.add_note(f"what the function returned on rank {os.environ['RANK']}, a {kind}, cannot be sent back:")
+        error.add_note("return numbers, strings, lists, tensors or None")
+        raise
     aside.rename(path)
-
-
-def _fail(error: Exception) -> int:
-    # The first frame is `main` above, which tells the user nothing.
-    error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ is not None else None
-    sys.excepthook(type(error), error, error.__traceback__)
-    return 1

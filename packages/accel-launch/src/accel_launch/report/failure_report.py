@@ -26,18 +26,18 @@ LONGEST_MESSAGE = 6
 
 def explain(result: JobResult) -> str | None:
     """Return the last words on a job, without control characters, or None if all went well."""
-    words = _last_words(result)
-    return None if words is None else printable(words)
+    lines = _last_words(result)
+    return printable("\n".join(lines)) if lines else None
 
 
-def _last_words(result: JobResult) -> str | None:
+def _last_words(result: JobResult) -> list[str]:
     first = result.first
     if first is not None and first.status == STOPPED:
         by = f", by {result.outside.name}" if result.outside is not None else ""
-        return (
+        return [
             f"accel: the job of {result.size} was asked to stop{by}, and has saved: run the same command again to go"
             f" on (exit code {STOPPED})"
-        )
+        ]
     if result.outside is not None:
         return _after_signal(result, result.outside)
     if result.elsewhere is not None:
@@ -49,8 +49,8 @@ def _last_words(result: JobResult) -> str | None:
     elif first is not None:
         lines = _first_failure(result, first)
     else:
-        return None
-    return "\n".join([*lines, *([f"  what each rank has printed: {result.logs}"] if result.logs is not None else [])])
+        return []
+    return lines if result.logs is None else [*lines, f"  what each rank has printed: {result.logs}"]
 
 
 def _first_failure(result: JobResult, first: ProcessExit) -> list[str]:
@@ -105,13 +105,11 @@ def how_ended(status: int) -> str:
     return f"was killed by {name}"
 
 
-def _after_signal(result: JobResult, number: signal.Signals) -> str:
+def _after_signal(result: JobResult, number: signal.Signals) -> list[str]:
     lines = [f"accel: the job of {result.size} was ended by {number.name} from outside"]
     if result.first is not None and result.first.status > 0:
         lines.append(f"  rank {result.first.rank} (pid {result.first.pid}) {how_ended(result.first.status)}")
-    return "\n".join(
-        [*lines, *_ranks(f"had not ended {result.grace_s:g} s later, and had to be killed", result.killed)]
-    )
+    return lines + _ranks(f"had not ended {result.grace_s:g} s later, and had to be killed", result.killed)
 
 
 def _ranks(words: str, ranks: tuple[int, ...]) -> list[str]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
-import sys
-import termios
 import threading
 import time
 from math import inf
@@ -17,6 +14,7 @@ from typing import IO, Self, final
 LINE_S = 0.1
 #: seconds after the last process that its output may still come, from processes of its own that it has left
 LAST_S = 1.0
+#: as many bytes as a pipe holds
 _CHUNK = 1 << 16
 
 OUT, ERR = 1, 2
@@ -40,16 +38,17 @@ def say(words: str) -> None:
     write_all(ERR, f"{words}\n".encode(errors="backslashreplace"))
 
 
-def write_all(to: int, content: bytes) -> None:
+def write_all(to: int, content: bytes) -> OSError | None:
     """Send all of the content to a descriptor, however long that takes. Return the error if it is refused."""
     rest = memoryview(content)
     while rest:
         try:
-            rest = rest[os.write(to, rest) :]
+            rest = rest[os.write(to, rest) :]  # a full disk takes a part first
         except BlockingIOError:
             time.sleep(0.01)
-        except OSError:
-            return
+        except OSError as error:
+            return error
+    return None
 
 
 @final
@@ -105,51 +104,32 @@ class Output:
         self._threads.append(threading.Thread(target=self._copy, args=arguments, daemon=True))
         return write_end
 
-    def _copy(self, source: int, file: IO[bytes] | None, to: int | None) -> None:
+    def _copy(self, source: int, file: IO[bytes], to: int | None) -> None:
         """Copy what comes from a pipe, until nobody writes to it or `LAST_S` after the last process."""
-        held, ready, last_s, left = bytearray(), select.poll(), None, inf
+        held, ready, until_s, more = bytearray(), select.poll(), inf, True
         ready.register(source, select.POLLIN)
-        while left > 0:
-            if last_s is None and self._over.is_set():
-                last_s = time.monotonic() + LAST_S
-            if left == inf and last_s is not None and time.monotonic() >= last_s:
-                left = _unread(source)  # all that is kept of one that goes on to print
-            elif ready.poll(LINE_S * 1000):
-                chunk = os.read(source, _CHUNK)
-                if not chunk:
-                    break
-                left -= len(chunk)
-                if file is not None and not _keep(file, chunk):
-                    file.close()
-                    file = None
-                held += chunk if to is not None else b""
-                self._show(to, held, max(held.rfind(b"\n"), held.rfind(b"\r")) + 1)
-            else:
+        while more:
+            if until_s == inf and self._over.is_set():
+                until_s = time.monotonic() + LAST_S
+            late = time.monotonic() >= until_s  # what the pipe holds is all that is kept of a program that goes on
+            if not ready.poll(0 if late else LINE_S * 1000):
+                more = not late
                 self._show(to, held, len(held))
+                continue
+            chunk = os.read(source, _CHUNK)
+            more = bool(chunk) and not late
+            error = None if file.closed else write_all(file.fileno(), chunk)
+            if error is not None:
+                file.close()
+                say(f"accel: {file.name} is not written any more: {error}")
+            held += chunk if to is not None else b""
+            self._show(to, held, max(held.rfind(b"\n"), held.rfind(b"\r")) + 1)
         self._show(to, held, len(held))
         os.close(source)
-        if file is not None:
-            file.close()
+        file.close()
 
     def _show(self, to: int | None, held: bytearray, count: int) -> None:
         if to is not None and count:
             with self._showing:
                 write_all(to, bytes(held[:count]))
             del held[:count]
-
-
-def _unread(source: int) -> int:
-    """How many bytes a pipe holds."""
-    return int.from_bytes(fcntl.ioctl(source, termios.FIONREAD, bytes(4)), sys.byteorder)
-
-
-def _keep(file: IO[bytes], chunk: bytes) -> bool:
-    """Whether a file takes the chunk; if it does not, a message says so."""
-    try:
-        rest = memoryview(chunk)
-        while rest:
-            rest = rest[file.write(rest) :]  # a full disk takes a part first
-    except OSError as error:
-        say(f"accel: {file.name} is not written any more: {error}")
-        return False
-    return True

@@ -47,9 +47,9 @@ def run_until_done(
         if result.code in (0, STOPPED) or result.by_somebody:
             return result
         if result.lost_machine or failures > max_restarts:
-            why = "as a machine is lost" if result.lost_machine else f"after {max_restarts} restarts"
             if max_restarts:
-                say(f"accel: gives up {why}{'' if result.lost_machine else ' without a new checkpoint'}")
+                spent = f"after {max_restarts} restarts without a new checkpoint"
+                say(f"accel: gives up {'as a machine is lost' if result.lost_machine else spent}")
             return result
         pause_s = min(FIRST_PAUSE_S * 2 ** (failures - 1), LONGEST_PAUSE_S)
         since = " since the last checkpoint" if result.progressed or attempt >= failures else ""

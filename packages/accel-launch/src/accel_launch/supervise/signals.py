@@ -8,6 +8,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Self, final
 
@@ -115,14 +116,21 @@ class BlockedSignals(SignalSource):
 
 @final
 class HandledSignals(SignalSource):
-    """Systems other than Linux: handlers note the signals; at a terminal SIGINT and SIGHUP count as the terminal's."""
+    """A source for systems other than Linux, where handlers note the signals.
 
-    def __init__(self) -> None:
+    At a terminal SIGINT and SIGHUP count as the terminal's.
+
+    Args:
+        numbers: Signals to handle. A notebook handles none, and `wait` raises KeyboardInterrupt as Python does.
+    """
+
+    def __init__(self, numbers: Collection[signal.Signals] = (*ENDING, *PASSED_ON)) -> None:
+        self._numbers = numbers
         self._noted: deque[signal.Signals] = deque()
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        for number in (*ENDING, *PASSED_ON):
+        for number in self._numbers:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, lambda got, _: self._noted.append(signal.Signals(got)))
         return self
@@ -142,27 +150,6 @@ class HandledSignals(SignalSource):
 
     def in_child(self) -> None:
         """Keep all as it is: a program that is started has no handlers."""
-
-
-@final
-class PythonSignals(SignalSource):
-    """A notebook: Python's own handlers stay, and `wait` raises KeyboardInterrupt."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None: ...
-
-    def wait(self, timeout_s: float) -> SignalEvent | None:
-        """None, after 20 ms or the timeout.
-
-        Raises: KeyboardInterrupt when the user interrupts.
-        """
-        time.sleep(max(min(timeout_s, _POLL_S), 0))
-        return None
-
-    def in_child(self) -> None:
-        """Nothing was changed."""
 
 
 def has_terminal() -> bool:

@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from signal import Signals
 from typing import final
@@ -179,13 +180,12 @@ class Supervisor:
 
     def finish_output(self) -> None:
         """Return when all output is shown, or soon after the end if a signal from outside ended the job."""
-        until_s = None
-        while self.output is not None and not self.output.finish(SHORT_WAIT_S):
+        until_s = inf
+        while self.output is not None and not self.output.finish(SHORT_WAIT_S) and time.monotonic() < until_s:
             event = self.source.wait(0)
             self.asked = self.asked or (event is not None and event.number in ENDING)
-            until_s = until_s or (time.monotonic() + UNREAD_S if self.asked else None)
-            if until_s is not None and time.monotonic() >= until_s:
-                return
+            if self.asked:
+                until_s = min(until_s, time.monotonic() + UNREAD_S)
 
     def result(self) -> JobResult:
         """Return how the job has ended."""

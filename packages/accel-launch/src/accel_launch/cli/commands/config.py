@@ -54,8 +54,13 @@ def ask(options: ResolvedOptions) -> int:
     path, flag = _this_file(options)
     environ = process_environ()
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or environ.get("TERM") == "dumb":
-        missing = "its questions need a terminal with a keyboard, and there is none here; the same without questions"
-        raise CannotRun(ASK, [f"{missing}: accel config default --num_processes 2 --mixed_precision bf16"])
+        raise CannotRun(
+            ASK,
+            [
+                "its questions need a terminal with a keyboard, and there is none here; the same without"
+                " questions: accel config default --num_processes 2 --mixed_precision bf16"
+            ],
+        )
     before = _settings_in(path) if path.exists() else {}
     try:
         gpus = visible_devices(environ)

@@ -60,8 +60,10 @@ def run(options: ResolvedOptions) -> int:
         print("\n".join(what_would_start(job)), flush=True)
         return 0
     if settings.enable_cpu_affinity and (told := job.place) is not None:
-        why = f"another launcher has started this process ({words_of(told, job.environ)}), and gives it its cores"
-        say(f"accel: --enable_cpu_affinity has no effect: {why}")
+        say(
+            "accel: --enable_cpu_affinity has no effect: another launcher has started this process"
+            f" ({words_of(told, job.environ)}), and gives it its cores"
+        )
     if job.alone:
         from accel_launch.job.job_runner import with_startup
 

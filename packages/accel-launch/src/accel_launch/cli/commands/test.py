@@ -24,8 +24,13 @@ def run(options: ResolvedOptions) -> int:
     from accel_launch.supervise.output import say
 
     if find_spec("accel") is None:
-        missing = f"the check is module {CHECK} of package accel, which is not installed for {sys.executable}"
-        raise CannotRun("accel test", [f"{missing}; install package accel next to accel-launch"])
+        raise CannotRun(
+            "accel test",
+            [
+                f"the check is module {CHECK} of package accel, which is not installed for {sys.executable};"
+                " install package accel next to accel-launch"
+            ],
+        )
     job = read_job(replace(options, settings=replace(options.settings, module=True), script=CHECK))
     result = run_to_end(job)
     count = job.count * (job.node.count if job.node is not None else 1)
