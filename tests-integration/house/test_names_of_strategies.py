@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
+from types import FunctionType
 
-from accel_parallel import STRATEGIES
-from repository import all_sources, import_name, module_name, projects, tree_of
+import pytest
+from accel_parallel import STRATEGIES, Steps, Strategy
+from repository import all_sources, import_name, module_name, projects, tree_of, where
 
 #: beside the file of the strategy itself: what chooses, and groups of options that have such a name
 NAMES_A_STRATEGY = {
-    "accel.build": "chooses the strategy",
+    "accel_parallel.choice": "chooses the strategy",
     "accel.handlers": "the field of DistributedDataParallelKwargs",
     "accel_launch.job.job": "the flags --use_deepspeed and --deepspeed_config",
 }
+#: a branch on what a strategy is
+ASKS_WHICH = re.compile(r"engine is (not )?None|strategy\.shards\b")
+MAX_METHODS = 12
 #: the packages of one strategy, and its name there
 PROJECT_OF_STRATEGY = {
     import_name(package): name
@@ -33,6 +39,24 @@ def test_a_name_of_a_strategy_is_found() -> None:
     """Whether it is compared or a key; a word in a sentence is none."""
     assert names_of_strategies(ast.parse("if name == 'ddp': pass\nways = {'fsdp2': 1}")) == {"ddp", "fsdp2"}
     assert not names_of_strategies(ast.parse("raise ValueError('use ddp')"))
+
+
+def test_nobody_asks_which_strategy_there_is() -> None:
+    """What differs is a method of the strategy, or of its steps."""
+    asking = [where(path) for path in all_sources() if ASKS_WHICH.search(path.read_text())]
+    assert asking == []
+
+
+@pytest.mark.parametrize("text", ["if strategy.shards:", "if self._engine is None:", "x.engine is not None"])
+def test_a_question_which_strategy_there_is_is_found(text: str) -> None:
+    assert ASKS_WHICH.search(text)
+
+
+@pytest.mark.parametrize("seam", [Strategy, Steps])
+def test_a_seam_stays_narrow(seam: type) -> None:
+    held = {name: one for name, one in vars(seam).items() if not name.startswith("_")}
+    methods = [name for name, one in held.items() if isinstance(one, FunctionType | classmethod)]
+    assert 1 < len(methods) <= MAX_METHODS, methods
 
 
 def names_of_strategies(tree: ast.Module) -> set[str]:

@@ -30,8 +30,8 @@ def test_deepspeed_of_the_environment_is_asked_for(tmp_path: Path) -> None:
     words = f"deepspeed_config_file={config},zero_stage=3"
     settings = resolved({"ACCEL_USE_DEEPSPEED": "1", "ACCEL_DEEPSPEED_CONFIG": words})
     assert (settings.mixed_precision, settings.accumulation_steps) == ("bf16", 4)
-    assert isinstance(settings.engine, DeepSpeedPlugin)
-    assert settings.engine.config()["zero_optimization"] == {"stage": 3}
+    assert isinstance(settings.options["deepspeed"], DeepSpeedPlugin)
+    assert settings.options["deepspeed"].config()["zero_optimization"] == {"stage": 3}
     with pytest.raises(ValueError, match="deepspeed_config: unknown names zero_stages"):
         resolved({"ACCEL_USE_DEEPSPEED": "1", "ACCEL_DEEPSPEED_CONFIG": "zero_stages=2"})
 

@@ -144,7 +144,7 @@ def clipped(kind: float) -> tuple[float, Numbers]:
     strategy = ddp()
     ready = strategy.setup(Regression(1.0, 2.0), run, PrecisionPolicy())
     (100 * ready(torch.tensor(1.0 + run.topology.rank))).backward()
-    norm = strategy.clip_norm(ready.parameters(), 1.0, kind=kind)
+    norm = strategy.steps.clip_norm(ready.parameters(), 1.0, kind=kind)
     return norm.item(), grads(ready)
 
 

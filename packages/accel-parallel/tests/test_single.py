@@ -48,7 +48,7 @@ def test_clipping_is_torchs(max_norm: float, kind: float) -> None:
     models = [Mlp(), Mlp()]
     for model in models:
         model(torch.ones(2, 8)).square().sum().backward()
-    ours = single().clip_norm(iter(list(models[0].parameters())), max_norm, kind=kind)
+    ours = single().steps.clip_norm(iter(list(models[0].parameters())), max_norm, kind=kind)
     theirs = nn.utils.clip_grad_norm_(models[1].parameters(), max_norm, norm_type=kind)
     found, expected = ([parameter.grad for parameter in model.parameters()] for model in models)
     assert_same_numbers([ours, found], [theirs, expected], atol=0)
@@ -57,7 +57,7 @@ def test_clipping_is_torchs(max_norm: float, kind: float) -> None:
 def test_the_default_norm_is_the_euclidean_one() -> None:
     parameter = nn.Parameter(torch.tensor([0.0, 0.0]))
     parameter.grad = torch.tensor([3.0, 4.0])
-    assert single().clip_norm([parameter], 1.0).item() == 5.0
+    assert single().steps.clip_norm([parameter], 1.0).item() == 5.0
 
 
 def test_more_processes_are_refused_with_what_to_use() -> None:

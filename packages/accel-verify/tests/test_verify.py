@@ -11,7 +11,7 @@ from accel.step.accumulation import GradientAccumulation
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, WindowScaler
 from accel_data import DataLoaderShard
 from accel_launch.cli import main
-from accel_parallel.strategies.ddp import Ddp
+from accel_parallel import TorchSteps
 from accel_state import AccumulationState
 from accel_verify.runner import RunComparison
 
@@ -66,7 +66,7 @@ def test_plain_pytorch_uses_none_of_the_step_code(
         (GradientAccumulation, "scale_loss"),
         (WindowScaler, "scale_loss"),
         (AccumulationState, "tick"),
-        (Ddp, "clip_norm"),
+        (TorchSteps, "clip_norm"),
     ):
         monkeypatch.setattr(owner, name, refuse)
     found = verified(clip=0.1, weights=True, accumulation=4, samples=40)

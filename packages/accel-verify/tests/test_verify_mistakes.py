@@ -14,6 +14,7 @@ from accel.step.training_step import TrainingStep
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, LossScaler, WindowScaler
 from accel_checkpoint import save_weights
 from accel_data import DataLoaderShard
+from accel_parallel import TorchSteps
 from accel_parallel.strategies.ddp import Ddp
 from accel_state import AccumulationState
 from accel_state.transports.single import Single
@@ -292,12 +293,12 @@ def parameters_are_in_half_precision() -> Replacement:
 
 
 def clip_norm(mutated: Callable[..., torch.Tensor]) -> Replacement:
-    clip = Ddp.clip_norm
+    clip = TorchSteps.clip_norm
 
-    def clipped(self: Ddp, parameters: Any, limit: float, *, kind: float = 2.0) -> torch.Tensor:
+    def clipped(self: TorchSteps, parameters: Any, limit: float, *, kind: float = 2.0) -> torch.Tensor:
         return mutated(lambda *one, **options: clip(self, *one, **options), list(parameters), limit)
 
-    return Ddp, {"clip_norm": clipped}
+    return TorchSteps, {"clip_norm": clipped}
 
 
 @mistake(FIRST, clip=0.01)

@@ -4,31 +4,21 @@ import json
 import os
 import subprocess
 import sys
-import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from accel_testing import stretched
-from repository import ROOT
 from silent_environ import silent
 
 pytestmark = pytest.mark.timeout(1200)
-FOLDER = ROOT / "docs" / "examples" / "own_device"
 
 
 @pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
+def environ(tmp_path: Path, installed_example: Callable[[str], list[str]]) -> dict[str, str]:
     """An environment in which the distribution is found, without an install."""
-    project = tomllib.loads((FOLDER / "pyproject.toml").read_text())["project"]
-    information = tmp_path / "own_device-1.0.dist-info"
-    information.mkdir()
-    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 1.0\n")
-    lines = []
-    for group, entries in project["entry-points"].items():
-        lines += [f"[{group}]", *(f"{name} = {target}" for name, target in entries.items())]
-    (information / "entry_points.txt").write_text("\n".join(lines) + "\n")
     own = silent(tmp_path)
-    path = os.pathsep.join([str(tmp_path), str(FOLDER), own["PYTHONPATH"]])
+    path = os.pathsep.join([*installed_example("own_device"), own["PYTHONPATH"]])
     return {**own, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
 

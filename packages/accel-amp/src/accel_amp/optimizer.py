@@ -55,6 +55,8 @@ class AcceleratedOptimizer(Optimizer):
         scaler: Object that makes the steps, for fp16; without it the optimizer steps by itself.
         accumulation: The window of micro-batches of the script.
         step_boundary: Function to call after each step, such as the one that ends a graph on XLA.
+        unproven: Whether the first step has yet to show that it changes parameters, as after others were put in their
+            places.
 
     Raises:
         TypeError: `optimizer` is no torch optimizer, or is prepared already.
@@ -68,6 +70,7 @@ class AcceleratedOptimizer(Optimizer):
         *,
         accumulation: AccumulationState | None = None,
         step_boundary: Callable[[], None] | None = None,
+        unproven: bool = False,
     ) -> None:
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"only a torch.optim.Optimizer can be prepared, found a {type(optimizer).__name__}")
@@ -88,8 +91,7 @@ class AcceleratedOptimizer(Optimizer):
         self.before_group: Callable[[list[torch.Tensor]], None] | None = None
         #: the object that saves and loads the state instead of the inner optimizer
         self.state_of: Any = None
-        #: whether the first step has yet to show that it changes parameters, as after others were put in their places
-        self.unproven = False
+        self._unproven = unproven
         # whether the gradients have had their step; and whether they were to be cleared without one
         self._spent, self._given_up = False, False
         self._warned = False
@@ -157,6 +159,11 @@ class AcceleratedOptimizer(Optimizer):
             self._made = bool(self._made) if self._made.device.type == "cpu" else StepOutcome(self._made)
         return self._made
 
+    @property
+    def saved(self) -> Any:
+        """The object that has the state whole: the inner optimizer, unless a strategy spreads its state."""
+        return self.optimizer if self.state_of is None else self.state_of
+
     def postpone(self, advance: Callable[[], None]) -> None:
         """Postpone a call until the next step, or until somebody asks for the groups or the state.
 
@@ -203,13 +210,13 @@ class AcceleratedOptimizer(Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """Return the state dict of the inner optimizer."""
         self.settle()
-        state: dict[str, Any] = (self.state_of or self.optimizer).state_dict()
+        state: dict[str, Any] = self.saved.state_dict()
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state dict into the inner optimizer, which moves each entry to the device of its parameter."""
         self.settle()
-        (self.state_of or self.optimizer).load_state_dict(state_dict)
+        self.saved.load_state_dict(state_dict)
 
     def step(self, closure: Any = None) -> Any:
         """Step the inner optimizer if a step is due.
@@ -238,7 +245,7 @@ class AcceleratedOptimizer(Optimizer):
             self._warn_of_no_loss()
         if self._postponed:
             self.settle()
-        first = FirstStep(self.optimizer) if self.unproven else None
+        first = FirstStep(self.optimizer) if self._unproven else None
         loss = None
         try:
             if self.scaler is not None:
@@ -253,7 +260,7 @@ class AcceleratedOptimizer(Optimizer):
                 ) from error
             raise
         if first is not None and first.tells and made:
-            self.unproven = False
+            self._unproven = False
             first.check()
         self._steps = self._steps + made
         self._spent, self._given_up = True, False

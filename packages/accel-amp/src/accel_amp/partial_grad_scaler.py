@@ -8,6 +8,7 @@ import torch
 from torch.optim import Optimizer
 
 from accel_amp.local_part import local_part
+from accel_amp.optimizer_parameters import parameters_of
 
 
 @final
@@ -25,7 +26,7 @@ class _Parts:
     """The gradients that an optimizer steps with, in the form that torch's function reads."""
 
     def __init__(self, optimizer: Optimizer) -> None:
-        held = [one.grad for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
+        held = [one.grad for one in parameters_of(optimizer) if one.grad is not None]
         self.param_groups = [{"params": [_holder(local_part(gradient)) for gradient in held]}]
 
 

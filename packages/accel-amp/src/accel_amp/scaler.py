@@ -9,6 +9,7 @@ from typing import Any, final
 import torch
 from torch.optim import Optimizer
 
+from accel_amp.optimizer_parameters import parameters_of
 from accel_amp.partial_grad_scaler import PartialGradScaler
 
 
@@ -205,4 +206,4 @@ class LossScaler:
 
 
 def _has_gradients(optimizer: Optimizer) -> bool:
-    return any(one.grad is not None for group in optimizer.param_groups for one in group["params"])
+    return any(one.grad is not None for one in parameters_of(optimizer))

@@ -36,7 +36,7 @@ def contradictions(said: Mapping[str, Any], config: Mapping[str, Any], asked: As
     lines += _of_precision(said, config, asked)
     lines += _of_stages(said, config)
     excluded = {
-        f"strategy={asked.strategy!r}": asked.strategy is not None,
+        f"strategy={asked.strategy!r}": asked.strategy not in (None, "auto", "deepspeed"),
         "fsdp_plugin": asked.fsdp,
         "parallelism_config with sizes above 1": asked.mesh,
         "GradScalerKwargs (DeepSpeed scales the loss; set the section fp16 of its config)": asked.scaler_options,

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, final
 
 import torch
-from accel_amp import PrecisionPolicy
-from accel_parallel import Engine, refuse_second_graph
-from accel_state import Run
+from accel_amp import AcceleratedOptimizer, LossScaler, PrecisionPolicy
+from accel_parallel import Steps, refuse_second_graph
+from accel_state import Run, Transport
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from accel_deepspeed.config import HALF, Known, fill
-from accel_deepspeed.norms import multiply, scaled_norm
+from accel_deepspeed.norms import multiply, norm_of, scaled_norm
 from accel_deepspeed.plugin import DeepSpeedPlugin
 from accel_deepspeed.prepared_parameters import PreparedParameters
 from accel_deepspeed.prepared_together import PreparedTogether, hidden_size
@@ -29,7 +29,7 @@ _EVERY_BACKWARD = "DeepSpeed's engine reduces gradients in its own backward; "
 
 
 @final
-class DeepSpeedSteps(Engine):
+class DeepSpeedSteps(Steps):
     """One model and its optimizer in an engine of DeepSpeed, whose windows are those of the Accelerator."""
 
     refusals: ClassVar[Mapping[str, str]] = {
@@ -58,7 +58,7 @@ class DeepSpeedSteps(Engine):
         # by what all gradients of the window are still to be multiplied
         self._factor = 1.0
 
-    def meet(self, objects: Sequence[Any]) -> None:
+    def meet(self, objects: Sequence[Any], models: Sequence[nn.Module]) -> None:
         """Notes optimizers, schedules, and the batch sizes of loaders."""
         self._met = PreparedTogether.of(objects)
 
@@ -105,8 +105,10 @@ class DeepSpeedSteps(Engine):
         container: nn.Module = self.core
         return container
 
-    def optimizer(self, optimizer: Optimizer) -> Optimizer:
-        """The optimizer that DeepSpeed steps.
+    def optimizer(
+        self, optimizer: Optimizer, models: Sequence[nn.Module], make: Callable[..., AcceleratedOptimizer]
+    ) -> AcceleratedOptimizer:
+        """The optimizer that DeepSpeed steps, with its state by the parameters of the model.
 
         Raises: ValueError for an optimizer that was not prepared together with its model.
         """
@@ -116,11 +118,13 @@ class DeepSpeedSteps(Engine):
                 " model, optimizer = accelerator.prepare(model, optimizer)"
             )
         inner: Optimizer = self.core.basic_optimizer
-        return inner
+        ready = make(inner, device_placement=False, scaler=self, unproven=False)
+        ready.state_of = self._whole_optimizer or inner
+        return ready
 
-    def state_of(self, optimizer: Optimizer) -> Any:
-        """The state by the parameters of the model; in stage 0 the optimizer has it."""
-        return self._whole_optimizer or optimizer
+    def loss_scaler(self, make: Callable[..., LossScaler], transport: Transport) -> LossScaler | None:
+        """None: DeepSpeed scales losses. Collective: no rank waits for others."""
+        return None
 
     def scheduler(self, scheduler: Any) -> Any:
         """The engine's schedule in the place of a DummyScheduler; any other as it is.
@@ -142,7 +146,18 @@ class DeepSpeedSteps(Engine):
             )
         return scheduler
 
-    def backward(self, loss: torch.Tensor, *, due: bool, **kwargs: Any) -> None:
+    def adopt(self, models: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> None:
+        """Does nothing: parameters that came later are refused. Collective: no rank waits for others."""
+
+    def backward(
+        self,
+        loss: torch.Tensor,
+        models: Sequence[nn.Module],
+        optimizers: Sequence[AcceleratedOptimizer],
+        *,
+        due: bool,
+        **kwargs: Any,
+    ) -> None:
         """Adds the gradients of a loss by DeepSpeed's backward. Collective: every rank must call.
 
         Raises: ValueError for a second loss at the end of a window, and for arguments that DeepSpeed does not take.
@@ -231,7 +246,14 @@ class DeepSpeedSteps(Engine):
             self._drop()
         return True
 
-    def clip(self, parameters: Iterable[torch.Tensor], max_norm: float, kind: float) -> torch.Tensor:
+    def settle_gradients(self) -> None:
+        """Does nothing: gradients are complete. Collective: no rank waits for others."""
+
+    def total_norm(self, gradients: Sequence[torch.Tensor], kind: float = 2.0) -> torch.Tensor:
+        """The norm of gradients in parameters; not a number if DeepSpeed has them. Collective: no rank waits."""
+        return norm_of(gradients, kind)
+
+    def clip_norm(self, parameters: Iterable[torch.Tensor], max_norm: float, *, kind: float = 2.0) -> torch.Tensor:
         """The norm of all gradients, which the step will clip to `max_norm`. Collective: every rank must call.
 
         Raises: ValueError for a part of the parameters, another norm than 2, or another maximum than the config has.

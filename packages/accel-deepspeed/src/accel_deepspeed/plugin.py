@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from accel_parallel import Asked, EngineOptions
+from accel_parallel import Asked, StrategyOptions
 
 from accel_deepspeed.config import AUTO, contradictions, section
 
@@ -30,7 +30,7 @@ _FIELD_OF = _TEXTS | {name: name for name in (*_OTHERS, *_MORE)}
 
 @final
 @dataclass
-class DeepSpeedPlugin(EngineOptions):
+class DeepSpeedPlugin(StrategyOptions):
     """How DeepSpeed spreads optimizer states (ZeRO 1), gradients (2) and parameters (3); 0 is plain data parallelism.
 
     `hf_ds_config` is DeepSpeed's own config, a JSON file or a dict; its "auto" values are filled from what is prepared.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import torch
+from accel_amp.optimizer_parameters import parameters_of
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -76,8 +77,7 @@ class PreparedTogether:
             if optimizer.state:
                 name = type(optimizer).__name__
                 lines.append(f"{name} has taken steps already, whose state DeepSpeed would not keep")
-            held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            strange = sum(id(parameter) not in own for parameter in held)
+            strange = sum(id(parameter) not in own for parameter in parameters_of(optimizer))
             if strange:
                 lines.append(f"{strange} parameters of the optimizer are not of the model")
         empty = [name for name, parameter in model.named_parameters() if parameter.is_meta]

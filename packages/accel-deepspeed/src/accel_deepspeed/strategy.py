@@ -4,20 +4,18 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
-from itertools import chain
-from typing import ClassVar, final
+from typing import ClassVar, Self, final
 
-import torch
 import torch.distributed as dist
 from accel_amp import Precision, PrecisionPolicy
-from accel_parallel import EngineOptions, Strategy
+from accel_parallel import Asked, Strategy
+from accel_parallel.empty_weights import make_equal
 from accel_state import AccumulationState, Run
 from accel_state.environ import process_environ, set_default
 from torch import nn
 from torch._C._distributed_c10d import HashStore
 
 from accel_deepspeed.engine import DeepSpeedSteps
-from accel_deepspeed.norms import norm_of
 from accel_deepspeed.plugin import DeepSpeedPlugin
 
 #: what DeepSpeed reads, and takes a guess if it is not there
@@ -33,15 +31,20 @@ class DeepSpeed(Strategy):
     """
 
     name: ClassVar[str] = "deepspeed"
-    engine_options: ClassVar[type[EngineOptions] | None] = DeepSpeedPlugin
+    steps: DeepSpeedSteps
+    options_type: ClassVar[type | None] = DeepSpeedPlugin
 
     def __init__(
         self, plugin: DeepSpeedPlugin | None = None, *, accumulation_steps: int = 1, split_batches: bool = False
     ) -> None:
-        self._steps = DeepSpeedSteps(
+        self.steps = DeepSpeedSteps(
             plugin or DeepSpeedPlugin(), accumulation_steps=accumulation_steps, split_batches=split_batches
         )
-        self.engine = self._steps
+
+    @classmethod
+    def made(cls, options: DeepSpeedPlugin | None, asked: Asked) -> Self:
+        """Return the strategy with its plugin, and the length of windows."""
+        return cls(options, accumulation_steps=asked.accumulation_steps or 1, split_batches=asked.split_batches)
 
     def check(self, run: Run, precision: Precision) -> Sequence[str]:
         """A reason if DeepSpeed is not installed, has imported for another device, or knows the device not."""
@@ -64,15 +67,13 @@ class DeepSpeed(Strategy):
         Collective: every rank must call.
         """
         if not any(parameter.requires_grad for parameter in model.parameters()):
-            for tensor in chain(model.parameters(), model.buffers()):
-                tensor.data.copy_(run.transport.broadcast(tensor.data, 0))
-            return model
+            return make_equal(model, run.transport)
         # DeepSpeed reads them when it is imported, and when it makes an engine
         set_default(DEVICE, run.placed_on.type)
         set_default(LOCAL_RANK, str(run.topology.local_rank))
         if not dist.is_initialized():
             _open_group_of_one(run)
-        return self._steps.start(model, run, policy)
+        return self.steps.start(model, run, policy)
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         """The model inside the engine."""
@@ -102,17 +103,6 @@ class DeepSpeed(Strategy):
     def synchronising_backward(self, model: nn.Module) -> AbstractContextManager[None]:
         """Does nothing: the engine reduces gradients in its backward."""
         return _NOTHING
-
-    def settle_gradients(self) -> None:
-        """Does nothing: gradients are complete. Collective: no rank waits for others."""
-
-    def total_norm(self, gradients: Sequence[torch.Tensor], kind: float = 2.0) -> torch.Tensor:
-        """The norm of gradients in parameters; not a number if the engine has them. Collective: no rank waits."""
-        return norm_of(gradients, kind)
-
-    def clip_norm(self, parameters: Iterable[torch.Tensor], max_norm: float, *, kind: float = 2.0) -> torch.Tensor:
-        """The norm of all gradients, which the engine's step clips. Collective: every rank must call."""
-        return self._steps.clip(parameters, max_norm, kind)
 
 
 def _open_group_of_one(run: Run) -> None:

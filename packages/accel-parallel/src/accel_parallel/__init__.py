@@ -1,11 +1,10 @@
 """How parameters and gradients are spread over processes."""
 
 from accel_parallel.comm_hooks import CommHook
+from accel_parallel.ddp_options import DistributedDataParallelKwargs
 from accel_parallel.empty_weights import init_empty_weights, init_on_device
-from accel_parallel.engine import Engine
-from accel_parallel.engine_options import Asked, EngineOptions
 from accel_parallel.fsdp_options import FullyShardedDataParallelPlugin
-from accel_parallel.invariants import BrokenInvariant, refuse_renormalised, refuse_strangers
+from accel_parallel.invariants import BrokenInvariant, refuse_renormalised
 from accel_parallel.parallelism_config import ParallelismConfig
 from accel_parallel.rebind import (
     StaleParameters,
@@ -16,11 +15,13 @@ from accel_parallel.rebind import (
     replaced,
     tie_again,
 )
-from accel_parallel.sharded.loaded_state import divide_loaded_state
 from accel_parallel.sharded.second_graph import refuse_second_graph
 from accel_parallel.stages.recompute import recompute
+from accel_parallel.steps import Steps
 from accel_parallel.strategies import STRATEGIES
 from accel_parallel.strategy import Strategy
+from accel_parallel.strategy_options import Asked, StrategyOptions
+from accel_parallel.torch_steps import TorchSteps
 from accel_parallel.wrap_policy import like_blocks, outermost
 
 __all__ = [
@@ -28,13 +29,14 @@ __all__ = [
     "Asked",
     "BrokenInvariant",
     "CommHook",
-    "Engine",
-    "EngineOptions",
+    "DistributedDataParallelKwargs",
     "FullyShardedDataParallelPlugin",
     "ParallelismConfig",
     "StaleParameters",
+    "Steps",
     "Strategy",
-    "divide_loaded_state",
+    "StrategyOptions",
+    "TorchSteps",
     "follow",
     "init_empty_weights",
     "init_on_device",
@@ -46,7 +48,6 @@ __all__ = [
     "refuse_replaced",
     "refuse_second_graph",
     "refuse_stale",
-    "refuse_strangers",
     "replaced",
     "tie_again",
 ]

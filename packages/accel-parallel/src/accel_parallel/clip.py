@@ -14,6 +14,22 @@ from torch.distributed.tensor import DTensor
 Groups = tuple[dist.ProcessGroup, ...]
 
 
+def with_gradients(parameters: Iterable[torch.Tensor], call: str) -> list[torch.Tensor]:
+    """Return the parameters of a call as a list.
+
+    Raises:
+        ValueError: None of them has a gradient.
+    """
+    listed = list(parameters)
+    # the first has one, but in odd cases
+    if listed and listed[0].grad is None and all(parameter.grad is None for parameter in listed):
+        raise ValueError(
+            f"{call}: none of the {len(listed)} parameters has a gradient; call it after backward() and before"
+            " zero_grad(), with parameters of the model that was trained"
+        )
+    return listed
+
+
 def clip_sharded_norm(parameters: Iterable[torch.Tensor], max_norm: float, *, kind: float = 2.0) -> torch.Tensor:
     """The norm of all gradients, each part counted once. If it exceeds `max_norm`, gradients are scaled down.
 

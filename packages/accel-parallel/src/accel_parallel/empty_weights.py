@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 
 import torch
+from accel_state import Transport
 from torch import nn
 from torch.nn.modules import module
 from torch.nn.parameter import is_lazy
@@ -48,6 +50,17 @@ def init_on_device(device: torch.device | str, include_buffers: bool | None = No
         yield
     finally:
         handle.remove()
+
+
+def make_equal(model: nn.Module, transport: Transport) -> nn.Module:
+    """Give all ranks the weights and buffers that rank 0 has.
+
+    Collective:
+        Every rank must call.
+    """
+    for tensor in chain(model.parameters(), model.buffers()):
+        tensor.data.copy_(transport.broadcast(tensor.data, 0))
+    return model
 
 
 def refuse_empty(model: nn.Module) -> None:

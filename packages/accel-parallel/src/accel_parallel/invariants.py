@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
+from accel_amp.optimizer_parameters import parameters_of
 from accel_state import AccelError, Transport
 from torch import nn
 from torch.optim import Optimizer
@@ -98,6 +99,21 @@ class ModelFacts:
         ]
 
 
+def unlike_lists(transport: Transport, what: str, mine: list[str]) -> list[list[str]]:
+    """Return the lists of all ranks if they differ, or nothing; ranks exchange a digest first.
+
+    Args:
+        transport: The transport of the ranks.
+        what: The name of the comparison in errors.
+        mine: The list of this rank.
+
+    Collective:
+        Every rank must call.
+    """
+    digest = hashlib.sha256(repr(mine).encode()).digest()[:16]
+    return [] if transport.agree(what, digest) is not None else transport.all_gather_objects(mine, what)
+
+
 def refuse_strangers(optimizers: Sequence[Optimizer], models: Iterable[nn.Module]) -> None:
     """Refuses optimizers of parameters that are in none of the models: nothing would keep them equal on all ranks.
 
@@ -106,7 +122,7 @@ def refuse_strangers(optimizers: Sequence[Optimizer], models: Iterable[nn.Module
     known = {id(parameter) for model in models for parameter in model.parameters()}
     problems = []
     for number, optimizer in enumerate(optimizers):
-        held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        held = parameters_of(optimizer)
         strange = [tuple(parameter.shape) for parameter in held if id(parameter) not in known]
         if strange:
             problems.append(

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from accel_parallel.forwarding_container import ForwardingContainer
 from accel_parallel.hooks_afterwards import HooksAfterwards
-from accel_parallel.invariants import SHOWN
+from accel_parallel.invariants import SHOWN, unlike_lists
 from accel_parallel.rank_zero_source import send_tensors
 from accel_parallel.steps_without_loss import StepsWithoutLoss
 from accel_parallel.whole_gradients import average_gradients
@@ -146,13 +146,12 @@ class MissedGradients:
     def _agree(self, parameters: Sequence[torch.Tensor]) -> None:
         looks = [f"{str(one.dtype).removeprefix('torch.')} {tuple(one.shape)}" for one in parameters]
         what = "exchange of parameters that came after prepare, or of a second backward"
-        if self._run.transport.agree(what, hashlib.sha256(repr(looks).encode()).digest()[:16]) is not None:
-            return
-        ranks = self._run.transport.all_gather_objects(looks, what)
         found = "".join(
-            f"\n  rank {rank}: {len(mine)}, {', '.join(mine[:SHOWN]) or 'none'}" for rank, mine in enumerate(ranks)
+            f"\n  rank {rank}: {len(mine)}, {', '.join(mine[:SHOWN]) or 'none'}"
+            for rank, mine in enumerate(unlike_lists(self._run.transport, what, looks))
         )
-        raise ValueError(f"{what}: every rank has to have like ones, found{found}")
+        if found:
+            raise ValueError(f"{what}: every rank has to have like ones, found{found}")
 
     def _agree_on_numbers(self, parameters: Sequence[torch.Tensor]) -> None:
         digest = hashlib.sha256()

@@ -1,21 +1,30 @@
 """What strategies of one process have in common: nothing travels between processes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import final
+from typing import Any, Self, final
 
-import torch
 from accel_state import AccumulationState
 from torch import nn
-from torch.nn.utils import clip_grad_norm_, get_total_norm
 
 from accel_parallel.strategy import Strategy
+from accel_parallel.strategy_options import Asked
+from accel_parallel.torch_steps import TorchSteps
 
 _NOTHING = nullcontext()
 
 
 class OneProcess(Strategy):
     """A strategy of one process, which holds all gradients."""
+
+    def __init__(self) -> None:
+        self.steps = TorchSteps()
+
+    @final
+    @classmethod
+    def made(cls, options: Any, asked: Asked) -> Self:
+        """Return the strategy, which takes no options."""
+        return cls()
 
     @final
     def unwrap(self, model: nn.Module) -> nn.Module:
@@ -36,17 +45,3 @@ class OneProcess(Strategy):
     def synchronising_backward(self, model: nn.Module) -> AbstractContextManager[None]:
         """Does nothing: no gradient travels."""
         return nullcontext()
-
-    @final
-    def settle_gradients(self) -> None:
-        """Does nothing: gradients are complete. Collective: no rank waits for others."""
-
-    @final
-    def total_norm(self, gradients: Sequence[torch.Tensor], kind: float = 2.0) -> torch.Tensor:
-        """The norm, by torch's own function. Collective: no rank waits for others."""
-        return get_total_norm(gradients, kind)
-
-    @final
-    def clip_norm(self, parameters: Iterable[torch.Tensor], max_norm: float, *, kind: float = 2.0) -> torch.Tensor:
-        """The norm, by torch's own function."""
-        return clip_grad_norm_(parameters, max_norm, kind)

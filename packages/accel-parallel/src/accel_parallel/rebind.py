@@ -8,6 +8,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
+from accel_amp.optimizer_parameters import parameters_of
 from accel_state import AccelError
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
@@ -143,7 +144,7 @@ def refuse_stale(optimizers: Sequence[Optimizer], models: Sequence[nn.Module], d
     known = {id(parameter) for model in models for parameter in model.parameters()}
     looks = [Counter(parameter.shape for parameter in model.parameters()) for model in models]
     for number, optimizer in enumerate(optimizers):
-        held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        held = parameters_of(optimizer)
         elsewhere = all(id(parameter) not in known and parameter.device != device for parameter in held)
         if held and elsewhere and Counter(parameter.shape for parameter in held) in looks:
             raise StaleParameters(

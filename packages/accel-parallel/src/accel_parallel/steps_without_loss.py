@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, final
 
 import torch
+from accel_amp.optimizer_parameters import parameters_of
 from accel_amp.step_hook import call_before_steps
 from accel_state import Transport
 from torch import nn
@@ -66,7 +67,7 @@ class StepsWithoutLoss:
             self._compare(optimizer, losses)
 
     def _refuse_unprepared(self, optimizer: Optimizer, losses: Losses) -> None:
-        held = _held(optimizer)
+        held = parameters_of(optimizer)
         stale, strange = sum(map(was_replaced, held)), losses.strange(losses.late_of(self._models, held))
         if stale or strange:
             what = f"{stale} parameters that prepare has replaced, and would train nothing"
@@ -80,7 +81,7 @@ class StepsWithoutLoss:
         containers = [model for model in self._models if isinstance(model, ForwardingContainer)]
         if any(container.keeps or container.joins for container in containers):
             return
-        held = _held(optimizer)
+        held = parameters_of(optimizer)
         shared = {id(one) for one in losses.late_of(self._models, held)}.union(*(one.exchanged for one in containers))
         gradients: list[Any] = [one.grad for one in held if id(one) in shared and one.grad is not None]
         if not gradients:
@@ -94,7 +95,3 @@ class StepsWithoutLoss:
                 " torch's container sends, and nothing else; call accelerator.backward(loss), or average by"
                 ' parameter.grad = accelerator.reduce(gradient, "mean")'
             )
-
-
-def _held(optimizer: Optimizer) -> list[torch.Tensor]:
-    return [one for group in optimizer.param_groups for one in group["params"]]

@@ -5,32 +5,43 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
-import torch
 from accel_amp import Precision, PrecisionPolicy
 from accel_state import AccumulationState, Run
+from accel_state.mesh import Axis
 from torch import nn
 
-from accel_parallel.engine import Engine
-from accel_parallel.engine_options import EngineOptions
-from accel_parallel.missed_gradients import MissedGradients
+from accel_parallel.steps import Steps
+from accel_parallel.strategy_options import Asked
 
 
 class Strategy(ABC):
     """How parameters and gradients are spread over processes. A run has exactly one strategy."""
 
     name: ClassVar[str]
-    #: whether ranks hold parts of parameters; then `setup` moves them to the device, part by part
-    shards: ClassVar[bool] = False
+    #: the class of its options; None if it takes none
+    options_type: ClassVar[type | None] = None
+    #: the axes of the mesh along which it divides models; a mesh is made for it if the script asks for none
+    axes: ClassVar[tuple[Axis, ...]] = ()
+    #: whether `setup` moves models to the device, part by part, so that they come as the script made them
+    moves_models: ClassVar[bool] = False
+    #: whether parameters are sharded by torch's fully_shard
+    is_fsdp2: ClassVar[bool] = False
     #: what has to be done before the process touches its device
     begin: ClassVar[Callable[[], None] | None] = None
-    #: the class of the options that the strategy's engine takes
-    engine_options: ClassVar[type[EngineOptions] | None] = None
-    #: what takes backwards and steps in torch's place
-    engine: Engine | None = None
-    #: what takes backwards of windows that end, and exchanges what nothing else does
-    missed: MissedGradients | None = None
+    #: how gradients and optimizer steps are made
+    steps: Steps
+
+    @classmethod
+    @abstractmethod
+    def made(cls, options: Any, asked: Asked) -> Self:
+        """Return the strategy for its options, which are None if the script gives none.
+
+        Args:
+            options: An object of `options_type`.
+            asked: What the script asks for besides.
+        """
 
     @abstractmethod
     def check(self, run: Run, precision: Precision) -> Sequence[str]:
@@ -61,18 +72,3 @@ class Strategy(ABC):
 
         The accumulation state's `windows` of several micro-batches end on all ranks when the data of one of them do.
         """
-
-    @abstractmethod
-    def settle_gradients(self) -> None:
-        """Completes gradients of which this rank has its own share only, after the last backward of a window.
-
-        Collective: every rank must call.
-        """
-
-    @abstractmethod
-    def total_norm(self, gradients: Sequence[torch.Tensor], kind: float = 2.0) -> torch.Tensor:
-        """The norm of all gradients that this rank holds, or holds parts of. Collective: every rank must call."""
-
-    @abstractmethod
-    def clip_norm(self, parameters: Iterable[torch.Tensor], max_norm: float, *, kind: float = 2.0) -> torch.Tensor:
-        """The norm of all gradients, the same on every rank. If it exceeds `max_norm`, gradients are scaled down."""

@@ -7,6 +7,7 @@ from typing import final
 
 import torch
 import torch.distributed as dist
+from accel_amp.optimizer_parameters import parameters_of
 from accel_amp.step_hook import call_before_steps
 from torch import nn
 from torch.optim import Optimizer
@@ -33,7 +34,7 @@ class WholeGradients:
 
     def _average_for(self, optimizer: Optimizer) -> None:
         mine = {id(parameter) for parameter in self._parameters}
-        if any(id(held) in mine for group in optimizer.param_groups for held in group["params"]):
+        if any(id(held) in mine for held in parameters_of(optimizer)):
             self.average()
 
 

@@ -12,7 +12,8 @@ from typing import Any, NoReturn, TypeVar, TypeVarTuple, cast, final, overload
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler
 from accel_checkpoint import save_object
 from accel_data import Ending
-from accel_parallel import EngineOptions, FullyShardedDataParallelPlugin, ParallelismConfig, Strategy
+from accel_parallel import FullyShardedDataParallelPlugin, ParallelismConfig, Strategy, StrategyOptions
+from accel_parallel.choice import AUTO
 from accel_state import AcceleratorState
 from accel_state.environ import process_environ
 from torch import nn
@@ -20,7 +21,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
-from accel.build import AUTO, Components, build_components
+from accel.build import Components, build_components
 from accel.checkpoint.checkpointer import Checkpointer
 from accel.checkpoint.registry import CheckpointRegistry, LoadHook, SaveHook, add_hook
 from accel.checkpoint.whole_weights import save_whole
@@ -39,6 +40,9 @@ from accel.tracking.session import TrackingSession
 A = TypeVar("A")
 More = TypeVarTuple("More")
 Module = TypeVar("Module", bound=nn.Module)
+
+#: arguments that are parts of an Accelerator themselves
+NO_SETTINGS = ("self", "log_with", "project_dir", "project_config")
 
 
 @final
@@ -68,34 +72,15 @@ class Accelerator(AccelerateAttributes, TrackerCalls):
         *,
         fsdp_plugin: FullyShardedDataParallelPlugin | None = None,
         parallelism_config: ParallelismConfig | None = None,
-        deepspeed_plugin: EngineOptions | None = None,
+        deepspeed_plugin: StrategyOptions | None = None,
         megatron_lm_plugin: None = None,
         fp16: bool = False,
         strategy: str | Strategy | None = AUTO,
+        strategy_options: object = None,
         scheduler_once_per_step: bool = False,
     ) -> None:
-        self.settings = resolve(
-            process_environ(),
-            device_placement=device_placement,
-            cpu=cpu,
-            fp16=fp16,
-            mixed_precision=mixed_precision,
-            gradient_accumulation_steps=gradient_accumulation_steps,
-            gradient_accumulation_plugin=gradient_accumulation_plugin,
-            kwargs_handlers=kwargs_handlers,
-            dynamo_backend=dynamo_backend,
-            dynamo_plugin=dynamo_plugin,
-            split_batches=split_batches,
-            dataloader_config=dataloader_config,
-            rng_types=rng_types,
-            strategy=AUTO if strategy is None else strategy,
-            fsdp_plugin=fsdp_plugin,
-            parallelism_config=parallelism_config,
-            deepspeed_plugin=deepspeed_plugin,
-            megatron_lm_plugin=megatron_lm_plugin,
-            step_scheduler_with_optimizer=step_scheduler_with_optimizer,
-            scheduler_once_per_step=scheduler_once_per_step,
-        )
+        given = {name: value for name, value in locals().items() if name not in NO_SETTINGS}
+        self.settings = resolve(process_environ(), **given)
         project = project_config or ProjectConfiguration()
         # also if a field was set after the configuration was made
         project.set_directories(project_dir if project.project_dir is None else project.project_dir)
@@ -132,8 +117,6 @@ class Accelerator(AccelerateAttributes, TrackerCalls):
         """
         if not objects:
             raise ValueError("prepare() needs at least one object: a model, an optimizer, a DataLoader or a scheduler")
-        if self.components.engine is not None:
-            self.components.engine.meet(objects)
         ready = self._preparer.prepare(objects, device_placement)
         return ready[0] if len(ready) == 1 else tuple(ready)
 

@@ -1,29 +1,21 @@
-"""Names become objects: the only place that knows which strategy, precision or device a run has."""
+"""Names become objects: the only place that knows which precision or device a run has."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
-import torch
 from accel_amp import PRECISIONS, LossScaler, Precision, PrecisionPolicy, UnpreparedGuard
-from accel_parallel import STRATEGIES, Engine, EngineOptions, Strategy
-from accel_state import AccumulationState, CannotRun, Run, RunRequest, Transport, acquire, current, is_initialized
-from accel_state.mesh import MeshSpec
+from accel_parallel import STRATEGIES, Steps, Strategy
+from accel_parallel.choice import make_strategy
+from accel_state import AccumulationState, CannotRun, Run, RunRequest, acquire, current, is_initialized
+from accel_state.mesh import Axis, MeshSpec
 
 from accel.compat.gradient_state import GradientState
 
 if TYPE_CHECKING:
     from accel.settings import Settings
-
-#: the strategy that is chosen: of one process, of whole or of sharded parameters, or that of an engine with options
-AUTO = "auto"
-_SINGLE, _WHOLE = "single", "ddp"
-SHARDED = "fsdp2"
-ENGINE = "deepspeed"
-#: how the strategies are installed that come with packages of their own
-INSTALLS = {ENGINE: "pip install 'accel[deepspeed]'"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +26,19 @@ class Components:
     strategy: Strategy
     precision: Precision
     accumulation: AccumulationState
-    #: what takes backwards and steps in torch's place, if the strategy has such an engine
-    engine: Engine | None
     scaler: LossScaler | None
     guard: UnpreparedGuard
     policy: PrecisionPolicy
+
+    @property
+    def steps(self) -> Steps:
+        """How the strategy makes gradients and optimizer steps."""
+        return self.strategy.steps
+
+    def refuse(self, call: str) -> None:
+        """Raises: ValueError for a call that the strategy cannot serve."""
+        if call in self.steps.refusals:
+            raise ValueError(f"{call}: {self.steps.refusals[call]}")
 
 
 def build_components(settings: Settings) -> Components:
@@ -55,8 +55,10 @@ def build_components(settings: Settings) -> Components:
         begin()
     run = acquire(RunRequest(settings.cpu, wanted, settings.handlers.group.options, asked))
     precision = PRECISIONS.load(run.precision or "no")()
-    strategy = settings.strategy if isinstance(settings.strategy, Strategy) else _load(settings, run)
-    if strategy.name == SHARDED and run.device_mesh is None:
+    strategy = settings.strategy
+    if not isinstance(strategy, Strategy):
+        strategy = make_strategy(strategy, settings.options, settings.asked, run)
+    if strategy.axes and run.device_mesh is None:
         run = acquire(RunRequest(mesh=MeshSpec(shard=run.topology.world_size)))
     kind, policy = run.placed_on.type, precision.policy
     missing = precision.missing(kind)
@@ -69,11 +71,12 @@ def build_components(settings: Settings) -> Components:
             "GradScalerKwargs(enabled=False): in fp16 small gradients become zero if nobody scales the loss; leave it"
             ' out, or use mixed_precision="bf16"'
         )
-    mesh = asked if asked is not None else run.mesh
-    if not strategy.shards and (mesh.tensor > 1 or (asked is not None and mesh.shard > 1)):
+    # another Accelerator may have asked for shards
+    divided = {Axis.SHARD: asked is not None and run.mesh.shard > 1, Axis.TENSOR: run.mesh.tensor > 1}
+    if any(size for axis, size in divided.items() if axis not in strategy.axes):
         problems.append(
-            f"it keeps models whole, and dp_shard_size={mesh.shard}, tp_size={mesh.tensor} divide them; leave out"
-            " strategy"
+            f"it keeps models whole, and dp_shard_size={run.mesh.shard}, tp_size={run.mesh.tensor} divide them; leave"
+            " out strategy"
         )
     if run.mesh.tensor > 1 and settings.recomputation is not None and settings.compilation.backend != "no":
         problems.append(
@@ -82,52 +85,17 @@ def build_components(settings: Settings) -> Components:
         )
     if problems:
         raise CannotRun(f"strategy {strategy.name} with precision {precision.name} on {kind}", problems)
-    spread = _spread_over(run.transport) if strategy.shards else None
-    scales = policy.scale_loss and strategy.engine is None
-    scaler = LossScaler(kind, spread=spread, **settings.handlers.scaler.to_kwargs()) if scales else None
+    make = partial(LossScaler, kind, **settings.handlers.scaler.to_kwargs())
+    scaler = strategy.steps.loss_scaler(make, run.transport) if policy.scale_loss else None
     return Components(
         run=run,
         strategy=strategy,
-        engine=strategy.engine,
         precision=precision,
         accumulation=accumulation,
         policy=_asked(policy, settings),
         scaler=scaler,
         guard=UnpreparedGuard(accumulation, scaler),
     )
-
-
-def unknown_strategy(name: str) -> str | None:
-    """Why no strategy that is installed has the name, in words; None if a strategy has it."""
-    known = (AUTO, *STRATEGIES.names())
-    if name in known:
-        return None
-    if name in INSTALLS:
-        return f"strategy={name!r} comes with a package that is not installed: {INSTALLS[name]}"
-    return f"strategy={name!r}: expected one of {', '.join(known)}, or a Strategy"
-
-
-def engine_options(words: Mapping[str, str]) -> EngineOptions:
-    """The options for the strategy that brings an engine.
-
-    Raises: ValueError for names that are not known, and if the strategy is not installed.
-    """
-    missing = unknown_strategy(ENGINE)
-    if missing is not None:
-        raise ValueError(missing)
-    options = STRATEGIES.load(ENGINE).engine_options
-    if options is None:
-        raise ValueError(f"strategy={ENGINE!r}, as it is installed, takes no options, found {', '.join(words)}")
-    return options.from_words(words)
-
-
-def _spread_over(transport: Transport) -> Callable[[torch.Tensor], None]:
-    """What makes a number of this rank the largest of all ranks."""
-
-    def spread(number: torch.Tensor) -> None:
-        number.copy_(transport.all_reduce(number, "max"))
-
-    return spread
 
 
 def _asked(policy: PrecisionPolicy, settings: Settings) -> PrecisionPolicy:
@@ -138,21 +106,3 @@ def _asked(policy: PrecisionPolicy, settings: Settings) -> PrecisionPolicy:
         output=None if asked.keep_outputs else policy.output,
         cache=asked.cache_enabled,
     )
-
-
-def _load(settings: Settings, run: Run) -> Strategy:
-    name = str(settings.strategy)
-    sharded = run.mesh.shard > 1 or run.mesh.tensor > 1 or settings.fsdp is not None
-    if name == AUTO:
-        name = ENGINE if settings.engine is not None else SHARDED if sharded else _WHOLE
-    if name in (SHARDED, _WHOLE) and run.topology.world_size == 1 and str(settings.strategy) != _WHOLE:
-        name = _SINGLE  # nothing to share
-    # a strategy takes the options that are meant for it
-    tensor_plan = settings.parallelism.tp_plan if settings.parallelism is not None else None
-    windows = {"accumulation_steps": settings.accumulation_steps, "split_batches": settings.data.split_batches}
-    options: dict[str, dict[str, Any]] = {
-        _WHOLE: settings.handlers.ddp.to_kwargs(),
-        SHARDED: {"plugin": settings.fsdp, "tensor_plan": tensor_plan},
-        ENGINE: {"plugin": settings.engine, **windows},
-    }
-    return STRATEGIES.load(name)(**options.get(name, {}))

@@ -10,7 +10,7 @@ from accel_state import AcceleratorState, ProcessControl, Reduction, Run
 from accel_state.mesh import Axis
 from torch.distributed.device_mesh import DeviceMesh
 
-from accel.build import SHARDED, Components
+from accel.build import Components
 from accel.settings import Settings
 
 
@@ -42,7 +42,7 @@ class CollectiveOps(ProcessControl):
     @property
     def is_fsdp2(self) -> bool:
         """Whether parameters are sharded by torch's fully_shard."""
-        return self.components.strategy.name == SHARDED
+        return self.components.strategy.is_fsdp2
 
     @property
     def parallelism_config(self) -> ParallelismConfig | None:

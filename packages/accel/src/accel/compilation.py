@@ -62,15 +62,8 @@ class TorchDynamoPlugin(KwargsHandler):
 
     def settings(self) -> dict[str, Any]:
         """Arguments of torch.compile."""
-        mode = None if self.mode == "default" else self.mode
-        return {
-            "backend": self.backend,
-            "mode": mode,
-            "fullgraph": self.fullgraph,
-            "dynamic": self.dynamic,
-            "options": self.options,
-            "disable": self.disable,
-        }
+        own = {"mode": None if self.mode == "default" else self.mode}
+        return {name: it for name, it in (self.to_dict() | own).items() if name != "use_regional_compilation"}
 
 
 def known_backends() -> list[str]:

@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from accel_parallel import CommHook
+from accel_parallel import DistributedDataParallelKwargs as DistributedDataParallelKwargs
+from accel_parallel.ddp_options import KwargsHandler as KwargsHandler
 from accel_state import GroupOptions
-
-
-class KwargsHandler:
-    """Arguments for something of torch's."""
-
-    def problems(self) -> list[str]:
-        """What is wrong with them, in words."""
-        return []
-
-    def to_dict(self) -> dict[str, Any]:
-        """All of them."""
-        # all subclasses are dataclasses
-        return {entry.name: getattr(self, entry.name) for entry in fields(self)}  # type: ignore[arg-type]
-
-    def to_kwargs(self) -> dict[str, Any]:
-        """Those that are not the default."""
-        usual = type(self)().to_dict()
-        return {name: value for name, value in self.to_dict().items() if value != usual[name]}
 
 
 @dataclass
@@ -48,25 +31,6 @@ class GradScalerKwargs(KwargsHandler):
     backoff_factor: float = 0.5
     growth_interval: int = 2000
     enabled: bool = True
-
-
-@dataclass
-class DistributedDataParallelKwargs(KwargsHandler):
-    """How DistributedDataParallel is built, and in which form its gradients travel.
-
-    `comm_state_option` are arguments of torch's PowerSGDState, such as matrix_approximation_rank.
-    """
-
-    dim: int = 0
-    broadcast_buffers: bool = True
-    bucket_cap_mb: int | None = None
-    find_unused_parameters: bool = False
-    check_reduction: bool = False
-    gradient_as_bucket_view: bool = False
-    static_graph: bool = False
-    comm_hook: CommHook | str = CommHook.NO
-    comm_wrapper: CommHook | str = CommHook.NO
-    comm_state_option: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass

@@ -6,13 +6,16 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, unwrap_forward, wrap_forward
+from accel_amp.optimizer_parameters import parameters_of
 from accel_big import require_held, require_whole_model
 from accel_data import ConsumptionLog, DataLoaderShard, Ending, prepare_data_loader
-from accel_parallel import follow, outermost, recompute, refuse_renormalised, refuse_stale, refuse_strangers, tie_again
+from accel_parallel import follow, outermost, recompute, refuse_renormalised, refuse_replaced, refuse_stale, tie_again
 from accel_state import PartialWindow
 from torch import nn
 from torch.optim import Optimizer
@@ -22,7 +25,6 @@ from torch.utils.data import DataLoader
 from accel.build import Components
 from accel.compilation import compiled
 from accel.containers import inside, uncompiled
-from accel.late_parameters import LateParameters
 from accel.settings import Settings
 
 Ready = TypeVar("Ready")
@@ -47,8 +49,7 @@ class Preparer:
         self.schedulers: list[AcceleratedScheduler] = []
         self.loaders: list[DataLoader[Any]] = []
         self._said_how_schedulers_step = False
-        # parameters that came later, and whether a move has put others in their places
-        self._late = LateParameters(components, settings, self.models)
+        # whether a move has put other parameters in the places of those of a model
         self._replaced = False
 
     def prepare(self, objects: Sequence[Any], placement: Sequence[bool] | None) -> list[Any]:
@@ -65,8 +66,7 @@ class Preparer:
         raw_optimizers = [given for given in objects if isinstance(given, Optimizer) and not self._is_ready(given)]
         ready = list(objects)
         models = [*self.models, *(given for given in objects if isinstance(given, nn.Module))]
-        if self.components.strategy.shards:
-            refuse_strangers(raw_optimizers, models)
+        self.components.steps.meet([given for given in objects if not self._is_ready(given)], models)
         for index, (given, place) in enumerate(zip(objects, places, strict=True)):
             if isinstance(given, nn.Module):
                 ready[index] = self.model(given, place=place, optimizers=raw_optimizers)
@@ -102,15 +102,16 @@ class Preparer:
             refuse_renormalised(model, self.components.run.topology.world_size)
         strategy, run = self.components.strategy, self.components.run
         names = list(model.named_parameters(remove_duplicate=False))
-        if (self.settings.device_placement if place is None else place) and (evaluation or not strategy.shards):
+        if (self.settings.device_placement if place is None else place) and (evaluation or not strategy.moves_models):
             self._move(model, names, optimizers)
-        self.components.precision.converted(strategy.unwrap(model))
-        wrap_forward(strategy.unwrap(model), self.components.policy, run.placed_on.type)
+        inner = strategy.unwrap(model)
+        self.components.precision.converted(inner)
+        wrap_forward(inner, self.components.policy, run.placed_on.type)
         if (options := self.settings.recomputation) is not None and not evaluation:
-            recompute(strategy.unwrap(model), outermost(options.blocks(strategy.unwrap(model))))
-        compiled(strategy.unwrap(model), self.settings.compilation)
+            recompute(inner, outermost(options.blocks(inner)))
+        compiled(inner, self.settings.compilation)
         # One that is in its container already (of another Accelerator, or the user's own) would exchange twice.
-        if evaluation or strategy.unwrap(model) is not model:
+        if evaluation or inner is not model:
             ready = model
         else:
             before = list(model.named_parameters(remove_duplicate=False))
@@ -131,25 +132,32 @@ class Preparer:
     def optimizer(self, optimizer: Optimizer, *, place: bool | None = None) -> AcceleratedOptimizer:
         """The optimizer, stepping when a step is due.
 
-        Raises: BrokenInvariant if ranks hold parts of parameters, and the optimizer has others than prepared models.
+        Raises: ValueError for an optimizer that the strategy cannot step.
         """
         if isinstance(optimizer, AcceleratedOptimizer):
             if self._is_ready(optimizer):
                 return optimizer
             optimizer = optimizer.optimizer  # of another Accelerator
-        require_held(parameter for group in optimizer.param_groups for parameter in group["params"])
-        if self.components.strategy.shards:
-            refuse_strangers([optimizer], self.models)
-        engine = self.components.engine
-        ready = AcceleratedOptimizer(
-            optimizer if engine is None else engine.optimizer(optimizer),
-            engine is None and (self.settings.device_placement if place is None else place),
-            self.components.scaler or engine,
+        require_held(parameters_of(optimizer))
+        make = partial(
+            AcceleratedOptimizer,
+            device_placement=self.settings.device_placement if place is None else place,
+            scaler=self.components.scaler,
             accumulation=self.components.accumulation,
             step_boundary=self.components.run.device.step_boundary,
+            unproven=self._replaced,
         )
-        self._late.attach(ready, replaced=self._replaced)
+        ready = self.components.steps.optimizer(optimizer, self.models, make)
+        ready.before_group = self._meet_group
+        self.components.steps.adopt(self.models, parameters_of(optimizer))
         return self._remember(self.optimizers, ready)
+
+    def _meet_group(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Refuses parameters of a later group that would not train, and makes others equal on all processes."""
+        self.components.refuse("add_param_group")
+        if self.settings.device_placement:
+            refuse_replaced(parameters, self.models, self.components.run.placed_on)
+        self.components.steps.adopt(self.models, parameters)
 
     def loader(
         self, loader: DataLoader[Any], *, place: bool | None = None, ending: Ending | str | None = None
@@ -218,17 +226,17 @@ class Preparer:
     @contextmanager
     def ending(self, ending: Ending) -> Iterator[None]:
         """In this block map-style loaders end their passes so, whatever they were prepared for."""
-        shards = [loader for loader in self.loaders if isinstance(loader, DataLoaderShard)]
-        shares = [loader.share for loader in shards if loader.share is not None]
-        before = [share.ending for share in shares]
-        for share in shares:
+        shares = [loader.share for loader in self.loaders if isinstance(loader, DataLoaderShard)]
+        kept = [(share, share.ending) for share in shares if share is not None]
+        for share, before in kept:
             # what is dropped stays dropped, and one process ends as it likes
-            share.ending = share.ending if share.where.of == 1 or share.ending is Ending.DROP else ending
+            if share.where.of > 1 and before is not Ending.DROP:
+                share.ending = ending
         try:
             yield
         finally:
-            for share, kept in zip(shares, before, strict=True):
-                share.ending = kept
+            for share, before in kept:
+                share.ending = before
 
     def scheduler(self, scheduler: LRScheduler | AcceleratedScheduler) -> AcceleratedScheduler:
         """The scheduler, following the prepared optimizer that it belongs to."""
@@ -236,8 +244,7 @@ class Preparer:
             if self._is_ready(scheduler):
                 return scheduler
             scheduler = scheduler.scheduler  # as above
-        engine = self.components.engine
-        inner: Any = scheduler if engine is None else engine.scheduler(scheduler)
+        inner = self.components.steps.scheduler(scheduler)
         stepped = getattr(inner.optimizer, "optimizer", inner.optimizer)
         followed = [prepared for prepared in self.optimizers if prepared.optimizer is stepped]
         if not followed:

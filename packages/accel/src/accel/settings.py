@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from accel_amp import PRECISIONS
 from accel_ops.rng import RNGType, rng_types_of
 from accel_parallel import (
     Asked,
-    EngineOptions,
     FullyShardedDataParallelPlugin,
     ParallelismConfig,
     Strategy,
+    StrategyOptions,
 )
+from accel_parallel.choice import AUTO, DEEPSPEED, SHARDED, WHOLE, options_from_words, problems_of
 from accel_state.environ import AS_ACCELERATE, flag
 from accel_state.environ import settings as environ_settings
 
-from accel.build import AUTO, ENGINE, SHARDED, engine_options, unknown_strategy
 from accel.compilation import TorchDynamoPlugin, from_names
 from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin
 from accel.handlers import ActivationCheckpointingKwargs, Handlers, KwargsHandler
@@ -40,12 +40,13 @@ class Settings:
     data: DataLoaderConfiguration
     rng_types: tuple[RNGType, ...]
     strategy: str | Strategy
-    fsdp: FullyShardedDataParallelPlugin | None
+    #: options by the names of the strategies that take them
+    options: Mapping[str, Any]
+    #: what the script asks for beside the options of its strategy
+    asked: Asked
     parallelism: ParallelismConfig | None
     #: the blocks whose activations are computed again, if somebody asked for it
     recomputation: FullyShardedDataParallelPlugin | None
-    #: of the strategy that brings an engine
-    engine: EngineOptions | None
     device_placement: bool
     step_scheduler_with_optimizer: bool
     scheduler_once_per_step: bool
@@ -66,10 +67,11 @@ def resolve(
     split_batches: bool,
     dataloader_config: DataLoaderConfiguration | None,
     rng_types: Iterable[str] | None,
-    strategy: str | Strategy,
+    strategy: str | Strategy | None,
     fsdp_plugin: FullyShardedDataParallelPlugin | None = None,
     parallelism_config: ParallelismConfig | None = None,
-    deepspeed_plugin: EngineOptions | None = None,
+    deepspeed_plugin: StrategyOptions | None = None,
+    strategy_options: object = None,
     megatron_lm_plugin: object = None,
     step_scheduler_with_optimizer: bool,
     scheduler_once_per_step: bool,
@@ -79,6 +81,7 @@ def resolve(
     Raises: ValueError that lists every problem.
     """
     problems: list[str] = []
+    strategy = AUTO if strategy is None else strategy
     if not isinstance(device_placement, bool):
         problems.append(
             f"device_placement={device_placement!r}, the first argument: expected True or False; name the others, as in"
@@ -113,39 +116,43 @@ def resolve(
             f"static_graph=True with gradient_accumulation_steps={steps}: torch needs gradients to travel in the first"
             " iteration; leave static_graph out"
         )
-    problems += filter(None, [unknown_strategy(strategy) if isinstance(strategy, str) else None])
-    if isinstance(strategy, str) and fsdp_plugin is not None and strategy not in (AUTO, SHARDED):
+    options: dict[str, Any] = {DEEPSPEED: deepspeed_plugin, SHARDED: fsdp_plugin, WHOLE: handlers.ddp}
+    wrong = problems_of(strategy, strategy_options)
+    problems += wrong
+    if strategy_options is not None and not wrong:
+        options[str(strategy)] = strategy_options
+    if isinstance(strategy, str) and options[SHARDED] is not None and strategy not in (AUTO, SHARDED):
         problems.append(f"strategy={strategy!r} and fsdp_plugin contradict each other; give one of them")
-    if fsdp_plugin is None and from_environ.fsdp is not None and strategy in (AUTO, SHARDED):
-        words = from_environ.fsdp
-        fsdp_plugin = _tried(lambda: FullyShardedDataParallelPlugin.from_words(words), None, problems)
+    for name, words in ((SHARDED, from_environ.fsdp), (DEEPSPEED, from_environ.deepspeed)):
+        if options[name] is None and (strategy == name or (strategy == AUTO and words is not None)):
+            options[name] = _tried(partial(options_from_words, name, words or {}), None, problems)
     if from_environ.parallelism is not None:
         parallelism_config = _sizes_of_launcher(from_environ.parallelism, parallelism_config)
-    if deepspeed_plugin is None and strategy in (AUTO, ENGINE):
-        deepspeed_words = from_environ.deepspeed if strategy == AUTO else from_environ.deepspeed or {}
-        if deepspeed_words is not None:
-            deepspeed_plugin = _tried(partial(engine_options, deepspeed_words), None, problems)
-    if deepspeed_plugin is not None:
-        others = Asked(
-            precision=precision,
-            accumulation_steps=steps,
-            strategy=_other_strategy(strategy),
-            fsdp=fsdp_plugin is not None,
-            mesh=parallelism_config is not None
-            and not parallelism_config.problems()
-            and parallelism_config.total_size > 1,
-            scaler_options=bool(handlers.scaler.to_kwargs()),
-            ddp_options=bool(handlers.ddp.to_kwargs()),
-        )
-        contradictions = deepspeed_plugin.problems(others)
-        problems += contradictions
-        if not contradictions:
-            precision, steps = precision or deepspeed_plugin.precision, steps or deepspeed_plugin.accumulation_steps
-    for options in (fsdp_plugin, parallelism_config):
-        problems += options.problems() if options is not None else []
+    options = {name: given for name, given in options.items() if given is not None}
+    data = of_loaders(dataloader_config or DataLoaderConfiguration(), environ)
+    data = replace(data, split_batches=split_batches or data.split_batches)  # a copy: the user's may change
+    sizes = parallelism_config or ParallelismConfig()
+    others = Asked(
+        precision=precision,
+        accumulation_steps=steps,
+        strategy=strategy.name if isinstance(strategy, Strategy) else strategy,
+        fsdp=SHARDED in options,
+        mesh=not sizes.problems() and sizes.total_size > 1,
+        scaler_options=bool(handlers.scaler.to_kwargs()),
+        ddp_options=bool(handlers.ddp.to_kwargs()),
+        split_batches=data.split_batches,
+        tensor_plan=sizes.tp_plan,
+    )
+    for given in options.values():
+        if isinstance(given, StrategyOptions):
+            contradictions = given.problems(others)
+            problems += contradictions
+            if not contradictions:
+                precision, steps = precision or given.precision, steps or given.accumulation_steps
+    problems += options[SHARDED].problems() if SHARDED in options else []
+    problems += sizes.problems()
     if problems:
         raise ValueError("Accelerator(...): " + "\n  ".join(dict.fromkeys(problems)))
-    data = of_loaders(dataloader_config or DataLoaderConfiguration(), environ)
     return Settings(
         cpu=cpu or from_environ.cpu,
         mixed_precision=precision,
@@ -153,13 +160,13 @@ def resolve(
         accumulation=plugin,
         handlers=handlers,
         compilation=compilation,
-        data=replace(data, split_batches=split_batches or data.split_batches),  # a copy: the user's may change
+        data=data,
         rng_types=tuple(kinds),
         strategy=strategy,
-        fsdp=fsdp_plugin,
+        options=options,
+        asked=replace(others, accumulation_steps=steps),
         parallelism=parallelism_config,
-        recomputation=_recomputation(handlers.recomputation, fsdp_plugin),
-        engine=deepspeed_plugin,
+        recomputation=_recomputation(handlers.recomputation, options.get(SHARDED)),
         device_placement=device_placement,
         step_scheduler_with_optimizer=step_scheduler_with_optimizer,
         scheduler_once_per_step=scheduler_once_per_step,
@@ -178,12 +185,6 @@ def _sizes_of_launcher(words: Mapping[str, str], asked: ParallelismConfig | None
     if asked is not None and asked != ParallelismConfig(tp_plan=asked.tp_plan):
         return asked
     return replace(ParallelismConfig.from_words(words), tp_plan=asked.tp_plan if asked is not None else None)
-
-
-def _other_strategy(strategy: str | Strategy) -> str | None:
-    """The name of a strategy that is neither an engine's nor left to choose."""
-    name = strategy.name if isinstance(strategy, Strategy) else strategy
-    return None if name in (AUTO, ENGINE) else name
 
 
 def _tried(make: Callable[[], T], otherwise: T, problems: list[str]) -> T:

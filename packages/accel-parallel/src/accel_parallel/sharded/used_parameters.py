@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import final
 
+from accel_amp.optimizer_parameters import parameters_of
 from accel_amp.step_hook import call_before_steps
 from accel_state import AccelError, Transport
 from torch import nn
 from torch.optim import Optimizer
+
+from accel_parallel.invariants import unlike_lists
 
 
 class UnlikeParameters(AccelError, RuntimeError):
@@ -34,20 +36,17 @@ class UsedParameters:
         Raises: UnlikeParameters on all ranks.
         Collective: every rank must call.
         """
-        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        held = set(map(id, parameters_of(optimizer)))
         mine = {name: parameter for name, parameter in self._parameters.items() if id(parameter) in held}
         lacking = [name for name, parameter in mine.items() if parameter.requires_grad and parameter.grad is None]
         if not lacking or len(lacking) == len(mine):
             return
-        digest = hashlib.sha256(repr(lacking).encode()).digest()[:8]
-        what = "parameters that a step has used"
-        if self._transport.agree(what, digest) is not None:
-            return
         ranks = [
             f"rank {rank} lacks gradients of {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
-            for rank, names in enumerate(self._transport.all_gather_objects(lacking, what))
+            for rank, names in enumerate(unlike_lists(self._transport, "parameters that a step has used", lacking))
         ]
-        raise UnlikeParameters(
-            "ranks of a sharded model have used different parameters, such as experts, and torch has mixed up their"
-            f" gradients: {'; '.join(ranks[:4])}. Say FullyShardedDataParallelPlugin(find_unused_parameters=True)"
-        )
+        if ranks:
+            raise UnlikeParameters(
+                "ranks of a sharded model have used different parameters, such as experts, and torch has mixed up their"
+                f" gradients: {'; '.join(ranks[:4])}. Say FullyShardedDataParallelPlugin(find_unused_parameters=True)"
+            )

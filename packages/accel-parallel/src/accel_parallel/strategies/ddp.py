@@ -1,11 +1,9 @@
 """Every process holds the whole model; gradients are averaged (DistributedDataParallel)."""
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from itertools import chain
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, Self, final
 
 import torch
 import torch.distributed as dist
@@ -14,14 +12,16 @@ from accel_state import AccumulationState, Run, Transport
 from torch import nn
 from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import clip_grad_norm_, get_total_norm
 
 from accel_parallel.comm_hooks import CommHook, CommHookSettings
-from accel_parallel.empty_weights import refuse_empty
+from accel_parallel.ddp_options import DistributedDataParallelKwargs
+from accel_parallel.empty_weights import make_equal, refuse_empty
 from accel_parallel.forwarding_container import ForwardingContainer
-from accel_parallel.invariants import SHOWN
+from accel_parallel.invariants import SHOWN, unlike_lists
 from accel_parallel.missed_gradients import MissedGradients
 from accel_parallel.strategy import Strategy
+from accel_parallel.strategy_options import Asked
+from accel_parallel.torch_steps import TorchSteps
 from accel_parallel.uneven import WindowEnd
 
 
@@ -36,6 +36,8 @@ class Ddp(Strategy):
     """
 
     name: ClassVar[str] = "ddp"
+    steps: TorchSteps
+    options_type: ClassVar[type | None] = DistributedDataParallelKwargs
 
     def __init__(
         self,
@@ -47,6 +49,12 @@ class Ddp(Strategy):
     ) -> None:
         self.comm_hooks = CommHookSettings.parse(comm_hook, comm_wrapper, comm_state_option or {})
         self.options = options
+        self.steps = TorchSteps()
+
+    @classmethod
+    def made(cls, options: DistributedDataParallelKwargs | None, asked: Asked) -> Self:
+        """Return the strategy with the options that are not the default."""
+        return cls(**(options.to_kwargs() if options is not None else {}))
 
     def check(self, run: Run, precision: Precision) -> Sequence[str]:
         """No reason: it runs on every process group."""
@@ -63,9 +71,7 @@ class Ddp(Strategy):
         if run.placed_on.type != "meta":
             refuse_empty(model)
         if not any(parameter.requires_grad for parameter in model.parameters()):
-            for tensor in chain(model.parameters(), model.buffers()):
-                tensor.data.copy_(run.transport.broadcast(tensor.data, 0))
-            return model
+            return make_equal(model, run.transport)
         on_the_device = {parameter.device for parameter in model.parameters()} == {run.placed_on}
         # torch takes them for a model on one accelerator only, and then moves inputs there too
         device_ids = [run.placed_on] if on_the_device and run.placed_on.type != "cpu" else None
@@ -73,8 +79,8 @@ class Ddp(Strategy):
         self.comm_hooks.register(container)
         container.on_renewal = partial(_agree_on_trained, run.transport)
         group = dist.group.WORLD
-        if self.missed is None and group is not None:
-            self.missed = MissedGradients(run, [group], [group], _late)
+        if self.steps.missed is None and group is not None:
+            self.steps.missed = MissedGradients(run, [group], [group], _late)
         return container
 
     def unwrap(self, model: nn.Module) -> nn.Module:
@@ -130,17 +136,6 @@ class Ddp(Strategy):
         finally:
             model.require_backward_grad_sync, model.require_forward_param_sync = before
 
-    def settle_gradients(self) -> None:
-        """Does nothing: gradients are complete. Collective: no rank waits for others."""
-
-    def total_norm(self, gradients: Sequence[torch.Tensor], kind: float = 2.0) -> torch.Tensor:
-        """The norm, by torch's own function. Collective: no rank waits for others."""
-        return get_total_norm(gradients, kind)
-
-    def clip_norm(self, parameters: Iterable[torch.Tensor], max_norm: float, *, kind: float = 2.0) -> torch.Tensor:
-        """The norm, by torch's own function: every rank holds every gradient whole."""
-        return clip_grad_norm_(parameters, max_norm, kind)
-
 
 def _late(models: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Those that no container exchanges, whether it leaves them out or they are in none."""
@@ -158,9 +153,9 @@ def _late(models: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> li
 
 def _agree_on_trained(transport: Transport, names: Sequence[str]) -> None:
     what = "parameters that are trained from now on"
-    if transport.agree(what, hashlib.sha256(repr(names).encode()).digest()[:16]) is not None:
+    ranks = unlike_lists(transport, what, list(names))
+    if not ranks:
         return
-    ranks = transport.all_gather_objects(list(names), what)
     shared = set(ranks[0]).intersection(*ranks)
     found = "".join(
         f"\n  rank {rank}: {len(mine)}, of them not on all ranks: "

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import ClassVar, cast, final
+from typing import ClassVar, Self, cast, final
 
 import torch
 from accel_amp import Precision, PrecisionPolicy
@@ -21,7 +21,6 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from accel_parallel.clip import clip_sharded_norm, sharded_norm
 from accel_parallel.fsdp_options import FullyShardedDataParallelPlugin
 from accel_parallel.invariants import ModelFacts, refuse_strange
 from accel_parallel.missed_gradients import MissedGradients
@@ -31,11 +30,13 @@ from accel_parallel.sharded.copies import allow_copies
 from accel_parallel.sharded.forward import ShardedForward
 from accel_parallel.sharded.loaded_state import divide_loaded
 from accel_parallel.sharded.numbers import guard_numbers
+from accel_parallel.sharded.steps import ShardedSteps
 from accel_parallel.sharded.used_parameters import UsedParameters
 from accel_parallel.stages.gradient_comparison import GradientComparison
 from accel_parallel.stages.tensor_parallel import divide_layers
 from accel_parallel.stages.tensor_plan import Plan, styles_of
 from accel_parallel.strategy import Strategy
+from accel_parallel.strategy_options import Asked
 from accel_parallel.whole_gradients import WholeGradients
 from accel_parallel.wrap_policy import without_ties
 
@@ -52,15 +53,24 @@ class Fsdp2(Strategy):
     """
 
     name: ClassVar[str] = "fsdp2"
-    shards: ClassVar[bool] = True
+    steps: ShardedSteps
+    options_type: ClassVar[type | None] = FullyShardedDataParallelPlugin
+    axes: ClassVar[tuple[Axis, ...]] = (Axis.SHARD, Axis.TENSOR)
+    moves_models: ClassVar[bool] = True
+    is_fsdp2: ClassVar[bool] = True
 
     def __init__(self, plugin: FullyShardedDataParallelPlugin | None = None, tensor_plan: Plan | None = None) -> None:
         self.plugin = plugin or FullyShardedDataParallelPlugin()
         self.tensor_plan = tensor_plan
-        self._whole_gradients: list[WholeGradients] = []
+        self.steps = ShardedSteps()
         self._used: list[UsedParameters] = []
         # parameters that every rank holds whole, by their ids
         self._exchanged: dict[int, nn.Parameter] = {}
+
+    @classmethod
+    def made(cls, options: FullyShardedDataParallelPlugin | None, asked: Asked) -> Self:
+        """Return the strategy with its plugin, and the plan of the script for layers that are divided."""
+        return cls(options, asked.tensor_plan)
 
     def check(self, run: Run, precision: Precision) -> Sequence[str]:
         """A reason on devices that torch cannot shard over, and for half precision whose loss nobody scales."""
@@ -145,10 +155,10 @@ class Fsdp2(Strategy):
             self._used.append(UsedParameters(divided, run.transport))
         kept_whole = [parameter for parameter in model.parameters() if parameter in whole_everywhere]
         if kept_whole:
-            self._whole_gradients.append(WholeGradients(kept_whole, groups))
+            self.steps.whole_gradients.append(WholeGradients(kept_whole, groups))
         self._exchanged.update((id(parameter), parameter) for parameter in kept_whole)
-        if self.missed is None:
-            self.missed = MissedGradients(run, groups, everywhere, self._late)
+        if self.steps.torch.missed is None:
+            self.steps.torch.missed = MissedGradients(run, groups, everywhere, self._late)
         if source is not None:
             source.fill(model, groups, run.placed_on, torch.device("cpu") if offloads else run.placed_on)
         facts.check(model, masters)
@@ -222,21 +232,6 @@ class Fsdp2(Strategy):
     def synchronising_backward(self, model: nn.Module) -> AbstractContextManager[None]:
         """Does nothing: every backward reduces."""
         return _NOTHING
-
-    def settle_gradients(self) -> None:
-        """Averages the gradients of parameters that every rank holds whole. Collective: every rank must call."""
-        for gradients in self._whole_gradients:
-            gradients.average()
-
-    def total_norm(self, gradients: Sequence[torch.Tensor], kind: float = 2.0) -> torch.Tensor:
-        """The norm, each part counted once. Collective: every rank must call."""
-        self.settle_gradients()
-        return sharded_norm(gradients, kind)
-
-    def clip_norm(self, parameters: Iterable[torch.Tensor], max_norm: float, *, kind: float = 2.0) -> torch.Tensor:
-        """The norm of all gradients, each part counted once. Collective: every rank must call."""
-        self.settle_gradients()
-        return clip_sharded_norm(parameters, max_norm, kind=kind)
 
 
 def _mesh_of(run: Run) -> DeviceMesh:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 import torch
+from accel_amp.optimizer_parameters import parameters_of
 from accel_checkpoint.pieces import is_distributed
 from torch import nn
 from torch.optim import Optimizer
@@ -94,8 +95,7 @@ class NamedOptimizerState:
 
     def _parameters(self, state: dict[str, Any]) -> list[tuple[Any, torch.Tensor]]:
         numbers = [number for group in state["param_groups"] for number in group["params"]]
-        parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
-        return list(zip(numbers, parameters, strict=True))
+        return list(zip(numbers, parameters_of(self._optimizer), strict=True))
 
 
 def _listed(names: set[str]) -> str:

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, final
 
+from accel_amp.optimizer_parameters import parameters_of
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
@@ -63,9 +64,9 @@ class CheckpointRegistry:
                 " is saved; save after the block"
             )
         names = names_of(self.models())
-        groups = [group for optimizer in self.preparer.optimizers for group in optimizer.param_groups]
-        lost = sum(id(parameter) not in names for group in groups for parameter in group["params"])
-        if lost and not self.objects and self.components.engine is None:
+        held = [parameter for optimizer in self.preparer.optimizers for parameter in parameters_of(optimizer.saved)]
+        lost = sum(id(parameter) not in names for parameter in held)
+        if lost and not self.objects:
             lines.append(
                 f"save_state: {lost} parameters of prepared optimizers are in no prepared model, and are not saved;"
                 " register what holds them: register_for_checkpointing(module)"

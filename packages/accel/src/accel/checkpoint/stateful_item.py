@@ -59,10 +59,9 @@ def items(
     ]
     listed += [_of(f"object:{name}", owner, lambda owner, state: [], users_own=True) for name, owner in objects.items()]
     for place, prepared in enumerate(preparer.optimizers):
-        owner = prepared.optimizer if components.engine is None else components.engine.state_of(prepared.optimizer)
-        name, optimizer = key("optimizer", place), NamedOptimizerState(owner, names)
+        name, optimizer = key("optimizer", place), NamedOptimizerState(prepared.saved, names)
         file, kind = f"{name}.safetensors", type(prepared.optimizer).__name__
-        spread = components.engine is not None
+        spread = prepared.state_of is not None
         layouts = partial(optimizer.layouts, f"{name}.state.")
         listed.append(
             StatefulItem(name, file, kind, optimizer.state, optimizer.problems, optimizer.load, False, layouts, spread)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler
-from accel_parallel import EngineOptions
+from accel_parallel import StrategyOptions
+from accel_parallel.choice import DEEPSPEED
 from accel_state.environ import process_environ
 from torch import nn
 from torch.utils.data import DataLoader
@@ -110,9 +111,9 @@ class AccelerateAttributes(TrainingStep):
         return self.mixed_precision == "fp8"
 
     @property
-    def deepspeed_plugin(self) -> EngineOptions | None:
+    def deepspeed_plugin(self) -> StrategyOptions | None:
         """The plugin by which DeepSpeed's engine trains; None without the engine."""
-        return self.settings.engine
+        return self.settings.options.get(DEEPSPEED)
 
     @property
     def autocast_handler(self) -> AutocastKwargs:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, final
 
 import torch
+from accel_amp.optimizer_parameters import parameters_of
 from accel_checkpoint import CheckpointError, weight_files
 from accel_checkpoint.load import read_plain, read_shapes, read_tensors
 from accel_checkpoint.pieces import is_distributed, like
@@ -130,7 +131,7 @@ class AccelerateCheckpoint:
             self.problems.append(f"optimizer {place} had groups of {saved} parameters, and has {here}")
             return by_name.load, None
         numbers = [number for group in state["param_groups"] for number in group["params"]]
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        parameters = parameters_of(optimizer)
         wrong = [
             f"{name} of parameter {number}"
             for number, parameter in zip(numbers, parameters, strict=True)

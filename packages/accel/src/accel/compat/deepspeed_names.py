@@ -3,16 +3,15 @@
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from accel_parallel.choice import DEEPSPEED, INSTALLS
 from accel_state import CannotRun
-
-from accel.build import ENGINE, INSTALLS
 
 
 def _stand_in(name: str) -> type:
     """A class of this name, whose making is refused: scripts import it at their top, whether they use it or not."""
 
     def refuse(self: object, *args: Any, **kwargs: Any) -> NoReturn:
-        raise CannotRun(name, [f"it comes with package accel-deepspeed, which is not installed: {INSTALLS[ENGINE]}"])
+        raise CannotRun(name, [f"it comes with package accel-deepspeed, which is not installed: {INSTALLS[DEEPSPEED]}"])
 
     return type(name, (), {"__init__": refuse})
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from accel_amp import WindowScaler
+from accel_amp.optimizer_parameters import parameters_of
 
 from accel.build import Components
 from accel.preparation import Preparer
@@ -35,7 +36,7 @@ class GradientAccumulation:
             self._components.run.transport,
             self._parameters,
             scaled=self._components.precision.policy.scale_loss,
-            rescale=None if self._components.engine is None else self._components.engine.rescale,
+            rescale=self._components.steps.rescale,
         )
         self._agreed: bool | None = None
         #: whether losses have no weights, as all processes agreed, and torch's own backward takes them as they are
@@ -73,17 +74,9 @@ class GradientAccumulation:
         return self.window.scale_loss(loss, weight)
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        """Calls torch's backward; when a step is due, gradients are exchanged that nothing else exchanges.
-
-        Collective: when a step is due every process must call.
-        """
-        missed = self._components.strategy.missed
-        if missed is not None:
-            missed.losses += 1
-        if missed is None or self.at_home or not self._accumulation.due:
-            loss.backward(**kwargs)  # type: ignore[no-untyped-call] # of torch
-        else:
-            missed.backward(loss, self._preparer.models, self._preparer.optimizers, **kwargs)
+        """Calls the backward of the strategy. Collective: when a step is due every process must call."""
+        due = self._accumulation.due and not self.at_home
+        self._components.steps.backward(loss, self._preparer.models, self._preparer.optimizers, due=due, **kwargs)
 
     @contextmanager
     def staying_home(self, no_sync: AbstractContextManager[None]) -> Iterator[None]:
@@ -152,7 +145,7 @@ class GradientAccumulation:
                     f" {len(votes)} processes, or on none"
                 )
             self._agreed = weighted
-            self.plain = not weighted and self._components.scaler is None and self._components.engine is None
+            self.plain = not weighted and self._components.scaler is None
         elif self._agreed is not None and self._agreed != weighted:
             before = "had weights" if self._agreed else "had none"
             raise ValueError(
@@ -161,9 +154,8 @@ class GradientAccumulation:
 
     def _warn_of_no_model(self) -> None:
         """Says once that gradients do not travel, when there are processes for them to travel between."""
-        if self._components.run.topology.world_size > 1 and "model" not in self._warned:
-            self._warned.add("model")
-            logger.warning(
+        if self._components.run.topology.world_size > 1:
+            self._say_once(
                 "rank %d: backward() before any model was prepared: each process trains a model of its own; pass the"
                 " model to accelerator.prepare",
                 self._components.run.topology.rank,
@@ -172,29 +164,29 @@ class GradientAccumulation:
     def _warn_of_no_loader(self) -> None:
         """Says once that no loader divides the data, when there are processes to divide it over."""
         ranks = self._components.run.mesh.data_size
-        if ranks == 1 or self._preparer.loaders or self._accumulation.active is not None or "loader" in self._warned:
-            return
-        self._warned.add("loader")
-        if self._components.run.topology.rank == 0:
-            logger.warning(
+        divided = ranks == 1 or self._preparer.loaders or self._accumulation.active is not None
+        if not divided and self._components.run.topology.rank == 0:
+            self._say_once(
                 "backward() before any loader was prepared: unless the script divides its data, each of the %d"
                 " processes trains on all of it; pass the DataLoader to accelerator.prepare",
                 ranks,
             )
 
     def _say_that_nothing_accumulates(self) -> None:
-        if "accumulate" in self._warned or self._components.run.topology.rank > 0:
-            return
-        self._warned.add("accumulate")
-        logger.warning(
-            "gradient_accumulation_steps=%d, and backward() outside of accumulate(): each loss is divided by it, and"
-            " each optimizer.step() steps; put micro-batches into `with accelerator.accumulate(model):`",
-            self._accumulation.every,
-        )
+        if self._components.run.topology.rank == 0:
+            self._say_once(
+                "gradient_accumulation_steps=%d, and backward() outside of accumulate(): each loss is divided by it,"
+                " and each optimizer.step() steps; put micro-batches into `with accelerator.accumulate(model):`",
+                self._accumulation.every,
+            )
+
+    def _say_once(self, words: str, number: int) -> None:
+        if words not in self._warned:
+            self._warned.add(words)
+            logger.warning(words, number)
 
     def _parameters(self) -> Iterator[torch.Tensor]:
         for model in self._preparer.models:
             yield from model.parameters()
         for optimizer in self._preparer.optimizers:
-            for group in optimizer.param_groups:
-                yield from group["params"]
+            yield from parameters_of(optimizer)

@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 
 import torch
 from accel_amp import AcceleratedOptimizer, LossScaler, autocast
+from accel_amp.optimizer_parameters import parameters_of
 from accel_data import Ending, skip_first_batches
+from accel_parallel.clip import with_gradients
 from accel_state import AccumulationState
 from torch import nn
 from torch.optim import Optimizer
@@ -117,9 +119,9 @@ class TrainingStep(CollectiveOps):
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
         """The context of a forward and backward whose gradients stay in this process.
 
-        Raises: ValueError if the strategy has an engine that must see every backward.
+        Raises: ValueError if the strategy must see every backward.
         """
-        self._refuse_beside_engine("no_sync")
+        self.components.refuse("no_sync")
         return self.components.strategy.synchronising(self._preparer.container(model, "no_sync"), enabled=False)
 
     def local_steps(self, model: nn.Module) -> AbstractContextManager[None]:
@@ -127,16 +129,12 @@ class TrainingStep(CollectiveOps):
 
         Raises: ValueError if ranks hold parts of parameters: a step by one rank alone would need them whole.
         """
-        if self.components.strategy.shards:
-            raise ValueError(
-                f"local steps (LocalSGD) with strategy {self.components.strategy.name}: each rank holds a part of each"
-                " parameter, and cannot train alone; leave LocalSGD out, or use strategy='ddp'"
-            )
+        self.components.refuse("local steps (LocalSGD)")
         return self._gradients.staying_home(self.no_sync(model))
 
     def trigger_sync_in_backward(self, model: nn.Module) -> AbstractContextManager[None]:
         """The context of a backward whose gradients travel, although its forward was made under `no_sync`."""
-        self._refuse_beside_engine("trigger_sync_in_backward")
+        self.components.refuse("trigger_sync_in_backward")
         return self.components.strategy.synchronising_backward(
             self._preparer.container(model, "trigger_sync_in_backward")
         )
@@ -179,9 +177,6 @@ class TrainingStep(CollectiveOps):
         if self.components.scaler is not None:
             loss = self.components.scaler.scale(loss)
         _refuse_unknown(kwargs)
-        if self.components.engine is not None:
-            self.components.engine.backward(loss, due=self.components.accumulation.due, **kwargs)
-            return
         self._gradients.backward(loss, **kwargs)
 
     def autocast(self, autocast_handler: AutocastKwargs | None = None) -> AbstractContextManager[Any]:
@@ -229,13 +224,11 @@ class TrainingStep(CollectiveOps):
         """
         chosen = _listed(parameters, "clip_grad_norm_")
         if self.components.accumulation.due:
-            if self.components.engine is None and chosen and chosen[0].grad is None:
-                _refuse_without_gradients(chosen, "clip_grad_norm_")
             if self.components.scaler is not None:
                 self.components.scaler.share_overflow(self._unscale(chosen, self.components.scaler))
-            return self.components.strategy.clip_norm(chosen, max_norm, kind=norm_type)
+            return self.components.steps.clip_norm(chosen, max_norm, kind=norm_type)
         gradients = [parameter.grad for parameter in chosen if parameter.grad is not None]
-        norm = self.components.strategy.total_norm(gradients, norm_type)
+        norm = self.components.steps.total_norm(gradients, norm_type)
         return norm if self.components.scaler is None else self.components.scaler.unscaled(norm)
 
     def clip_grad_value_(self, parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float) -> None:
@@ -243,20 +236,14 @@ class TrainingStep(CollectiveOps):
 
         Raises: ValueError when a step is due and there is no gradient.
         """
-        self._refuse_beside_engine("clip_grad_value_")
+        self.components.refuse("clip_grad_value_")
         if not self.components.accumulation.due:
             return
-        chosen = _listed(parameters, "clip_grad_value_")
-        _refuse_without_gradients(chosen, "clip_grad_value_")
+        chosen = with_gradients(_listed(parameters, "clip_grad_value_"), "clip_grad_value_")
         if self.components.scaler is not None:
             self._unscale(chosen, self.components.scaler)
-        self.components.strategy.settle_gradients()
+        self.components.steps.settle_gradients()
         nn.utils.clip_grad_value_(chosen, clip_value)
-
-    def _refuse_beside_engine(self, call: str) -> None:
-        engine = self.components.engine
-        if engine is not None and call in engine.refusals:
-            raise ValueError(f"{call}: {engine.refusals[call]}")
 
     def _unscale(self, parameters: list[torch.Tensor], scaler: LossScaler) -> list[Optimizer]:
         """Those of the optimizers that have one of the parameters: others may still wait for their backward."""
@@ -264,7 +251,7 @@ class TrainingStep(CollectiveOps):
         chosen = [
             optimizer.optimizer
             for optimizer in self._preparer.optimizers
-            if any(id(held) in wanted for group in optimizer.param_groups for held in group["params"])
+            if any(id(held) in wanted for held in parameters_of(optimizer))
         ]
         for optimizer in chosen:
             scaler.unscale(optimizer)
@@ -272,8 +259,6 @@ class TrainingStep(CollectiveOps):
 
 
 def _listed(parameters: torch.Tensor | Iterable[torch.Tensor], name: str) -> list[torch.Tensor]:
-    if type(parameters) is list:
-        return parameters
     if isinstance(parameters, torch.Tensor):
         return [parameters]
     if isinstance(parameters, nn.Module):
@@ -281,14 +266,6 @@ def _listed(parameters: torch.Tensor | Iterable[torch.Tensor], name: str) -> lis
             f"{name} takes parameters, found the model {type(parameters).__name__}; pass model.parameters()"
         )
     return list(parameters)
-
-
-def _refuse_without_gradients(parameters: list[torch.Tensor], name: str) -> None:
-    if parameters and all(parameter.grad is None for parameter in parameters):
-        raise ValueError(
-            f"{name}: none of the {len(parameters)} parameters has a gradient; call it after backward() and before"
-            " zero_grad(), with parameters of the model that was trained"
-        )
 
 
 def _refuse_unknown(kwargs: dict[str, Any]) -> None:
