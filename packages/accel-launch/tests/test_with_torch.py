@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from accel_testing import in_soak, stretched
+from accel_testing import stretched
+from suite.soak import in_soak
 
 pytest.importorskip("torch")
 

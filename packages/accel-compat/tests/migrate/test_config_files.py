@@ -25,7 +25,6 @@ def test_entries_that_set_nothing_are_named_inside_of_mappings_too(tmp_path: Pat
     [
         ('containers:\n- command: ["accelerate", "launch"]\n', 2, "a list of words starts Accelerate"),
         ("command:\n  - accelerate\n  - launch\n", 2, "a list of words starts Accelerate"),
-        ("a: 1\n---\ndistributed_type: NO\n", 3, "settings in a file of several documents"),
     ],
 )
 def test_a_file_that_stays_says_what_needs_a_hand(text: str, line: int, words: str, tmp_path: Path) -> None:

@@ -72,14 +72,14 @@ FILES = [
         ("self.accelerate = f(accelerate=accel.Accelerator())",),
     ),
     Hostile(
-        "a part of utils that accel has as one module",
+        "a part of utils",
         "import accelerate.utils.dataclasses\nx = accelerate.utils.dataclasses.DistributedType.NO\n",
-        ("import accel.utils\nx = accel.utils.DistributedType.NO",),
+        ("import accel.utils.dataclasses\nx = accel.utils.dataclasses.DistributedType.NO",),
     ),
     Hostile(
         "a module that is not imported by itself",
         "import accelerate\naccelerate.utils.set_seed(1)\n",
-        ("import accel.utils\naccel.utils.set_seed(1)",),
+        ("import accel\naccel.utils.set_seed(1)",),
     ),
     Hostile(
         "brackets, comments and a comma at the end",
@@ -115,7 +115,7 @@ FILES = [
     Hostile("a byte order mark", b"\xef\xbb\xbfimport accelerate\n", ("import accel\n",)),
     Hostile("latin-1", b"# -*- coding: latin-1 -*-\nimport accelerate\nx = '\xe9'\n", ("import accel\nx = '\xe9'\n",)),
     Hostile("an encoding that is not there", b"# coding: nothing\nimport accelerate\n", refused="not Python"),
-    Hostile("bytes that are no text", b"import accelerate\nx = '\xff'\n", refused="not utf-8"),
+    Hostile("bytes that are no text", b"import accelerate\nx = '\xff'\n", refused="it is not Python: 'utf-8'"),
     Hostile("a syntax error", "import accelerate\nprint 'no'\n", refused="line 2: it is not Python"),
     Hostile("a null byte", b"import accelerate\x00\n", refused="it is not Python"),
     Hostile("empty", "", ("",)),

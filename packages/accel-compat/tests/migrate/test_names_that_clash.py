@@ -62,10 +62,9 @@ RUNS = {
 def write_stubs(folder: Path) -> None:
     for name in ("accelerate", "accel"):
         (folder / name / "utils").mkdir(parents=True)
-        (folder / name / "__init__.py").write_text(STUB)
-        (folder / name / "utils" / "__init__.py").write_text(UTILS)
-    (folder / "accelerate" / "utils" / "__init__.py").write_text(f"{UTILS}from accelerate.utils import operations\n")
-    (folder / "accelerate" / "utils" / "operations.py").write_text("from accelerate.utils import gather\n")
+        (folder / name / "__init__.py").write_text(f"{STUB}from {name} import utils\n")
+        (folder / name / "utils" / "__init__.py").write_text(f"{UTILS}from {name}.utils import operations\n")
+        (folder / name / "utils" / "operations.py").write_text(f"from {name}.utils import gather\n")
     (folder / "speed.py").write_text("def accelerate(x): return 2 * x\naccel = 'the accel of speed'\n")
 
 
@@ -101,27 +100,22 @@ def test_a_program_prints_the_same_before_and_after(name: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("import accelerate.utils as u\nfor u in x: u.operations\n", "all that is in accelerate.utils.operations"),
         ("import accelerate as acc\nacc.utils.nothing_like(1)\n", "nothing_like"),
         ("import accelerate as acc\nprint(acc.__version__)\n", "the version is that of accel"),
         ("from accelerate import __version__\n", "the version is that of accel"),
         ("from unittest import mock\nmock.patch('train.accelerate.X')\n", "the text 'train.accelerate.X' names"),
         (
             "from accelerate import Accelerator\nclass DataLoaderConfiguration: ...\nAccelerator(even_batches=False)\n",
-            "Accelerator(even_batches=...) belongs into dataloader_config=DataLoaderConfiguration(...)",
+            "Accelerator(even_batches=...) is dataloader_config=... in accel",
         ),
         (
             "from functools import partial\nfrom accelerate import Accelerator as A\npartial(A, even_batches=True)\n",
-            "even_batches=... is elsewhere in accel",
+            "Accelerator(even_batches=...) is dataloader_config=... in accel",
         ),
         (
             "from accelerate import Accelerator\nclass A(Accelerator):\n"
             "    def __init__(self):\n        super().__init__(logging_dir='x')\n",
-            "logging_dir=... is elsewhere in accel",
-        ),
-        (
-            "import accelerate\naccelerate.Accelerator(\n    even_batches=False,  # why\n    cpu=True,\n)\n",
-            "a comment behind an argument is left out: # why",
+            "Accelerator(logging_dir=...) is project_dir=... in accel",
         ),
     ],
 )

@@ -11,7 +11,7 @@ from accel_launch.nodes.board import Board
 from accel_launch.nodes.board_server import BoardServer
 from accel_launch.nodes.message_line import MessageLine
 from accel_launch.nodes.silence import BEAT_S, SILENCE_S, SILENT, Silence
-from accel_testing import in_soak
+from suite.soak import in_soak
 
 STEP_S = 0.25
 

@@ -25,40 +25,40 @@ PAGE = "docs/guides/programs-for-accelerate.md"
 
 
 def run(files: Sequence[str], check: bool) -> int:
-    """0 if all is well, 1 if `check` has found a file that would change.
+    """Rewrite files, and print what was done.
 
-    Raises: CannotRun with every file that is no program, after the others were rewritten, or with every file that
-    must not be replaced: then none is.
+    Returns:
+        0 if all is well, 1 if `check` has found a file that would change.
+
+    Raises:
+        CannotRun: With every file that is no program, after the others were rewritten, or with every file that must
+            not be replaced: then none is.
     """
     from accel_compat.migrate.replacement import refusal, replace_files
     from accel_compat.migrate.report import CannotRewrite, Kind
     from accel_compat.migrate.source_file import Migration, migrate
 
-    paths = dict[str, Path]()
-    for file in files:  # a link and its file are one
-        paths.setdefault(os.path.realpath(file), Path(file))
+    paths = {os.path.realpath(file): Path(file) for file in reversed(files)}  # a link and its file are one
     problems, migrations = list[str](), list[Migration]()
-    for path in paths.values():
+    for path in reversed(paths.values()):
         try:
             migrations.append(migrate(path))
         except CannotRewrite as error:
             problems.append(f"{path}: {error}")
-        except (RecursionError, UnicodeError) as error:
-            problems.append(f"{path}: it cannot be rewritten: {type(error).__name__}: {error}")
     changing = [migration for migration in migrations if migration.changes]
     if check:
         refused = [f"{one.path}: {why}" for one in changing if (why := refusal(one.path)) is not None]
-    else:
-        refused = replace_files(changing)
-        if refused:
-            print("no file was changed", file=sys.stderr)
-            raise CannotRun("accel migrate", [*problems, *refused])
-    for migration in migrations:
-        for note in migration.after.notes:
-            _say(f"{migration.path}:{note.line}: {note.kind}: {note.words}\n")
-        if check and migration.changes:
-            _say(_diff(migration.path, migration.before, migration.after.text))
-    hands = sum(note.kind is Kind.BY_HAND for migration in migrations for note in migration.after.notes)
+    elif refused := replace_files(changing):
+        print("no file was changed", file=sys.stderr)
+        raise CannotRun("accel migrate", [*problems, *refused])
+    notes = [(migration, note) for migration in migrations for note in migration.notes]
+    for migration, note in notes:
+        _say(f"{migration.path}:{note.line}: {note.kind}: {note.words}\n")
+    for one in changing if check else ():
+        before, after = one.before.splitlines(), one.after.text.splitlines()
+        lines = difflib.unified_diff(before, after, f"{one.path}", f"{one.path} (accel)", lineterm="", n=1)
+        _say("\n".join([*lines, ""]))
+    hands = sum(note.kind is Kind.BY_HAND for _, note in notes)
     done = "would change" if check else "changed"
     print(f"{len(changing)} of {len(paths)} files {done}; {hands} places need a hand; see {PAGE}", file=sys.stderr)
     if problems or refused:
@@ -70,13 +70,6 @@ def _say(text: str) -> None:
     """Prints a text whatever the terminal's encoding: characters that it lacks are written as escapes."""
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
-
-
-def _diff(path: Path, before: str, after: str) -> str:
-    lines = difflib.unified_diff(
-        before.splitlines(), after.splitlines(), f"{path}", f"{path} (accel)", lineterm="", n=1
-    )
-    return "".join(f"{line}\n" for line in lines)
 
 
 COMMAND = click.Command(

@@ -1,42 +1,44 @@
-"""Finds commands of Accelerate in forms that are not rewritten: lists of words, quoted words, installers."""
+"""Finds what breaks without Accelerate and is not rewritten: quoted names, lists of words, installers."""
 
 from __future__ import annotations
 
 import re
 
-from accel_compat.migrate.report import Kind, Note
+from accel_compat.migrate.report import Note, is_comment, note_at
 
 _INSTALL = "installs accelerate: install accel from a clone, see README.md"
 _LIST = "a list of words starts Accelerate: begin it with accel"
-#: what a line may hold, and what to do
-_FORMS = (
-    (
-        re.compile(r"\b(?:pip[\d.]*|conda|mamba|micromamba)[ \t]+install\b[^\n]*?(?<![\w./-])accelerate\b(?![-/])"),
-        _INSTALL,
-    ),
-    (re.compile(r"\b(?:poetry|pdm|uv|pixi)[ \t]+add\b[^\n]*?(?<![\w./-])accelerate\b(?![-/])"), _INSTALL),
-    (re.compile(r"\b(?:which|command -v|type -p)[ \t]+accelerate\b"), "asks where Accelerate is: ask for accel"),
-    (
-        re.compile(r"-m[ \t]+accelerate\.commands\.accelerate_cli\b"),
-        "runs Accelerate: python -m accel has the commands",
-    ),
-    (re.compile(r"""["']accelerate["'][ \t]*,"""), _LIST),
-    (re.compile(r"""^[ \t]*-[ \t]+["']?accelerate["']?[ \t]*\r?$""", re.MULTILINE), _LIST),
-    (
-        re.compile(r"""["']accelerate["'][ \t]+(?:launch|config|env|test)\b"""),
-        "a quoted word is Accelerate: write accel",
-    ),
-)
-_COMMENT = re.compile(r"^[ \t]*#")
+_WORD = r"\b[^\n]*?(?<![\w./-])accelerate\b(?![-/])"
+_COMMANDS = "(?:launch|config|env|test|estimate-memory)"
+#: what any file may hold, and what to say of it
+_FORMS = {
+    r"""(["'])(?:\w+\.)*accelerate(?:\.\w+)+\1""": "the text {0} names a module of Accelerate: here it is of accel",
+    r"""(["'])ACCELERATE_[A-Z0-9_]+\1""": "the text {0} names a variable of Accelerate: accel's begin with ACCEL_",
+    rf"""(["'])accelerate\1[ \t]*,\s*["']{_COMMANDS}""": _LIST,
+    rf"""(["'])accelerate {_COMMANDS}\b[^\n]*?\1""": "the text {0} starts Accelerate: accel has the same commands",
+}
+#: what else a file may hold that is no program of Python
+_SHELL_FORMS = {
+    r"(?<![\w./$-])accelerate[ \t-]+merge-weights\b": "{0}: there is no such command; checkpoints have whole weights",
+    r"(?<![\w./$-])accelerate[ \t-]+tpu-config\b": "{0}: there is no such command; accel does not configure TPUs",
+    r"(?<![\w./$-])accelerate[ \t-]+to-fsdp2\b": "{0}: there is no such command; accel config update rewrites a file",
+    r"(?<!['\"\w])ACCELERATE_[A-Z0-9_]+": "{0} sets nothing in accel",
+    rf"\b(?:pip[\d.]*|conda|mamba|micromamba)[ \t]+install{_WORD}": _INSTALL,
+    rf"\b(?:poetry|pdm|uv|pixi)[ \t]+add{_WORD}": _INSTALL,
+    r"\b(?:which|command -v|type -p)[ \t]+accelerate\b": "asks where Accelerate is: ask for accel",
+    r"-m[ \t]+accelerate\.commands\.accelerate_cli\b": "runs Accelerate: python -m accel has the commands",
+    r"""^[ \t]*-[ \t]+["']?accelerate["']?[ \t]*\r?$""": _LIST,
+    rf"""["']accelerate["'][ \t]+{_COMMANDS}\b""": "a quoted word is Accelerate: write accel",
+    r"^[ \t]*(?:import|from)[ \t]+accelerate\b": "Python inside another text imports Accelerate: import accel there",
+}
 
 
-def notes_of_mentions(text: str) -> list[Note]:
-    """A note for each of these forms, outside of comments."""
-    notes = []
-    lines = text.splitlines()
-    for pattern, words in _FORMS:
-        for found in pattern.finditer(text):
-            line = text.count("\n", 0, found.start()) + 1
-            if not _COMMENT.match(lines[line - 1]):
-                notes.append(Note(line, Kind.BY_HAND, words))
-    return notes
+def notes_of_texts(text: str, *, shell: bool = False) -> tuple[Note, ...]:
+    """Return a note for each of these forms in a file, outside of comments."""
+    forms = {**_FORMS, **_SHELL_FORMS} if shell else _FORMS
+    return tuple(
+        note_at(text, found.start(), words.format(found[0]))
+        for pattern, words in forms.items()
+        for found in re.finditer(pattern, text, re.MULTILINE)
+        if not is_comment(text, found.start())
+    )

@@ -2,62 +2,40 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Sequence
-
-import libcst as cst
-from libcst.metadata import MetadataWrapper
-
-from accel_compat.migrate.module_name import imports_peer, names_of
+from accel_compat.migrate.mentions import notes_of_texts
+from accel_compat.migrate.program_names import ProgramNames, find_names
+from accel_compat.migrate.program_notes import notes_of_program
 from accel_compat.migrate.report import CannotRewrite, Rewritten
-from accel_compat.migrate.rewriter import Rewriter
-from accel_compat.migrate.text_notes import notes_of_texts
+from accel_compat.migrate.rewrites import OURS
 
 
-def rewrite_python(text: str, *, beside: Sequence[str] = ()) -> Rewritten:
-    """The text of a program that imports accel; `beside` are programs in the same namespace, as cells of a notebook.
+def rewrite_python(text: str) -> Rewritten:
+    """Rewrite a program so that it imports accel.
 
-    Raises: CannotRewrite if it is no Python, with the line.
+    Raises:
+        CannotRewrite: If it is no Python, with the line, or would change in other places.
     """
-    tree = parsed(text)
-    notes = notes_of_texts(tree)
-    others = [other for program in beside if (other := _parsed_or_none(program)) is not None]
-    if not any(map(imports_peer, (tree, *others))):
-        return Rewritten(text, tuple(sorted(notes)))
-    rewriter = Rewriter(names_of(tree, others, alone=not beside))
+    new = rewrite_program(text, find_names(text))
+    return Rewritten(new, (*notes_of_texts(text), *notes_of_program(new, find_names(new, OURS))))
+
+
+def rewrite_program(text: str, names: ProgramNames) -> str:
+    """Return a program with accel in place of Accelerate.
+
+    Raises:
+        CannotRewrite: If it would change in other places.
+    """
+    if not names.origins:
+        return text
+    # only here: the import takes most of the time of this command
+    import libcst as cst
+
+    from accel_compat.migrate.codemod import Codemod
+
     try:
         module = cst.parse_module(text)
         if module.code != text:
             raise CannotRewrite("it cannot be read without a loss: its text would change in other places")
-        new = MetadataWrapper(module, unsafe_skip_copy=True).visit(rewriter).code
+        return module.visit(Codemod(names)).code
     except (cst.ParserSyntaxError, RecursionError) as error:
         raise CannotRewrite(f"it cannot be read without a loss: {str(error).splitlines()[0]}") from None
-    try:
-        ast.parse(new)
-    except (SyntaxError, ValueError) as error:
-        raise CannotRewrite(f"a rewritten file would be broken: {error}; this is a defect of accel migrate") from None
-    return Rewritten(new, tuple(sorted({*notes, *rewriter.notes})))
-
-
-def parsed(text: str) -> ast.Module:
-    """The syntax tree of a program.
-
-    Raises: CannotRewrite with the line at which it is no Python.
-    """
-    import warnings
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about escapes in the user's texts
-            return ast.parse(text)
-    except SyntaxError as error:
-        raise CannotRewrite(f"line {error.lineno}: it is not Python: {error.msg}") from None
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise CannotRewrite(f"it is not Python: {error}") from None
-
-
-def _parsed_or_none(text: str) -> ast.Module | None:
-    try:
-        return parsed(text)
-    except CannotRewrite:
-        return None

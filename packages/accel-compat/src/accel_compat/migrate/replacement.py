@@ -48,8 +48,6 @@ def replace_files(migrations: Sequence[Migration]) -> list[str]:
                 shutil.copymode(target, ready[target])
             except OSError as error:
                 problems.append(f"{migration.path}: it cannot be written: {error.strerror}")
-            except UnicodeError as error:
-                problems.append(f"{migration.path}: it cannot be written: {error}")
         for target, new in ready.items() if not problems else ():
             os.replace(new, target)
     finally:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+_COMMENT = re.compile(r"(?:[^'\"\n]*\s)?#")
+
 
 class Kind(StrEnum):
-    """What a note is about."""
+    """The subject of a note."""
 
     CHANGED = "changed"
     BY_HAND = "by hand"
@@ -32,4 +35,20 @@ class Rewritten:
 
 
 class CannotRewrite(ValueError):
-    """A file of which nothing can be said; the message says why."""
+    """A file that is left as it is; the message says why."""
+
+
+def note_at(text: str, position: int, words: str) -> Note:
+    """Return a note of a place in a text.
+
+    Args:
+        text: The text.
+        position: The index of the place.
+        words: What to say to a person.
+    """
+    return Note(text.count("\n", 0, position) + 1, Kind.BY_HAND, words)
+
+
+def is_comment(text: str, position: int) -> bool:
+    """Return whether a place in a text is behind the mark of a comment, and this mark behind no quote."""
+    return _COMMENT.match(text, text.rfind("\n", 0, position) + 1, position) is not None

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import io
+import re
 import tokenize
 from codecs import BOM_UTF8
+from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from pathlib import Path
 
-from accel_compat.migrate.report import CannotRewrite, Rewritten
+from accel_compat.migrate.config_file import rewrite_config
+from accel_compat.migrate.notebook import rewrite_notebook
+from accel_compat.migrate.python_code import rewrite_python
+from accel_compat.migrate.report import CannotRewrite, Kind, Note, Rewritten
+from accel_compat.migrate.shell_commands import rewrite_commands
 
-_SHELL = (".sh", ".bash", ".zsh", ".slurm", ".sbatch", ".pbs")
-_SHELL_NAMES = ("Dockerfile", "Makefile")
-_CONFIG = (".yaml", ".yml", ".json")
+#: what rewrites a file, by what its name is, or what its first line begins with
+_KINDS: tuple[tuple[str, bytes, Callable[[Path, str], Rewritten]], ...] = (
+    (r".*\.pyw?", rb"#!.*python", lambda path, text: rewrite_python(text)),
+    (r".*\.ipynb", rb"(?!)", lambda path, text: rewrite_notebook(text)),
+    (r".*\.(yaml|yml|json)", rb"(?!)", rewrite_config),
+    (
+        r".*\.(sh|bash|zsh|slurm|sbatch|pbs)|Dockerfile|Makefile",
+        rb"#!.*sh",
+        lambda path, text: rewrite_commands(text),
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,85 +38,59 @@ class Migration:
     before: str
     after: Rewritten
     encoding: str
-    mark: bytes
 
     @property
     def changes(self) -> bool:
-        """Whether there is anything to write."""
+        """True if there is anything to write."""
         return self.after.text != self.before
 
     @property
-    def content(self) -> bytes:
-        """What the file is to hold.
+    def notes(self) -> list[Note]:
+        """What was changed, and what the rewriting has to say, in the order of lines."""
+        old, new, changed = self.before.splitlines(), self.after.text.splitlines(), []
+        for kind, start, end, first, last in SequenceMatcher(None, old, new).get_opcodes():
+            pairs = [(old[start:end], new[first:last])]
+            if end - start == last - first:
+                pairs = [([one], [other]) for one, other in zip(*pairs[0], strict=True)]
+            for line, (before, after) in enumerate(pairs if kind != "equal" else (), start + 1):
+                changed.append(Note(line, Kind.CHANGED, f"{_one_line(before)} -> {_one_line(after)}"))
+        return sorted([*changed, *self.after.notes])
 
-        Raises: UnicodeError if its encoding lacks a character.
-        """
-        return self.mark + self.after.text.encode(self.encoding)
+    @property
+    def content(self) -> bytes:
+        """The bytes that the file is to hold."""
+        return self.after.text.encode(self.encoding, "surrogateescape")
 
 
 def migrate(path: Path) -> Migration:
-    """What a migration of a file would write.
+    """Return what a migration of a file would write.
 
-    Raises: CannotRewrite if the file cannot be read, or is of no kind that is rewritten.
+    Raises:
+        CannotRewrite: If the file cannot be read, or is of no kind that is rewritten.
     """
     try:
         content = path.read_bytes()
     except OSError as error:
         raise CannotRewrite(f"it cannot be read: {error.strerror}") from None
-    mark = BOM_UTF8 if content.startswith(BOM_UTF8) else b""
-    body = content.removeprefix(mark)
-    kind = _kind(path, body)
-    encoding = _encoding(body) if kind == "python" else "utf-8"
+    found = (row for row in _KINDS if re.fullmatch(row[0], path.name) or re.match(row[1], content[:100]))
+    name, _, rewrite = next(found, ("", b"", None))
+    if rewrite is None:
+        kinds = "Python, notebooks (.ipynb), shell scripts and config files (.yaml, .json)"
+        raise CannotRewrite(f"its kind is not among those that accel migrate knows: {kinds}")
+    encoding = "utf-8-sig" if content.startswith(BOM_UTF8) else "utf-8"
     try:
-        text = body.decode(encoding)
-    except UnicodeDecodeError:
-        if kind != "shell":
-            raise CannotRewrite(f"it is not {encoding}: say its encoding, or save it as UTF-8") from None
-        encoding = "latin-1"  # every byte is a character of it, and what is rewritten is ASCII
-        text = body.decode(encoding)
-    return Migration(path, text, _rewrite(kind, path, text), encoding, mark)
-
-
-def _rewrite(kind: str, path: Path, text: str) -> Rewritten:
-    if kind == "python":
-        from accel_compat.migrate.python_code import rewrite_python
-
-        return rewrite_python(text)
-    if kind == "notebook":
-        from accel_compat.migrate.notebook import rewrite_notebook
-
-        return rewrite_notebook(text)
-    if kind == "config":
-        from accel_compat.migrate.config_file import rewrite_config
-
-        new = rewrite_config(path, text)
-        windows = "\r\n" in text and "\r\n" not in new.text
-        return Rewritten(new.text.replace("\n", "\r\n"), new.notes) if windows else new
-    from accel_compat.migrate.shell_commands import rewrite_commands
-
-    return rewrite_commands(text)
-
-
-def _kind(path: Path, body: bytes) -> str:
-    first = body[:100].partition(b"\n")[0]
-    if path.suffix in (".py", ".pyw") or (first.startswith(b"#!") and b"python" in first):
-        return "python"
-    if path.suffix == ".ipynb":
-        return "notebook"
-    if path.suffix in _CONFIG:
-        return "config"
-    if path.suffix in _SHELL or path.name in _SHELL_NAMES or (first.startswith(b"#!") and b"sh" in first):
-        return "shell"
-    kinds = "Python, notebooks (.ipynb), shell scripts and config files (.yaml, .json)"
-    raise CannotRewrite(f"its kind is not among those that accel migrate knows: {kinds}")
-
-
-def _encoding(body: bytes) -> str:
-    """The encoding that a program of Python names, else UTF-8.
-
-    Raises: CannotRewrite for an encoding that Python does not know.
-    """
-    try:
-        return tokenize.detect_encoding(io.BytesIO(body).readline)[0]
+        if name == _KINDS[0][0]:
+            encoding = tokenize.detect_encoding(io.BytesIO(content).readline)[0]
+        # bytes that are no text stay what they are
+        text = content.decode(encoding, "surrogateescape")
+        return Migration(path, text, rewrite(path, text), encoding)
+    except CannotRewrite:
+        raise
     except SyntaxError as error:
         raise CannotRewrite(f"it is not Python: {error.msg}") from None
+    except (RecursionError, UnicodeError) as error:
+        raise CannotRewrite(f"it cannot be rewritten: {type(error).__name__}: {error}") from None
+
+
+def _one_line(lines: list[str]) -> str:
+    return " ".join(" ".join(lines).split())

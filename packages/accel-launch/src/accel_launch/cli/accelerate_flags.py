@@ -90,12 +90,18 @@ class AccelerateOption(click.Option):
             args: Arguments that are left.
         """
         value = opts.get(str(self.name))
-        shown = self.flag if self.is_flag else f"{self.flag} {value}"
-        if value is not None and self.renamed:
-            ctx.obj.problems.append(f"{shown} is not an option of {ctx.command_path}: here it is {self.renamed}")
-        elif value is not None and self.why and value != self._quiet and not asks_nothing(value):
-            ctx.obj.problems.append(f"{shown} is not supported: {self.why}; leave it out")
+        if value is not None and (problem := self.problem(value, ctx.command_path)) is not None:
+            ctx.obj.problems.append(problem)
         return None, args
+
+    def problem(self, value: object, command: str) -> str | None:
+        """Return what stands against a value of this flag of a command, or None."""
+        shown = self.flag if self.is_flag else f"{self.flag} {value}"
+        if self.renamed:
+            return f"{shown} is not an option of {command}: here it is {self.renamed}"
+        if self.why and value != self._quiet and not asks_nothing(value):
+            return f"{shown} is not supported: {self.why}; leave it out"
+        return None
 
 
 ACCELERATE_OPTIONS = (

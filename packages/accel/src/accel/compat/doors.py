@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import sys
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +53,17 @@ def _homes(modules: dict[str, str]) -> dict[str, str]:
 
 
 def find(name: str, asked_of: str) -> Any:
-    """The object of this name.
+    """Return the object of this name, or the module in a package that nothing has imported yet.
 
-    Raises: AttributeError that says what to do in its place.
+    Raises:
+        AttributeError: If there is neither, with what to do in its place.
     """
     known = table()
     home = known.homes.get(name) or known.also.get(name)
     if home is not None:
         return getattr(import_module(home), name)
+    if hasattr(sys.modules[asked_of], "__path__") and find_spec(f"{asked_of}.{name}") is not None:
+        return import_module(f"{asked_of}.{name}")
     raise AttributeError(f"{asked_of}.{name} {_advice(name, known)}")
 
 

@@ -12,7 +12,7 @@ import click
 from accel_state.environ import process_environ
 from accel_state.errors import CannotRun
 
-from accel_launch.cli.launch_command import LaunchCommand, ResolvedOptions, resolve_options
+from accel_launch.cli.launch_command import LaunchCommand, ResolvedOptions
 from accel_launch.cli.options import BY_NAME, OPTIONS
 
 ASK = "accel config"
@@ -48,6 +48,7 @@ def ask(options: ResolvedOptions) -> int:
     """
     import socket
 
+    from accel_launch.config.config_update import settings_in
     from accel_launch.config.config_wizard import ask_settings, choose_at_terminal, write_at_terminal
     from accel_launch.job.visible_devices import visible_devices
 
@@ -61,7 +62,7 @@ def ask(options: ResolvedOptions) -> int:
                 " questions: accel config default --num_processes 2 --mixed_precision bf16"
             ],
         )
-    before = _settings_in(path) if path.exists() else {}
+    before = settings_in(path, ASK) if path.exists() else {}
     try:
         gpus = visible_devices(environ)
         answers = ask_settings(choose_at_terminal, write_at_terminal, gpus, socket.gethostname(), before)
@@ -101,33 +102,24 @@ def update(options: ResolvedOptions) -> int:
     Raises:
         CannotRun: There is no file, or it asks for a feature that accel does not have.
     """
-    from accel_launch.config.accelerate_config import DISTRIBUTED_TYPE, LEGACY_FP16
-    from accel_launch.config.config_file import read_content, translate
-    from accel_launch.config.config_writer import file_text, keep_backup, write_config
+    from accel_launch.config.config_update import update_of
+    from accel_launch.config.config_writer import keep_backup, write_config
 
     path, flag = _this_file(options)
     if not path.exists():
         problem = f"there is no config file {path} to update: accel config default{flag} makes one"
         raise CannotRun(f"{ASK} update", [problem])
-    said = _settings_in(path)
-    text = file_text(said, path)
-    if _text(path) == text:
+    new = update_of(path, ASK)
+    if _text(path) == new.text:
         print(f"{path} is in accel's own keys already; nothing was written")
         return 0
-    content = read_content(path)
     copy = keep_backup(path)
-    write_config(path, text)
+    write_config(path, new.text)
     print(f"{path} is rewritten in accel's own keys; what was there is now {copy}")
-    kept = {BY_NAME[name].key for name in said}
-    for key in (DISTRIBUTED_TYPE, LEGACY_FP16):
-        meaning, _ = translate({key: content.get(key)})
-        if meaning:
-            kept.add(key)
-            words = ", ".join(f"{BY_NAME[name].key}: {value}" for name, value in meaning.items())
-            print(f"  {key}: {content[key]} is now {words}")
-    dropped = [str(key) for key in content if key not in kept]
-    if dropped:
-        print(f"dropped, for they set nothing here: {', '.join(dropped)}")
+    for words in new.replaced:
+        print(f"  {words}")
+    if new.left_out:
+        print(f"dropped, for they set nothing here: {', '.join(new.left_out)}")
     return 0
 
 
@@ -143,15 +135,6 @@ def show(options: ResolvedOptions, origin: bool) -> int:
     if options.problems:
         raise CannotRun(f"{ASK} show", options.problems)
     return 0
-
-
-def _settings_in(path: Path) -> Mapping[str, Any]:
-    """Return the settings of a file by name. Raise CannotRun if it asks for anything that accel cannot do."""
-    options = resolve_options(["--config_file", str(path)], {})
-    if options.problems:
-        raise CannotRun(ASK, options.problems)
-    settings = options.settings
-    return {name: getattr(settings, name) for name in settings.origins if name != "config_file"}
 
 
 def _text(path: Path) -> str | None:

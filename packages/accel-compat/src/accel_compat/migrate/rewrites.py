@@ -1,0 +1,86 @@
+"""What `accel migrate` rewrites in programs, as tables, and what a program then has to be told."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from symtable import SymbolTable, symtable
+
+from accel_compat.finder import PEER, answer_for
+
+OURS = "accel"
+CONFIGURATION = "DataLoaderConfiguration"
+LOADERS = "dataloader_config"
+#: arguments of other releases, and that which has their place; those of loaders go into a DataLoaderConfiguration
+ARGUMENTS = {
+    "logging_dir": "project_dir",
+    "dispatch_batches": LOADERS,
+    "even_batches": LOADERS,
+    "use_seedable_sampler": LOADERS,
+    "non_blocking": LOADERS,
+    "use_stateful_dataloader": LOADERS,
+    "torch_tp_plugin": "parallelism_config",
+    "deepspeed_plugins": "deepspeed_plugin",
+}
+_SHORT = "a window that the end of an epoch cuts short is divided by its real number of batches"
+_REST = "a schedule rests at its end, and counts steps of the optimizer that happened (docs/guides/schedules.md)"
+#: what works differently, with the page that says why, by the name of a method, a function or an argument
+DIFFERENT = {
+    **dict.fromkeys(
+        ("accumulate", "gradient_accumulation_steps", "GradientAccumulationPlugin"),
+        f"{_SHORT} (docs/guides/accumulation.md)",
+    ),
+    "save_state": "a checkpoint is there whole or not at all, and its weights are safetensors (docs/guides/saving.md)",
+    "OneCycleLR": _REST,
+    "LambdaLR": _REST,
+    "get_scheduler": _REST,
+    "get_linear_schedule_with_warmup": _REST,
+    "get_cosine_schedule_with_warmup": _REST,
+    "prepare": "data that differs between processes is refused, where Accelerate trains on it"
+    " (docs/explanation/disagreement.md)",
+}
+#: names that are here and break, with words
+_BREAKS = {
+    "__version__": "the version is that of accel, which counts its own releases",
+    "*": "a star brings names that cannot be checked: import the names that are used",
+}
+
+
+def module_for(module: str) -> str:
+    """Return the module of accel that answers a module of Accelerate, or else the same path."""
+    return answer_for(module) or module.replace(PEER, OURS, 1)
+
+
+@cache
+def is_module(name: str) -> bool:
+    """Return whether accel has a module of this name."""
+    return name.partition(".")[0] == OURS and answer_for(name.replace(OURS, PEER, 1)) == name
+
+
+@cache
+def why_missing(module: str, name: str = "") -> str | None:
+    """Return why a module of accel, or a name in it, is not what it is in Accelerate, or None if it works."""
+    if not is_module(module):
+        return f"accel has no module {module}"
+    # a look at the text of the module: an import of torch takes seconds
+    known = _table(module).get_identifiers()
+    if not name or name in _BREAKS or name in known or is_module(f"{module}.{name}"):
+        return _BREAKS.get(name)
+    if "__getattr__" not in known:
+        return f"{module} has no {name}"
+    home = import_module(module)
+    try:
+        if name not in dir(home):
+            getattr(home, name)
+    except AttributeError as error:
+        return str(error)
+    return None
+
+
+@cache
+def _table(module: str) -> SymbolTable:
+    spec = find_spec(module)
+    path = str(spec.origin) if spec is not None else __file__
+    return symtable(Path(path).read_text(encoding="utf-8"), path, "exec")
