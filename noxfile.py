@@ -230,7 +230,7 @@ def site_browser(session: nox.Session) -> None:
     folder = ROOT / ".nox" / "axe"
     session.run("npm", "install", "--silent", "--prefix", str(folder), "axe-core@4", external=True)
     chosen = session.posargs or [SITE_IN_BROWSER]
-    session.run("pytest", "--rootdir", ".", "-c", os.devnull, "-p", "no:cacheprovider", *chosen)
+    session.run("pytest", "--rootdir", ".", "-c", os.devnull, "--noconftest", "-p", "no:cacheprovider", *chosen)
 
 
 @nox.session(venv_backend="none")

@@ -5,7 +5,8 @@ from pathlib import Path
 import beside
 import pytest
 from accel_checkpoint import is_whole
-from accel_testing import Cases, MakePool
+from accel_testing import MakePool
+from suite.soak import Cases
 
 LONG_S = 900
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(LONG_S)]

@@ -13,9 +13,10 @@ import saving
 import torch
 from accel import Accelerator
 from accel_checkpoint import CheckpointError, is_whole
-from accel_testing import Cases, MakePool, RankFailure
+from accel_testing import MakePool, RankFailure
 from jobs import start
 from saving import ROOM, Plan
+from suite.soak import Cases
 from torch import nn
 
 SCRIPT = Path(saving.__file__)

@@ -15,8 +15,9 @@ from accel_checkpoint import CheckpointError, read_manifest
 from accel_checkpoint.hidden_folder import new_tag
 from accel_checkpoint.inspect import compare, list_lines
 from accel_checkpoint.pieces import Box, box_of, held_part, whole_box
-from accel_testing import Cases, MakePool, in_soak
+from accel_testing import MakePool
 from sharded_models import LAYOUTS, loaded, prepared, state
+from suite.soak import Cases, in_soak
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module

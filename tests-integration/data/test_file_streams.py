@@ -8,8 +8,8 @@ from typing import Any
 
 import file_streams
 import pytest
-from accel_testing import Cases, in_soak
 from jobs import start
+from suite.soak import Cases, in_soak
 
 SCRIPT = Path(file_streams.__file__)
 ROWS, TOGETHER = 4, 8

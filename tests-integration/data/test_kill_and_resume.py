@@ -15,8 +15,9 @@ import torch.distributed as dist
 from accel_state import Transport
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import Cases, MakePool, RankFailure, in_soak, stretched
+from accel_testing import MakePool, RankFailure, stretched
 from accel_verify.consumption_log import verify
+from suite.soak import Cases, in_soak
 
 SCRIPT = Path(serve.__file__)
 Served = list[list[int]]

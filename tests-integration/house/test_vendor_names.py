@@ -35,8 +35,6 @@ REASONS = {
     "accel_state/run_context.py": "variables that hide GPUs",
     "accel_state/transports/device_work.py": "asks the driver, without waiting for the device",
     "accel_submit/kubernetes.py": "the resource that a pod asks for",
-    "accel_testing/plugin.py": "the values of --device",
-    "accel_testing/recording_device.py": "stands in for CUDA too",
     "accel_testing/seeds.py": "generators that tests seed",
     "accel_verify/conformance/command.py": "an example",
 }

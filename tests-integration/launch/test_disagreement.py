@@ -6,8 +6,9 @@ from pathlib import Path
 
 import disagree
 import pytest
-from accel_testing import in_soak, stretched
+from accel_testing import stretched
 from jobs import ACCEL, TORCHRUN, Ended, line_of, start
+from suite.soak import in_soak
 
 SCRIPT = Path(disagree.__file__)
 #: programs that raise on every rank, and those that the watchdog ends

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from accel_testing import Cases
+from suite.soak import Cases
 
 LOOP = """
 import torch

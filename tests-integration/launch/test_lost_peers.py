@@ -9,8 +9,8 @@ from pathlib import Path
 
 import lost
 import pytest
-from accel_testing import in_soak
 from jobs import SOON_S, Ended, line_of, marked, start, start_by_hand
+from suite.soak import in_soak
 
 SCRIPT = Path(lost.__file__)
 CODES = {"raises": 1, "killed": 128 + signal.SIGKILL, "exits": 3}

@@ -9,8 +9,9 @@ from pathlib import Path
 import main_first
 import pytest
 from accel_state import PartialState, PeerFailed
-from accel_testing import MakePool, RankFailure, in_soak, stretched
+from accel_testing import MakePool, RankFailure, stretched
 from jobs import ACCEL, SOON_S, TORCHRUN, Ended, line_of, start, start_by_hand
+from suite.soak import in_soak
 
 SCRIPT = Path(main_first.__file__)
 

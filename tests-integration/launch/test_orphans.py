@@ -10,7 +10,8 @@ from pathlib import Path
 
 import jobs
 import pytest
-from accel_testing import Cases, stretched
+from accel_testing import stretched
+from suite.soak import Cases
 
 SCRIPT = """\
 import os, sys, time

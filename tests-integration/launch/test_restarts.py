@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import restart
-from accel_testing import Cases, MakePool, RankFailure
+from accel_testing import MakePool, RankFailure
 from jobs import start
 from restart import Plan, Result
+from suite.soak import Cases
 
 SCRIPT = Path(restart.__file__)
 STEPS = restart.EPOCHS * -(-restart.SAMPLES // restart.BATCH)

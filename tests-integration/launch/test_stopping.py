@@ -15,9 +15,10 @@ import restart
 from accel import Accelerator
 from accel.utils import ProjectConfiguration
 from accel_state.environ import FLIGHT_RECORDER
-from accel_testing import Cases, MakePool, RankFailure, in_soak, stretched
+from accel_testing import MakePool, RankFailure, stretched
 from jobs import ACCEL, SOON_S, Ended, Job, marked, start
 from restart import Plan
+from suite.soak import Cases, in_soak
 
 SCRIPT = Path(restart.__file__)
 STOPPED = 75

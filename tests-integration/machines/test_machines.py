@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 import restart
-from accel_testing import MakePool, in_soak
+from accel_testing import MakePool
 from namespaces import Machines, Node, ends
 from repository import ROOT
 from restart import Plan
+from suite.soak import in_soak
 
 DIGITS = ROOT / "docs" / "examples" / "digits.py"
 STEPS = restart.EPOCHS * -(-restart.SAMPLES // restart.BATCH)

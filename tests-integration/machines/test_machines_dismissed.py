@@ -6,9 +6,9 @@ import subprocess
 import time
 
 import pytest
-from accel_testing import in_soak
 from jobs import Job
 from namespaces import Machines, ends
+from suite.soak import in_soak
 
 # these know nothing of torch: rank 0 is on the first machine, rank 1 on the second
 PLAIN = """\

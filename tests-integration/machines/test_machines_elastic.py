@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from accel_testing import in_soak
 from jobs import Ended
 from namespaces import LAUNCH, Machines, Node, ends
+from suite.soak import in_soak
 
 BY_TORCH = ("--rdzv_backend", "c10d")
 HERE = """\

@@ -3,9 +3,9 @@
 import signal
 
 import pytest
-from accel_testing import in_soak
 from jobs import SOON_S, line_of
 from namespaces import Machines, ends
+from suite.soak import in_soak
 
 # these know nothing of torch: rank 0 is on the first machine, rank 1 on the second
 PLAIN = """\

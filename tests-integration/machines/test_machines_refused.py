@@ -4,9 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
-from accel_testing import in_soak, stretched
+from accel_testing import stretched
 from jobs import Ended
 from namespaces import Machines, ends
+from suite.soak import in_soak
 
 FIRST = "10.77.0.1"
 SOON_S = stretched(60)

@@ -7,9 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
-from accel_testing import in_soak, stretched
+from accel_testing import stretched
 from jobs import Job
 from namespaces import Machines
+from suite.soak import in_soak
 
 #: seconds in which a launcher ends after the other one has stopped, or after it runs again
 NAMED_S = stretched(15.0)

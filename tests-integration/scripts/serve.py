@@ -18,9 +18,9 @@ from accel_data import ConsumptionLog, prepare_data_loader
 from accel_state import AccumulationState, Transport
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import RangeDataset
 from safetensors import safe_open
 from safetensors.torch import save_file
+from suite.toy_models import RangeDataset
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Sampler, WeightedRandomSampler
 

@@ -5,7 +5,8 @@ from importlib.util import find_spec
 from itertools import product
 
 import pytest
-from accel_testing import MakePool, ProcessPool, in_soak
+from accel_testing import MakePool, ProcessPool
+from suite.soak import in_soak
 from toy_language_models import Case, train, train_all
 from trained_runs import Trained, assert_same
 

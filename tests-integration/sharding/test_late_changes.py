@@ -13,9 +13,10 @@ import late_changes_table
 import pytest
 import torch
 from accel import DeepSpeedPlugin, ParallelismConfig
-from accel_testing import MakePool, in_soak, stretched
+from accel_testing import MakePool, stretched
 from late_changes import CHANGES, PLAN, Training
 from late_changes_table import COLUMNS, REFUSALS, UNSEEN, WARNED
+from suite.soak import in_soak
 from torch import Tensor
 
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {

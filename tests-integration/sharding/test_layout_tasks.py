@@ -6,8 +6,9 @@ import pytest
 import torch
 from accel import Accelerator, ActivationCheckpointingKwargs, TorchDynamoPlugin
 from accel_amp import LossScaler, local_part
-from accel_testing import MakePool, in_soak
+from accel_testing import MakePool
 from sharded_models import LAYOUTS, Odd, whole
+from suite.soak import in_soak
 from tiny_blocks import Layer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from accel_checkpoint import read_manifest, require_whole
-from accel_testing import Mlp
-from accel_testing.recording_device import RecordingDevice
+from suite.recording_device import RecordingDevice
+from suite.toy_models import Mlp
 
 
 def model(seed: int = 0) -> Mlp:

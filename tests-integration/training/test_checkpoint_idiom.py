@@ -4,8 +4,8 @@ from pathlib import Path
 
 import idiom
 import pytest
-from accel_testing import in_soak
 from jobs import Ended, start
+from suite.soak import in_soak
 
 SCRIPT = Path(idiom.__file__)
 Trained = list[tuple[int, ...]]

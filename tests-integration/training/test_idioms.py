@@ -13,9 +13,10 @@ from accel_compat.migrate.replacement import replace_files
 from accel_compat.migrate.report import Kind
 from accel_compat.migrate.source_file import migrate
 from accel_state import release
-from accel_testing import MakePool, in_soak, stretched
+from accel_testing import MakePool, stretched
 from accel_verify.runner import compare, record, run_script
 from silent_environ import silent
+from suite.soak import in_soak
 
 SCRIPTS = Path(__file__).parents[1] / "idioms"
 

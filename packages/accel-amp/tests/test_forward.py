@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 from accel_amp import PRECISIONS, AutocastForward, PrecisionPolicy, autocast, unwrap_forward, wrap_forward
-from accel_testing import Mlp, assert_same_numbers
+from accel_testing import assert_same_numbers
+from suite.toy_models import Mlp
 from torch import Tensor, nn
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}

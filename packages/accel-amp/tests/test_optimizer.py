@@ -8,7 +8,8 @@ import pytest
 import torch
 from accel_amp import AcceleratedOptimizer, LossScaler
 from accel_state import AccumulationState
-from accel_testing import Mlp, Regression, assert_same_numbers
+from accel_testing import assert_same_numbers
+from suite.toy_models import Mlp, Regression
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import LambdaLR

@@ -3,7 +3,8 @@
 import pytest
 import torch
 from accel_amp import LossScaler
-from accel_testing import Regression, assert_same_numbers
+from accel_testing import assert_same_numbers
+from suite.toy_models import Regression
 from torch import nn
 from torch.optim import SGD, AdamW
 

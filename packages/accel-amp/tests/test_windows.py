@@ -9,7 +9,7 @@ from accel_amp import AcceleratedOptimizer, LossScaler, WindowScaler
 from accel_amp.window_scaling import _checked
 from accel_state import AccumulationState
 from accel_state.transports.single import Single
-from accel_testing.recording_device import RecordingDevice
+from suite.recording_device import RecordingDevice
 from torch import nn
 from torch.optim import SGD
 from torch.utils._python_dispatch import TorchDispatchMode

@@ -11,7 +11,7 @@ import pytest
 import torch
 from accel_checkpoint import Manifest, StagedCheckpoint
 from accel_checkpoint.filesystem import Filesystem
-from accel_testing import Mlp
+from suite.toy_models import Mlp
 
 
 @pytest.fixture(autouse=True)

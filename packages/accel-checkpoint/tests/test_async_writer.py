@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 from accel_checkpoint import AsyncWriter, Manifest, Snapshot, StagedCheckpoint, TensorFile, is_whole, plan_shards
-from accel_testing import Mlp, stretched
+from accel_testing import stretched
+from suite.toy_models import Mlp
 from torch import nn
 
 

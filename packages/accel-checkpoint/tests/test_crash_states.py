@@ -31,7 +31,7 @@ from accel_checkpoint import (
 )
 from accel_checkpoint import retention as names
 from accel_checkpoint.filesystem import FileDigest, Filesystem
-from accel_testing import in_soak
+from suite.soak import in_soak
 from torch import nn
 
 ROOT = 0

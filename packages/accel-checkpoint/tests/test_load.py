@@ -7,9 +7,10 @@ from typing import Any, final
 import pytest
 import torch
 from accel_checkpoint import CheckpointError, load_checkpoint_in_model, save_weights, weight_files
-from accel_testing import Mlp, assert_same_numbers
+from accel_testing import assert_same_numbers
 from safetensors.torch import load_file, save_file
 from saved_files import model
+from suite.toy_models import Mlp
 from torch import nn
 
 FORMATS = [(True, "10GB"), (True, 500), (False, "10GB"), (False, 500)]

@@ -6,8 +6,8 @@ import pytest
 import torch
 from accel_checkpoint import Snapshot, serialize, tensor_file
 from accel_checkpoint.memory import pinned_memory
-from accel_testing.recording_device import RecordingDevice
 from saved_files import copied_bytes
+from suite.recording_device import RecordingDevice
 
 Tensors = dict[str, torch.Tensor]
 

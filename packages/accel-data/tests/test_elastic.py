@@ -9,8 +9,10 @@ import torch
 from accel_data import prepare_data_loader
 from accel_state import AccumulationState
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import Cases, MakePool, RangeDataset
+from accel_testing import MakePool
 from numbers_to_load import NumberStream, ShardableStream
+from suite.soak import Cases
+from suite.toy_models import RangeDataset
 from torch.utils.data import DataLoader
 
 State = dict[str, Any]

@@ -12,8 +12,9 @@ from accel_data import prepare_data_loader
 from accel_ops.fingerprint import Check, Fingerprint, check_same_dataset, fingerprint
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakePool, RangeDataset, RangeStream
+from accel_testing import MakePool
 from odd_datasets import Holds, Odd, Slotted, Stream, data, seeded
+from suite.toy_models import RangeDataset, RangeStream
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, random_split
 
 

@@ -9,7 +9,7 @@ import numpy
 import pytest
 import torch
 from accel_data import ResumeError, prepare_data_loader
-from accel_testing import RangeDataset
+from suite.toy_models import RangeDataset
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 N = 40

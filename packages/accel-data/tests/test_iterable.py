@@ -10,7 +10,7 @@ from accel_data import IterableDatasetShard
 from accel_data.iterable.read_batch import ReadBatch, ReadCollate
 from accel_data.iterable.reader import Reader
 from accel_state import BatchPadding
-from accel_testing import RangeStream
+from suite.toy_models import RangeStream
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from accel_data import prepare_data_loader
 from accel_state import AccumulationState
-from accel_testing import Cases
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 from numbers_to_load import Numbers
+from suite.soak import Cases
 from torch import Tensor
 from torch.utils.data import (
     BatchSampler,

@@ -11,7 +11,8 @@ from accel_data.resume.sampling_rng import generator_owner
 from accel_data.sharding.index_order import draw
 from accel_data.sharding.rank_slices import DataRank, Ending
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakePool, RangeDataset
+from accel_testing import MakePool
+from suite.toy_models import RangeDataset
 from torch import Tensor
 from torch.utils.data import (
     BatchSampler,

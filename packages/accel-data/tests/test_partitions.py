@@ -10,7 +10,9 @@ import pytest
 import torch
 from accel_data import prepare_data_loader
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import Cases, MakePool, RangeDataset
+from accel_testing import MakePool
+from suite.soak import Cases
+from suite.toy_models import RangeDataset
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 

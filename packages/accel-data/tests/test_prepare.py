@@ -12,7 +12,8 @@ from accel_data import BatchSamplerShard, DataLoaderShard, SeedableRandomSampler
 from accel_ops import set_seed
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakePool, RangeDataset, RangeStream
+from accel_testing import MakePool
+from suite.toy_models import RangeDataset, RangeStream
 from torch import Tensor
 from torch.utils.data import (
     BatchSampler,

@@ -20,8 +20,9 @@ import torch
 from accel_data import Ending
 from accel_ops.fingerprint import check_same_dataset
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakePool, RangeDataset, RangeStream
+from accel_testing import MakePool
 from odd_datasets import Holds, Odd, Slotted, Stream, data, seeded
+from suite.toy_models import RangeDataset, RangeStream
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 

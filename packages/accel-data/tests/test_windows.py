@@ -7,7 +7,7 @@ import pytest
 import torch
 from accel_data import SeedableRandomSampler, prepare_data_loader
 from accel_state import AccumulationState
-from accel_testing import RangeDataset, RangeStream
+from suite.toy_models import RangeDataset, RangeStream
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
 

@@ -12,10 +12,11 @@ from accel_ops.flat import Flat
 from accel_state import Reduction, Transport
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import Cases, MakePool
+from accel_testing import MakePool
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from named_pairs import Pair
+from suite.soak import Cases
 
 MANY = settings(derandomize=True, deadline=None, max_examples=40)
 DTYPES = [torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64,

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 import torch
 from accel_ops import send_to_device
-from accel_testing.recording_device import RecordingDevice
 from named_pairs import Pair
+from suite.recording_device import RecordingDevice
 
 
 class Movable:

@@ -11,7 +11,7 @@ from accel_state import Reduction, Transport
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool, assert_same_numbers
-from accel_testing.recording_device import RecordingDevice
+from suite.recording_device import RecordingDevice
 
 ALL: list[Reduction] = ["sum", "mean", "max", "min"]
 

@@ -11,9 +11,9 @@ import torch
 from accel_ops.scatter import Scatter
 from accel_state import Transport
 from accel_state.transports import serialization
-from accel_testing import Cases
-from accel_testing.recording_device import DeviceTensor, RecordingDevice
 from named_pairs import Pair
+from suite.recording_device import DeviceTensor, RecordingDevice
+from suite.soak import Cases
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 Loopback = Callable[..., list[Any]]

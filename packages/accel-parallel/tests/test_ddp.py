@@ -12,7 +12,8 @@ from accel_state import PartialState, Run, Topology
 from accel_state.devices.cpu import Cpu
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakePool, Mlp, Regression, assert_same_numbers
+from accel_testing import MakePool, assert_same_numbers
+from suite.toy_models import Mlp, Regression
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD

@@ -7,7 +7,8 @@ import pytest
 import torch
 from accel_parallel import StaleParameters, rebind, refuse_stale, replaced
 from accel_state import AccelError
-from accel_testing import Mlp, assert_same_numbers
+from accel_testing import assert_same_numbers
+from suite.toy_models import Mlp
 from torch import nn
 from torch.optim import SGD, Adam
 

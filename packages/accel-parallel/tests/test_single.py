@@ -7,7 +7,8 @@ from accel_parallel import STRATEGIES, Strategy
 from accel_state import Run, Topology, UnknownName
 from accel_state.devices.cpu import Cpu
 from accel_state.transports.single import Single
-from accel_testing import Mlp, assert_same_numbers
+from accel_testing import assert_same_numbers
+from suite.toy_models import Mlp
 from torch import nn
 
 

@@ -13,7 +13,8 @@ from accel_state import PartialState, PeerFailed, ProcessControl, Run, Topology
 from accel_state.devices.cpu import Cpu
 from accel_state.split_inputs import split
 from accel_state.transports.single import Single
-from accel_testing import MakePool, RangeDataset, RankFailure
+from accel_testing import MakePool, RankFailure
+from suite.toy_models import RangeDataset
 
 PATIENCE = timedelta(seconds=20)
 # 2 machines with 2 processes each

@@ -7,7 +7,8 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from accel_testing import Mlp, assert_same_numbers
+from accel_testing import assert_same_numbers
+from suite.toy_models import Mlp
 
 ONES = torch.ones(2, 3)
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from accel_testing import MakePool, ProcessPool, RangeDataset, stretched
+from accel_testing import MakePool, ProcessPool, stretched
 from pool_jobs import is_running, rank, start_a_long_child, total
+from suite.toy_models import RangeDataset
 from torch.utils.data import DataLoader
 
 

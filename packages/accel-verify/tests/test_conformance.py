@@ -12,9 +12,9 @@ import torch
 from accel import Accelerator
 from accel_state.devices.cpu import Cpu
 from accel_testing import stretched
-from accel_testing.recording_backend import missing
 from accel_verify.conformance import checks
 from accel_verify.conformance.check import NotOffered
+from suite.recording_backend import missing
 from torch import nn
 
 STUB = """
@@ -25,8 +25,8 @@ from accel_state import Device
 
 
 def load():
-    from accel_testing.recording_backend import register
-    from accel_testing.recording_device import DeviceTensor, RecordingDevice
+    from suite.recording_backend import register
+    from suite.recording_device import DeviceTensor, RecordingDevice
 
     global RUNNING
     RUNNING = RecordingDevice(register()).installed()

@@ -11,9 +11,10 @@ import torch
 from accel_data import ConsumptionLog, prepare_data_loader
 from accel_state.errors import CannotRun
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakePool, RangeDataset
+from accel_testing import MakePool
 from accel_verify.command import COMMAND
 from accel_verify.consumption_log import ConsumptionLogError, ServedRange, verify
+from suite.toy_models import RangeDataset
 from torch.utils.data import DataLoader
 
 Line = dict[str, Any]

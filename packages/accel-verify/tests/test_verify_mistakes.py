@@ -18,8 +18,8 @@ from accel_parallel import TorchSteps
 from accel_parallel.strategies.ddp import Ddp
 from accel_state import AccumulationState
 from accel_state.transports.single import Single
-from accel_testing import in_soak
 from accel_verify.runner import RunComparison
+from suite.soak import in_soak
 from torch import nn
 from torch._C._distributed_c10d import GradBucket  # torch.distributed has it too, but its type hints do not
 

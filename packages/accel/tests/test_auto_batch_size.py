@@ -9,7 +9,8 @@ import pytest
 import torch
 from accel import PartialState, find_executable_batch_size
 from accel_state import CollectiveMismatch
-from accel_testing import MakePool, Mlp, RankFailure
+from accel_testing import MakePool, RankFailure
+from suite.toy_models import Mlp
 
 OUT_OF_MEMORY: dict[str, Callable[[], Exception]] = {
     "torch": lambda: torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"),

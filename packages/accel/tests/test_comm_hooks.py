@@ -10,8 +10,9 @@ from accel import (
     DistributedDataParallelKwargs,
     GradientAccumulationPlugin,
 )
-from accel_testing import MakePool, Mlp, assert_same_numbers
+from accel_testing import MakePool, assert_same_numbers
 from small_steps import Weights, batch, copied
+from suite.toy_models import Mlp
 from torch import Tensor, nn
 from torch.optim import SGD
 

@@ -10,7 +10,8 @@ import torch
 from accel import Accelerator
 from accel_checkpoint import TensorFile
 from accel_data.sharding.index_order import draw
-from accel_testing import MakePool, Regression, assert_same_numbers
+from accel_testing import MakePool, assert_same_numbers
+from suite.toy_models import Regression
 from torch.optim import SGD
 from torch.utils.data import RandomSampler
 

@@ -11,8 +11,9 @@ from accel import (
     GradScalerKwargs,
 )
 from accel_state import CannotRun
-from accel_testing import MakePool, Mlp
+from accel_testing import MakePool
 from small_steps import batch
+from suite.toy_models import Mlp
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 

@@ -11,7 +11,8 @@ from accel.data_loader import DataLoaderShard
 from accel.optimizer import AcceleratedOptimizer
 from accel.scheduler import AcceleratedScheduler
 from accel_state.devices.cpu import Cpu
-from accel_testing import MakePool, Mlp, RangeDataset, RankFailure
+from accel_testing import MakePool, RankFailure
+from suite.toy_models import Mlp, RangeDataset
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, AdamW

@@ -7,7 +7,8 @@ import pytest
 import torch
 from accel import Accelerator, AcceleratorState
 from accel.utils import load_checkpoint_in_model, set_seed, synchronize_rng_states
-from accel_testing import MakePool, Mlp, RangeDataset
+from accel_testing import MakePool
+from suite.toy_models import Mlp, RangeDataset
 from torch.optim import SGD
 from torch.utils.data import DataLoader
 

@@ -11,8 +11,9 @@ from accel import (
     ProfileKwargs,
 )
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakePool, Mlp, assert_same_numbers
+from accel_testing import MakePool, assert_same_numbers
 from small_steps import Weights, batch, copied
+from suite.toy_models import Mlp
 from torch import nn
 from torch.optim import SGD
 

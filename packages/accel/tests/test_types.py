@@ -4,7 +4,8 @@ from typing import Any, assert_type
 
 import torch
 from accel import Accelerator
-from accel_testing import MakePool, Mlp, RangeDataset
+from accel_testing import MakePool
+from suite.toy_models import Mlp, RangeDataset
 from torch.optim import SGD
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader

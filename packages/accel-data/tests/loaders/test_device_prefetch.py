@@ -9,8 +9,8 @@ from accel_data import prepare_data_loader
 from accel_data.loaders import device_prefetch
 from accel_ops import copy_stream
 from accel_state import AccumulationState, LoaderPass
-from accel_testing import RangeDataset
-from accel_testing.recording_device import RecordingDevice
+from suite.recording_device import RecordingDevice
+from suite.toy_models import RangeDataset
 from torch.utils.data import DataLoader
 
 

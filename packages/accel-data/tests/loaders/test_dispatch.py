@@ -13,7 +13,8 @@ from accel_data.loaders.dispatch_message import slices_of
 from accel_state import AccumulationState, BatchPadding, PeerFailed
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakePool, RangeDataset, RangeStream
+from accel_testing import MakePool
+from suite.toy_models import RangeDataset, RangeStream
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 

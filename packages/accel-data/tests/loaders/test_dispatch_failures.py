@@ -10,7 +10,8 @@ from accel_data import prepare_data_loader
 from accel_data.loaders import device_prefetch
 from accel_state import AccumulationState, PeerFailed
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakePool, RangeDataset, RangeStream
+from accel_testing import MakePool
+from suite.toy_models import RangeDataset, RangeStream
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 #: stands in for a stream for copies where there is no accelerator

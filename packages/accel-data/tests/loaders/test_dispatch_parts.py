@@ -10,7 +10,8 @@ from accel_data import prepare_data_loader
 from accel_state import PeerFailed
 from accel_state.transports import serialization
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakePool, RangeStream
+from accel_testing import MakePool
+from suite.toy_models import RangeStream
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from accel_data import DataLoaderShard, prepare_data_loader
 from accel_data.prepare import settings_of
-from accel_testing import RangeDataset
+from suite.toy_models import RangeDataset
 from torch.utils.data import DataLoader, default_collate
 
 

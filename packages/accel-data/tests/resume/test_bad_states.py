@@ -9,7 +9,7 @@ import pytest
 import torch
 from accel_data import ResumeError, prepare_data_loader, skip_first_batches
 from accel_data.resume.loader_state import FORMAT, LoaderState
-from accel_testing import RangeDataset, RangeStream
+from suite.toy_models import RangeDataset, RangeStream
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 State = dict[str, Any]

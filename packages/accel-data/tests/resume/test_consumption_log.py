@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from accel_data import ConsumptionLog, prepare_data_loader
-from accel_testing import RangeDataset
+from suite.toy_models import RangeDataset
 from torch.utils.data import DataLoader, IterableDataset
 
 

@@ -12,7 +12,9 @@ from accel_data import DataLoaderDispatcher, SeedableRandomSampler, prepare_data
 from accel_state import AccumulationState, Transport
 from accel_state.transports.single import Single
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import Cases, MakePool, RangeDataset, RangeStream
+from accel_testing import MakePool
+from suite.soak import Cases
+from suite.toy_models import RangeDataset, RangeStream
 from torch import Tensor
 from torch.utils.data import (
     DataLoader,

@@ -8,7 +8,8 @@ import pytest
 import torch
 from accel_data import ResumeError, SeedableRandomSampler, prepare_data_loader, skip_first_batches
 from accel_state.transports.torch_dist import TorchDist
-from accel_testing import MakePool, RangeDataset
+from accel_testing import MakePool
+from suite.toy_models import RangeDataset
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 State = dict[str, Any]

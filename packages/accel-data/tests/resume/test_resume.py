@@ -11,10 +11,10 @@ import numpy
 import pytest
 import torch
 from accel_data import DataLoaderShard, SeedableRandomSampler, prepare_data_loader
-from accel_testing import Cases, in_soak
 from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
 from numbers_to_load import Numbers
+from suite.soak import Cases, in_soak
 from torch import Tensor
 from torch.utils.data import (
     BatchSampler,

@@ -13,8 +13,8 @@ from accel_state.transports.header import BARE
 from accel_state.transports.shared_memory import LONGEST, SHORT, SLOTS
 from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
-from accel_testing.recording_device import DeviceTensor, RecordingDevice
 from shared_memory_channels import channel_of, channels, digest, joined, message
+from suite.recording_device import DeviceTensor, RecordingDevice
 
 DTYPES = [torch.bool, torch.uint8, torch.int16, torch.int64, torch.bfloat16, torch.float64, torch.complex64]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from accel_state.transports import serialization
 from accel_state.transports.serialization import pack, unpack
-from accel_testing.recording_device import DeviceTensor, RecordingDevice
+from suite.recording_device import DeviceTensor, RecordingDevice
 
 
 def test_a_tensor_of_an_accelerator_travels_as_numbers_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:

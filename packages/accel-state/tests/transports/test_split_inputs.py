@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 from accel_state.split_inputs import bounds, split
-from accel_testing import RangeDataset, assert_same_numbers
+from accel_testing import assert_same_numbers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from suite.toy_models import RangeDataset
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 QUICK = settings(derandomize=True, deadline=None)

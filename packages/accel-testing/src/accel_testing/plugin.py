@@ -1,4 +1,4 @@
-"""The pytest plug-in: fixtures `world` and `device`, option --device, and the check for what tests leave behind."""
+"""The pytest plug-in: fixtures `world` and `forking_python`, and the check for what tests leave behind."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
-from importlib import import_module
-from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,18 +16,12 @@ from accel_testing.programs.forking_python import ForkingPython
 from accel_testing.seeds import seeded
 from accel_testing.time_limits import stretched
 
-if TYPE_CHECKING:
-    import torch
-
-pytest_plugins = ["accel_testing.file_order", "accel_testing.pytest_timeout", "accel_testing.soak"]
+pytest_plugins = ["accel_testing.pytest_timeout"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --device and --preload, and to the configuration file `world_preload`."""
+    """Add --preload, and to the configuration file `world_preload`."""
     group = parser.getgroup("accel-testing")
-    group.addoption(
-        "--device", choices=["cpu", "cuda", "xla"], default="cpu", help="kind of device that fixture `device` gives"
-    )
     group.addoption(
         "--preload",
         action="append",
@@ -57,7 +48,7 @@ def pytest_load_initial_conftests() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers, and import torch_xla for --device=xla before any test, as it changes `os.environ`.
+    """Register the marker.
 
     Raises: UsageError if the factor of the limits of time is none.
     """
@@ -67,17 +58,6 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     kinds = ", ".join(leak_check.KINDS)
     config.addinivalue_line("markers", f"leaves(*kinds): the test may leave these behind: {kinds}")
-    config.addinivalue_line("markers", "device: the test uses the fixture `device`; given to it by the plug-in")
-    if config.getoption("--device") == "xla" and find_spec("torch_xla") is not None:
-        import_module("torch_xla")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests that run on any device, so that `-m device` chooses them."""
-    for item in items:
-        if isinstance(item, pytest.Function) and "device" in item.fixturenames:
-            item.add_marker("device")
 
 
 def pytest_collection_finish() -> None:
@@ -106,23 +86,6 @@ def forking_python(request: pytest.FixtureRequest) -> Iterator[str]:
 
 def _preload(config: pytest.Config) -> list[str]:
     return [*config.getini("world_preload"), *config.getoption("--preload")]
-
-
-@pytest.fixture
-def device(request: pytest.FixtureRequest) -> torch.device:
-    """The device of --device; the test is skipped when this machine has none."""
-    import torch
-
-    kind: str = request.config.getoption("--device")
-    if kind == "cuda" and not torch.cuda.is_available():
-        pytest.skip("--device=cuda: torch.cuda.is_available() is False on this machine")
-    if kind == "xla":
-        if find_spec("torch_xla") is None:
-            pytest.skip("--device=xla: torch_xla is not installed")
-        # by name: torch_xla has no wheel for most machines, and a type checker stops at its import
-        xla: torch.device = import_module("torch_xla").device()
-        return xla
-    return torch.device(kind)
 
 
 def _allowed(item: pytest.Item) -> frozenset[str]:

@@ -13,8 +13,9 @@ import torch
 from accel import Accelerator
 from accel_checkpoint import CheckpointError, Manifest, encode, read_manifest
 from accel_state import release
-from accel_testing import MakePool, RangeDataset
+from accel_testing import MakePool
 from registered_objects import Box
+from suite.toy_models import RangeDataset
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR

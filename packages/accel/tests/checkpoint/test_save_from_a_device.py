@@ -6,8 +6,8 @@ from unittest.mock import patch
 import pytest
 import torch
 from accel import Accelerator
-from accel_testing.recording_device import DeviceTensor, RecordingDevice
 from saved_files import copied_bytes
+from suite.recording_device import DeviceTensor, RecordingDevice
 from torch import nn
 from torch.optim import AdamW
 

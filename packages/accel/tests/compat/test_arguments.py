@@ -12,7 +12,8 @@ from accel import Accelerator, DataLoaderConfiguration, TorchDynamoPlugin, load_
 from accel.data_loader import DataLoaderDispatcher, prepare_data_loader
 from accel.state import AcceleratorState, PartialState
 from accel_state import GroupOptions, RunConflict, run_context
-from accel_testing import MakePool, Mlp, RangeDataset
+from accel_testing import MakePool
+from suite.toy_models import Mlp, RangeDataset
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.utils.data import DataLoader

@@ -10,7 +10,7 @@ from accel.commands.config import default_config_file, load_config_from_file, wr
 from accel.commands.launch import launch_command, launch_command_parser
 from accel.state import GradientState
 from accel_state import CannotRun
-from accel_testing import Mlp, RangeDataset
+from suite.toy_models import Mlp, RangeDataset
 from torch import nn
 from torch.optim import SGD
 from torch.utils.data import DataLoader

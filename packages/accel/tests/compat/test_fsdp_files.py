@@ -10,8 +10,9 @@ import pytest
 import torch
 from accel import Accelerator
 from accel_checkpoint import CheckpointError
-from accel_testing import MakePool, Mlp
+from accel_testing import MakePool
 from safetensors.torch import load_file
+from suite.toy_models import Mlp
 from torch import nn
 from torch.optim import AdamW
 

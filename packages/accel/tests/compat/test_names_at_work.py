@@ -10,7 +10,7 @@ import torch
 from accel import Accelerator
 from accel.compat.names.casting import attach_layerwise_casting_hooks
 from accel.data_loader import SkipBatchSampler, SkipDataLoader
-from accel_testing import Mlp
+from suite.toy_models import Mlp
 from torch import nn
 from torch.optim import SGD
 from torch.utils.data import BatchSampler, SequentialSampler

@@ -10,7 +10,8 @@ import torch
 from accel import Accelerator, GradScalerKwargs
 from accel.data_loader import DataLoaderShard
 from accel.state import AcceleratorState
-from accel_testing import MakePool, Mlp, RangeDataset
+from accel_testing import MakePool
+from suite.toy_models import Mlp, RangeDataset
 from torch.optim import SGD
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader

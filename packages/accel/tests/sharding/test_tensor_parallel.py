@@ -7,7 +7,8 @@ import torch
 from accel import Accelerator, ParallelismConfig
 from accel_amp import LossScaler, local_part
 from accel_parallel.stages.tensor_plan import TensorPlanError
-from accel_testing import MakePool, RankFailure, in_soak
+from accel_testing import MakePool, RankFailure
+from suite.soak import in_soak
 from tiny_blocks import Block
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard

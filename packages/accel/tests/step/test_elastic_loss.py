@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 from accel import Accelerator
-from accel_testing import MakePool, Mlp
+from accel_testing import MakePool
+from suite.toy_models import Mlp
 from torch import nn
 from torch.optim import AdamW
 from torch.utils.data import DataLoader, Dataset, IterableDataset

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 from accel import Accelerator, GradScalerKwargs
-from accel_testing import MakePool, Mlp, assert_same_numbers
+from accel_testing import MakePool, assert_same_numbers
 from small_steps import Weights, copied
+from suite.toy_models import Mlp
 from torch import nn
 from torch.optim import SGD, Adagrad, AdamW, Optimizer
 from torch.utils.data import DataLoader, TensorDataset

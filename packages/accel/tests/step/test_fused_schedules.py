@@ -9,8 +9,8 @@ import pytest
 import torch
 from accel import Accelerator, GradScalerKwargs
 from accel_testing import MakePool
-from accel_testing.recording_backend import missing, register
-from accel_testing.recording_device import DeviceTensor, RecordingDevice
+from suite.recording_backend import missing, register
+from suite.recording_device import DeviceTensor, RecordingDevice
 from torch import nn
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 from accel import Accelerator, DistributedDataParallelKwargs, GradientAccumulationPlugin, GradScalerKwargs
-from accel_testing import MakePool, Mlp, assert_same_numbers
+from accel_testing import MakePool, assert_same_numbers
+from suite.toy_models import Mlp
 from torch import nn
 from torch.optim import SGD
 from torch.utils.data import DataLoader

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import torch
 from accel import Accelerator, GradScalerKwargs
-from accel_testing import MakePool, Mlp, assert_same_numbers
+from accel_testing import MakePool, assert_same_numbers
 from small_steps import copied
+from suite.toy_models import Mlp
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import LambdaLR

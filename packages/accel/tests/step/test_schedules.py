@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 from accel import Accelerator, GradScalerKwargs
-from accel_testing import MakePool, RankFailure, in_soak
+from accel_testing import MakePool, RankFailure
+from suite.soak import in_soak
 from torch import nn
 from torch.optim import SGD
 from torch.optim import lr_scheduler as schedulers

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 from accel import Accelerator
-from accel_testing import MakePool, Mlp, assert_same_numbers
+from accel_testing import MakePool, assert_same_numbers
+from suite.toy_models import Mlp
 from torch import nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import LambdaLR

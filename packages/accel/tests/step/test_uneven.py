@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 from accel import Accelerator, GradientAccumulationPlugin
-from accel_testing import MakePool, Mlp, RangeDataset
+from accel_testing import MakePool
+from suite.toy_models import Mlp, RangeDataset
 from torch.optim import SGD
 from torch.utils.data import DataLoader, Sampler
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 from accel import Accelerator, GradScalerKwargs
 from accel_testing import MakePool
-from accel_testing.recording_backend import missing, register
-from accel_testing.recording_device import HostWait, RecordingDevice
+from suite.recording_backend import missing, register
+from suite.recording_device import HostWait, RecordingDevice
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import AdamW

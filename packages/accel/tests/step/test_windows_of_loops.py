@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import torch
 from accel import Accelerator, GradientAccumulationPlugin
-from accel_testing import MakePool, Mlp, assert_same_numbers
+from accel_testing import MakePool, assert_same_numbers
 from small_steps import Weights, copied
+from suite.toy_models import Mlp
 from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket  # torch.distributed has it too, but its type hints do not
 from torch.futures import Future

@@ -8,8 +8,8 @@ import torch
 from accel import Accelerator
 from accel.tracking import GeneralTracker
 from accel_testing import MakePool
-from accel_testing.recording_backend import missing, register
-from accel_testing.recording_device import RecordingDevice
+from suite.recording_backend import missing, register
+from suite.recording_device import RecordingDevice
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 

@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-import subprocess
-import sys
-
-import accel_testing
 import pytest
 import torch
-from accel_testing import Mlp, RangeDataset, RangeStream, Regression, assert_same_numbers
+from accel_testing import assert_same_numbers
+from suite.toy_models import Mlp, RangeDataset, RangeStream, Regression
 from torch.utils.data import DataLoader
 
 
@@ -42,19 +39,3 @@ def test_range_dataset_ends() -> None:
 def test_range_stream_can_be_read_twice() -> None:
     stream = RangeStream(3)
     assert [int(i) for i in stream] == [int(i) for i in stream] == [0, 1, 2]
-
-
-def test_importing_the_package_and_its_plugin_does_not_import_torch() -> None:
-    code = "import sys, accel_testing, accel_testing.plugin; sys.exit('torch' in sys.modules)"
-    path = str(accel_testing.__path__[0]) + "/.."
-    subprocess.run([sys.executable, "-c", f"import sys; sys.path.insert(0, {path!r}); {code}"], check=True)
-
-
-@pytest.mark.parametrize("name", accel_testing.__all__)
-def test_every_public_name_is_there(name: str) -> None:
-    assert getattr(accel_testing, name).__module__.startswith("accel_testing.")
-
-
-def test_a_name_that_is_not_there_is_refused_with_those_that_are() -> None:
-    with pytest.raises(AttributeError, match="it has Cases"):
-        getattr(accel_testing, "Wrold")  # noqa: B009 # mypy knows that it is not there

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 import torch
 from accel_testing import MakePool
-from accel_testing.recording_backend import missing, register
-from accel_testing.recording_device import RecordingDevice
+from suite.recording_backend import missing, register
+from suite.recording_device import RecordingDevice
 from torch import Tensor
 
 WAITING: dict[str, Callable[[Tensor], object]] = {

@@ -26,7 +26,7 @@ class Cases(Protocol):
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds --soak, --soak-slice and --soak-seconds."""
-    group = parser.getgroup("accel-testing")
+    group = parser.getgroup("suite")
     group.addoption("--soak", action="store_true", help="run thorough tests too, and try all cases of `cases`")
     group.addoption(
         "--soak-slice", metavar="SEED", help="with --soak: run in an order, and on cases, that SEED chooses"

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
-from accel_testing.soak import covering
+from suite.soak import covering
 
 pytest_plugins = ["pytester"]
 
@@ -17,10 +17,10 @@ GRID = """
     def test_all(a, b, c, d): print(f"<{{a}} {{b}} {{c}}>")
     """
 THOROUGH = """
-    import accel_testing, pytest
+    import pytest, suite.soak
     @pytest.mark.soak(only=True)
     def test_long(): pass
-    @pytest.mark.parametrize("size", [1, *accel_testing.in_soak(2, 3)])
+    @pytest.mark.parametrize("size", [1, *suite.soak.in_soak(2, 3)])
     def test_short(size): pass
     """
 THREE = """
@@ -35,7 +35,7 @@ THREE = """
 
 def run(pytester: pytest.Pytester, source: str, *options: str) -> pytest.RunResult:
     pytester.makepyfile(source)
-    return pytester.runpytest_inprocess("-p", "accel_testing", "--strict-markers", "-s", *options)
+    return pytester.runpytest_inprocess("-p", "suite.soak", "--strict-markers", "-s", *options)
 
 
 def said(result: pytest.RunResult) -> list[str]:
@@ -73,7 +73,7 @@ def test_a_grid_is_covered_in_the_suite_and_whole_in_a_soak(
 def test_a_combination_that_is_asked_for_by_name_runs(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=GRID.format(strength=1))
     for name in ("1-1-x-0", "2-2-z-2", "2-2-y-0"):
-        pytester.runpytest_inprocess("-p", "accel_testing", f"test_it.py::test_all[{name}]").assert_outcomes(passed=1)
+        pytester.runpytest_inprocess("-p", "suite.soak", f"test_it.py::test_all[{name}]").assert_outcomes(passed=1)
 
 
 def test_a_slice_is_the_same_for_the_same_seed_and_another_for_another(pytester: pytest.Pytester) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.utils.backend_registration
 
-from accel_testing.recording_device import DeviceTensor, installed_device
+from suite.recording_device import DeviceTensor, installed_device
 
 NAME = "recording"
 

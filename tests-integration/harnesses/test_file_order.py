@@ -1,12 +1,21 @@
 """The file that took longest runs first."""
 
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
-from accel_testing.file_order import DurationRecorder
+from suite.file_order import DurationRecorder
 
 pytest_plugins = ["pytester"]
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+
+
 INI = "[pytest]\nrecorded_durations = seconds.json\n"
 
 
@@ -17,7 +26,7 @@ def files(pytester: pytest.Pytester, *names: str) -> None:
 
 def run(pytester: pytest.Pytester, *options: str) -> list[str]:
     """The tests in the order in which they ran."""
-    result = pytester.runpytest_subprocess("-p", "accel_testing", "-v", *options)
+    result = pytester.runpytest_subprocess("-p", "suite.file_order", "-v", *options)
     assert result.ret == 0, result.stdout.str()
     return [line.split()[0] for line in result.stdout.lines if " PASSED" in line]
 
@@ -66,7 +75,7 @@ def test_a_file_without_a_record_is_as_long_as_the_usual_one(pytester: pytest.Py
 def test_a_session_that_failed_records_nothing(pytester: pytest.Pytester) -> None:
     pytester.makefile(".ini", pytest=INI)
     pytester.makepyfile(test_bad="def test_it(): assert 0")
-    pytester.runpytest_subprocess("-p", "accel_testing", "--record-durations").assert_outcomes(failed=1)
+    pytester.runpytest_subprocess("-p", "suite.file_order", "--record-durations").assert_outcomes(failed=1)
     assert not (pytester.path / "seconds.json").exists()
 
 
@@ -75,13 +84,13 @@ def test_a_damaged_record_is_named(pytester: pytest.Pytester, text: str) -> None
     pytester.makefile(".ini", pytest=INI)
     (pytester.path / "seconds.json").write_text(text)
     files(pytester, "a")
-    result = pytester.runpytest_subprocess("-p", "accel_testing")
+    result = pytester.runpytest_subprocess("-p", "suite.file_order")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*recorded_durations: *seconds.json has *expected JSON*"])
 
 
 def test_a_record_without_a_file_is_refused(pytester: pytest.Pytester) -> None:
     files(pytester, "a")
-    result = pytester.runpytest_subprocess("-p", "accel_testing", "--record-durations")
+    result = pytester.runpytest_subprocess("-p", "suite.file_order", "--record-durations")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*set recorded_durations = FILE*"])

@@ -13,7 +13,7 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add --record-durations, and to the configuration file `recorded_durations`."""
-    parser.getgroup("accel-testing").addoption(
+    parser.getgroup("suite").addoption(
         "--record-durations", action="store_true", help="write seconds of test files into the file `recorded_durations`"
     )
     parser.addini(
