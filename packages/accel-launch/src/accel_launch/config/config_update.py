@@ -1,4 +1,4 @@
-"""What a config file says, in accel's own keys."""
+"""Read a config file, and write it in accel's own keys."""
 
 from __future__ import annotations
 
@@ -23,8 +23,13 @@ _COMMENT = re.compile(r"(?:^|[ \t])(#.*)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class ConfigUpdate:
-    """The text of a config file in accel's own keys, with its comments first; what says the same in other words; and
-    the keys, and the entries below them, that set nothing and are left out."""
+    """A config file in accel's own keys.
+
+    Args:
+        text: The new text, with the comments of the old file first.
+        replaced: What says the same by another key, in words.
+        left_out: The keys, and the entries below them, that set nothing and are left out.
+    """
 
     text: str
     replaced: list[str]
@@ -35,7 +40,7 @@ def settings_in(path: Path, what: str) -> Mapping[str, Any]:
     """Return the settings of a file, by the names of options.
 
     Raises:
-        CannotRun: If the file asks for anything that accel cannot do; `what` is the command that reads it.
+        CannotRun: The file asks for anything that accel cannot do. `what` is the command that reads it.
     """
     options = resolve_options(["--config_file", str(path)], {})
     if options.problems:
@@ -48,7 +53,7 @@ def update_of(path: Path, what: str) -> ConfigUpdate:
     """Return what a config file is to say.
 
     Raises:
-        CannotRun: If the file asks for anything that accel cannot do; `what` is the command that reads it.
+        CannotRun: The file asks for anything that accel cannot do. `what` is the command that reads it.
     """
     said, content = settings_in(path, what), read_content(path)
     kept, replaced = {str(BY_NAME[name].key) for name in said}, []
