@@ -43,7 +43,9 @@ REFUSALS: dict[str, dict[str, str]] = {
         **dict.fromkeys(ENGINE, "1 parameters of the optimizer are not of the model"),
     },
     "never_prepared": {
-        **dict.fromkeys(SHARDED, "this SGD is not prepared, and holds 8 parameters that prepare has replaced"),
+        **dict.fromkeys(
+            (*SHARDED, "spmd"), "this SGD is not prepared, and holds 8 parameters that prepare has replaced"
+        ),
         **dict.fromkeys(ENGINE, "found 0 optimizers"),
     },
     "direct_backwards": {

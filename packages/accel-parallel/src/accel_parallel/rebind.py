@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
-from weakref import WeakValueDictionary
+from typing import Any, final
+from weakref import WeakSet, WeakValueDictionary
 
 import torch
 from accel_amp.optimizer_parameters import parameters_of
+from accel_amp.step_hook import call_before_steps
 from accel_state import AccelError
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
-#: by their ids, parameters that others have replaced
-_REPLACED: WeakValueDictionary[int, torch.Tensor] = WeakValueDictionary()
+#: the way out for an optimizer that was not prepared
+PREPARE_IT = (
+    "Pass it to accelerator.prepare: together with its model, or made from the parameters of the prepared model"
+)
 
 
 class StaleParameters(AccelError, ValueError):
@@ -81,7 +85,7 @@ def carry_over(before: Iterable[tuple[str, torch.Tensor]], after: Mapping[str, t
         new: Any = after[name]  # torch has given hooks no type
         if new is old:
             continue
-        _REPLACED[id(old)] = old
+        _REPLACED.add(old)
         vars(new).update((key, value) for key, value in vars(old).items() if key not in vars(new))
         held: Any = old
         if held._post_accumulate_grad_hooks and new._post_accumulate_grad_hooks is None:
@@ -90,9 +94,34 @@ def carry_over(before: Iterable[tuple[str, torch.Tensor]], after: Mapping[str, t
             new._backward_hooks = held._backward_hooks
 
 
-def was_replaced(parameter: torch.Tensor) -> bool:
-    """Whether another parameter has its place in a prepared model."""
-    return _REPLACED.get(id(parameter)) is parameter
+@final
+class _Replaced:
+    """Parameters that others have replaced, by their ids; optimizers that still hold some are refused at a step."""
+
+    def __init__(self) -> None:
+        self._held: WeakValueDictionary[int, torch.Tensor] = WeakValueDictionary()
+        self._seen: WeakSet[Optimizer] = WeakSet()
+        self._hook: RemovableHandle | None = None
+
+    def add(self, parameter: torch.Tensor) -> None:
+        """Note a parameter; from the first on, each optimizer is looked at before its next step."""
+        self._held[id(parameter)] = parameter
+        self._seen.clear()
+        self._hook = self._hook or call_before_steps(self._look)
+
+    def _look(self, optimizer: Optimizer) -> None:
+        if optimizer in self._seen:
+            return
+        self._seen.add(optimizer)
+        stale = sum(self._held.get(id(one)) is one for one in parameters_of(optimizer))
+        if stale:
+            raise RuntimeError(
+                f"this {type(optimizer).__name__} is not prepared, and holds {stale} parameters that prepare has"
+                f" replaced, and would train nothing. {PREPARE_IT}"
+            )
+
+
+_REPLACED = _Replaced()
 
 
 def follow(model: nn.Module, names: Sequence[tuple[str, nn.Parameter]], optimizers: Sequence[Optimizer]) -> None:

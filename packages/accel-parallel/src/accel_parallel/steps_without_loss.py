@@ -15,7 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from accel_parallel.forwarding_container import ForwardingContainer
-from accel_parallel.rebind import was_replaced
+from accel_parallel.rebind import PREPARE_IT
 
 #: steps of one optimizer, among those without a loss, whose gradients are compared: a loop goes on as it began
 COMPARED = 3
@@ -67,14 +67,11 @@ class StepsWithoutLoss:
             self._compare(optimizer, losses)
 
     def _refuse_unprepared(self, optimizer: Optimizer, losses: Losses) -> None:
-        held = parameters_of(optimizer)
-        stale, strange = sum(map(was_replaced, held)), losses.strange(losses.late_of(self._models, held))
-        if stale or strange:
-            what = f"{stale} parameters that prepare has replaced, and would train nothing"
-            late = f"{len(strange)} parameters that came to a prepared model later: each rank would train them alone"
+        strange = losses.strange(losses.late_of(self._models, parameters_of(optimizer)))
+        if strange:
             raise RuntimeError(
-                f"this {type(optimizer).__name__} is not prepared, and holds {what if stale else late}. Pass it to"
-                " accelerator.prepare: together with its model, or made from the parameters of the prepared model"
+                f"this {type(optimizer).__name__} is not prepared, and holds {len(strange)} parameters that came to a"
+                f" prepared model later: each rank would train them alone. {PREPARE_IT}"
             )
 
     def _compare(self, optimizer: Optimizer, losses: Losses) -> None:
