@@ -5,6 +5,9 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,8 @@ import late_changes_table
 import pytest
 import torch
 from accel import DeepSpeedPlugin, ParallelismConfig
-from accel_testing import MakePool, stretched
+from accel_state import release
+from accel_testing import MakePool, ProcessPool, stretched
 from late_changes import CHANGES, PLAN, Training
 from late_changes_table import COLUMNS, REFUSALS, UNSEEN, WARNED
 from suite.soak import in_soak
@@ -32,6 +36,7 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "late_changes.py"
 
 def result(name: str, ways: dict[str, Any] | None, dtype: torch.dtype, zeros: bool) -> dict[str, Tensor] | str:
     """All numbers, or the words of the refusal."""
+    release()  # the ranks of a layout make all changes in turn
     training = Training(ways, dtype, zeros=zeros)
     try:
         CHANGES[name](training)
@@ -58,13 +63,25 @@ def compare(found: dict[str, Tensor] | str, wanted: dict[str, Tensor] | str, nam
     torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance, check_device=False)
 
 
+@pytest.fixture(scope="module")
+def ranks(request: pytest.FixtureRequest) -> Iterator[Callable[[str], ProcessPool]]:
+    """Starts the ranks of a layout once: what fresh ones compute first costs more than a change."""
+    with ExitStack() as stack:
+
+        @cache
+        def start(layout: str) -> ProcessPool:
+            preload = request.config.getini("world_preload")
+            return stack.enter_context(ProcessPool(LAYOUTS[layout][0], preload=preload))
+
+        yield start
+
+
 @pytest.mark.parametrize("layout", ["ddp", "fsdp2", "TP", *in_soak("HSDP")])
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_is_exact_or_refused(world: MakePool, name: str, layout: str) -> None:
+def test_a_change_is_exact_or_refused(ranks: Callable[[str], ProcessPool], name: str, layout: str) -> None:
     """S33, S46: compared with plain PyTorch on one process that has the whole batch, in float64."""
     wanted = result(name, {} if name in ITS_OWN else None, torch.float64, False)
-    processes, ways = LAYOUTS[layout]
-    for found in world(processes).run(result, name, ways, torch.float64, False):
+    for found in ranks(layout).run(result, name, LAYOUTS[layout][1], torch.float64, False):
         compare(found, wanted, name, layout)
 
 
