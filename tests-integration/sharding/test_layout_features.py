@@ -6,14 +6,12 @@ from typing import Any
 import pytest
 import torch
 from accel import LocalSGD
-from accel_testing import MakePool, RankFailure
+from accel_testing import MakePool, RankFailure, in_soak
 from sharded_models import LAYOUTS, prepared
 from torch import Tensor
 from toy_language_models import Case, train
 from trained_runs import assert_same
 from whole_tensors import whole
-
-SHARDED = ["fsdp2", "hsdp", "tp", "fsdp2 and tp"]
 
 
 def gradients_of_two_batches(ways: dict[str, Any], apart: bool) -> dict[str, Tensor]:
@@ -32,7 +30,7 @@ def gradients_of_two_batches(ways: dict[str, Any], apart: bool) -> dict[str, Ten
     return {name: whole(value.grad) for name, value in parameters.items() if value.grad is not None}
 
 
-@pytest.mark.parametrize("layout", ["ddp", *SHARDED])
+@pytest.mark.parametrize("layout", ["ddp", "fsdp2", "hsdp", "tp", *in_soak("fsdp2 and tp")])
 def test_no_sync_changes_no_gradient(world: MakePool, layout: str) -> None:
     processes, ways = LAYOUTS[layout]
     pool = world(processes)
@@ -54,7 +52,7 @@ def refusals(ways: dict[str, Any]) -> list[str]:
     return told
 
 
-@pytest.mark.parametrize("layout", SHARDED)
+@pytest.mark.parametrize("layout", ["fsdp2", "tp", *in_soak("hsdp", "fsdp2 and tp")])
 def test_what_needs_whole_weights_on_each_rank_is_refused(world: MakePool, layout: str) -> None:
     processes, ways = LAYOUTS[layout]
     for told in world(processes).run(refusals, ways):
@@ -70,7 +68,7 @@ def values_clipped(ways: dict[str, Any]) -> list[Tensor]:
     return [whole(parameter.grad) for parameter in parameters if parameter.grad is not None]
 
 
-@pytest.mark.parametrize("layout", ["ddp", *SHARDED])
+@pytest.mark.parametrize("layout", ["ddp", "fsdp2", "tp", *in_soak("hsdp", "fsdp2 and tp")])
 def test_values_are_clipped_in_each_part(world: MakePool, layout: str) -> None:
     processes, ways = LAYOUTS[layout]
     torch.manual_seed(0)
@@ -82,10 +80,10 @@ def test_values_are_clipped_in_each_part(world: MakePool, layout: str) -> None:
 
 @pytest.mark.skipif(find_spec("transformers") is None, reason="Transformers is not installed")
 @pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 2e-2), ("fp16", 5e-3)])
-@pytest.mark.parametrize("layout", ["hsdp", "tp", "fsdp2 and tp"])
+@pytest.mark.parametrize("layout", ["hsdp", "tp", *in_soak("fsdp2 and tp")])
 @pytest.mark.grid(1)
 def test_half_precision_trains_as_ddp_does(world: MakePool, layout: str, precision: str, tolerance: float) -> None:
-    case = Case("llama", precision=precision, dtype="float32", steps=4)
+    case = Case("llama", precision=precision, dtype="float32", steps=3)
     wanted = world(2).run(train, case, "ddp", timeout_s=60)[0]
     for found in world(LAYOUTS[layout][0]).run(train, case, layout, timeout_s=60):
         torch.testing.assert_close(found.losses, wanted.losses, rtol=tolerance, atol=tolerance)

@@ -13,8 +13,6 @@ from tiny_blocks import Layer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-SHARDED = ["fsdp2", "hsdp", "tp", "fsdp2 and tp"]
-
 
 def overflows(ways: dict[str, Any]) -> tuple[bool, float, bool, bool]:
     """The last rank alone has an infinite gradient, in one of its parts; the step after it is taken."""
@@ -35,7 +33,7 @@ def overflows(ways: dict[str, Any]) -> tuple[bool, float, bool, bool]:
     return skipped, scale, kept, accelerator.optimizer_step_was_skipped
 
 
-@pytest.mark.parametrize("layout", SHARDED)
+@pytest.mark.parametrize("layout", ["fsdp2", "fsdp2 and tp", *in_soak("hsdp", "tp")])
 def test_an_overflow_in_a_part_of_one_rank_skips_the_step_of_all(world: MakePool, layout: str) -> None:
     processes, ways = LAYOUTS[layout]
     assert world(processes).run(overflows, ways) == [(True, 32768.0, True, False)] * processes
@@ -77,7 +75,7 @@ class Pair(nn.Module):
         return outputs
 
 
-@pytest.mark.parametrize("layout", SHARDED)
+@pytest.mark.parametrize("layout", ["fsdp2", "hsdp", "tp", *in_soak("fsdp2 and tp")])
 def test_two_models_with_an_optimizer_each_train_as_on_one_process(world: MakePool, layout: str) -> None:
     processes, ways = LAYOUTS[layout]
     wanted = adversaries({})
@@ -98,7 +96,7 @@ def evaluated(ways: dict[str, Any]) -> Tensor:
         return torch.cat([accelerator.gather_for_metrics(model(batch)) for (batch,) in loader])
 
 
-@pytest.mark.parametrize("layout", SHARDED)
+@pytest.mark.parametrize("layout", ["fsdp2", "fsdp2 and tp", *in_soak("hsdp", "tp")])
 def test_metrics_see_each_sample_once_and_in_order(world: MakePool, layout: str) -> None:
     processes, ways = LAYOUTS[layout]
     wanted = evaluated({})
@@ -128,7 +126,7 @@ def compiled_and_recomputed(ways: dict[str, Any], backend: str, recompute: bool)
     return [whole(value) for value in accelerator.unwrap_model(model).parameters()]
 
 
-@pytest.mark.parametrize("layout", ["one process", "hsdp", *in_soak("ddp")])
+@pytest.mark.parametrize("layout", ["one process", "fsdp2", *in_soak("ddp", "hsdp")])
 def test_compiled_blocks_whose_activations_are_computed_again_train_alike(world: MakePool, layout: str) -> None:
     processes, ways = LAYOUTS[layout]
     wanted = compiled_and_recomputed({}, "no", False)

@@ -107,6 +107,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("optimizer_first", [True, False])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_model_on_meta_is_filled_by_parts_and_trains_as_one_process(
