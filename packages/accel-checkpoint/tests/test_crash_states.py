@@ -36,7 +36,7 @@ from torch import nn
 
 ROOT = 0
 #: parts of what is not durable that are tried at one moment
-MOST = 48
+MOST = 24
 
 
 @dataclass(frozen=True)

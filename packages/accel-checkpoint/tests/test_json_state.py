@@ -266,7 +266,7 @@ def test_damaged_encodings_give_that_one_error_and_run_nothing() -> None:
     dice, errors = random.Random(7), 0
     watching = True
     try:
-        for _ in range(10_000):
+        for _ in range(2_000):
             damaged = mutated(encoded, dice)
             try:
                 decode(damaged, tensors.__getitem__)
@@ -274,7 +274,7 @@ def test_damaged_encodings_give_that_one_error_and_run_nothing() -> None:
                 errors += 1
     finally:
         watching = False
-    assert errors > 2000
+    assert errors > 400
     assert watched == []
 
 

@@ -131,7 +131,7 @@ def wrong_of(cases: list[Case]) -> list[str]:
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_metrics_hold_each_sample_once_and_in_order(world: MakePool, cases: Cases, size: int) -> None:
     """T7: sources, batch sizes, result kinds and uses at random."""
-    ranks, chosen = world(size), sampled(cases(50, 4000), size)
+    ranks, chosen = world(size), sampled(cases(20, 4000), size)
     for first in range(0, len(chosen), 250):
         assert ranks.run(wrong_of, chosen[first : first + 250], timeout_s=90) == [[]] * size
 

@@ -118,6 +118,7 @@ def seeds_of(epoch: LoaderPass) -> set[float]:
 
 
 @pytest.mark.filterwarnings("ignore:.* samples are read again")
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("seeds", ["same", "each its own"])
 @pytest.mark.parametrize("kind", ["map", "shards"])
 def test_loader_workers_have_seeds_of_their_own_that_survive_a_resume(world: MakePool, kind: str, seeds: str) -> None:

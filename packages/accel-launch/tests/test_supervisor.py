@@ -198,12 +198,12 @@ def test_the_ports_are_on_loopback_and_only_rank_0_has_the_socket(accel: Run, tm
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_twenty_launches_at_once_do_not_meet_each_other(start: Start, tmp_path: Path) -> None:
+def test_eight_launches_at_once_do_not_meet_each_other(start: Start, tmp_path: Path) -> None:
     """T18."""
     (tmp_path / "port.py").write_text("import os; print(os.environ['ACCEL_STORE_PORT'], os.environ['MASTER_PORT'])")
-    launchers = [start("launch", "-n", "2", "port.py") for _ in range(20)]
+    launchers = [start("launch", "-n", "2", "port.py") for _ in range(8)]
     said = [launcher.communicate(timeout=stretched(60)) for launcher in launchers]
-    assert [launcher.returncode for launcher in launchers] == [0] * 20, said
+    assert [launcher.returncode for launcher in launchers] == [0] * 8, said
     assert all(len(set(out.splitlines())) == 1 for out, _ in said), said
 
 

@@ -75,6 +75,7 @@ def all_compiled(precision: str) -> dict[Any, Any]:
     return {"not": compiled(None, False, precision), **found}
 
 
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("precision", ["no", "bf16"])
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_compiled_model_is_the_same_model(world: MakePool, size: int, precision: str) -> None:

@@ -64,6 +64,7 @@ def three_values(option: LaunchOption) -> tuple[Value, Value, Value]:
     return kinds[option.type]
 
 
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("option", SETTABLE, ids=lambda option: option.name)
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
 @pytest.mark.parametrize("present", list(itertools.product([True, False], repeat=3)), ids=str)
