@@ -35,8 +35,8 @@ def saved(ways: dict[str, Any], folder: str, asynchronous: bool = False, steps: 
         accelerator.backward(model(torch.arange(7)))
         optimizer.step()
         optimizer.zero_grad()
+    numbers = state(accelerator, model, optimizer)  # before: what takes long here would let a write behind end first
     accelerator.save_state(folder, asynchronous=asynchronous)
-    numbers = state(accelerator, model, optimizer)
     if asynchronous:
         with torch.no_grad():
             for parameter in model.parameters():
