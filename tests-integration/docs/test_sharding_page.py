@@ -12,7 +12,8 @@ import torch
 from accel import Accelerator, ParallelismConfig
 from accel_amp import local_part
 from accel_state import release
-from accel_testing import MakePool, in_soak
+from accel_testing import MakePool
+from suite.soak import in_soak
 from torch import nn
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)

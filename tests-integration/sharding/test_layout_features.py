@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import torch
 from accel import LocalSGD
-from accel_testing import MakePool, RankFailure, in_soak
+from accel_testing import MakePool, RankFailure
 from sharded_models import LAYOUTS, prepared
+from suite.soak import in_soak
 from torch import Tensor
 from toy_language_models import Case, train
 from trained_runs import assert_same
