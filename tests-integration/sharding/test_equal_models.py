@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 CASES = [
-    Case("gpt2", every=4, weighted=True),
+    Case("gpt2", every=2, weighted=True),
     Case("gpt2", dtype="float32"),
     Case("llama", recompute=True),
     Case("llama", every=2, adapters=True),
@@ -28,7 +28,7 @@ CASES = [
 ]
 #: of models with a plan of their own that divides layers
 DIVIDED = [
-    Case("llama", every=4, weighted=True, frozen=True),
+    Case("llama", every=2, weighted=True, frozen=True),
     Case("llama", recompute=True),
     Case("llama", every=2, adapters=True),
     Case("qwen3", every=2),
