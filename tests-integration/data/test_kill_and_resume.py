@@ -102,7 +102,8 @@ def test_loader_workers_of_a_killed_job_lose_nothing(kind: str, world: MakePool,
 def started(folder: Path, size: int, number: int) -> list[subprocess.Popen[bytes]]:
     command = [sys.executable, str(SCRIPT), str(folder), "shuffled", "0"]
     places = [[str(folder / f"store-{number}"), str(rank), str(size)] for rank in range(size)] if size > 1 else [[]]
-    return [subprocess.Popen([*command, *place], stderr=subprocess.DEVNULL) for place in places]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return [subprocess.Popen([*command, *place], stderr=subprocess.DEVNULL, env=environ) for place in places]
 
 
 def test_a_killed_script_serves_what_was_due(world: MakePool, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A device that only tests have passes the checks for makers of hardware, with no change in accel."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from accel_state.devices.cpu import Cpu
 from accel_testing import stretched
 from accel_verify.conformance import checks
 from accel_verify.conformance.check import NotOffered
+from suite import recording_backend
 from suite.recording_backend import missing
 from torch import nn
 
@@ -79,7 +81,8 @@ def test_a_device_that_another_distribution_brings_passes(tmp_path: Path, monkey
     information.mkdir()
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: stub-hardware\nVersion: 1.0\n")
     (information / "entry_points.txt").write_text(ENTRY_POINTS)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    support = Path(recording_backend.__file__).parents[1]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(support)]))
     code, told = conformance(sys.executable, "--device", "recording")
     assert [row for row in told["checks"] if row["outcome"] == "failed"] == []
     assert code == 0
