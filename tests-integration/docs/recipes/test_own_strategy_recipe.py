@@ -37,7 +37,7 @@ def data() -> TensorDataset:
     return TensorDataset(rows, rows.sum(1, keepdim=True))
 
 
-def model() -> nn.Module:
+def model() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
 
@@ -50,7 +50,7 @@ def trained(places: list[str], dtype: str | None, folder: str, epochs: int, resu
         assert accelerator.components.strategy.name == NAME
         raw = model()
         if accelerator.process_index > 0:
-            nn.init.zeros_(raw[0].weight)  # rank 0 has the weights of all
+            nn.init.zeros_(next(raw.parameters()))  # rank 0 has the weights of all
         loader = DataLoader(data(), BATCH // 2 // accelerator.num_processes)
         ready, optimizer, loader = accelerator.prepare(raw, torch.optim.Adam(raw.parameters(), lr=0.1), loader)
         if resumed:
@@ -73,7 +73,7 @@ def by_hand(epochs: int) -> list[Tensor]:
     for _ in range(epochs):
         for inputs, targets in DataLoader(data(), BATCH):
             optimizer.zero_grad()
-            nn.functional.mse_loss(raw(inputs), targets).backward()
+            nn.functional.mse_loss(raw(inputs), targets).backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(raw.parameters(), 0.5)
             optimizer.step()
     return [parameter.detach() for parameter in raw.parameters()]
