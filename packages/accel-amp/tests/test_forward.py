@@ -204,7 +204,7 @@ def test_unwrapping_gives_a_forward_of_the_users_own_back() -> None:
         return x + 1
 
     model = nn.Linear(2, 2)
-    model.forward = own  # type: ignore[method-assign,assignment]
+    model.forward = own  # type: ignore[method-assign,assignment] # as scripts do it
     wrapped(model)
     assert isinstance(model.forward, AutocastForward)
     assert unwrap_forward(model).forward is own

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from accel_parallel import StaleParameters, rebind, refuse_stale, replaced
+from accel_parallel.rebind import follow
 from accel_state import AccelError
 from accel_testing import assert_same_numbers
 from suite.toy_models import Mlp
@@ -137,3 +138,20 @@ def test_an_optimizer_of_something_else_is_taken() -> None:
     refuse_stale([SGD([like_a_bias])], [model], CPU)
     refuse_stale([SGD([like_a_bias, *model.parameters()])], [model], CPU)
     refuse_stale([SGD(model.parameters())], [], CPU)
+
+
+def test_an_optimizer_that_did_not_follow_is_refused_at_its_next_step() -> None:
+    """S46: it was not prepared. Also if it has made steps since another model was moved."""
+    first, second = Mlp(), Mlp()
+    forgotten, followed = SGD(second.parameters(), lr=0.1), SGD(first.parameters(), lr=0.1)
+    for model, optimizers in ((first, [followed]), (second, [])):
+        names = list(model.named_parameters())
+        model.double()
+        follow(model, names, optimizers)
+        followed.step()
+        if model is first:
+            forgotten.step()
+    with pytest.raises(
+        RuntimeError, match=r"this SGD is not prepared, and holds \d parameters that prepare has replaced"
+    ):
+        forgotten.step()

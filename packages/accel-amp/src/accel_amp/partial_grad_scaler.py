@@ -19,6 +19,7 @@ class PartialGradScaler(torch.amp.GradScaler):
     """
 
     def _unscale_grads_(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> dict[torch.device, torch.Tensor]:
+        # torch reads the groups of an optimizer only, which `_Parts` has
         return super()._unscale_grads_(_Parts(optimizer), *args, **kwargs)  # type: ignore[arg-type]
 
 
