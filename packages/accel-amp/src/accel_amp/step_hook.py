@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Protocol, final
+from types import MethodType
+from typing import Any, Protocol, cast, final
 
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -21,12 +22,13 @@ class BeforeStep(Protocol):
 class _WeakHook:
     """A hook of torch that keeps the object of its method alive no longer than others do."""
 
-    def __init__(self, method: BeforeStep) -> None:
-        self.method = weakref.WeakMethod(method)
+    def __init__(self, method: MethodType) -> None:
+        # a WeakMethod would make the bound method anew at each step
+        self.object, self.function = weakref.ref(method.__self__), method.__func__
 
     def __call__(self, optimizer: Optimizer, *_: Any) -> None:
-        if (bound := self.method()) is not None:
-            bound(optimizer)
+        if (there := self.object()) is not None:
+            self.function(there, optimizer)
 
 
 def call_before_steps(method: BeforeStep) -> RemovableHandle:
@@ -41,9 +43,9 @@ def call_before_steps(method: BeforeStep) -> RemovableHandle:
     Returns:
         A handle whose `remove` ends the calls.
     """
-    handle = register_optimizer_step_pre_hook(_WeakHook(method))
+    handle = register_optimizer_step_pre_hook(_WeakHook(cast("MethodType", method)))
     hooks: dict[int, Any] = handle.hooks_dict_ref() or {}
     for key, hook in list(hooks.items()):
-        if isinstance(hook, _WeakHook) and hook.method() is None:
+        if isinstance(hook, _WeakHook) and hook.object() is None:
             del hooks[key]
     return handle

@@ -115,11 +115,15 @@ class ForwardingContainer(DistributedDataParallel):
         for held, trained, dtype in self._looks:  # written out: each forward looks
             if held.requires_grad is not trained or held.dtype is not dtype:
                 return True
-        for holder, name, there in self._places:
-            found = holder.get(name)
-            # a call with other tensors (functional_call) ends before the next
-            if found is not there and (isinstance(found, nn.Parameter) or not isinstance(found, torch.Tensor)):
-                return True
+        try:
+            for holder, name, there in self._places:
+                if holder[name] is not there:
+                    found = holder[name]
+                    # a call with other tensors (functional_call) ends before the next
+                    if isinstance(found, nn.Parameter) or not isinstance(found, torch.Tensor):
+                        return True
+        except KeyError:  # one has been taken out
+            return True
         for table, sparse in self._tables:
             if table.sparse is not sparse or table.max_norm is not None:
                 refuse_renormalised(self.module, dist.get_world_size(self.process_group))
@@ -134,8 +138,6 @@ class ForwardingContainer(DistributedDataParallel):
         Raises: ValueError if ranks may have unequal numbers of batches, or if the graph was said to be static.
         Collective: every rank must call.
         """
-        if not self._changed():
-            return
         names = [name for name, held in self.module.named_parameters() if held.requires_grad]
         if not names:
             return
@@ -165,7 +167,7 @@ class ForwardingContainer(DistributedDataParallel):
         self._note_trained()
 
     def _pre_forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling() and self._changed():
             self._renew()
         return super()._pre_forward(*inputs, **kwargs)  # type: ignore[no-untyped-call] # of torch
 

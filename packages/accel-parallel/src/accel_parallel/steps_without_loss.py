@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, final
 
 import torch
@@ -33,6 +34,17 @@ class Losses(Protocol):
         """Those of late parameters that were not made equal yet."""
 
 
+@dataclass
+class _Seen:
+    """What is known of an optimizer since its last step."""
+
+    optimizer: weakref.ref[Optimizer]
+    #: the number of losses at that step
+    losses: int = -1
+    #: how many of its steps are still compared
+    compared: int = COMPARED
+
+
 @final
 class StepsWithoutLoss:
     """Looks before each step, and compares the gradients of ranks if no loss came since the last step.
@@ -44,8 +56,7 @@ class StepsWithoutLoss:
     def __init__(self, losses: Losses, transport: Transport) -> None:
         self._losses, self._transport = weakref.ref(losses), transport
         self._models: Sequence[nn.Module] = []
-        # the number of losses at the last step of an optimizer, and how many of its steps are still compared
-        self._seen: weakref.WeakKeyDictionary[Optimizer, list[int]] = weakref.WeakKeyDictionary()
+        self._seen: dict[int, _Seen] = {}  # by the identity of an optimizer, which each step looks up
         call_before_steps(self._look)
 
     def begin(self, models: Sequence[nn.Module]) -> None:
@@ -56,14 +67,15 @@ class StepsWithoutLoss:
         losses = self._losses()
         if losses is None:
             return
-        seen = self._seen.get(optimizer)
-        if seen is None:
-            seen = self._seen[optimizer] = [-1, COMPARED]
+        seen = self._seen.get(id(optimizer))
+        if seen is None or seen.optimizer() is not optimizer:
+            self._seen = {key: one for key, one in self._seen.items() if one.optimizer() is not None}
+            seen = self._seen[id(optimizer)] = _Seen(weakref.ref(optimizer))
             self._refuse_unprepared(optimizer, losses)
-        if seen[0] != losses.losses:
-            seen[0] = losses.losses
-        elif seen[1]:
-            seen[1] -= 1
+        if seen.losses != losses.losses:
+            seen.losses = losses.losses
+        elif seen.compared:
+            seen.compared -= 1
             self._compare(optimizer, losses)
 
     def _refuse_unprepared(self, optimizer: Optimizer, losses: Losses) -> None:

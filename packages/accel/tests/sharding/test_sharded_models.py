@@ -1,6 +1,7 @@
 """What a model can do once it is sharded: evaluation, buffers, methods of its own, several models, options."""
 
 import logging
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
@@ -79,6 +80,53 @@ def test_running_statistics_are_those_of_rank_0_as_in_ddp(world: MakePool) -> No
     assert torch.equal(wanted[0][1], wanted[1][1])
     for found in pool.run(running_statistics, "fsdp2"):
         torch.testing.assert_close(found, wanted[0])
+
+
+@dataclass
+class Output:
+    logits: Tensor
+    hidden: list[Tensor]
+
+
+class Normalised(nn.Module):
+    """Has running statistics, and returns a dataclass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.norm, self.last = nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Output:
+        hidden = self.norm(self.inner(x))
+        return Output(self.last(hidden), [hidden])
+
+
+def trained_in_half(strategy: str, precision: str) -> tuple[set[torch.dtype], list[Tensor]]:
+    release()
+    accelerator = Accelerator(cpu=True, strategy=strategy, mixed_precision=precision)
+    torch.manual_seed(0)
+    model = Normalised()
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    kinds, losses = set[torch.dtype](), []
+    for step in range(3):
+        output = model(share(accelerator, rows(step, 8).float()))
+        loss = output.logits.square().mean()
+        kinds |= {output.logits.dtype, output.hidden[0].dtype, loss.dtype}
+        losses.append(loss.detach())
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+    statistics = accelerator.unwrap_model(model).norm.running_mean
+    assert statistics is not None
+    return kinds, [*losses, statistics.clone()]
+
+
+def test_batch_norm_and_dataclasses_in_half_precision_are_as_in_ddp(world: MakePool) -> None:
+    pool = world(2)
+    for precision in ("bf16", "fp16"):
+        wanted = pool.run(trained_in_half, "ddp", precision)
+        for (kinds, found), (_, there) in zip(pool.run(trained_in_half, "fsdp2", precision), wanted, strict=True):
+            assert kinds == {torch.float32}
+            torch.testing.assert_close(found, there)
 
 
 # Methods of the user's own
