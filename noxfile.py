@@ -59,6 +59,9 @@ ALONE = {
     "accel": "import accel, sys; assert 'torch' not in sys.modules; print(accel.Accelerator().device)",
 }
 
+# The tests of exchanges let accel-state start the run in which they take place.
+TESTED_BESIDE = {"accel-comm": ("accel-state",)}
+
 CORES = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 # A file's tests stay together, as they may share a fixture; the files that take longest are the first to start.
 PARALLEL = ("--numprocesses", str(CORES), "--dist", "loadfile", "--no-loadscope-reorder")
@@ -199,7 +202,7 @@ def tests_with_oldest_torch(session: nox.Session) -> None:
 @nox.parametrize("package", [nox.param(name, id=name) for name in PACKAGES])
 def unit(session: nox.Session, package: str) -> None:
     """Runs the tests of one package, with that package and what it declares alone."""
-    install(session, package, "accel-testing", extra=TESTING)
+    install(session, package, "accel-testing", *TESTED_BESIDE.get(package, ()), extra=TESTING)
     session.run("pytest", f"packages/{package}/tests", *session.posargs)
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import serve
 import torch.distributed as dist
-from accel_state import Transport
-from accel_state.transports.single import Single
-from accel_state.transports.torch_dist import TorchDist
+from accel_comm import Transport
+from accel_comm.transports.single import Single
+from accel_comm.transports.torch_dist import TorchDist
 from accel_testing import MakePool, RankFailure, stretched
 from accel_verify.consumption_log import verify
 from suite.soak import Cases, in_soak

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import main_first
 import pytest
-from accel_state import PartialState, PeerFailed
+from accel_comm import PeerFailed
+from accel_state import PartialState
 from accel_testing import MakePool, RankFailure, stretched
 from jobs import ACCEL, SOON_S, TORCHRUN, Ended, line_of, start, start_by_hand
 from suite.soak import in_soak

@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from accel_comm import Transport
+from accel_comm.transports.single import Single
+from accel_comm.transports.torch_dist import TorchDist
 from accel_data import ConsumptionLog, prepare_data_loader
-from accel_state import AccumulationState, Transport
-from accel_state.transports.single import Single
-from accel_state.transports.torch_dist import TorchDist
+from accel_state import AccumulationState
 from safetensors import safe_open
 from safetensors.torch import save_file
 from suite.toy_models import RangeDataset

@@ -14,11 +14,11 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
+from accel_comm.status_store import StatusStore
+from accel_comm.transports import shared_memory
+from accel_comm.transports.shared_memory import LONGEST, SharedMemoryChannel
+from accel_comm.transports.torch_dist import TorchDist
 from accel_state import RunRequest, acquire
-from accel_state.status_store import StatusStore
-from accel_state.transports import shared_memory
-from accel_state.transports.shared_memory import LONGEST, SharedMemoryChannel
-from accel_state.transports.torch_dist import TorchDist
 from accel_testing import stretched
 from hypothesis import strategies as st
 from torch._C._distributed_c10d import HashStore

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from accel_state.hang_detector import HangDetector, Wait
-from accel_state.hang_diagnosis import Diagnosis, RankStatus
-from accel_state.status_store import StatusStore
+from accel_comm.hang_detector import HangDetector, Wait
+from accel_comm.hang_diagnosis import Diagnosis, RankStatus
+from accel_comm.status_store import StatusStore
 
 #: seconds between two turns of a rank
 STEP_S = 0.25

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import final
 
-from accel_state.watchdog import POLL_S, Watchdog
+from accel_comm.watchdog import POLL_S, Watchdog
 
 
 @final

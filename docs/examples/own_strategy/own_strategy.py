@@ -12,9 +12,10 @@ from typing import ClassVar, Self, final
 
 import torch
 from accel_amp import Precision, PrecisionPolicy
+from accel_comm import Transport
 from accel_parallel import Asked, Strategy, TorchSteps
 from accel_parallel.empty_weights import make_equal
-from accel_state import AccumulationState, Run, Transport
+from accel_state import AccumulationState, Run
 from torch import nn
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from accel_amp import AcceleratedOptimizer, LossScaler, WindowScaler
 from accel_amp.window_scaling import _checked
+from accel_comm.transports.single import Single
 from accel_state import AccumulationState
-from accel_state.transports.single import Single
 from suite.recording_device import RecordingDevice
 from torch import nn
 from torch.optim import SGD

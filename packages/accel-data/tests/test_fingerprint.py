@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from accel_comm.transports.single import Single
+from accel_comm.transports.torch_dist import TorchDist
 from accel_data import prepare_data_loader
 from accel_ops.fingerprint import Check, Fingerprint, check_same_dataset, fingerprint
-from accel_state.transports.single import Single
-from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
 from odd_datasets import Holds, Odd, Slotted, Stream, data, seeded
 from suite.toy_models import RangeDataset, RangeStream

@@ -8,8 +8,8 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from accel_comm.transports.torch_dist import TorchDist
 from accel_data import prepare_data_loader
-from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
 from suite.soak import Cases
 from suite.toy_models import RangeDataset

@@ -8,10 +8,10 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from accel_comm.transports.single import Single
+from accel_comm.transports.torch_dist import TorchDist
 from accel_data import BatchSamplerShard, DataLoaderShard, SeedableRandomSampler, prepare_data_loader
 from accel_ops import set_seed
-from accel_state.transports.single import Single
-from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
 from suite.toy_models import RangeDataset, RangeStream
 from torch import Tensor

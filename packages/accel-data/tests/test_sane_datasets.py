@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from accel_comm.transports.torch_dist import TorchDist
 from accel_data import Ending
 from accel_ops.fingerprint import check_same_dataset
-from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
 from odd_datasets import Holds, Odd, Slotted, Stream, data, seeded
 from suite.toy_models import RangeDataset, RangeStream

@@ -13,8 +13,9 @@ from typing import Any
 
 import accel_launch
 import pytest
+from accel_comm.errors import AccelError
 from accel_launch import debug_launcher, notebook_launcher
-from accel_state.errors import AccelError, CannotRun
+from accel_state.errors import CannotRun
 from accel_testing import stretched
 
 Notebook = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -113,7 +114,7 @@ def test_a_failing_process_shows_its_traceback_and_ends_the_others(notebook: Not
             debug_launcher(train)
         except Exception as error:
             import accel_state
-            print(isinstance(error, accel_state.AccelError))
+            print(isinstance(error, accel_comm.AccelError))
             print(error)
     """)
     assert done.returncode == 0

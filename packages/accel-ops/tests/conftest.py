@@ -7,7 +7,7 @@ from typing import Any, TypeVar, final
 
 import pytest
 import torch
-from accel_state import CollectiveMismatch, Reduction, Transport, call_site
+from accel_comm import CollectiveMismatch, Reduction, Transport, call_site
 from accel_testing import stretched
 
 T = TypeVar("T")

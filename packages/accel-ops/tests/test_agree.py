@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from accel_comm import CollectiveMismatch, Transport
+from accel_comm.transports.single import Single
+from accel_comm.transports.torch_dist import TorchDist
 from accel_ops import broadcast, gather, pad_across_processes, reduce
 from accel_ops.agree import DIGEST, Agreed, Leaf, agree, agree_alike, signature, table
 from accel_ops.flat import Flat
-from accel_state import CollectiveMismatch, Transport
-from accel_state.transports.single import Single
-from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
 
 H = torch.bfloat16

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 import torch
+from accel_comm.transports.single import Single
+from accel_comm.transports.torch_dist import TorchDist
 from accel_ops import gather, gather_object
-from accel_state.transports.single import Single
-from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool, assert_same_numbers
 from named_pairs import Output
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
+from accel_comm import Transport
+from accel_comm.transports.torch_dist import TorchDist
 from accel_ops import gather
-from accel_state import Transport
-from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool, assert_same_numbers
 from named_pairs import Output
 

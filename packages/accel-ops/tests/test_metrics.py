@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 import torch
+from accel_comm import Transport
+from accel_comm.transports.single import Single
+from accel_comm.transports.torch_dist import TorchDist
 from accel_ops import gather_for_metrics
-from accel_state import BatchPadding, LoaderPass, Transport
-from accel_state.transports.single import Single
-from accel_state.transports.torch_dist import TorchDist
+from accel_state import BatchPadding, LoaderPass
 from accel_testing import MakePool, assert_same_numbers
 
 # 10 samples in batches of 2 on 2 ranks: the last round is 8 9 and, to fill it, 0 1

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from accel_comm import CollectiveMismatch, Transport
+from accel_comm.transports.torch_dist import TorchDist
 from accel_ops import broadcast, gather, pad_across_processes, reduce
-from accel_state import CollectiveMismatch, Transport
-from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool, assert_same_numbers
 from torch.utils._python_dispatch import TorchDispatchMode
 

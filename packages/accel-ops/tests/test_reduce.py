@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from accel_comm import Reduction, Transport
+from accel_comm.transports.single import Single
+from accel_comm.transports.torch_dist import TorchDist
 from accel_ops import reduce
 from accel_ops.reduce import _all_reduced
-from accel_state import Reduction, Transport
-from accel_state.transports.single import Single
-from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool, assert_same_numbers
 from suite.recording_device import RecordingDevice
 

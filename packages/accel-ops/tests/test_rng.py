@@ -5,10 +5,10 @@ import random
 import numpy
 import pytest
 import torch
+from accel_comm.transports.single import Single
+from accel_comm.transports.torch_dist import TorchDist
 from accel_ops.rng import RNGType, rng_types_of, set_seed, synchronize_rng_state, synchronize_rng_states
 from accel_state.devices.cpu import Cpu
-from accel_state.transports.single import Single
-from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
 
 

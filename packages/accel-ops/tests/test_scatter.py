@@ -8,9 +8,9 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from accel_comm import Transport
+from accel_comm.transports import serialization
 from accel_ops.scatter import Scatter
-from accel_state import Transport
-from accel_state.transports import serialization
 from named_pairs import Pair
 from suite.recording_device import DeviceTensor, RecordingDevice
 from suite.soak import Cases

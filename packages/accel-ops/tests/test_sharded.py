@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 import torch
+from accel_comm import CollectiveMismatch
+from accel_comm.transports.single import Single
+from accel_comm.transports.torch_dist import TorchDist
 from accel_ops import ShapeMismatch, broadcast, gather, gather_for_metrics, pad_across_processes, reduce
-from accel_state import CollectiveMismatch
-from accel_state.transports.single import Single
-from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool, RankFailure
 from torch import Tensor
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from accel_comm import CollectiveMismatch, Transport
+from accel_comm.transports.torch_dist import TorchDist
 from accel_ops import broadcast, broadcast_object_list, reduce
-from accel_state import CollectiveMismatch, Transport
-from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
 
 X = torch.ones(3)

@@ -5,13 +5,13 @@ from collections.abc import Callable
 import pytest
 import torch
 from accel_amp import PRECISIONS, PrecisionPolicy, wrap_forward
+from accel_comm.transports.single import Single
+from accel_comm.transports.torch_dist import TorchDist
 from accel_parallel import STRATEGIES, Strategy
 from accel_parallel.strategies import ddp as ddp_module
 from accel_parallel.strategies.ddp import Ddp
 from accel_state import PartialState, Run, Topology
 from accel_state.devices.cpu import Cpu
-from accel_state.transports.single import Single
-from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool, assert_same_numbers
 from suite.toy_models import Mlp, Regression
 from torch import Tensor, nn

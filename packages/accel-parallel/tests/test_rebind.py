@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
+from accel_comm import AccelError
 from accel_parallel import StaleParameters, rebind, refuse_stale, replaced
 from accel_parallel.rebind import follow
-from accel_state import AccelError
 from accel_testing import assert_same_numbers
 from suite.toy_models import Mlp
 from torch import nn

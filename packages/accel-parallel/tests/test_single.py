@@ -3,10 +3,10 @@
 import pytest
 import torch
 from accel_amp import PRECISIONS, PrecisionPolicy
+from accel_comm.transports.single import Single
 from accel_parallel import STRATEGIES, Strategy
 from accel_state import Run, Topology, UnknownName
 from accel_state.devices.cpu import Cpu
-from accel_state.transports.single import Single
 from accel_testing import assert_same_numbers
 from suite.toy_models import Mlp
 from torch import nn

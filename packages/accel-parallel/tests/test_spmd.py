@@ -2,10 +2,10 @@
 
 import pytest
 from accel_amp import PRECISIONS, PrecisionPolicy
+from accel_comm.transports.single import Single
 from accel_parallel.strategies.spmd import Spmd, longest_divisible
 from accel_state import Run, Topology
 from accel_state.devices.cpu import Cpu
-from accel_state.transports.single import Single
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import device, nn

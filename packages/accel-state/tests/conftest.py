@@ -5,8 +5,6 @@ from collections.abc import Iterator
 
 import pytest
 from accel_state import release
-from accel_state.transports import shared_memory
-from shared_memory_channels import Clock
 
 LAUNCHERS = ("SLURM_", "OMPI_", "PMI_", "MPI_", "MASTER_", "GROUP_", "LOCAL_", "ACCEL_STORE_", "RANK", "WORLD_SIZE")
 
@@ -19,11 +17,3 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             monkeypatch.delenv(name)
     yield
     release()
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Time as the channel sees it."""
-    one = Clock()
-    monkeypatch.setattr(shared_memory, "time", one)
-    return one

@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from accel_state import CannotRun, DistributedType, GroupOptions, PartialState, RunRequest, acquire, release
+from accel_comm import GroupOptions
+from accel_state import CannotRun, DistributedType, PartialState, RunRequest, acquire, release
 from accel_state.devices import choose
 from accel_state.devices.cpu import Cpu
 from accel_state.devices.torch_accelerator import TorchAccelerator

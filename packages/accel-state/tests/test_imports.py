@@ -33,7 +33,7 @@ def test_importing_every_module_leaves_torch_out() -> None:
     folder = Path(sys.modules["accel_state"].__path__[0])
     assert len(names) == len([*folder.rglob("*.py")])  # all but the package itself, and the 1 that detect found
     assert names[-1] == "1"
-    assert "accel_state.transports.torch_dist" in names
+    assert "accel_state.run_context" in names
 
 
 def test_every_public_name_is_there() -> None:

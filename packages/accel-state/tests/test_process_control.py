@@ -9,10 +9,11 @@ from typing import Any, final
 import pytest
 import torch
 import torch.distributed as dist
-from accel_state import PartialState, PeerFailed, ProcessControl, Run, Topology
+from accel_comm import PeerFailed
+from accel_comm.transports.single import Single
+from accel_state import PartialState, ProcessControl, Run, Topology
 from accel_state.devices.cpu import Cpu
 from accel_state.split_inputs import split
-from accel_state.transports.single import Single
 from accel_testing import MakePool, RankFailure
 from suite.toy_models import RangeDataset
 

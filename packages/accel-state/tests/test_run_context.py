@@ -4,20 +4,10 @@ import sys
 
 import pytest
 import torch
-from accel_state import (
-    NoRun,
-    Run,
-    RunConflict,
-    RunRequest,
-    Topology,
-    TopologyError,
-    acquire,
-    current,
-    is_initialized,
-    release,
-)
+from accel_comm import NoRun
+from accel_comm.transports.single import Single
+from accel_state import Run, RunConflict, RunRequest, Topology, TopologyError, acquire, current, is_initialized, release
 from accel_state.devices.cpu import Cpu
-from accel_state.transports.single import Single
 
 CPU = RunRequest(cpu=True)
 

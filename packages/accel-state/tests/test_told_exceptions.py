@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from accel_state import PeerLost
+from accel_comm import PeerLost
 from accel_state.failure_file import MOST_LINES, MOST_OF_LINE, FailureFile, describe, printable, shorten
 
 

@@ -1,6 +1,7 @@
 import pytest
 import torch
-from accel_state import AcceleratorState, NoRun, PartialState, RunConflict
+from accel_comm import NoRun
+from accel_state import AcceleratorState, PartialState, RunConflict
 from accel_testing import MakePool
 
 

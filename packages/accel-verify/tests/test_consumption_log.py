@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from accel_comm.transports.torch_dist import TorchDist
 from accel_data import ConsumptionLog, prepare_data_loader
 from accel_state.errors import CannotRun
-from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
 from accel_verify.command import COMMAND
 from accel_verify.consumption_log import ConsumptionLogError, ServedRange, verify

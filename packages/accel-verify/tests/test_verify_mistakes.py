@@ -13,11 +13,11 @@ from accel.step.accumulation import GradientAccumulation
 from accel.step.training_step import TrainingStep
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, LossScaler, WindowScaler
 from accel_checkpoint import save_weights
+from accel_comm.transports.single import Single
 from accel_data import DataLoaderShard
 from accel_parallel import TorchSteps
 from accel_parallel.strategies.ddp import Ddp
 from accel_state import AccumulationState
-from accel_state.transports.single import Single
 from accel_verify.runner import RunComparison
 from suite.soak import in_soak
 from torch import nn

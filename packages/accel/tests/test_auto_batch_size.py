@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from accel import PartialState, find_executable_batch_size
-from accel_state import CollectiveMismatch
+from accel_comm import CollectiveMismatch
 from accel_testing import MakePool, RankFailure
 from suite.toy_models import Mlp
 

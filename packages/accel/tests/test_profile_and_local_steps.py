@@ -10,7 +10,7 @@ from accel import (
     LocalSGD,
     ProfileKwargs,
 )
-from accel_state.transports.torch_dist import TorchDist
+from accel_comm.transports.torch_dist import TorchDist
 from accel_testing import MakePool, assert_same_numbers
 from small_steps import Weights, batch, copied
 from suite.toy_models import Mlp

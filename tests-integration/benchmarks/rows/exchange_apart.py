@@ -10,7 +10,7 @@ from typing import Any
 import accel_ops
 import torch
 import torch.distributed as dist
-from accel_state.transports.torch_dist import TorchDist
+from accel_comm.transports.torch_dist import TorchDist
 
 from benchmarks.exchanges import raw
 from benchmarks.row import Lineup, Repetition, Row

@@ -21,7 +21,7 @@ MOST = f"{MOST_S * 1e6:g} µs"
 
 
 def _recorder() -> Callable[[], Any]:
-    from accel_state.flight_recorder import FlightRecorder
+    from accel_comm.flight_recorder import FlightRecorder
 
     recorder = FlightRecorder()
 

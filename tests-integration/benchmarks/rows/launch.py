@@ -31,7 +31,7 @@ SCRIPTS = {
     "first_of_accel.py": """\
 from time import process_time
 import torch, accel.accelerator, accel_amp.precisions.no, accel_parallel.strategies.single
-import accel_state.devices.cpu, accel_state.transports.single
+import accel_state.devices.cpu, accel_comm.transports.single
 began = process_time()
 accel.accelerator.Accelerator(cpu=True)
 print(process_time() - began)

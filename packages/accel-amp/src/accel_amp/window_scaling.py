@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, final
 
 import torch
-from accel_state import AccumulationState, Transport
+from accel_comm import Transport
+from accel_state import AccumulationState
 
 from accel_amp.local_part import local_part
 

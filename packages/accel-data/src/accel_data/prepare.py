@@ -8,9 +8,10 @@ from inspect import signature
 from typing import Any, TypeVar, cast
 
 import torch
+from accel_comm import Transport
 from accel_ops.fingerprint import Check, check_same_dataset, fingerprint
 from accel_ops.rng import RNGType, rng_types_of
-from accel_state import AccumulationState, Device, Transport
+from accel_state import AccumulationState, Device
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 from torch.utils.data.distributed import DistributedSampler
 

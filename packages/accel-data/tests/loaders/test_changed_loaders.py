@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from accel_comm import PeerFailed
+from accel_comm.transports.torch_dist import TorchDist
 from accel_data import prepare_data_loader
 from accel_data.workers import WorkerStart
-from accel_state import PeerFailed
-from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler, WeightedRandomSampler
 

@@ -8,11 +8,12 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from accel_comm import PeerFailed
+from accel_comm.transports.single import Single
+from accel_comm.transports.torch_dist import TorchDist
 from accel_data import DataLoaderDispatcher, Ending, prepare_data_loader, skip_first_batches
 from accel_data.loaders.dispatch_message import slices_of
-from accel_state import AccumulationState, BatchPadding, PeerFailed
-from accel_state.transports.single import Single
-from accel_state.transports.torch_dist import TorchDist
+from accel_state import AccumulationState, BatchPadding
 from accel_testing import MakePool
 from suite.toy_models import RangeDataset, RangeStream
 from torch import Tensor

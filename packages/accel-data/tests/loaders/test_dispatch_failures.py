@@ -6,10 +6,11 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from accel_comm import PeerFailed
+from accel_comm.transports.torch_dist import TorchDist
 from accel_data import prepare_data_loader
 from accel_data.loaders import device_prefetch
-from accel_state import AccumulationState, PeerFailed
-from accel_state.transports.torch_dist import TorchDist
+from accel_state import AccumulationState
 from accel_testing import MakePool
 from suite.toy_models import RangeDataset, RangeStream
 from torch.utils.data import DataLoader, Dataset, RandomSampler

@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
+from accel_comm.transports.torch_dist import TorchDist
 from accel_data import prepare_data_loader
 from accel_data.iterable.read_batch import ReadCollate
-from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
 from suite.toy_models import RangeStream
 from torch.utils.data import DataLoader

@@ -6,10 +6,10 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from accel_comm import PeerFailed
+from accel_comm.transports import serialization
+from accel_comm.transports.torch_dist import TorchDist
 from accel_data import prepare_data_loader
-from accel_state import PeerFailed
-from accel_state.transports import serialization
-from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
 from suite.toy_models import RangeStream
 from torch import Tensor

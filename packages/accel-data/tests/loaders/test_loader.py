@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from accel_comm.transports.single import Single
 from accel_data import DataLoaderShard, prepare_data_loader
 from accel_data.loaders.device_prefetch import on_device
 from accel_state import AccumulationState, BatchPadding, LoaderPass
-from accel_state.transports.single import Single
 from suite.toy_models import RangeDataset, RangeStream
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, Sampler, SubsetRandomSampler

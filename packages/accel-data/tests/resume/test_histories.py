@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from accel_comm import Transport
+from accel_comm.transports.single import Single
+from accel_comm.transports.torch_dist import TorchDist
 from accel_data import DataLoaderDispatcher, SeedableRandomSampler, prepare_data_loader
-from accel_state import AccumulationState, Transport
-from accel_state.transports.single import Single
-from accel_state.transports.torch_dist import TorchDist
+from accel_state import AccumulationState
 from accel_testing import MakePool
 from suite.soak import Cases
 from suite.toy_models import RangeDataset, RangeStream

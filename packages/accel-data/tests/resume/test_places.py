@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from accel_comm.transports.torch_dist import TorchDist
 from accel_data import ResumeError, SeedableRandomSampler, prepare_data_loader, skip_first_batches
-from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
 from suite.toy_models import RangeDataset
 from torch.utils.data import DataLoader, IterableDataset, Sampler

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
+from accel_comm.transports.torch_dist import TorchDist
 from accel_data import prepare_data_loader
 from accel_data.iterable.reading import logical_shards
-from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
 from numbers_to_load import NumberStream, ShardableStream
 from torch.utils.data import DataLoader

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from accel_comm.transports.torch_dist import TorchDist
 from accel_data import prepare_data_loader
 from accel_ops import gather_for_metrics
 from accel_state import AccumulationState
-from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
 from suite.soak import in_soak
 from torch.utils.data import DataLoader

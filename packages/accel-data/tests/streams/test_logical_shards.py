@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from accel_comm.transports.torch_dist import TorchDist
 from accel_data import ResumeError, prepare_data_loader
 from accel_ops import gather_for_metrics
 from accel_state import AccumulationState
-from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from accel_comm.transports.torch_dist import TorchDist
 from accel_data import prepare_data_loader
 from accel_data.loaders import device_prefetch
 from accel_state import AccumulationState
-from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
+from accel_comm.transports.torch_dist import TorchDist
 from accel_data import prepare_data_loader
 from accel_state import AccumulationState, RunRequest, acquire, release
-from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset

@@ -10,10 +10,10 @@ import pytest
 import torch
 import torch.distributed as dist
 import webdataset
+from accel_comm.transports.torch_dist import TorchDist
 from accel_data import prepare_data_loader
 from accel_ops import gather_for_metrics
 from accel_state import AccumulationState
-from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
 from numbers_to_load import number, write_tars
 from torch import Tensor

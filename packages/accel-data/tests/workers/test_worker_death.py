@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from accel_comm.transports.single import Single
+from accel_comm.transports.torch_dist import TorchDist
 from accel_data import prepare_data_loader
-from accel_state.transports.single import Single
-from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 

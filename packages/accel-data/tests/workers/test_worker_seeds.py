@@ -7,9 +7,9 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from accel_comm.transports.torch_dist import TorchDist
 from accel_data import prepare_data_loader
 from accel_data.workers import worker_start
-from accel_state.transports.torch_dist import TorchDist
 from accel_testing import MakePool
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info

@@ -9,8 +9,9 @@ from typing import Any, ClassVar, final
 
 import torch
 from accel_amp import AcceleratedOptimizer, LossScaler, PrecisionPolicy
+from accel_comm import Transport
 from accel_parallel import Steps, refuse_second_graph
-from accel_state import Run, Transport
+from accel_state import Run
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer

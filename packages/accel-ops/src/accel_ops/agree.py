@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from accel_state import CollectiveMismatch, Transport, call_site
-from accel_state.transports import Join, longest_of
+from accel_comm import CollectiveMismatch, Transport, call_site
+from accel_comm.transports import Join, longest_of
 
 from accel_ops.flat import Flat, unusual
 

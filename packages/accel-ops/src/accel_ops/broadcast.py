@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from accel_state import Transport
-from accel_state.transports import longest_of
+from accel_comm import Transport
+from accel_comm.transports import longest_of
 
 from accel_ops.agree import agree_alike
 from accel_ops.flat import Flat

@@ -13,7 +13,7 @@ from types import FunctionType
 from typing import Any, Literal
 
 import torch
-from accel_state import Transport
+from accel_comm import Transport
 from torch.utils.data import Dataset, IterableDataset
 
 from accel_ops.content_hash import ROOM, digest_of, hexadecimal, own_attributes

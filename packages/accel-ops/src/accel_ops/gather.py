@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from accel_state import Transport
+from accel_comm import Transport
 
 from accel_ops.agree import Agreed, Leaf, ShapeMismatch, Signature, agree, table
 from accel_ops.flat import Flat

@@ -8,7 +8,8 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from accel_state import BatchPadding, LoaderPass, Transport
+from accel_comm import Transport
+from accel_state import BatchPadding, LoaderPass
 
 from accel_ops.flat import any_tensor
 from accel_ops.gather import gather_leaves, items_of

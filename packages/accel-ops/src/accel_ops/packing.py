@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from accel_state import Transport
-from accel_state.transports import serialization
+from accel_comm import Transport
+from accel_comm.transports import serialization
 
 #: bytes of tensors up to which they are sent with the agreement on them, in one message
 SMALL = 1 << 17

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from accel_state import Transport
+from accel_comm import Transport
 
 from accel_ops.agree import ShapeMismatch, digest, signatures, table
 from accel_ops.flat import Flat

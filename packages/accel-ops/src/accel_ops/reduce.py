@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from accel_state import Reduction, Transport
-from accel_state.transports import longest_of
+from accel_comm import Reduction, Transport
+from accel_comm.transports import longest_of
 
 from accel_ops.agree import agree_alike
 from accel_ops.flat import Flat, unusual

@@ -9,7 +9,8 @@ from enum import StrEnum
 from typing import Any
 
 import torch
-from accel_state import Device, Transport
+from accel_comm import Transport
+from accel_state import Device
 from accel_state.devices import choose
 
 

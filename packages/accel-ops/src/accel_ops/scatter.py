@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, final
 
 import torch
-from accel_state import Transport
-from accel_state.transports import serialization
+from accel_comm import Transport
+from accel_comm.transports import serialization
 
 from accel_ops.move import send_to_device
 from accel_ops.packing import in_groups, to_bytes, to_tensors, travels_small

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 import torch
-from accel_state import Transport
+from accel_comm import Transport
 
 from accel_ops.agree import agree_alike
 from accel_ops.flat import Flat, any_tensor, is_sharded

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from itertools import chain
 
 import torch
-from accel_state import Transport
+from accel_comm import Transport
 from torch import nn
 from torch.nn.modules import module
 from torch.nn.parameter import is_lazy

@@ -9,7 +9,7 @@ from typing import final
 
 import torch
 from accel_amp.optimizer_parameters import parameters_of
-from accel_state import AccelError, Transport
+from accel_comm import AccelError, Transport
 from torch import nn
 from torch.optim import Optimizer
 

@@ -10,7 +10,7 @@ from weakref import WeakSet, WeakValueDictionary
 import torch
 from accel_amp.optimizer_parameters import parameters_of
 from accel_amp.step_hook import call_before_steps
-from accel_state import AccelError
+from accel_comm import AccelError
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer

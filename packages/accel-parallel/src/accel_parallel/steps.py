@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 from accel_amp import AcceleratedOptimizer, LossScaler
-from accel_state import Transport
+from accel_comm import Transport
 from torch import nn
 from torch.optim import Optimizer
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol, final
 import torch
 from accel_amp.optimizer_parameters import parameters_of
 from accel_amp.step_hook import call_before_steps
-from accel_state import Transport
+from accel_comm import Transport
 from torch import nn
 from torch.optim import Optimizer
 

@@ -8,25 +8,12 @@ if TYPE_CHECKING:
     from accel_state.devices import Device
     from accel_state.distributed_type import DistributedType
     from accel_state.environments import detect
-    from accel_state.errors import (
-        AccelError,
-        CannotRun,
-        CollectiveMismatch,
-        NoRun,
-        PeerFailed,
-        PeerLost,
-        RunConflict,
-        TopologyError,
-        UnknownName,
-    )
-    from accel_state.flight_recorder import call_site
+    from accel_state.errors import CannotRun, RunConflict, TopologyError, UnknownName
     from accel_state.process_control import ProcessControl
-    from accel_state.process_group import GroupOptions
     from accel_state.registry import Registry
     from accel_state.run import Run, RunRequest
     from accel_state.run_context import acquire, current, is_initialized, release
     from accel_state.topology import Rendezvous, Topology
-    from accel_state.transports import Reduction, Transport
     from accel_state.views import AcceleratorState, PartialState
 
 #: the modules of accel_state, and the names that each gives
@@ -35,37 +22,27 @@ _NAMES_OF = {
     "devices": "Device",
     "distributed_type": "DistributedType",
     "environments": "detect",
-    "errors": "AccelError CannotRun CollectiveMismatch NoRun PeerFailed PeerLost RunConflict TopologyError UnknownName",
-    "flight_recorder": "call_site",
+    "errors": "CannotRun RunConflict TopologyError UnknownName",
     "process_control": "ProcessControl",
-    "process_group": "GroupOptions",
     "registry": "Registry",
     "run": "Run RunRequest",
     "run_context": "acquire current is_initialized release",
     "topology": "Rendezvous Topology",
-    "transports": "Reduction Transport",
     "views": "AcceleratorState PartialState",
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 
 __all__ = [
-    "AccelError",
     "AcceleratorState",
     "AccumulationState",
     "BatchPadding",
     "CannotRun",
-    "CollectiveMismatch",
     "Device",
     "DistributedType",
-    "GroupOptions",
     "LoaderPass",
-    "NoRun",
     "PartialState",
     "PartialWindow",
-    "PeerFailed",
-    "PeerLost",
     "ProcessControl",
-    "Reduction",
     "Registry",
     "Rendezvous",
     "Run",
@@ -73,10 +50,8 @@ __all__ = [
     "RunRequest",
     "Topology",
     "TopologyError",
-    "Transport",
     "UnknownName",
     "acquire",
-    "call_site",
     "current",
     "detect",
     "is_initialized",

@@ -1,18 +1,12 @@
-"""The errors of accel that a user can put right."""
+"""The errors of accel that a user can put right, of requests that cannot be met."""
 
 from collections.abc import Sequence
 
-
-class AccelError(Exception):
-    """Base of every error that accel raises on purpose."""
+from accel_comm.errors import AccelError
 
 
 class TopologyError(AccelError, ValueError):
     """The environment does not give the rank of this process, or contradicts itself."""
-
-
-class NoRun(AccelError, RuntimeError):
-    """Code asked for the current run before a run was started."""
 
 
 class RunConflict(AccelError, ValueError):
@@ -21,18 +15,6 @@ class RunConflict(AccelError, ValueError):
 
 class UnknownName(AccelError, ValueError):
     """No plug-in has the name that was asked for."""
-
-
-class PeerFailed(AccelError, RuntimeError):
-    """Another process failed inside a block that this process was waiting for."""
-
-
-class PeerLost(AccelError, RuntimeError):
-    """Another process is gone, or did not come, in the middle of an exchange."""
-
-
-class CollectiveMismatch(AccelError, RuntimeError):
-    """Ranks entered a collective with calls or data that do not fit together; the message lists each rank's call."""
 
 
 class CannotRun(AccelError, ValueError):

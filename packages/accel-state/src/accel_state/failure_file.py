@@ -174,12 +174,12 @@ def printable(text: str) -> str:
 def _exchange(records: Path, error: BaseException) -> str:
     """The exchange in which this process is, or out of which the exception came; nothing if it was in none."""
     # not imported here, for the reason that `_is_users` has: without the module there was no exchange
-    module = sys.modules.get("accel_state.flight_recorder")
+    module = sys.modules.get("accel_comm.flight_recorder")
     if module is not None:
         module.settle()
     newest = next(iter(module.read(records)[-1:]), None) if module is not None else None
     modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
-    within = any(module.startswith("accel_state.transports") for module in modules)
+    within = any(module.startswith("accel_comm.transports") for module in modules)
     return str(newest) if newest is not None and (newest.ended is None or within) else ""
 
 

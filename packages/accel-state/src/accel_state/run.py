@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from accel_comm.process_group import GroupOptions
+from accel_comm.transports import Transport
+from accel_comm.transports.data_ranks import DataRanks
+
 from accel_state.devices import Device
 from accel_state.distributed_type import DistributedType, distributed_type
 from accel_state.mesh import MeshSpec
-from accel_state.process_group import GroupOptions
 from accel_state.topology import Topology
-from accel_state.transports import Transport
-from accel_state.transports.data_ranks import DataRanks
 
 if TYPE_CHECKING:
     import torch

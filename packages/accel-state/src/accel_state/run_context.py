@@ -5,22 +5,27 @@ from __future__ import annotations
 import atexit
 import functools
 import itertools
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from accel_comm.errors import NoRun
+from accel_comm.flight_recorder import FlightRecorder
+from accel_comm.process_group import GroupOptions, close_group, limit_of_open_group
+from accel_comm.status_store import open_status_store
+from accel_comm.watchdog import Watchdog
+
 from accel_state.devices import Device, choose
 from accel_state.environ import FLIGHT_RECORDER, SHARED_MEMORY, WATCHDOG, flag, process_environ
 from accel_state.environments import detect
-from accel_state.errors import CannotRun, NoRun, RunConflict
+from accel_state.errors import CannotRun, RunConflict
+from accel_state.exit_codes import HUNG
 from accel_state.failure_file import install
-from accel_state.flight_recorder import FlightRecorder
 from accel_state.mesh import MeshSpec
-from accel_state.process_group import GroupOptions, adopt, close_group, limit_of_open_group, open_group
+from accel_state.rendezvous import adopt, join_group
 from accel_state.run import Run, RunRequest
-from accel_state.status_store import open_status_store
-from accel_state.watchdog import Watchdog
 
 if TYPE_CHECKING:
     import torch
@@ -93,11 +98,11 @@ def _start(request: RunRequest) -> Run:
     device = choose(cpu=request.cpu, environ=environ)
     placed_on = device.place(topology.local_rank if topology.local_world_size > 1 else None)
     if topology.world_size == 1:
-        from accel_state.transports.single import Single
+        from accel_comm.transports.single import Single
 
         return Run(topology, device, placed_on, Single(), request.precision, asked_mesh=request.mesh)
-    opened = open_group(topology, device.group_backend, request.group)
-    from accel_state.transports.torch_dist import TorchDist
+    opened = join_group(topology, device.group_backend, request.group)
+    from accel_comm.transports.torch_dist import TorchDist
 
     recorder = _recorder(environ.get(FLIGHT_RECORDER), topology.rank)
     global _group
@@ -109,7 +114,9 @@ def _start(request: RunRequest) -> Run:
     if _is_on(environ, WATCHDOG):
         global _watchdog
         own_connection = open_status_store(topology.rank, number)
-        _watchdog = Watchdog(own_connection, recorder, topology.world_size, limit_s=options.limit.total_seconds())
+        leave = functools.partial(os._exit, HUNG)
+        limit_s = options.limit.total_seconds()
+        _watchdog = Watchdog(own_connection, recorder, topology.world_size, limit_s=limit_s, leave=leave)
         _watchdog.start()
         atexit.register(_stop_watchdog)
     transport = TorchDist(recorder, store, share_memory=_is_on(environ, SHARED_MEMORY))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, final
 
+from accel_comm.process_group import GroupOptions
+
 from accel_state.process_control import ProcessControl
-from accel_state.process_group import GroupOptions
 from accel_state.run import Run, RunRequest
 from accel_state.run_context import acquire, ask_anew, current, is_initialized, release
 

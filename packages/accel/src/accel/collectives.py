@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from accel_comm import Reduction
 from accel_ops import gather, gather_for_metrics, pad_across_processes, reduce
 from accel_parallel import ParallelismConfig
-from accel_state import AcceleratorState, ProcessControl, Reduction, Run
+from accel_state import AcceleratorState, ProcessControl, Run
 from accel_state.mesh import Axis
 from torch.distributed.device_mesh import DeviceMesh
 

@@ -8,9 +8,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from accel_comm import GroupOptions
 from accel_parallel import DistributedDataParallelKwargs as DistributedDataParallelKwargs
 from accel_parallel.ddp_options import KwargsHandler as KwargsHandler
-from accel_state import GroupOptions
 
 
 @dataclass

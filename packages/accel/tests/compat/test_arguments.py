@@ -11,7 +11,8 @@ import torch
 from accel import Accelerator, DataLoaderConfiguration, TorchDynamoPlugin, load_checkpoint_in_model
 from accel.data_loader import DataLoaderDispatcher, prepare_data_loader
 from accel.state import AcceleratorState, PartialState
-from accel_state import GroupOptions, RunConflict, run_context
+from accel_comm import GroupOptions
+from accel_state import RunConflict, run_context
 from accel_testing import MakePool
 from suite.toy_models import Mlp, RangeDataset
 from torch import nn

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from accel_comm.transports.torch_dist import TorchDist
 from accel_state.devices import choose
-from accel_state.transports.torch_dist import TorchDist
 from torch import nn
 from torch._C._distributed_c10d import FileStore
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks

@@ -13,7 +13,7 @@ from accel import Accelerator
 from accel_amp.precisions import PRECISIONS
 from accel_state import Topology, release
 from accel_state.devices import choose
-from accel_state.process_group import open_group
+from accel_state.rendezvous import join_group
 from torch._C._distributed_c10d import FileStore
 
 from gpu_checks.check import Findings, Setup, Skipped
@@ -69,7 +69,7 @@ def _group_without_cpu() -> None:
     store = FileStore(str(Path(tempfile.mkdtemp()) / "store"), 1)
     dist.init_process_group(backend, store=store, rank=0, world_size=1)
     try:
-        open_group(Topology(), wanted)
+        join_group(Topology(), wanted)
     finally:
         dist.destroy_process_group()
 

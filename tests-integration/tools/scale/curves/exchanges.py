@@ -82,8 +82,8 @@ def _contestants(operation: str) -> dict[str, Callable[[], Any]]:
     import torch
     import torch.distributed as dist
     from accel import Accelerator
+    from accel_comm.transports.torch_dist import TorchDist
     from accel_state import current
-    from accel_state.transports.torch_dist import TorchDist
 
     number, numbers = torch.ones(1), torch.randn(32)
     joined = numbers.new_empty(32 * dist.get_world_size())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accel_state.hang_detector import HEARTBEAT_S, LATE_S
+from accel_comm.hang_detector import HEARTBEAT_S, LATE_S
 from simulated_ranks import SimulatedJob, waiting_since
 
 from scale.curve import Curve

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+from accel_comm import Transport
 from accel_ops import recursively_apply
 from accel_ops.batch_size import can_be_cut, cut, samples_in
-from accel_state import BatchPadding, Transport
+from accel_state import BatchPadding
 
 from accel_data.iterable.read_batch import ReadBatch
 from accel_data.sharding.rank_slices import Ending

@@ -8,10 +8,11 @@ from itertools import islice
 from typing import Any, TypeVar, final
 
 import torch
+from accel_comm import PeerFailed, Transport
 from accel_ops import process_rng, recursively_apply
 from accel_ops.rng import RNGType, synchronize_rng_states
 from accel_ops.scatter import Scatter
-from accel_state import Device, LoaderPass, PeerFailed, Transport
+from accel_state import Device, LoaderPass
 from accel_state.devices.cpu import Cpu
 
 from accel_data.loaders.dispatch_message import BatchNote, slices_of

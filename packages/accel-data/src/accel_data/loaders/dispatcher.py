@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeVar, final
 
+from accel_comm import Transport
 from accel_ops.rng import RNGType
-from accel_state import Device, Transport
+from accel_state import Device
 
 from accel_data.iterable.reader import Reader
 from accel_data.loaders.dispatch import Dispatch

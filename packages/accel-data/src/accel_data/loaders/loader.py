@@ -11,10 +11,11 @@ from itertools import islice
 from typing import Any, Self, TypeVar
 
 import torch
+from accel_comm import Transport
 from accel_ops.fingerprint import Fingerprint
 from accel_ops.rng import RNGType, synchronize_rng_states
 from accel_ops.xla_graphs import step_marker_of
-from accel_state import AccumulationState, Device, LoaderPass, Transport
+from accel_state import AccumulationState, Device, LoaderPass
 from torch.utils.data import DataLoader
 
 from accel_data.iterable.read_batch import ReadCollate

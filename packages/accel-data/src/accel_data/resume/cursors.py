@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, islice
 from typing import Any, final
 
-from accel_state import LoaderPass, Transport
+from accel_comm import Transport
+from accel_state import LoaderPass
 
 from accel_data.iterable.rank_step import in_step, rotated
 from accel_data.iterable.read_batch import ReadBatch

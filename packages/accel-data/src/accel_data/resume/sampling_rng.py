@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from typing import Any, final
 
 import torch
+from accel_comm import Transport
 from accel_ops import process_rng
-from accel_state import Device, Transport
+from accel_state import Device
 from accel_state.devices.cpu import Cpu
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 from torch.utils.data import sampler as torch_samplers

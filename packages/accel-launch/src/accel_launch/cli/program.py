@@ -115,7 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
     except Exception as error:
-        from accel_state.errors import AccelError, CannotRun
+        from accel_comm.errors import AccelError
+        from accel_state.errors import CannotRun
 
         if isinstance(error, AccelError):
             return _refuse(error.reasons if isinstance(error, CannotRun) else [str(error)])

@@ -149,7 +149,7 @@ def _log_folder(job: Job, attempt: int) -> Path | None:
 
 def _with_exchanges(result: JobResult, folder: Path, ranks: Sequence[int]) -> JobResult:
     """Add the exchange in which each process ended, and the last exchange of the process that failed."""
-    from accel_state.flight_recorder import read
+    from accel_comm.flight_recorder import read
 
     newest = {rank: records[-1] for rank in ranks if (records := read(folder / str(rank)))}
     waiting = {rank: f"{entry} (exchange {entry.number})" for rank, entry in newest.items() if entry.ended is None}

@@ -9,8 +9,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from accel_comm.errors import AccelError
 from accel_state.environ import process_environ
-from accel_state.errors import AccelError, CannotRun
+from accel_state.errors import CannotRun
 
 from accel_launch.cli.launch_option import read_values
 from accel_launch.cli.option_types import Value

@@ -7,7 +7,7 @@ from typing import final
 
 from accel_amp.optimizer_parameters import parameters_of
 from accel_amp.step_hook import call_before_steps
-from accel_state import AccelError, Transport
+from accel_comm import AccelError, Transport
 from torch import nn
 from torch.optim import Optimizer
 

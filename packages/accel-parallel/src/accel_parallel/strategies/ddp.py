@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Self, final
 import torch
 import torch.distributed as dist
 from accel_amp import Precision, PrecisionPolicy
-from accel_state import AccumulationState, Run, Transport
+from accel_comm import Transport
+from accel_state import AccumulationState, Run
 from torch import nn
 from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.parallel import DistributedDataParallel

@@ -7,7 +7,8 @@ from typing import Any
 
 import accel_ops
 import torch
-from accel_state import PartialState, Reduction, Transport
+from accel_comm import Reduction, Transport
+from accel_state import PartialState
 
 
 def _transport() -> Transport:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from accel_comm import CollectiveMismatch as DistributedOperationException
 from accel_ops import convert_to_fp32, recursively_apply
-from accel_state import CollectiveMismatch as DistributedOperationException
 from torch import nn
 
 __all__ = ["DistributedOperationException"]

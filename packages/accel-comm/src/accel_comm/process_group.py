@@ -1,0 +1,145 @@
+"""Opens torch's default process group once, and closes it only when it is ours to close."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOptions:
+    """The options for opening the process group, if it is not open yet; None leaves an option to accel.
+
+    `timeout` is the limit of a wait.
+    """
+
+    backend: str | None = None
+    init_method: str | None = None
+    timeout: timedelta | None = None
+
+    @property
+    def limit(self) -> timedelta:
+        """The limit of a wait: half an hour by default."""
+        return self.timeout or timedelta(minutes=30)
+
+
+def limit_of_open_group() -> timedelta | None:
+    """The limit of the open group; None if the group does not say."""
+    import torch
+    import torch.distributed as dist
+
+    for kind in ("cpu", "cuda"):
+        try:
+            backend: Any = dist.group.WORLD._get_backend(torch.device(kind))  # type: ignore[union-attr] # it is open
+            limit: timedelta = backend.options._timeout
+        except (RuntimeError, AttributeError):
+            continue
+        return limit
+    return None
+
+
+#: torch's own limit is later than the watchdog's, which has more to say
+LATER = timedelta(seconds=30)
+
+
+def open_group(rank: int, size: int, backend: str, options: GroupOptions, open_store: Callable[[], Store]) -> bool:
+    """True when this call opened the default group, over the store of `open_store`; False when it was open already.
+
+    Collective: every process of the job must call.
+    """
+    import torch.distributed as dist
+
+    # torch.distributed has the same name, but its type hints do not export it.
+    from torch._C._distributed_c10d import PrefixStore
+
+    atexit.register(_let_gloo_finish)
+    if dist.is_initialized():
+        return False
+    # A store may outlive a group, as that of torchrun's agent does: each group finds only its own addresses in it.
+    store = PrefixStore(str(next(_openings)), open_store())
+    # Without device_id=: with it NCCL connects at once, and processes that share a GPU would hear of it from NCCL, not
+    # in words. Nothing guesses a device without it: barriers are gloo's, and the device of this process is current.
+    dist.init_process_group(backend, store=store, timeout=options.limit + LATER, rank=rank, world_size=size)
+    atexit.register(_close_at_exit)
+    return True
+
+
+def with_cpu(backend: str) -> str:
+    """The backend, with gloo beside it if it serves no tensors of the CPU, as NCCL does not."""
+    import torch.distributed as dist
+
+    kinds: list[str] = dist.Backend.backend_capability.get(backend.lower(), ["cpu"])
+    return backend if "cpu" in kinds else ",".join(["cpu:gloo", *(f"{kind}:{backend.lower()}" for kind in kinds)])
+
+
+def close_group() -> None:
+    """Closes the default group if it is open."""
+    import torch.distributed as dist
+
+    atexit.unregister(_close_at_exit)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _let_gloo_finish() -> None:
+    # A thread of gloo reports a collective as done before it lets go of what the collective held, for which it may need
+    # the interpreter lock. When Python ends in that moment the thread is killed, and with it the process (SIGABRT), at
+    # the end of every other short script. The thread waits for the lock by now: sleeping hands it over.
+    time.sleep(0.02)
+
+
+def _close_at_exit() -> None:
+    # After an uncaught error the peers may be anywhere, and closing could wait for them for ever.
+    if hasattr(sys, "last_value"):
+        _abort_exchanges_of_devices()
+    else:
+        close_group()
+
+
+def _abort_exchanges_of_devices() -> None:
+    """Ends the exchanges in which devices wait: without peers, NCCL's would hold up the end of this process."""
+    import torch
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        return
+    backends: list[Any] = []
+    # also the groups that the script has opened; the newest first, as torch does it
+    for group in reversed(list(dist.distributed_c10d._world.pg_names)):
+        for part in dist.get_backend_config(group).split(","):
+            kind, _, name = part.partition(":")
+            if name != "gloo":  # the host waits for gloo's, and does so no more
+                with suppress(RuntimeError):  # a group without this process
+                    backends.append(group._get_backend(torch.device(kind)))
+    with _together(backends):
+        for backend in backends:
+            with suppress(RuntimeError):  # a backend that cannot
+                backend.abort()
+
+
+@contextmanager
+def _together(backends: list[Any]) -> Iterator[None]:
+    """Lets NCCL end its communicators at once: in turn, each may wait for ranks that end another communicator."""
+    import torch.distributed as dist
+
+    of_nccl = [
+        backend for backend in backends if dist.is_nccl_available() and isinstance(backend, dist.ProcessGroupNCCL)
+    ]
+    for backend in of_nccl[:1]:
+        backend._group_start()
+    yield
+    for backend in of_nccl[:1]:
+        backend._group_end()
+
+
+_openings = itertools.count()

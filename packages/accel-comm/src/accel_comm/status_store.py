@@ -1,0 +1,144 @@
+"""Short notes that the processes of a job leave for each other in the store of their process group."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+from accel_comm.store_connection import StoreConnection
+
+#: what is added to the number: for a question to all, a process at its end, a sign of life of rank 0, a diagnosis
+QUESTION, END, BEAT, DIAGNOSED = 1, 1 << 20, 1 << 38, 1 << 62
+#: the flag of a process that ends, in the flags of its stat; Source: PF_EXITING in Linux' include/linux/sched.h
+_EXITING = 0x4
+
+
+class Heartbeat(NamedTuple):
+    """The facts in a number that all ranks read: one request reads the number and adds to it."""
+
+    questions: int
+    ends: int
+    beats: int
+    diagnosed: bool
+
+    @classmethod
+    def of(cls, number: int) -> Heartbeat:
+        """The parts of the number: 2**20 questions, 2**18 ranks, 2**24 signs of life."""
+        return cls(number % END, number % BEAT // END, number % DIAGNOSED // BEAT, number >= DIAGNOSED)
+
+
+@final
+class StatusStore:
+    """Notes under names, as JSON; a reader never waits for a writer.
+
+    Raises: RuntimeError, by each method that reads or writes, when the process that serves the store is gone.
+    """
+
+    def __init__(self, store: Any, rank: int, run: int = 0) -> None:
+        self._connection = StoreConnection(store)
+        # A store may serve several runs of a process, one after the other: none is to read another's notes.
+        self._prefix = f"accel.status/{run}/"
+        self.rank = rank
+        self.host = own_host()
+        self._who: dict[int, tuple[str, int]] = {}
+        self._written = set[str]()
+        self.post(f"who/{rank}", [self.host, os.getpid()])
+
+    @property
+    def _store(self) -> Any:
+        if self._connection.is_closed():
+            raise RuntimeError("its connection is closed")
+        return self._connection.store
+
+    def is_gone(self, within_s: float = 0.0) -> bool:
+        """Whether the process that serves the store is gone, or found to be so in that time."""
+        return self._connection.is_closed(within_s)
+
+    def post(self, name: str, note: Any) -> None:
+        """Writes a note, in place of an older note of that name."""
+        self._store.set(self._prefix + name, json.dumps(note))
+
+    def read(self, name: str) -> Any:
+        """The note of that name; None if there is no such note."""
+        name = self._prefix + name
+        return json.loads(self._store.get(name)) if self._store.check([name]) else None
+
+    def read_all(self, names: Sequence[str]) -> list[Any]:
+        """The notes of these names, None for a missing note; two requests when all are there, then a single request."""
+        if not self._written.issuperset(names):
+            if not self._store.check([self._prefix + name for name in names]):
+                return [self.read(name) for name in names]
+            self._written.update(names)
+        return [json.loads(note) for note in self._store.multi_get([self._prefix + name for name in names])]
+
+    def first(self, name: str, note: Any) -> Any:
+        """The note that a process has first given under that name: this note, or an earlier one."""
+        return json.loads(self._store.compare_set(self._prefix + name, "", json.dumps(note)))
+
+    def count(self, name: str, more: int = 0) -> int:
+        """The number of that name, with `more` added to it."""
+        return int(self._store.add(self._prefix + name, more))
+
+    def heartbeat(self, more: int = 0) -> Heartbeat:
+        """The number that all ranks read, with `more` added to it."""
+        return Heartbeat.of(self.count("heartbeat", more))
+
+    def ended(self, ranks: Sequence[int]) -> dict[int, str | None]:
+        """The ranks among these that have come to the end of their scripts, each with its last exchange in words."""
+        notes = zip(ranks, self.read_all([f"status/{rank}" for rank in ranks]), strict=True)
+        return {rank: note["call"] for rank, note in notes if note is not None and note["ended"]}
+
+    def alive(self, rank: int) -> bool | None:
+        """Whether the process lives; None if this machine cannot know."""
+        return self.all_alive([rank])[0]
+
+    def all_alive(self, ranks: Sequence[int]) -> list[bool | None]:
+        """Whether each of these processes lives."""
+        unknown = [rank for rank in ranks if rank not in self._who]
+        if unknown:
+            for rank, note in zip(unknown, self.read_all([f"who/{rank}" for rank in unknown]), strict=True):
+                if note is not None:
+                    self._who[rank] = note[0], note[1]
+        return [self._is_alive(rank) for rank in ranks]
+
+    def _is_alive(self, rank: int) -> bool | None:
+        host, pid = self._who.get(rank, ("", 0))
+        return _lives(pid) if host == self.host else None
+
+
+def _lives(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/stat")
+    try:
+        # a process that ends closes its connections before it is a zombie, and is that until its parent has heard of it
+        fields = status.read_text().rpartition(")")[2].split()
+        return fields[0] not in ("Z", "X") and not int(fields[6]) & _EXITING
+    except OSError:
+        pass
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def own_host() -> str:
+    """The identity of this machine, and of the namespace of process ids on it."""
+    machine = namespace = ""
+    with suppress(OSError):  # not every system has these, or lets everybody see them
+        machine = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        namespace = os.readlink("/proc/self/ns/pid")  # process ids mean something only where they are the same ones
+    return f"{socket.gethostname()} {machine} {namespace}".strip()
+
+
+def open_status_store(rank: int, run: int) -> StatusStore:
+    """A status store of the default process group, with a connection of its own."""
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    return StatusStore(_get_default_store(), rank, run)

@@ -1,0 +1,98 @@
+"""The first message of an exchange: the call, its line, the digest of the data, and a part of the data."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import reduce
+from typing import NamedTuple
+
+from accel_comm.errors import CollectiveMismatch
+from accel_comm.transports._base import Join
+
+#: bytes of what is called, and of the line that calls it, at most
+WORDS = 60
+#: bytes of what tells the data of ranks apart, at most
+ABOUT = 16
+_LAYOUT = struct.Struct(f"<{WORDS}s{WORDS}s{WORDS}s{ABOUT}sQBI")
+#: bytes of a header without a part
+BARE = _LAYOUT.size
+#: how ranks differ: they make different calls; they have different data
+CALLS, DATA = 1, 2
+
+
+class Header(NamedTuple):
+    """The statement of a rank, or of several together.
+
+    The lines are the first and the last by their names; `longest` is the length of the longest payload, in bytes.
+    """
+
+    what: bytes
+    first_line: bytes
+    last_line: bytes
+    about: bytes
+    longest: int
+    differs: int
+    part: bytes
+
+    def packed(self) -> bytes:
+        """The header as it travels; zeros may follow."""
+        return _LAYOUT.pack(*self[:6], len(self.part)) + self.part
+
+    @property
+    def has_one_line(self) -> bool:
+        """Whether all ranks call from one line; machines may keep the script in folders of their own."""
+        return self.first_line == self.last_line or _name(self.first_line) == _name(self.last_line)
+
+
+def header(what: str, site: str, about: bytes = b"", part: bytes = b"", longest: int = 0) -> Header:
+    """The header of this rank."""
+    words, line = what.encode(errors="replace")[:WORDS], site.encode(errors="replace")[-WORDS:]
+    return Header(words.ljust(WORDS, b"\0"), line, line, about.ljust(ABOUT, b"\0"), longest, 0, part)
+
+
+def unpacked(message: bytes) -> Header:
+    """The header of a message."""
+    *said, count = _LAYOUT.unpack_from(message)
+    return Header._make((*said, message[BARE : BARE + count]))
+
+
+def joined(headers: Sequence[Header], join: Join) -> Header:
+    """The header of several ranks; the parts of headers that differ are never joined."""
+    whole = summary(headers)
+    return whole._replace(part=b"" if whole.differs else join([said.part for said in headers]))
+
+
+def summary(headers: Sequence[Header]) -> Header:
+    """The header of several ranks, without a part."""
+    return reduce(_both, headers)
+
+
+def calls(headers: Sequence[Header], ranks: Sequence[int]) -> str:
+    """A line for each rank: its call, and the line of its script."""
+    rows = [(_text(said.what), _text(said.first_line)) for said in headers]
+    return "".join(f"\n  rank {rank}: {what} at {site}" for rank, (what, site) in zip(ranks, rows, strict=True))
+
+
+def require_one_call(headers: Sequence[Header], ranks: Sequence[int]) -> None:
+    """Raises: CollectiveMismatch with a line for each rank when they call different operations."""
+    if len({said.what for said in headers}) > 1:
+        raise CollectiveMismatch(
+            f"ranks called different operations at the same time:{calls(headers, ranks)}\ncall the same on every rank"
+        )
+
+
+def _both(one: Header, other: Header) -> Header:
+    differs = one.differs | other.differs | CALLS * (one.what != other.what) | DATA * (one.about != other.about)
+    first, last = one.first_line, one.last_line
+    if first != other.first_line or last != other.last_line:
+        first, last = min(first, other.first_line, key=_name), max(last, other.last_line, key=_name)
+    return Header(one.what, first, last, one.about, max(one.longest, other.longest), differs, b"")
+
+
+def _name(line: bytes) -> bytes:
+    return line.rpartition(b"/")[2].rstrip(b"\0")
+
+
+def _text(words: bytes) -> str:
+    return words.rstrip(b"\0").decode(errors="replace")

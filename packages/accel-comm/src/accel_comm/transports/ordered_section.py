@@ -1,0 +1,140 @@
+"""Ranks that wait for another's work, for as long as it lives and not for a collective."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, final
+
+from accel_comm.errors import CollectiveMismatch, PeerFailed
+from accel_comm.status_store import StatusStore
+from accel_comm.transports.peer_errors import CLOSES_S
+
+#: seconds between two requests, at first and at most; in between, each is an eighth of the wait so far
+FIRST_S, MOST_S = 0.001, 5.0
+#: seconds between two looks at whether a process on this machine lives, which are no requests
+CHECK_S = 0.25
+#: seconds without a sign of life of the first rank, when it is on another machine
+SILENT_S = 60.0
+
+
+@final
+class OrderedSection:
+    """The turns of a job: the ranks that call these methods must do so in like order."""
+
+    def __init__(self, store: StatusStore) -> None:
+        self._store = store
+        self._turn = 0
+        self._has_listeners = False
+
+    @contextmanager
+    def lead(self, site: str) -> Iterator[None]:
+        """Lets the others go on when the block is left, and tells them why it failed, if it did."""
+        self._turn += 1
+        turn = self._turn
+        try:
+            yield
+        except BaseException as error:
+            self._end(turn, site, f"rank {self._store.rank}: {type(error).__name__}: {error}")
+            raise
+        self._end(turn, site, None)
+
+    def _end(self, turn: int, site: str, failure: str | None) -> None:
+        self._store.post(f"turn/{turn}/{self._store.rank}", [failure, site])
+        if not self._has_listeners:
+            self._has_listeners = True
+            atexit.register(self.close)
+
+    def close(self) -> None:
+        """Returns when the ranks that wait for this rank's turn know its end: this process may serve the store."""
+        atexit.unregister(self.close)
+        until = time.monotonic() + MOST_S + CHECK_S
+        with suppress(RuntimeError):
+            while self._has_listeners and self._store.count(_listeners(self._store.rank)) > 0:
+                if time.monotonic() > until:
+                    break
+                time.sleep(CHECK_S / 5)
+        self._has_listeners = False
+
+    def wait(self, first: int, site: str) -> None:
+        """Returns once the turn of rank `first` has ended.
+
+        Raises: PeerFailed when it failed, or that process is gone; CollectiveMismatch if it took its turn elsewhere.
+        """
+        self._turn += 1
+        listeners = _listeners(first)
+        try:
+            self._store.count(listeners, 1)
+            failure, where = self._note_of(first, f"turn/{self._turn}/{first}")
+            self._store.count(listeners, -1)
+        except PeerFailed:
+            raise
+        except RuntimeError as error:
+            raise PeerFailed(f"rank {first}, or the process that serves the store, is gone ({error})") from None
+        if where.rpartition("/")[2] != site.rpartition("/")[2]:
+            raise CollectiveMismatch(
+                "ranks take their turns at different lines:"
+                f"\n  rank {first}: main_process_first at {where}"
+                f"\n  rank {self._store.rank}: main_process_first at {site}\nenter it on every rank"
+            )
+        if failure is not None:
+            raise PeerFailed(f"the process that had to go first failed: {failure}")
+
+    def meet(self, name: str, ranks: Sequence[int], note: object) -> list[Any]:
+        """The notes of these ranks, when all have left theirs; takes no turn, so that any thread may call this.
+
+        Raises: PeerFailed if a rank is gone, or silent when the script has ended here.
+        """
+        try:
+            self._store.post(f"{name}/{self._store.rank}", note)
+            return [self._note_of(rank, f"{name}/{rank}") for rank in ranks]
+        except PeerFailed:
+            raise
+        except RuntimeError as error:
+            raise PeerFailed(f"the process that serves the store is gone ({error})") from None
+
+    def agree(self, name: str, ranks: Sequence[int], yes: bool) -> bool:
+        """Whether all these ranks say yes, the same on all; takes no turn, so that any thread may call this.
+
+        Raises: PeerFailed if a rank is gone, or silent when the script has ended here, and no rank has heard all.
+        """
+        gone: PeerFailed | None = None
+        try:
+            self._store.post(f"{name}/{self._store.rank}", yes)
+            try:
+                yes = all([self._note_of(rank, f"{name}/{rank}") for rank in ranks])
+            except PeerFailed as error:
+                yes, gone = False, error
+            yes = bool(self._store.first(f"{name}/verdict", yes))  # a rank that waits no more may be too early
+        except RuntimeError as error:
+            raise PeerFailed(f"the process that serves the store is gone ({error})") from None
+        if gone is not None and not yes:
+            raise gone
+        return yes
+
+    def _note_of(self, rank: int, name: str) -> Any:
+        began = heard = time.monotonic()
+        seen = (0, False)
+        while True:
+            lives = self._store.alive(rank)
+            if lives is False:
+                self._store.is_gone(CLOSES_S)
+            note = self._store.read(name)
+            if note is not None:
+                return note
+            beats = self._store.heartbeat().beats if lives is None and rank == 0 else 0
+            now, sign = time.monotonic(), (beats, not threading.main_thread().is_alive())
+            if sign != seen:
+                seen, heard = sign, now
+            if lives is False or (any(seen) and now - heard > SILENT_S):
+                raise PeerFailed(f"rank {rank}, for which others wait, is gone")
+            until = now + min(max((now - began) / 8, FIRST_S), MOST_S)
+            while (left := until - time.monotonic()) > 0 and (lives is None or self._store.alive(rank)):
+                time.sleep(min(left, CHECK_S))
+
+
+def _listeners(first: int) -> str:
+    return f"listeners/{first}"

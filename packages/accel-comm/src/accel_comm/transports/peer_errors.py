@@ -1,0 +1,82 @@
+"""The words for an exchange that another process has left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import final
+
+from accel_comm.errors import PeerLost
+from accel_comm.flight_recorder import FlightRecorder
+from accel_comm.hang_diagnosis import ADVICE
+from accel_comm.status_store import StatusStore
+
+#: seconds that the watchdog has to end this process, once a hang was found
+ENDING_S = 2.0
+#: seconds that a process which has ended may need to close its connections, the store's perhaps
+CLOSES_S = 0.5
+#: words of gloo's and of NCCL's for a connection that is no more
+_WORDS = ("onnection", "Timed out", "timed out", "Broken pipe", "peer", "remote", "Watchdog caught")
+
+
+@final
+class PeerErrors:
+    """The errors of a rank whose exchange does not end."""
+
+    def __init__(self, rank: int, size: int, recorder: FlightRecorder, store: StatusStore | None) -> None:
+        self._rank, self._recorder, self._store = rank, recorder, store
+        self._others = [other for other in range(size) if other != rank]
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Raises: PeerLost in place of a RuntimeError that says in gloo's words that another process is gone.
+
+        An error of NCCL is kept whole, for its last lines have the cause, and gets a note of who is gone.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            text = str(error)
+            if not any(word in text for word in _WORDS):
+                raise
+            if type(error).__name__ == "DistBackendError":
+                error.add_note(str(self.error("above")))
+                raise
+            # of gloo's words only what has happened
+            first = text.splitlines()[0]
+            raise self.error(first.rpartition("] ")[2].partition(". This")[0] or first) from None
+
+    def error(self, cause: str) -> PeerLost:
+        """The PeerLost that names the ranks that are gone, as far as they are known."""
+        newest, gone = self._recorder.newest(), ""
+        if self._store is not None:
+            gone = self._gone(self._store)
+        if gone:
+            return PeerLost(
+                f"rank {self._rank} waits in {newest}, and not all others are there any more:{gone}\n"
+                f"{ADVICE} A process that failed has said why. ({cause})"
+            )
+        return PeerLost(
+            f"rank {self._rank} lost another process, or waited too long for it, in {newest}; what that"
+            f" one says, or its log, has the cause ({cause})"
+        )
+
+    def _gone(self, store: StatusStore) -> str:
+        """A line for each rank that is gone or has come to its end."""
+        try:
+            if not store.is_gone(CLOSES_S) and store.heartbeat().diagnosed:
+                time.sleep(ENDING_S)  # the watchdog ends this process too, and its report has more to say
+            ended = store.ended(self._others)
+            lives = dict(zip(self._others, store.all_alive(self._others), strict=True))
+        except RuntimeError:
+            return "\n  the process that serves the store is gone"
+        rows = []
+        for rank in self._others:
+            if rank in ended:
+                last = ended[rank]
+                did = f"its last was {last}" if last is not None else "it has called none"
+                rows.append(f"\n  rank {rank} has come to its end; {did}")
+            elif lives[rank] is False:
+                rows.append(f"\n  rank {rank} is gone")
+        return "".join(rows)

@@ -1,0 +1,156 @@
+"""Data that one rank has for each of the others: every rank receives its own part, and no other rank's."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, final
+
+from accel_comm.flight_recorder import FlightRecorder
+from accel_comm.transports.agreement import BLOCK
+from accel_comm.transports.device_work import DeviceWork
+from accel_comm.transports.header import BARE, Header, header, require_one_call, unpacked
+from accel_comm.transports.peer_errors import PeerErrors
+from accel_comm.transports.shared_memory import SharedMemoryChannel
+
+if TYPE_CHECKING:
+    import torch
+
+#: tags of messages: above those of the tree
+_TAGS, _FIRST_TAG = 1 << 28, 1 << 30
+_LENGTH = 8
+
+
+@final
+class PointToPoint:
+    """Messages from one rank to each of the others, in memory that they share or by the default process group."""
+
+    def __init__(self, rank: int, recorder: FlightRecorder, errors: PeerErrors) -> None:
+        import torch
+        import torch.distributed
+
+        self._torch, self._dist = torch, torch.distributed
+        self._rank, self._recorder, self._errors = rank, recorder, errors
+        #: where messages are written that all ranks of a machine can read; None if ranks share no memory
+        self.channel: SharedMemoryChannel | None = None
+        #: messages to and from each rank, of which each has a tag: what is left of an interrupted call meets no other
+        self._messages = Counter[int]()
+
+    @cached_property
+    def _direct(self) -> set[str]:
+        backends = [part.split(":") for part in self._dist.get_backend_config().split(",")]
+        # gloo would read the memory of a device as memory of the host
+        return {kind for kind, backend in backends if kind != "cpu" and backend not in ("gloo", "mpi")}
+
+    def carries(self, kind: str) -> bool:
+        """Whether tensors of devices of this kind travel without a copy on the host."""
+        return kind in self._direct
+
+    @property
+    def room(self) -> int:
+        """Bytes of a payload that travels in the first message, at most."""
+        return BLOCK - BARE if self.channel is None else self.channel.section_room
+
+    def scatter(self, what: str, payloads: Sequence[bytes], source: int) -> bytes:
+        """The payload that rank `source` has for this rank; one message if all are small, two otherwise.
+
+        Raises: CollectiveMismatch on a rank whose `what` is not the source's.
+        Collective: every rank of the group must call.
+        """
+        room, longest = self.room, max(map(len, payloads), default=0)
+        parts = payloads if longest <= room else [len(payload).to_bytes(_LENGTH, "little") for payload in payloads]
+        site = self._recorder.begin(what)
+        try:
+            mine, packed = _bare(what, site, longest)
+            if self.channel is None:
+                theirs, part = self._by_blocks(mine, parts, source)
+            else:
+                theirs, part = self._by_memory(self.channel, mine, packed, parts, source)
+        finally:
+            self._recorder.end()
+        if theirs.longest <= room:
+            return part
+        if self._rank == source:
+            self.scatter_tensors(what, [self._numbers(bytearray(payload)) for payload in payloads], [], source)
+            return payloads[source]
+        rest = bytearray(int.from_bytes(part, "little"))
+        self.scatter_tensors(what, [], self._numbers(rest), source)
+        return bytes(rest)
+
+    def scatter_tensors(
+        self, what: str, sent: Sequence[Sequence[torch.Tensor]], received: Sequence[torch.Tensor], source: int
+    ) -> None:
+        """Fills the tensors `received` of each rank with the numbers of those that rank `source` has `sent` to it.
+
+        Collective: every rank of the group must call, with tensors without gaps, alike at both ends.
+        """
+        exchanged = [tensor for tensors in sent for tensor in tensors] or received
+        on_device = [tensor.device for tensor in exchanged if tensor.device.type in self._direct]
+        done: Callable[[], bool] | None = None
+        self._recorder.begin(what, f"{sum(tensor.nbytes for tensor in exchanged)} bytes")
+        try:
+            with self._errors.translated():
+                self._transfer(sent, received, source)
+                if on_device:  # NCCL has only queued its messages
+                    done = DeviceWork(self._torch.accelerator.current_stream(on_device[0])).done
+        finally:
+            self._recorder.end(done)
+
+    def _transfer(self, sent: Sequence[Sequence[torch.Tensor]], received: Sequence[torch.Tensor], source: int) -> None:
+        sends = self._rank == source
+        pairs = [(rank, tensor) for rank, tensors in enumerate(sent) if rank != source for tensor in tensors]
+        messages, staged = defaultdict[str, list[Any]](list), list[tuple[Any, Any]]()
+        for rank, tensor in pairs if sends else [(source, tensor) for tensor in received]:
+            held, kind = tensor, tensor.device.type
+            if kind != "cpu" and not self.carries(kind):
+                held = tensor.cpu() if sends else self._torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+                staged.append((tensor, held))
+            self._messages[rank] += 1
+            tag = _FIRST_TAG + self._messages[rank] % _TAGS
+            operation = self._dist.isend if sends else self._dist.irecv
+            messages[held.device.type].append(self._dist.P2POp(operation, held, rank, tag=tag))
+        # one call for all messages of a device: NCCL sends them side by side
+        for work in [work for some in messages.values() for work in self._dist.batch_isend_irecv(some)]:
+            work.wait()
+        if not sends:
+            for tensor, held in staged:
+                tensor.copy_(held)
+
+    def _by_memory(
+        self, channel: SharedMemoryChannel, mine: Header, packed: bytes, parts: Sequence[bytes], source: int
+    ) -> tuple[Header, bytes]:
+        """The header of the source, and the part for this rank."""
+        channel.post(packed, parts)
+        try:
+            if self._rank == source:
+                return mine, parts[source]
+            theirs = unpacked(channel.read(source))
+            require_one_call((theirs, mine), (source, self._rank))
+            return theirs, channel.read_section(source)
+        finally:
+            channel.done()
+
+    def _by_blocks(self, mine: Header, parts: Sequence[bytes], source: int) -> tuple[Header, bytes]:
+        """The header of the source, and the part for this rank."""
+        with self._errors.translated():
+            if self._rank == source:
+                blocks = [mine._replace(part=part).packed().ljust(BLOCK, b"\0") for part in parts]
+                self._transfer([self._numbers(bytearray(block)) for block in blocks], [], source)
+                return mine, parts[source]
+            block = bytearray(BLOCK)
+            self._transfer([], self._numbers(block), source)
+        theirs = unpacked(bytes(block))
+        require_one_call((theirs, mine), (source, self._rank))
+        return theirs, theirs.part
+
+    def _numbers(self, content: bytearray) -> list[torch.Tensor]:
+        """The bytes as a tensor in the same memory; none if there are no bytes."""
+        return [self._torch.frombuffer(content, dtype=self._torch.uint8)] if content else []
+
+
+@lru_cache(64)
+def _bare(what: str, site: str, longest: int) -> tuple[Header, bytes]:
+    """The header of a message that speaks for this rank, and its bytes."""
+    mine = header(what, site, longest=longest)
+    return mine, mine.packed()

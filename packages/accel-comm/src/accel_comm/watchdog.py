@@ -1,0 +1,128 @@
+"""A thread of each process that watches its waits, says which rank waits in which call for whom, and ends the job."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import os
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+from typing import final
+
+from accel_comm.flight_recorder import FlightRecorder, is_ours
+from accel_comm.hang_detector import HangDetector, Wait
+from accel_comm.hang_diagnosis import RankStatus
+from accel_comm.status_store import END, StatusStore
+
+#: seconds between two looks at the own flight recorder
+POLL_S = 0.25
+#: seconds that the end of a process waits for the watchdog
+CLOSING_S = 1.6
+
+
+@final
+class Watchdog:
+    """Looks into waits of this process that last, together with the watchdogs of the others."""
+
+    def __init__(
+        self,
+        store: StatusStore,
+        recorder: FlightRecorder,
+        size: int,
+        *,
+        limit_s: float,
+        leave: Callable[[], object],
+        main: int | None = None,
+        in_wait: Callable[[FrameType], bool] | None = None,
+    ) -> None:
+        self._store, self._recorder = store, recorder
+        self._leave = leave
+        # no method of this object, which would keep a store's file until the next garbage collection
+        main = main or threading.main_thread().ident
+        status = functools.partial(own_status, store.rank, recorder, main, in_wait or is_in_wait)
+        self._detector = HangDetector(store, size, status, limit_s=limit_s)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="accel-watchdog", daemon=True)
+
+    def start(self) -> None:
+        """Begins to watch."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Tells the others that this process has come to its end, and stops watching."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        with suppress(KeyboardInterrupt):  # it came when the process had ended anyway
+            self._thread.join(timeout=CLOSING_S)
+
+    def _run(self) -> None:
+        with suppress(RuntimeError):  # the store is gone, and the process that serves it: exchanges end by themselves
+            self._watch()
+        if self._detector.diagnosed and not self._closing.is_set():
+            self._leave()
+
+    def _watch(self) -> None:
+        while not self._closing.wait(POLL_S):
+            self._turn()
+            if self._detector.over:
+                return
+        last, me = self._recorder.newest(), self._store.rank
+        number, call = (0, None) if last is None else (last.number, str(last))
+        self._store.post(f"status/{me}", RankStatus(me, number, call=call, ended=True).as_dict())
+        self._store.heartbeat(END)
+
+    def _turn(self) -> None:
+        record, now, wait = self._recorder.newest(), time.monotonic(), None
+        if record is not None and record.ended is None:
+            wait = Wait(record.number, now - record.began, record.patient)
+        diagnosis = self._detector.turn(now, wait)
+        if diagnosis is not None:
+            with suppress(OSError):  # nobody may listen any more
+                os.write(2, f"accel: {diagnosis.text}\n".encode(errors="replace"))
+
+
+def own_status(
+    rank: int, recorder: FlightRecorder, main: int | None, in_wait: Callable[[FrameType], bool]
+) -> RankStatus:
+    """The newest exchange, whether the main thread waits in it, and the line that it is at; for another thread."""
+    record, frame = recorder.newest(), sys._current_frames().get(main or 0)
+    doing = users_line(frame) if frame is not None else "its end"
+    if record is None:
+        return RankStatus(rank, doing=doing)
+    waiting = record.ended is None and frame is not None and in_wait(frame)
+    waits = time.monotonic() - record.began if waiting else None
+    call, moves = str(record), bool(record.data)
+    return RankStatus(rank, record.number, record.what, call, waits, record.patient, doing, moves=moves)
+
+
+def is_in_wait(frame: FrameType) -> bool:
+    """Whether a stack that has begun an exchange still waits in it, and does not run a signal's handler meanwhile."""
+    inner: FrameType | None = frame
+    while inner is not None and f"torch{os.sep}distributed" in inner.f_code.co_filename:
+        inner = inner.f_back
+    return inner is not None and is_ours(inner)
+
+
+def users_line(frame: FrameType) -> str:
+    """The innermost line of the user's own on a stack, with its text."""
+    own, users = _library_folders(), frame
+    inner: FrameType | None = frame
+    while inner is not None:
+        name = inner.f_code.co_filename
+        if not name.startswith(own) and not name.startswith("<") and not is_ours(inner):
+            users = inner
+            break
+        inner = inner.f_back
+    name, number = users.f_code.co_filename, users.f_lineno
+    text = linecache.getline(name, number).strip()
+    return f"{name}:{number} in {users.f_code.co_name}{f': {text}' if text else ''}"
+
+
+def _library_folders() -> tuple[str, ...]:
+    return tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})

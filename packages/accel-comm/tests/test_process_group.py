@@ -1,0 +1,96 @@
+"""Which backend the process group gets, and how the group is closed at the end of the script."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch.distributed as dist
+from accel_comm.process_group import _close_at_exit, with_cpu
+from accel_testing import MakePool
+
+
+@pytest.mark.parametrize(
+    ("asked", "opened"),
+    [
+        ("nccl", "cpu:gloo,cuda:nccl"),
+        ("NCCL", "cpu:gloo,cuda:nccl"),
+        ("xccl", "cpu:gloo,xpu:xccl"),
+        ("gloo", "gloo"),
+        ("cpu:gloo,cuda:nccl", "cpu:gloo,cuda:nccl"),
+        ("of a plug-in", "of a plug-in"),
+    ],
+)
+def test_a_backend_without_the_cpu_gets_gloo_beside_it(asked: str, opened: str) -> None:
+    """accel exchanges sizes and objects on the CPU, whatever the tensors are on."""
+    assert with_cpu(asked) == opened
+
+
+@pytest.mark.parametrize("failed", [True, False])
+def test_at_exit_the_group_is_closed_unless_an_error_was_not_caught(
+    monkeypatch: pytest.MonkeyPatch, failed: bool
+) -> None:
+    closed: list[bool] = []
+    monkeypatch.setattr("accel_comm.process_group.close_group", lambda: closed.append(True))
+    monkeypatch.delattr(sys, "last_value", raising=False)
+    if failed:
+        monkeypatch.setattr(sys, "last_value", ValueError("bad shard"), raising=False)
+    _close_at_exit()
+    assert closed == ([] if failed else [True])
+
+
+class Nccl:
+    """Stands in for a group of NCCL's: notes when it is aborted, and in which common block."""
+
+    def __init__(self, name: str, calls: list[str]) -> None:
+        self.name, self.calls = name, calls
+
+    def _group_start(self) -> None:
+        self.calls.append("begin")
+
+    def _group_end(self) -> None:
+        self.calls.append("end")
+
+    def abort(self) -> None:
+        self.calls.append(self.name)
+
+
+@pytest.mark.parametrize(
+    ("configs", "expected"),
+    [
+        (["cpu:gloo,cuda:nccl"], ["begin", "0 cuda", "end"]),
+        (["cpu:gloo,cuda:gloo"], []),
+        (["cpu:gloo,cuda:nccl", "cpu:gloo", "cuda:nccl"], ["begin", "2 cuda", "0 cuda", "end"]),
+        (["cpu:gloo,cuda:gloo", "cuda:nccl"], ["begin", "1 cuda", "end"]),
+    ],
+)
+def test_after_an_error_no_exchange_of_a_device_holds_up_the_exit(
+    monkeypatch: pytest.MonkeyPatch, configs: list[str], expected: list[str]
+) -> None:
+    """Nor one of a group that the script has opened itself."""
+    calls: list[str] = []
+
+    def group(number: int) -> SimpleNamespace:
+        return SimpleNamespace(number=number, _get_backend=lambda device: Nccl(f"{number} {device.type}", calls))
+
+    groups = [group(number) for number in range(len(configs))]
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(dist, "ProcessGroupNCCL", Nccl, raising=False)
+    monkeypatch.setattr(dist, "get_backend_config", lambda group: configs[group.number])
+    monkeypatch.setattr(dist.distributed_c10d, "_world", SimpleNamespace(pg_names=groups))
+    monkeypatch.setattr(sys, "last_value", ValueError("bad shard"), raising=False)
+    _close_at_exit()
+    assert calls == expected
+
+
+def groups_of_a_script() -> list[str]:
+    mine, others = dist.new_group([dist.get_rank()]), dist.new_group([1 - dist.get_rank()])
+    assert mine is not others
+    return [dist.get_backend_config(group) for group in dist.distributed_c10d._world.pg_names]
+
+
+def test_torch_lists_the_groups_of_a_script(world: MakePool) -> None:
+    """Where they are looked for after an error."""
+    for configs in world(2).run(groups_of_a_script):
+        assert len(configs) == 2
+        assert all("cpu:gloo" in config for config in configs)

@@ -1,0 +1,152 @@
+"""Joins the processes of the job: the place of this one in a group that is open, or the store where all meet."""
+
+from __future__ import annotations
+
+import functools
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from accel_comm.process_group import LATER, GroupOptions, open_group, with_cpu
+from accel_comm.status_store import own_host
+
+from accel_state.errors import TopologyError
+from accel_state.topology import ACCEL_LAUNCH, LOCAL, TORCHRUN, Rendezvous, Topology
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+
+def join_group(topology: Topology, backend: str, options: GroupOptions | None = None) -> bool:
+    """True when this call opened the default group, False when it was open already.
+
+    Raises: TopologyError when an open group contradicts the topology, or the processes have no way to meet.
+    Collective: every process of the job must call.
+    """
+    import torch.distributed as dist
+
+    options = options or GroupOptions()
+    backend = with_cpu(options.backend or backend)
+    if dist.is_initialized():
+        _require_fitting_group(topology, backend)
+    open_store = functools.partial(_store, topology, options)
+    return open_group(topology.rank, topology.world_size, backend, options, open_store)
+
+
+def adopt(topology: Topology) -> Topology:
+    """The place in an open group if the environment names none; the topology itself otherwise.
+
+    Collective: every rank of a group that is open must call.
+    """
+    import torch.distributed as dist
+
+    if topology.launcher != LOCAL or not dist.is_initialized():
+        return topology
+    rank, size = dist.get_rank(), dist.get_world_size()
+    hosts = _told_by_all(dist.distributed_c10d._get_default_store(), "host", rank, size, own_host())
+    mates = [other for other in range(size) if hosts[other] == hosts[rank]]
+    return Topology(
+        rank=rank,
+        world_size=size,
+        local_rank=mates.index(rank),
+        local_world_size=len(mates),
+        node_rank=list(dict.fromkeys(hosts)).index(hosts[rank]),
+        launcher="the process group that is open",
+    )
+
+
+def _told_by_all(store: Store, what: str, rank: int, size: int, own: str) -> list[str]:
+    """The words of each rank, in rank order; through the store, which needs no device.
+
+    Collective: every rank must call.
+    """
+    names = [f"accel.{what}/{other}" for other in range(size)]
+    store.set(names[rank], own)
+    return [said.decode() for said in store.multi_get(names)]
+
+
+def _require_fitting_group(topology: Topology, backend: str) -> None:
+    import torch.distributed as dist
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if (rank, size) != (topology.rank, topology.world_size):
+        raise TopologyError(
+            f"a process group is open with rank {rank} of {size}, but {topology.launcher} says rank"
+            f" {topology.rank} of {topology.world_size}; open neither by hand, or both alike"
+        )
+    served = {part.partition(":")[0] for part in dist.get_backend_config().split(",")}
+    needed = {part.partition(":")[0] for part in backend.split(",")} if ":" in backend else {"cpu"}
+    if not needed <= served:
+        raise TopologyError(
+            f"the process group that is open serves {', '.join(sorted(served))}, and this run exchanges on"
+            f" {', '.join(sorted(needed))}; open it with backend={backend!r}, or leave that to accel"
+        )
+
+
+def _store(topology: Topology, options: GroupOptions) -> Store:
+    from torch._C._distributed_c10d import FileStore
+    from torch.distributed.rendezvous import rendezvous
+
+    place, method = topology.rendezvous, options.init_method
+    if place is None and topology.launcher == TORCHRUN:
+        raise TopologyError(
+            f"RANK={topology.rank} and WORLD_SIZE={topology.world_size} are set, but not where the processes meet; set"
+            " MASTER_ADDR to the host of rank 0 and MASTER_PORT to a free port there, or start the script with accel"
+            " launch or torchrun"
+        )
+    if method is None and place is not None and topology.launcher != ACCEL_LAUNCH:
+        address = f"[{place.address}]" if ":" in place.address else place.address
+        method = f"tcp://{address}:{place.port}"
+    if method is not None:
+        # torch's own meeting knows whether torchrun's agent serves the store already.
+        limit = options.limit + LATER
+        store: Store = next(rendezvous(method, topology.rank, topology.world_size, timeout=limit))[0]
+        store.set_timeout(limit)
+        if topology.rank == 0:
+            _served[:] = [store]
+        return store
+    if place is None:
+        return FileStore(str(_common_file(topology)), topology.world_size)
+    return _launcher_store(place, topology.rank, topology.world_size)
+
+
+# Kept after its run: a rank may ask for the next run's store before rank 0 has closed this run's, and torch serves both
+# from one socket while the first is there.
+_served: list[Store] = []
+
+
+@functools.cache  # a socket can be taken over once
+def _launcher_store(place: Rendezvous, rank: int, world_size: int) -> Store:
+    from torch._C._distributed_c10d import TCPStore
+
+    listen_fd = place.listen_fd if rank == 0 else None
+    opened = functools.partial(
+        TCPStore, place.address, place.port, world_size, is_master=rank == 0, master_listen_fd=listen_fd
+    )
+    try:
+        return opened()
+    except RuntimeError as error:
+        if "libuv" not in str(error):
+            raise
+        return opened(use_libuv=False)  # torch was built without it
+
+
+def _common_file(topology: Topology) -> Path:
+    """A file that only the processes started by one parent on one machine agree on (mpirun without an address)."""
+    if topology.local_world_size != topology.world_size:
+        raise TopologyError(
+            f"{topology.launcher} started {topology.world_size} processes on several machines and no address to meet at"
+            " is set; set MASTER_ADDR to the host of rank 0 and MASTER_PORT to a free port, on every process"
+        )
+    parent = os.getppid()
+    started = Path(f"/proc/{parent}/stat")
+    if not started.exists():
+        raise TopologyError("set MASTER_ADDR and MASTER_PORT: this system does not say which processes belong together")
+    # The 22nd field is the parent's start time: with it a recycled process id is told apart.
+    birth = started.read_text().rpartition(")")[2].split()[19]
+    folder = Path(tempfile.gettempdir()) / f"accel-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise TopologyError(f"{folder} belongs to somebody else; set MASTER_ADDR and MASTER_PORT")
+    return folder / f"{parent}-{birth}.store"

@@ -1,5 +1,0 @@
-"""Exchange of bytes between the processes of a job."""
-
-from accel_state.transports._base import Join, Reduction, Transport, longest_of
-
-__all__ = ["Join", "Reduction", "Transport", "longest_of"]
