@@ -98,8 +98,9 @@ def test_a_plan_copies_no_tensor() -> None:
 def test_tensors_stay_on_their_device(device: torch.device) -> None:
     """Also on one that nothing can be copied from, which stands for any."""
     for place in (device, torch.device("meta")):
-        (tensors,) = plan_of({"w": torch.ones(3, device=place)}).files.values()
-        assert tensors["w"].device == place
+        there = torch.ones(3, device=place)
+        (tensors,) = plan_of({"w": there}).files.values()
+        assert tensors["w"].device == there.device
 
 
 def test_nothing_is_one_empty_file() -> None:
