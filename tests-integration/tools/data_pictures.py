@@ -48,7 +48,7 @@ def served(loader: Any) -> list[str]:
     cells = []
     for batch in loader:
         tail = loader.accumulation.active.tail
-        real = len(batch) if tail is None else tail.real[loader.where.index]
+        real = len(batch) if tail is None else tail.real[loader.plan.rank.index]
         cells.append(" ".join(f"{number}{'' if place < real else '*'}" for place, number in enumerate(batch.tolist())))
     return cells
 

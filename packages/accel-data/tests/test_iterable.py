@@ -9,6 +9,8 @@ import torch
 from accel_data import IterableDatasetShard
 from accel_data.iterable.read_batch import ReadBatch, ReadCollate
 from accel_data.iterable.reader import Reader
+from accel_data.plan import LoaderPlan
+from accel_data.sharding.rank_slices import DataRank, Ending
 from accel_state import BatchPadding
 from suite.toy_models import RangeStream
 from torch.utils.data import DataLoader, IterableDataset, default_collate
@@ -117,8 +119,8 @@ def read(
     n: int, batch_size: int | None, rank: int, *, drop_last: bool = False
 ) -> list[tuple[Any, BatchPadding | None]]:
     """The samples of each batch of one of two ranks, and what is real in it."""
-    share = IterableDatasetShard(Sized(n), batch_size, drop_last, 2, rank)
-    return [(batch.value, batch.tail) for batch in Reader(share)]
+    plan = LoaderPlan(DataRank(rank, 2), ending=Ending.DROP if drop_last else Ending.REPEAT)
+    return [(batch.value, batch.tail) for batch in Reader(Sized(n), plan, batch_size)]
 
 
 def test_only_a_filled_round_has_a_tail() -> None:
@@ -140,7 +142,7 @@ def test_a_collate_function_sees_samples_alone() -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_tails_come_through_loader_workers(workers: int) -> None:
-    reader = Reader(IterableDatasetShard(Sized(5), 2, False, 2, 0), readers=max(workers, 1))
+    reader = Reader(Sized(5), LoaderPlan(DataRank(0, 2), readers=max(workers, 1)), 2, workers=workers)
     collate: Any = ReadCollate(default_collate)
     loader = DataLoader(reader, batch_size=None, num_workers=workers, collate_fn=collate)
     # each worker reads the whole dataset, and ends with a filled-up round of its own

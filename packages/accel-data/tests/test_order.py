@@ -8,9 +8,9 @@ import pytest
 import torch
 from accel_comm.transports.torch_dist import TorchDist
 from accel_data import prepare_data_loader
-from accel_data.resume.sampling_rng import generator_owner
 from accel_data.sharding.index_order import draw
 from accel_data.sharding.rank_slices import DataRank, Ending
+from accel_data.sharding.samplers import generator_owner
 from accel_testing import MakePool
 from suite.toy_models import RangeDataset
 from torch import Tensor

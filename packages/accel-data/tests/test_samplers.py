@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from accel_data import BatchSamplerShard, SeedableRandomSampler
-from accel_data.sharding.batch_sampler_shard import follows_torch, innermost_sampler
+from accel_data.sharding.samplers import follows_torch, innermost_sampler
 from accel_state import BatchPadding
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, SequentialSampler, TensorDataset
 

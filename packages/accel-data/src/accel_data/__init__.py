@@ -5,6 +5,7 @@ from accel_ops.fingerprint import Fingerprint, check_same_dataset, fingerprint
 from accel_data.iterable.every_rank import IterableDatasetShard
 from accel_data.loaders.dispatcher import DataLoaderDispatcher
 from accel_data.loaders.loader import DataLoaderShard
+from accel_data.plan import LoaderPlan
 from accel_data.prepare import prepare_data_loader, skip_first_batches
 from accel_data.resume.consumption_log import ConsumptionLog
 from accel_data.resume.loader_state import ResumeError
@@ -21,6 +22,7 @@ __all__ = [
     "Ending",
     "Fingerprint",
     "IterableDatasetShard",
+    "LoaderPlan",
     "ResumeError",
     "SeedableRandomSampler",
     "check_same_dataset",

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterable
 from inspect import signature
 from typing import Any, TypeVar, cast
 
 import torch
-from accel_comm import Transport
-from accel_ops.fingerprint import Check, check_same_dataset, fingerprint
+from accel_ops.fingerprint import Check, Fingerprint, check_same_dataset, fingerprint
 from accel_ops.rng import RNGType, rng_types_of
 from accel_state import AccumulationState, Device
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
-from torch.utils.data.distributed import DistributedSampler
 
-from accel_data.iterable.every_rank import IterableDatasetShard
 from accel_data.iterable.read_batch import ReadCollate
 from accel_data.iterable.reader import Reader
-from accel_data.iterable.reading import Reading, Way, reading_of
-from accel_data.iterable.webdataset import warn_of_own_seeds
 from accel_data.loaders.dispatcher import DataLoaderDispatcher
 from accel_data.loaders.loader import DataLoaderShard
+from accel_data.plan import Exchange, LoaderPlan, ReadMode, plan_loader
 from accel_data.resume.consumption_log import ConsumptionLog
-from accel_data.resume.sampling_rng import generator_owner
-from accel_data.sharding.batch_sampler_shard import BatchSamplerShard, innermost_sampler
+from accel_data.sharding.batch_sampler_shard import BatchSamplerShard
 from accel_data.sharding.rank_slices import DataRank, Ending
+from accel_data.sharding.samplers import innermost_sampler
 from accel_data.sharding.seedable_sampler import SeedableRandomSampler
+from accel_data.traits import sampler_of, shards_of, traits_of
 from accel_data.workers import worker_start
 
+logger = logging.getLogger("accel_data")
 Batch = TypeVar("Batch")
 #: settings of a DataLoader that another one like it is given
 KEPT = set(signature(DataLoader).parameters) - {"dataset", "batch_size", "shuffle", "drop_last", "pin_memory_device"}
@@ -108,72 +107,51 @@ def prepare_data_loader(
         raise ValueError(f'check_datasets={check_datasets!r}: expected True, False, "error" or "warn"')
     if not isinstance(dataloader, DataLoader):
         raise TypeError(f"only a torch.utils.data.DataLoader can be prepared, found a {type(dataloader).__name__}")
-    where = _where(num_processes, process_index, transport)
-    rng_types = rng_types_of(rng_types or ())
-    settings = settings_of(dataloader)
-    end = _ending(ending, dataloader, even_batches)
-    stream = isinstance(dataloader.dataset, IterableDataset)
-    ranks = transport if transport is not None and transport.world.size > 1 else None
-    alone = where.of == 1 and (ranks is None or ranks.copies == 1)
-    if not alone:
-        _refuse_sharded_already(dataloader)
-    together = ranks is not None and where.of == ranks.size
-    if stream and already_sharded and where.of > 1:
-        known = None  # ranks hold unlike streams, and should
-    elif check_datasets and together and ranks is not None:
-        # processes that divide layers compute one model's output from their batches: unlike ones make it wrong
-        strict = check_datasets is True and ranks.copies > 1
-        # rank 0 alone reads for all; it is reported if ranks leave a stream at different batches
-        unequal = stream or bool(dispatch_batches) or end is Ending.UNEVEN
-        check = "error" if strict else check_datasets
-        known = check_same_dataset(dataloader.dataset, ranks.world, check, unequal=unequal)
-    else:
-        known = fingerprint(dataloader.dataset)
-    equal = even_batches and end is not Ending.UNEVEN
-    if dispatch_batches:
-        _refuse_dispatching(where, transport, equal=equal)
+    settings, rng_types = settings_of(dataloader), rng_types_of(rng_types or ())
+    rank, sampler = _rank(num_processes, process_index, transport), sampler_of(dataloader)
+    if use_seedable_sampler:
+        sampler = _seedable(sampler, data_seed, transport)
+    plan = plan_loader(
+        traits_of(dataloader, sampler),
+        rank,
+        size=None if transport is None else transport.size,
+        copies=1 if transport is None else transport.copies,
+        split_batches=split_batches,
+        dispatch_batches=dispatch_batches,
+        even_batches=even_batches,
+        ending=ending,
+        check_datasets=check_datasets,
+        already_sharded=already_sharded,
+    )
+    if isinstance(dataloader, DataLoaderShard) and not plan.alone:
+        raise ValueError("this DataLoader is prepared already; prepare it once")
     source: Any = dataloader.dataset
-    reading = None
-    if stream:
-        reading = reading_of(
-            dataloader,
-            where,
-            alone=alone,
-            together=ranks is not None,
-            dispatch_batches=dispatch_batches,
-            equal=equal,
-            already_sharded=already_sharded,
-        )
-        if where.index == 0:
-            warn_of_own_seeds(dataloader.dataset)
-        if not alone and (transport.world.rank if transport is not None else where.index) == 0:
-            reading.log(dataloader.dataset)
-        dispatch_batches = reading.way is Way.MAIN
-    dispatching = ranks if dispatch_batches else None
-    reads, split = (where, split_batches) if dispatching is None else (DataRank(0, 1), False)
-    own_seeds = RNGType.TORCH not in rng_types if reading is None else reading.shards is not None
-    settings["worker_init_fn"] = worker_start(settings["worker_init_fn"], reads.index if own_seeds else 0)
-    if reading is not None:
-        source = _reader(dataloader, reads, split, end, reading, together=ranks is not None and dispatching is None)
-        source.tells_first = check_datasets in (True, "error") and together and reading.way is Way.EVERY
+    known: Fingerprint | None = None
+    if Exchange.FINGERPRINTS in plan.exchanges and transport is not None:
+        # rank 0 alone reads for all; it is reported if ranks leave a stream at different batches
+        unequal = plan.mode is not ReadMode.BY_INDEX or (plan.ending is Ending.UNEVEN and rank.of > 1)
+        known = check_same_dataset(source, transport.world, plan.check, unequal=unequal)
+    elif plan.mode is not ReadMode.OWN_PART:  # there, ranks hold unlike streams
+        known = fingerprint(source)
+    _report(plan, rank.index if transport is None else transport.world.rank)
+    own_seeds = plan.shards is not None if isinstance(source, IterableDataset) else RNGType.TORCH not in rng_types
+    settings["worker_init_fn"] = worker_start(settings["worker_init_fn"], plan.reads.index if own_seeds else 0)
+    if isinstance(source, IterableDataset):
         settings |= {"collate_fn": ReadCollate(settings["collate_fn"]), "batch_size": None}
+        source = _reader(dataloader, plan)
     else:
-        sampler = _sampler(dataloader)
-        if use_seedable_sampler:
-            sampler = _seedable(sampler, data_seed, transport)
-        if transport is None and where.of > 1:
-            _warn_of_own_orders(sampler, where)
-        share = BatchSamplerShard(sampler, reads.of, reads.index, split, even_batches, ending=end)
-        shown = share if reads.of > 1 else sampler
-        alone = dataloader.batch_sampler is None
-        settings |= {"sampler": shown, "batch_size": None} if alone else {"batch_sampler": shown}
+        split = split_batches and not plan.dispatches
+        share = BatchSamplerShard(sampler, plan.reads.of, plan.reads.index, split, even_batches, ending=plan.ending)
+        shown = share if plan.reads.of > 1 else sampler
+        unbatched = dataloader.batch_sampler is None
+        settings |= {"sampler": shown, "batch_size": None} if unbatched else {"batch_sampler": shown}
         settings["share"] = share
-    settings |= {"device": device if put_on_device else None, "non_blocking": non_blocking}
-    settings |= {"ending": end, "rng_types": rng_types, "hardware": hardware, "fingerprint": known}
+    settings |= {"device": device if put_on_device else None, "non_blocking": non_blocking, "rng_types": rng_types}
+    settings |= {"plan": plan, "transport": transport, "hardware": hardware, "fingerprint": known}
     settings |= {"consumption_log": consumption_log, "accumulation": accumulation}
-    if dispatching is not None:
-        return DataLoaderDispatcher(source, split_batches, transport=dispatching, **settings)
-    return DataLoaderShard(source, where=where, transport=transport, **settings)
+    if plan.dispatches:
+        return DataLoaderDispatcher(source, split_batches, **settings)
+    return DataLoaderShard(source, **settings)
 
 
 def skip_first_batches(dataloader: DataLoader[Batch], num_batches: int = 0) -> DataLoader[Batch]:
@@ -229,31 +207,7 @@ def _has_a_state(loader: Any) -> bool:
     return True
 
 
-def _refuse_dispatching(where: DataRank, transport: Transport | None, *, equal: bool) -> None:
-    if transport is None or where.of != transport.size:
-        raise ValueError("dispatch_batches=True sends batches between processes: it needs their transport")
-    if not equal:
-        raise ValueError(
-            "dispatch_batches=True gives all processes equal parts of each batch, and even_batches=False, or"
-            ' ending="join", asks for unequal ones; give one of them up'
-        )
-
-
-def _sampler(loader: DataLoader[Any]) -> Any:
-    return loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
-
-
-def _ending(asked: Ending | str | None, loader: DataLoader[Any], even_batches: bool) -> Ending:
-    if asked is None:
-        drop = bool(getattr(_sampler(loader), "drop_last", loader.drop_last))
-        return Ending.of(drop_last=drop, even_batches=even_batches)
-    known = [ending.value for ending in Ending]
-    if not isinstance(asked, Ending) and asked not in known:
-        raise ValueError(f"ending={asked!r}: expected one of {', '.join(map(repr, known))}")
-    return Ending(asked)
-
-
-def _where(num_processes: int | None, process_index: int | None, transport: Transport | None) -> DataRank:
+def _rank(num_processes: int | None, process_index: int | None, transport: Transport | None) -> DataRank:
     if transport is None and (num_processes is None) != (process_index is None) and (num_processes or 2) > 1:
         raise ValueError(
             f"num_processes={num_processes} and process_index={process_index}: a rank's share needs both; pass both, or"
@@ -266,19 +220,15 @@ def _where(num_processes: int | None, process_index: int | None, transport: Tran
     return DataRank(index, of)
 
 
-def _reader(
-    loader: DataLoader[Any], where: DataRank, split_batches: bool, ending: Ending, reading: Reading, *, together: bool
-) -> Reader:
-    size, drop = loader.batch_size, loader.drop_last
-    share = IterableDatasetShard(loader.dataset, size, drop, where.of, where.index, split_batches, ending=ending)
+def _reader(loader: DataLoader[Any], plan: LoaderPlan) -> Reader:
     return Reader(
-        share,
-        reading.shards,
-        reading.shard,
-        readers=max(loader.num_workers, 1),
+        loader.dataset,
+        plan,
+        loader.batch_size,
+        shards_of(loader.dataset)[1] if plan.unit == "shards" else None,
+        workers=loader.num_workers,
         # workers are started anew for each epoch of a stream with `set_epoch`
         persistent=loader.persistent_workers and not hasattr(loader.dataset, "set_epoch"),
-        together=together,
     )
 
 
@@ -302,25 +252,9 @@ def _seedable(sampler: Any, data_seed: int | None, transport: Transport | None) 
     return BatchSampler(seedable, sampler.batch_size, sampler.drop_last)
 
 
-def _warn_of_own_orders(sampler: Any, where: DataRank) -> None:
-    if isinstance(innermost_sampler(sampler), SeedableRandomSampler):
-        return
-    owner = generator_owner(sampler)
-    if owner is not None and owner.generator is None:
-        warnings.warn(
-            f"{type(owner).__name__} has no generator, so each of the {where.of} ranks draws an order of its own unless"
-            " all are seeded alike; pass generator=torch.Generator().manual_seed(seed) to the DataLoader, or"
-            " use_seedable_sampler=True with a data_seed",
-            stacklevel=3,
-        )
-
-
-def _refuse_sharded_already(loader: DataLoader[Any]) -> None:
-    inner = innermost_sampler(_sampler(loader))
-    if isinstance(inner, DistributedSampler):
-        raise ValueError(
-            "the DataLoader has a DistributedSampler, which gives each process its share already; sharding it again"
-            " would lose samples. Remove the DistributedSampler (shuffle=True is enough)"
-        )
-    if isinstance(loader, DataLoaderShard):
-        raise ValueError("this DataLoader is prepared already; prepare it once")
+def _report(plan: LoaderPlan, rank: int) -> None:
+    """Log and warn what the plan notes."""
+    for level, note in plan.notes if rank == 0 else ():
+        logger.log(level, note)
+    for warning in plan.warnings:
+        warnings.warn(warning, stacklevel=3)

@@ -137,7 +137,9 @@ def step_of(loaders: list[Any], parts: tuple[Tensor | None, ...]) -> list[int]:
     found = []
     for loader, part in zip(loaders, parts, strict=True):
         tail = loader.accumulation.active.tail
-        found += part.tolist()[: None if tail is None else tail.real[loader.where.index]] if part is not None else []
+        found += (
+            part.tolist()[: None if tail is None else tail.real[loader.plan.rank.index]] if part is not None else []
+        )
     return found
 
 

@@ -280,7 +280,7 @@ def real(loader: DataLoaderShard[Any], batch: Tensor) -> list[int]:
     """What a rank has in hand, less what only fills it up."""
     ids: list[int] = batch.reshape(-1).tolist()
     tail = loader.accumulation.active.tail if loader.accumulation.active is not None else None
-    return ids if tail is None else ids[: tail.real[loader.where.index]]
+    return ids if tail is None else ids[: tail.real[loader.plan.rank.index]]
 
 
 def through_a_file(state: dict[str, Any]) -> dict[str, Any]:

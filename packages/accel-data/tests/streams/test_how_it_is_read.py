@@ -7,7 +7,7 @@ import pytest
 import torch
 from accel_comm.transports.torch_dist import TorchDist
 from accel_data import prepare_data_loader
-from accel_data.iterable.reading import logical_shards
+from accel_data.plan import logical_shards
 from accel_testing import MakePool
 from numbers_to_load import NumberStream, ShardableStream
 from torch.utils.data import DataLoader

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import chain, cycle, islice, product
 from typing import Any, final
@@ -16,12 +16,11 @@ from accel_data.iterable.every_rank import IterableDatasetShard
 from accel_data.iterable.read_batch import ReadBatch
 from accel_data.iterable.round_robin import Ring, RoundRobin
 from accel_data.iterable.source import Source
+from accel_data.plan import Exchange, LoaderPlan
 from accel_data.resume.loader_state import LoaderState, ResumeError, StreamPosition
 from accel_data.sharding.rank_slices import Ending
+from accel_data.traits import Shard
 from accel_data.workers import unseen_worker
-
-#: what makes a shard; called with `num_shards` and `index`
-Shard = Callable[..., Any]
 
 
 @final
@@ -33,50 +32,52 @@ class Reader(IterableDataset[Any]):
     As long as no shard has ended, samples n*k to n*(k+1) of the turns are the k-th batch of n of the job, at any world.
 
     Args:
-        share: The share of this rank of the stream.
-        shards: Number of logical shards of the job, or None to read the whole stream.
+        dataset: The stream.
+        plan: Who reads it, in how many shards, and what ranks exchange.
+        batch_size: Samples of a batch of the script, or None if the elements of the stream are batches.
         shard: Function that makes a shard. Without it, the stream divides itself, and is the one shard of each reader.
-        readers: Processes that read for this rank.
-        persistent: Whether these live on as loader workers.
-        together: Whether ranks exchange how far they are.
+        workers: Number of loader workers.
+        persistent: Whether these live on.
     """
 
     def __init__(
         self,
-        share: IterableDatasetShard,
-        shards: int | None = None,
+        dataset: Any,
+        plan: LoaderPlan,
+        batch_size: int | None,
         shard: Shard | None = None,
         *,
-        readers: int = 1,
+        workers: int = 0,
         persistent: bool = False,
-        together: bool = False,
     ) -> None:
-        self.share, self.shard = share, shard
-        self.dataset, self.where, self.rows, self.ending = share.dataset, share.where, share.rows, share.ending
-        self.readers, self.persistent = readers, persistent
+        self.dataset, self.shard, self.where = dataset, shard, plan.reads
+        split = plan.split_batches and not plan.dispatches
+        self.share = IterableDatasetShard(
+            dataset, batch_size, False, self.where.of, self.where.index, split, ending=plan.ending
+        )
+        self.rows, self.ending = self.share.rows, self.share.ending
+        self.readers, self.persistent = plan.readers, persistent
         #: whether other ranks read other samples, so that only all of them know the position and the end
-        self.rank_alone = shards is not None
-        #: whether ranks agree on each batch, as they run out apart and are to get equally many
-        self.in_step = together and self.rank_alone and self.ending is not Ending.UNEVEN
-        self.unit = "batches" if self.rows is None else "samples"
-        if self.rank_alone:
-            self.unit = "readers" if shard is None else "shards"
+        self.rank_alone = plan.shards is not None
+        #: whether ranks agree on each batch
+        self.in_step = Exchange.VOTES in plan.exchanges
+        self.unit = plan.unit
         #: how many positions a state has
-        self.streams = shards or readers
+        self.streams = plan.shards or plan.readers
         #: where the next epoch begins; None if sources resume by themselves
         self.start: StreamPosition | None = None
         #: epochs that began, and the newest of which the script had all, as loader workers that live on see it
         self.passes, self.finished = 0, torch.zeros(1, dtype=torch.int64, device="cpu")
         if persistent:
             self.finished.share_memory_()  # type: ignore[no-untyped-call] # of torch
-        #: batches of a list; 1 for batches without a list
-        self.at_a_time = 1
+        #: batches of a list, 1 for batches without a list; workers take turns batch by batch, in another order
+        self.at_a_time = 1 if workers else plan.batches_per_round
         #: whether the first batch of the next epoch comes with a digest of the first sample
-        self.tells_first = False
+        self.tells_first = Exchange.FIRST_SAMPLE in plan.exchanges
         self._epoch: int | None = None
         # attributes of the stream when its shards were made
         self._cut_from: dict[str, Any] = {}
-        self._sources = {} if self.rank_alone else {number: self._source(number) for number in range(readers)}
+        self._sources = {} if self.rank_alone else {number: self._source(number) for number in range(self.readers)}
         # ranks that end with the first leave what they have not read: their next epoch has shards of its own
         left = self.ending is Ending.DROP and self.where.of > 1
         self._lives_on = not self.rank_alone or not (left or hasattr(self.dataset, "set_epoch"))

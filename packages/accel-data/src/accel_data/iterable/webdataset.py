@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import copy
-import warnings
+from collections.abc import Callable
 from functools import partial
 from typing import Any
-
-from accel_data.iterable.reader import Shard
 
 #: stages that divide the URLs among nodes and workers
 SPLITTERS = {"split_by_node", "split_by_worker", "single_node_only"}
 
 
-def url_shards(dataset: Any) -> tuple[int, Shard] | None:
+def url_shards(dataset: Any) -> tuple[int, Callable[..., Any]] | None:
     """Return the number of URLs of a webdataset pipeline, and the function that makes its shards.
 
     Returns:
@@ -30,17 +28,13 @@ def url_shards(dataset: Any) -> tuple[int, Shard] | None:
     return (len(stages[0].urls), partial(_shard, dataset)) if ours else None
 
 
-def warn_of_own_seeds(dataset: Any) -> None:
-    """Warn if a webdataset pipeline shuffles without a seed, as a resumed job would read other samples."""
+def shuffles_unseeded(dataset: Any) -> bool:
+    """Return whether a webdataset pipeline shuffles without a seed, so that a resumed job would read other samples."""
     stages = getattr(dataset, "pipeline", None)
-    for stage in stages if isinstance(stages, list) else ():
-        if getattr(getattr(stage, "f", None), "__name__", "") == "_shuffle" and not {"seed", "rng"} & set(stage.kw):
-            warnings.warn(
-                "this webdataset pipeline shuffles without a seed, so a job that is resumed would lose samples and"
-                " repeat others: write shuffle(n, seed=0)",
-                stacklevel=4,
-            )
-            return
+    return any(
+        getattr(getattr(stage, "f", None), "__name__", "") == "_shuffle" and not {"seed", "rng"} & set(stage.kw)
+        for stage in (stages if isinstance(stages, list) else ())
+    )
 
 
 def _shard(dataset: Any, num_shards: int, index: int) -> Any:

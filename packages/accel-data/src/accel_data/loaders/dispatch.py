@@ -16,6 +16,7 @@ from accel_state import Device, LoaderPass
 from accel_state.devices.cpu import Cpu
 
 from accel_data.loaders.dispatch_message import BatchNote, slices_of
+from accel_data.plan import LoaderPlan
 from accel_data.resume.epochs import Cursor
 from accel_data.sharding.rank_slices import DataRank, Ending, slices_in, with_last
 
@@ -27,9 +28,8 @@ class Dispatch:
     """The exchange of batches that rank 0 reads, as one process would, and sends in parts to all ranks.
 
     Args:
+        plan: The plan of the loader.
         transport: Transport of the ranks that share the data.
-        together: Batches read for one round.
-        ending: What happens to samples that do not fill a round.
         rng_types: Generators to make equal on all ranks in each epoch.
         hardware: Device of this process.
         device: Device from which rank 0 sends parts that do not fit into a message, if the transport can exchange its
@@ -41,17 +41,16 @@ class Dispatch:
 
     def __init__(
         self,
+        plan: LoaderPlan,
         transport: Transport,
-        together: int,
-        ending: Ending,
         rng_types: Iterable[str | RNGType],
         hardware: Device | None,
         device: torch.device | str | None,
     ) -> None:
-        self.together, self.ranks = together, transport.size
-        self.transport = transport
+        self._batches, self._split = plan.batches_per_round, plan.split_batches
+        self._transport = transport
         self._reads = transport.world.rank == 0
-        self._ending = ending
+        self._ending = plan.ending
         self._rng_types = [kind for kind in rng_types if kind != RNGType.GENERATOR]
         self._hardware = hardware
         self._device = device
@@ -63,7 +62,7 @@ class Dispatch:
             batches: Number of batches that rank 0 reads.
         """
         ending = Ending.DROP if self._ending is Ending.DROP else Ending.REPEAT
-        return slices_in(batches, DataRank(0, self.together), ending=ending)
+        return slices_in(batches, DataRank(0, self._batches), ending=ending)
 
     def begun(self, begin: Callable[[], T]) -> T | None:
         """Call a function on rank 0, and return its result there and None on the other ranks.
@@ -97,21 +96,21 @@ class Dispatch:
             batches: The batches of torch on rank 0.
             epoch: The record of the epoch, which is changed.
         """
-        scatter = Scatter("dispatch (from rank 0)", self.transport.world, device=self._device)
+        scatter = Scatter("dispatch (from rank 0)", self._transport.world, device=self._device)
         rounds = self._sent(scatter, cursor, batches, epoch) if self._reads else self._received(scatter, epoch)
         for batch in islice(rounds, 1):
             # rank 0 has drawn the order by now, and the others have not
-            synchronize_rng_states(self._rng_types, transport=self.transport, device=self._hardware)
+            synchronize_rng_states(self._rng_types, transport=self._transport, device=self._hardware)
             yield batch
         yield from rounds
 
     def _done_on_zero(self, act: Callable[[], Any], what: str, told: Callable[[Any], Any] = lambda done: None) -> Any:
         """Return what `act` returns on rank 0, and on the others what `told` makes of it."""
         if not self._reads:
-            return _heard(what, *self.transport.broadcast_object((None, None), 0))
-        with _failures_told(lambda failure: self.transport.broadcast_object((failure, None), 0)):
+            return _heard(what, *self._transport.broadcast_object((None, None), 0))
+        with _failures_told(lambda failure: self._transport.broadcast_object((failure, None), 0)):
             done = act()
-        self.transport.broadcast_object((None, told(done)), 0)
+        self._transport.broadcast_object((None, told(done)), 0)
         return done
 
     def _received(self, scatter: Scatter, epoch: LoaderPass) -> Iterator[Any]:
@@ -124,17 +123,17 @@ class Dispatch:
             if ended:
                 return
             epoch.last, epoch.tail = last, tail
-            if self.transport.rank == 0 and generators is not None:
+            if self._transport.rank == 0 and generators is not None:
                 process_rng.restore(generators, self._hardware or Cpu())
             yield part
 
     def _sent(self, scatter: Scatter, cursor: Cursor, batches: Iterator[Any], epoch: LoaderPass) -> Iterator[Any]:
-        copies = self.transport.copies
-        ahead, start, last, nothing = LoaderPass(None), None, False, [()] * self.ranks * copies
+        copies = self._transport.copies
+        ahead, start, last, nothing = LoaderPass(None), None, False, [()] * self._transport.size * copies
         with _failures_told(lambda failure: scatter.send(nothing, BatchNote(failure=failure))):
             for (taken, at), last in with_last(self._rounds(cursor.served(batches, ahead), ahead)):
                 start = start or [recursively_apply(torch.clone, batch) for batch in taken]  # a script may change it
-                parts, tail = slices_of(taken, start, self.ranks, self._ending, split=self.together == 1)
+                parts, tail = slices_of(taken, start, self._transport.size, self._ending, split=self._split)
                 note = BatchNote(tail, last) if last or tail is not None else None
                 if copies > 1:
                     note = BatchNote(tail, last, generators=process_rng.captured(self._hardware or Cpu()))
@@ -145,8 +144,8 @@ class Dispatch:
                 scatter.send(nothing, BatchNote(ended=True))
 
     def _rounds(self, batches: Iterator[Any], ahead: LoaderPass) -> Iterator[tuple[list[Any], Any]]:
-        while taken := list(islice(batches, self.together)):
-            if len(taken) < self.together and self._ending is Ending.DROP:
+        while taken := list(islice(batches, self._batches)):
+            if len(taken) < self._batches and self._ending is Ending.DROP:
                 return
             yield taken, ahead.at
 

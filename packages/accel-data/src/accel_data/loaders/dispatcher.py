@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, TypeVar, final
 
 from accel_comm import Transport
-from accel_ops.rng import RNGType
-from accel_state import Device
 
-from accel_data.iterable.reader import Reader
-from accel_data.loaders.dispatch import Dispatch
 from accel_data.loaders.loader import DataLoaderShard
-from accel_data.sharding.rank_slices import DataRank, Ending, refuse_split
+from accel_data.plan import Exchange, LoaderPlan, ReadMode
+from accel_data.sharding.rank_slices import DataRank, refuse_split
 
 Batch = TypeVar("Batch")
 
@@ -25,9 +21,7 @@ class DataLoaderDispatcher(DataLoaderShard[Batch]):
         dataset: The dataset, or the reader of a stream.
         split_batches: Divide each batch among the ranks; otherwise as many batches as ranks make a round.
         transport: Transport of the ranks that share the data.
-        ending: What happens to samples that do not fill a round.
-        rng_types: Generators to make equal on all ranks in each epoch.
-        hardware: Device of this process.
+        plan: How ranks share the data.
         **settings: Further arguments of `DataLoaderShard`.
 
     Raises:
@@ -43,20 +37,21 @@ class DataLoaderDispatcher(DataLoaderShard[Batch]):
         split_batches: bool = False,
         *,
         transport: Transport,
-        ending: Ending = Ending.REPEAT,
-        rng_types: Iterable[str | RNGType] | None = None,
-        hardware: Device | None = None,
+        plan: LoaderPlan | None = None,
         **settings: Any,
     ) -> None:
-        together = 1 if split_batches else transport.size
-        if isinstance(dataset, Reader) and not settings.get("num_workers"):
-            dataset.at_a_time = together  # workers take turns batch by batch, and the order would be another one
         super().__init__(
             dataset,
-            where=DataRank(transport.rank, transport.size),
-            ending=ending,
-            dispatch=Dispatch(transport, together, ending, rng_types or (), hardware, settings.get("device")),
-            hardware=hardware,
+            plan=plan
+            or LoaderPlan(
+                DataRank(transport.rank, transport.size),
+                ReadMode.BY_RANK_ZERO,
+                "it is a DataLoaderDispatcher",
+                rows=settings.get("batch_size", 1),
+                split_batches=split_batches,
+                exchanges=frozenset({Exchange.BATCHES}),
+            ),
+            transport=transport,
             **settings,
         )
         if split_batches:

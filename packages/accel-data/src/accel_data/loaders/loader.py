@@ -23,13 +23,16 @@ from accel_data.iterable.reader import Reader, cut_alike
 from accel_data.iterable.source import is_stateful, state_of
 from accel_data.loaders.device_prefetch import on_device, timed
 from accel_data.loaders.dispatch import Dispatch
+from accel_data.plan import LoaderPlan, plan_loader
 from accel_data.resume.consumption_log import ConsumptionLog
 from accel_data.resume.cursors import IterableCursor, MapCursor, UnreadCursor
 from accel_data.resume.epochs import Cursor, EpochRun, EpochTracker
 from accel_data.resume.loader_state import LoaderState, ResumeError, as_entries
 from accel_data.resume.sampling_rng import SHARED, SamplingRng
-from accel_data.sharding.batch_sampler_shard import BatchSamplerShard, innermost_sampler
+from accel_data.sharding.batch_sampler_shard import BatchSamplerShard
 from accel_data.sharding.rank_slices import DataRank, Ending
+from accel_data.sharding.samplers import innermost_sampler
+from accel_data.traits import sampler_of, traits_of
 from accel_data.workers import WorkerStart, end_at_exit
 
 Batch = TypeVar("Batch")
@@ -45,10 +48,8 @@ class DataLoaderShard(DataLoader[Batch]):
         dataset: The dataset, or the reader of a stream.
         device: Device that batches are moved to, or None to leave them.
         rng_types: Further generators to make equal on all ranks at the start of each epoch.
+        plan: How ranks share the data; without it, this process gets all of it.
         share: The batch sampler of this rank; without it, the rank gets all batches of a map-style dataset.
-        where: Rank of this process among those that share the data.
-        ending: What happens to samples that do not fill a round of all ranks.
-        dispatch: The exchange by which only rank 0 reads, or None.
         transport: Transport of the ranks that share the data.
         hardware: Device of this process.
         accumulation: The window of micro-batches of the script.
@@ -67,10 +68,8 @@ class DataLoaderShard(DataLoader[Batch]):
         device: torch.device | str | None = None,
         rng_types: Iterable[str | RNGType] | None = None,
         *,
+        plan: LoaderPlan | None = None,
         share: BatchSamplerShard | None = None,
-        where: DataRank | None = None,
-        ending: Ending = Ending.REPEAT,
-        dispatch: Dispatch | None = None,
         transport: Transport | None = None,
         hardware: Device | None = None,
         accumulation: AccumulationState | None = None,
@@ -80,11 +79,14 @@ class DataLoaderShard(DataLoader[Batch]):
         **loader_settings: Any,
     ) -> None:
         super().__init__(dataset, **loader_settings)
+        #: how ranks share the data
+        self.plan = plan or plan_loader(traits_of(self), DataRank(0, 1))
         self._reader = dataset if isinstance(dataset, Reader) else None
         if self._reader is not None:  # which makes the batches; for torch, each is a sample of its own
-            self.__dict__ |= {"batch_size": self._reader.rows, "drop_last": ending is Ending.DROP}
+            drops = self.plan.ending is Ending.DROP
+            self.__dict__ |= {"batch_size": self._reader.rows, "drop_last": drops}
         elif share is None:
-            share = BatchSamplerShard(self.sampler if self.batch_sampler is None else self.batch_sampler)
+            share = BatchSamplerShard(sampler_of(self))
         if share is not None:  # a script that changes `loader.sampler` changes what draws the order
             self.__dict__["sampler"] = share.sampler
         #: what draws this rank's batches from the order of a map-style dataset
@@ -93,14 +95,15 @@ class DataLoaderShard(DataLoader[Batch]):
         self.device = device
         self.rng_types = list(rng_types or ())
         self.accumulation = accumulation or AccumulationState()
-        self.where = where or DataRank(0, 1)
-        self._ranks = transport if dispatch is None else dispatch.transport
-        self._speaks_for_job = self.where.index == 0 and (self._ranks is None or self._ranks.world.rank == 0)
-        self._epochs = EpochTracker(self.accumulation, consumption_log if self._speaks_for_job else None, self.where.of)
-        self._dispatch = dispatch
-        # batches that are read for one of each rank, and the ranks that divide them
-        self._together, self._dividing = (dispatch.together, dispatch.ranks) if dispatch is not None else (1, 1)
-        self._transport, self._hardware = transport, hardware
+        self._ranks, self._hardware = transport, hardware
+        #: the transport of ranks that read, each for itself
+        self._transport = None if self.plan.dispatches else transport
+        self._dispatch = None
+        if self.plan.dispatches and transport is not None:
+            self._dispatch = Dispatch(self.plan, transport, self.rng_types, hardware, device)
+        index, ranks = self.plan.rank.index, self.plan.rank.of
+        self._speaks_for_job = index == 0 and (transport is None or transport.world.rank == 0)
+        self._epochs = EpochTracker(self.accumulation, consumption_log if self._speaks_for_job else None, ranks)
         self._non_blocking, self._fingerprint = non_blocking, fingerprint
         #: called for each batch with the seconds that the script has waited for it
         self.on_wait: Callable[[float], None] | None = None
@@ -227,7 +230,7 @@ class DataLoaderShard(DataLoader[Batch]):
         self.set_epoch(resumed.epoch + resumed.ended)
         states = resumed.rng_now if resumed.begun else resumed.rng_at_start
         own = {name: state for name, state in states.items() if name not in SHARED}
-        self._sampling_rng().put(states if self.where.index == 0 else own)
+        self._sampling_rng().put(states if self.plan.rank.index == 0 else own)
 
     def without_first(self, batches: int) -> Self:
         """Return a loader that skips the first batches of each epoch, and counts epochs together with this one.
@@ -247,7 +250,7 @@ class DataLoaderShard(DataLoader[Batch]):
     @property
     def total_batch_size(self) -> int | None:
         """The number of samples in a batch of the whole job, or None if batches vary."""
-        return None if self.rows is None else self.rows * self.where.of
+        return None if self.rows is None else self.rows * self.plan.rank.of
 
     @property
     def total_dataset_length(self) -> int:
@@ -259,7 +262,7 @@ class DataLoaderShard(DataLoader[Batch]):
     def rows(self) -> int | None:
         """The number of samples in a full batch of this rank, or None if batches vary."""
         rows: int | None = self._source.rows
-        return None if rows is None else rows * self._together // self._dividing
+        return None if rows is None else rows // self.plan.divided_by
 
     @property
     def _index_sampler(self) -> Any:
@@ -294,7 +297,7 @@ class DataLoaderShard(DataLoader[Batch]):
         rng = generators.capture() if state is None else state.rng_at_start
         if self._transport is not None and self._transport.size > 1:
             rng = self._transport.broadcast_object(rng, 0)
-        follows = self._transport is not None and self.where.index > 0
+        follows = self._transport is not None and self.plan.rank.index > 0
         if RNGType.TORCH in self.rng_types:  # the shared generators are equal already, and should stay so
             generators.put({name: kept for name, kept in rng.items() if name not in SHARED})
             follows = False
@@ -304,7 +307,7 @@ class DataLoaderShard(DataLoader[Batch]):
         if self.share is not None:
             # if the epoch drew no seed for workers, as they lived on, the order is drawn as if none were drawn now
             self.share.before_draw = (lambda: generators.put(rng)) if self._iterator is None and not seeded else None
-            cursor: MapCursor | IterableCursor = MapCursor(self.share, state, self._skip * self._together)
+            cursor: MapCursor | IterableCursor = MapCursor(self.share, state, self._skip * self.plan.batches_per_round)
         else:
             cursor = IterableCursor(self._source, self._transport, state)
         refusal: Exception | None = None
@@ -328,7 +331,7 @@ class DataLoaderShard(DataLoader[Batch]):
         return LoaderState(
             unit=self._source.unit,
             streams=0 if self._reader is None else self._reader.streams,
-            step=self._source.round * self._together * self.accumulation.every,
+            step=self._source.round * self.plan.batches_per_round * self.accumulation.every,
             drawn_by=type(innermost_sampler(self.share)).__name__ if self.share is not None else None,
             length=None if known is None else known.length,
             dataset=None if known is None else known.digest,

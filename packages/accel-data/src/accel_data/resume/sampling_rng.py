@@ -16,25 +16,11 @@ from accel_state.devices.cpu import Cpu
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 from torch.utils.data import sampler as torch_samplers
 
-from accel_data.sharding.batch_sampler_shard import samplers_under
+from accel_data.sharding.samplers import generator_owner, samplers_under
 from accel_data.sharding.seedable_sampler import SeedableRandomSampler
 
 #: generators of the whole process, which are put back once an order is drawn
 SHARED = ("default", "python", "numpy")
-
-
-def generator_owner(*roots: Any) -> Any | None:
-    """Return the first object with a `generator` for its order, or None.
-
-    The objects are searched through `sampler` and `batch_sampler`.
-
-    Args:
-        *roots: Samplers, batch samplers or datasets to begin with.
-    """
-    for candidate in samplers_under(*roots):
-        if hasattr(candidate, "generator") and isinstance(candidate.generator, torch.Generator | None):
-            return candidate
-    return None
 
 
 @final

@@ -7,15 +7,11 @@ from functools import cache, partial
 from itertools import chain
 from typing import Any
 
-from torch.utils.data import BatchSampler, Sampler
+from torch.utils.data import BatchSampler
 
 from accel_data.sharding.index_order import IndexOrder, LazyOrder, draw
 from accel_data.sharding.rank_slices import DataRank, Ending, refuse_split, slices_in
-
-
-def follows_torch(batch_sampler: object) -> bool:
-    """Return whether an object cuts the order of its sampler into batches as torch's BatchSampler does."""
-    return isinstance(batch_sampler, BatchSampler) and type(batch_sampler).__iter__ is BatchSampler.__iter__
+from accel_data.sharding.samplers import follows_torch, samplers_under
 
 
 class BatchSamplerShard(BatchSampler):
@@ -162,25 +158,3 @@ class BatchSamplerShard(BatchSampler):
     def _refuse_split(self) -> None:
         if self.divided_by is not None:
             refuse_split(self.batch_sampler, self.batch_size, self.divided_by)
-
-
-def samplers_under(*roots: Any) -> Iterator[Any]:
-    """Yield the objects that draw an order, from the outermost in, through `batch_sampler` and `sampler`.
-
-    Args:
-        *roots: Samplers, batch samplers or datasets to begin with; None is left out.
-    """
-    for root in roots:
-        if root is not None:  # by identity: the truth of a sampler is its length, which it may not have
-            yield root
-            yield from samplers_under(getattr(root, "batch_sampler", None), getattr(root, "sampler", None))
-
-
-def innermost_sampler(sampler: Any) -> Any:
-    """Return the sampler that draws the order, under any number of batch samplers.
-
-    Args:
-        sampler: A sampler or batch sampler, or None, for which the result is None.
-    """
-    under = [inner for inner in samplers_under(sampler) if isinstance(inner, Sampler) or hasattr(inner, "__iter__")]
-    return under[-1] if under else None
