@@ -92,7 +92,7 @@ def test_without_a_transport_nothing_is_exchanged_and_every_rank_reads() -> None
         assert (plan.exchanges, plan.reads, plan.check) == (frozenset(), DataRank(1, 2), False)
 
 
-def test_processes_with_the_same_samples_are_not_alone_and_compare_values_too() -> None:
+def test_processes_that_are_served_the_same_compare_values_too() -> None:
     plan = plan_loader(LoaderTraits(), DataRank(0, 1), size=1, copies=2)
     assert not plan.alone
     assert plan.check == "error"

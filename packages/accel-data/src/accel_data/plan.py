@@ -1,4 +1,4 @@
-"""Decide how ranks share the data of a loader, from facts alone and before anything is read."""
+"""Choose how ranks share the data of a loader, from facts alone and before anything is read."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def plan_loader(
     check_datasets: Check = True,
     already_sharded: bool = False,
 ) -> LoaderPlan:
-    """Decide how ranks share the data of a loader.
+    """Choose how ranks share the data of a loader.
 
     Args:
         traits: The facts about the loader.

@@ -1,4 +1,4 @@
-"""Look at a DataLoader for the facts by which ranks can share it."""
+"""Read from a DataLoader the facts by which ranks can share it."""
 
 from __future__ import annotations
 
