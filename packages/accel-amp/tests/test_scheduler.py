@@ -7,6 +7,7 @@ import pytest
 import torch
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, LossScaler
 from accel_state import AccumulationState
+from suite.toy_passes import ToyPass
 from torch import nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
@@ -101,7 +102,8 @@ def test_nothing_advances_while_gradients_accumulate() -> None:
     accumulation = AccumulationState(4)
     optimizer, scheduler = prepared(linear(100), accumulation=accumulation, num_processes=2)
     seen = []
-    with accumulation.iterating(object()) as epoch:
+    epoch = ToyPass()
+    with accumulation.iterating(epoch):
         for number in range(6):
             epoch.last = number == 5
             accumulation.tick()

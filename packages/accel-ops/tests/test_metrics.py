@@ -8,16 +8,17 @@ from accel_comm import Transport
 from accel_comm.transports.single import Single
 from accel_comm.transports.torch_dist import TorchDist
 from accel_ops import gather_for_metrics
-from accel_state import BatchPadding, LoaderPass
+from accel_state import BatchPadding
 from accel_testing import MakePool, assert_same_numbers
+from suite.toy_passes import ToyPass
 
 # 10 samples in batches of 2 on 2 ranks: the last round is 8 9 and, to fill it, 0 1
 TEN = [[[0, 1], [4, 5], [8, 9]], [[2, 3], [6, 7], [0, 1]]]
 LAST_OF_TEN = BatchPadding((2, 0), (2, 2))
 
 
-def tail(is_last: bool) -> LoaderPass:
-    return LoaderPass("loader", last=is_last, tail=LAST_OF_TEN if is_last else None)
+def tail(is_last: bool) -> ToyPass:
+    return ToyPass("loader", last=is_last, tail=LAST_OF_TEN if is_last else None)
 
 
 def evaluate() -> tuple[torch.Tensor, torch.Tensor]:
@@ -68,7 +69,7 @@ def uneven_tail() -> list[Any]:
     """11 samples on 3 ranks in batches of 2: the last round is 6 7, 8 9, 10 and a repetition."""
     transport = TorchDist()
     batch = torch.tensor([[6, 7], [8, 9], [10, 0]])[transport.rank]
-    epoch = LoaderPass("loader", last=True, tail=BatchPadding((2, 2, 1), (2, 2, 2)))
+    epoch = ToyPass("loader", last=True, tail=BatchPadding((2, 2, 1), (2, 2, 2)))
     return [
         gather_for_metrics(batch, transport, epoch),
         gather_for_metrics(batch.float().mean(), transport, epoch),
@@ -125,7 +126,7 @@ SHORT = {1: BatchPadding((2,), (2,)), 2: BatchPadding((1, 1), (1, 1))}
 
 
 def repeated(transport: Transport) -> list[Any]:
-    epoch = LoaderPass("loader", rows=4, last=True, tail=SHORT[transport.size])
+    epoch = ToyPass("loader", rows=4, last=True, tail=SHORT[transport.size])
     batch = torch.tensor([8, 9]) if transport.size == 1 else torch.tensor([8 + transport.rank])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -150,7 +151,7 @@ def test_a_value_that_was_repeated_for_a_full_batch_is_cut_as_the_batch_is(loopb
 @pytest.mark.parametrize("data", [torch.tensor(1.5), torch.ones(2), torch.ones(8), ["a"], "text"])
 def test_alone_only_what_has_the_length_of_a_full_batch_is_cut(data: Any, tail: BatchPadding | None) -> None:
     """Feature row S79."""
-    found = gather_for_metrics(data, Single(), LoaderPass("loader", rows=4, last=True, tail=tail))
+    found = gather_for_metrics(data, Single(), ToyPass("loader", rows=4, last=True, tail=tail))
     assert_same_numbers(found, data, atol=0) if isinstance(data, torch.Tensor) else None
     assert isinstance(data, torch.Tensor) or found is data
 
@@ -158,5 +159,5 @@ def test_alone_only_what_has_the_length_of_a_full_batch_is_cut(data: Any, tail: 
 @pytest.mark.parametrize("data", [torch.tensor([1, 2]), ["a", "b"], {"n": 3}])
 def test_alone_everything_is_returned_as_it_is(data: Any) -> None:
     """Feature row S79."""
-    epoch = LoaderPass("loader", last=True, tail=BatchPadding((1, 0), (2, 2)))
+    epoch = ToyPass("loader", last=True, tail=BatchPadding((1, 0), (2, 2)))
     assert gather_for_metrics(data, Single(), epoch) is data

@@ -4,9 +4,10 @@ from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
-from accel_state import AccumulationState, BatchPadding, LoaderPass, PartialWindow
+from accel_state import AccumulationState, BatchPadding, PartialWindow
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from suite.toy_passes import ToyPass
 
 QUICK = settings(derandomize=True, deadline=None)
 
@@ -14,7 +15,8 @@ QUICK = settings(derandomize=True, deadline=None)
 def flags(accumulation: AccumulationState, batches: int) -> list[bool]:
     """What each tick of one pass over a loader of so many batches says."""
     found = []
-    with accumulation.iterating("loader") as epoch:
+    epoch = ToyPass("loader")
+    with accumulation.iterating(epoch):
         for index in range(batches):
             epoch.last = index == batches - 1
             found.append(accumulation.tick())
@@ -119,9 +121,11 @@ def test_outside_a_loop_nothing_is_active() -> None:
 def test_an_inner_loop_is_the_active_one_and_gives_the_outer_back() -> None:
     """Reference 2.3: an evaluation in the middle of a training epoch."""
     accumulation = AccumulationState()
-    with accumulation.iterating("train") as train:
+    train = ToyPass("train")
+    with accumulation.iterating(train):
         train.last = True
-        with accumulation.iterating("eval") as inner:
+        inner = ToyPass("eval")
+        with accumulation.iterating(inner):
             assert (accumulation.active, accumulation.active_dataloader, accumulation.end_of_dataloader) == (
                 inner,
                 "eval",
@@ -137,18 +141,20 @@ def test_an_inner_loop_is_the_active_one_and_gives_the_outer_back() -> None:
 
 def test_an_evaluation_inside_does_not_end_the_window_of_the_training() -> None:
     accumulation = AccumulationState(4)
-    with accumulation.iterating("train"):
+    with accumulation.iterating(ToyPass("train")):
         accumulation.tick()
-        with accumulation.iterating("eval") as inner:
+        inner = ToyPass("eval")
+        with accumulation.iterating(inner):
             inner.last = True
         assert [accumulation.tick() for _ in range(3)] == [False, False, True]
 
 
 def test_an_outer_pass_may_end_before_an_inner_pass_left_with_break() -> None:
     accumulation = AccumulationState()
-    outer, inner = accumulation.iterating("outer"), accumulation.iterating("inner")
+    inner_epoch = ToyPass("inner")
+    outer, inner = accumulation.iterating(ToyPass("outer")), accumulation.iterating(inner_epoch)
     outer.__enter__()
-    inner_epoch = inner.__enter__()
+    inner.__enter__()
     outer.__exit__(None, None, None)
     assert accumulation.active is inner_epoch
     inner.__exit__(None, None, None)
@@ -157,9 +163,10 @@ def test_an_outer_pass_may_end_before_an_inner_pass_left_with_break() -> None:
 
 def test_two_equal_passes_over_one_loader_are_told_apart() -> None:
     accumulation = AccumulationState()
-    first, second = accumulation.iterating("same"), accumulation.iterating("same")
+    last = ToyPass("same")
+    first, second = accumulation.iterating(ToyPass("same")), accumulation.iterating(last)
     first.__enter__()
-    last = second.__enter__()
+    second.__enter__()
     first.__exit__(None, None, None)
     assert accumulation.active is last
     second.__exit__(None, None, None)
@@ -168,21 +175,23 @@ def test_two_equal_passes_over_one_loader_are_told_apart() -> None:
 
 def test_a_pass_ends_when_its_loop_fails() -> None:
     accumulation = AccumulationState()
-    with pytest.raises(ZeroDivisionError), accumulation.iterating("loader"):
+    with pytest.raises(ZeroDivisionError), accumulation.iterating(ToyPass()):
         1 / 0  # noqa: B018 # the error is what is tested
     assert not accumulation.in_dataloader
 
 
 def test_a_pass_knows_how_many_samples_a_full_batch_has() -> None:
     accumulation = AccumulationState()
-    with accumulation.iterating("loader", rows=4) as epoch:
+    epoch = ToyPass("loader", 4)
+    with accumulation.iterating(epoch):
         assert accumulation.active is epoch
         assert epoch.rows == 4
 
 
 def test_the_remainder_is_what_is_real_in_the_batch() -> None:
     accumulation = AccumulationState()
-    with accumulation.iterating("loader") as epoch:
+    epoch = ToyPass("loader")
+    with accumulation.iterating(epoch):
         assert accumulation.remainder == 0
         epoch.tail = BatchPadding((2, 1), (2, 2))
         assert accumulation.remainder == 3
@@ -243,7 +252,8 @@ def test_positions_count_the_micro_batches_of_each_window(every: int, epochs: li
     accumulation, told, position, windows = AccumulationState(every, at_epoch_end=end), Told(), 0, 0
     accumulation.tell(told)
     for batches in epochs:
-        with accumulation.iterating("loader") as epoch:
+        epoch = ToyPass("loader")
+        with accumulation.iterating(epoch):
             for index in range(batches):
                 epoch.last = index == batches - 1
                 due = accumulation.tick()
@@ -258,46 +268,22 @@ def test_positions_count_the_micro_batches_of_each_window(every: int, epochs: li
 def test_a_pass_whose_batch_comes_is_the_active_one_again() -> None:
     """T24: an evaluation that was begun and left standing says nothing of the training loop."""
     accumulation = AccumulationState(2)
-    with accumulation.iterating("train") as train, accumulation.iterating("evaluation") as left:
+    train = ToyPass("train")
+    left = ToyPass("evaluation")
+    with accumulation.iterating(train), accumulation.iterating(left):
         left.last = True
         assert accumulation.active_dataloader == "evaluation"
-        train.take_over()
+        accumulation.activate(train)
         assert accumulation.active_dataloader == "train"
         assert [accumulation.tick(), accumulation.tick()] == [False, True]
-        left.take_over()
+        accumulation.activate(left)
         assert accumulation.end_of_dataloader
     assert accumulation.active is None
 
 
-def read(accumulation: AccumulationState, *passes: LoaderPass, last: tuple[bool, ...]) -> bool:
-    """One micro-batch of a batch of each pass."""
-    for epoch, ends in zip(passes, last, strict=True):
-        epoch.take_over()
-        epoch.came += 1
-        epoch.last = ends
-    return accumulation.tick()
-
-
-def test_of_passes_read_side_by_side_each_ends_the_window() -> None:
-    """T24: `for a, b in zip(short, long)`."""
-    accumulation = AccumulationState(4)
-    with accumulation.iterating("short") as short, accumulation.iterating("long") as long:
-        found = [read(accumulation, short, long, last=(index == 5, False)) for index in range(6)]
-    assert found == [False, False, False, True, False, True]
-
-
-def test_a_pass_that_was_left_at_its_last_batch_ends_no_window() -> None:
-    """T24: evaluations in the middle of an epoch, of one batch each, or of several by one iterator."""
-    accumulation = AccumulationState(4)
-    with accumulation.iterating("train") as train, accumulation.iterating("evaluation") as left:
-        assert not read(accumulation, left, train, last=(False, False))
-        for ends in (False, True):
-            left.take_over()
-            left.came += 1
-            left.last = ends
-        assert not read(accumulation, train, last=(False,))
-        assert not read(accumulation, train, last=(False,))
-    with accumulation.iterating("train") as train, accumulation.iterating("evaluation") as left:
-        accumulation.reset()
-        assert not read(accumulation, left, train, last=(True, False))
-        assert not read(accumulation, train, last=(False,))
+def test_passes_are_told_of_each_step_that_is_due() -> None:
+    accumulation, epoch = AccumulationState(2), ToyPass()
+    with accumulation.iterating(epoch):
+        for _ in range(5):
+            accumulation.tick()
+    assert epoch.steps == 2

@@ -7,8 +7,9 @@ import pytest
 import torch
 from accel_data import prepare_data_loader
 from accel_data.loaders import device_prefetch
+from accel_data.resume.epoch_pass import EpochPass
 from accel_ops import copy_stream
-from accel_state import AccumulationState, LoaderPass
+from accel_state import AccumulationState
 from suite.recording_device import RecordingDevice
 from suite.toy_models import RangeDataset
 from torch.utils.data import DataLoader
@@ -28,7 +29,7 @@ class NoStream:
         self.calls.append(copied.replace("event", "await"))
 
 
-def told(count: int, epoch: LoaderPass) -> Any:
+def told(count: int, epoch: EpochPass) -> Any:
     for number in range(count):
         epoch.last, epoch.at = number == count - 1, number
         yield number
@@ -36,7 +37,7 @@ def told(count: int, epoch: LoaderPass) -> Any:
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_the_next_batch_is_on_its_way_before_one_is_handed_out(count: int) -> None:
-    side, epoch = NoStream(), LoaderPass("loader")
+    side, epoch = NoStream(), EpochPass("loader")
     seen = []
     for batch in device_prefetch._one_ahead(told(count, epoch), epoch, side):  # type: ignore[arg-type] # a stand-in
         seen.append((batch, epoch.last, epoch.at))
@@ -50,8 +51,8 @@ def test_the_next_batch_is_on_its_way_before_one_is_handed_out(count: int) -> No
 def test_nothing_is_touched_on_a_machine_without_an_accelerator() -> None:
     batches = iter([object()])
     if not torch.accelerator.is_available():
-        assert device_prefetch.on_device(batches, LoaderPass("loader"), "cpu", non_blocking=True) is batches
-    assert device_prefetch.on_device(batches, LoaderPass("loader"), None, non_blocking=True) is batches
+        assert device_prefetch.on_device(batches, EpochPass("loader"), "cpu", non_blocking=True) is batches
+    assert device_prefetch.on_device(batches, EpochPass("loader"), None, non_blocking=True) is batches
 
 
 def test_the_place_is_that_of_the_batch_in_hand_when_one_is_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +80,7 @@ def gpu() -> Iterator[RecordingDevice]:
 def test_a_copy_waits_for_what_was_asked_of_the_device_before(gpu: RecordingDevice) -> None:
     """The memory of the copy may be that of a batch which the current stream still reads."""
     batches = iter([torch.ones(2), torch.zeros(2)])
-    moved = list(device_prefetch.on_device(batches, LoaderPass("loader"), "cuda:0", non_blocking=True))
+    moved = list(device_prefetch.on_device(batches, EpochPass("loader"), "cuda:0", non_blocking=True))
     assert [batch.device.type for batch in moved] == ["cuda", "cuda"]
     send = ["stream 1 waits for current stream", "copy in on stream 1: 8 bytes, pageable"]
     assert gpu.calls == ["new stream 1", *send, *send, *["current stream waits for the copies of stream 1"] * 2]
@@ -97,7 +98,7 @@ class Sentences:
 
 def test_an_object_that_moves_itself_is_copied_after_the_wait_too(gpu: RecordingDevice) -> None:
     batches = iter([Sentences(torch.ones(2))])
-    (moved,) = device_prefetch.on_device(batches, LoaderPass("loader"), "cuda:0", non_blocking=True)
+    (moved,) = device_prefetch.on_device(batches, EpochPass("loader"), "cuda:0", non_blocking=True)
     assert moved.ids.device.type == "cuda"
     wait, copy = gpu.calls.index("stream 1 waits for current stream"), "copy in on stream 1: 8 bytes"
     assert gpu.calls[wait + 1].startswith(copy)
@@ -105,14 +106,14 @@ def test_an_object_that_moves_itself_is_copied_after_the_wait_too(gpu: Recording
 
 def test_a_packed_sequence_comes_ahead_with_its_sizes_on_the_cpu(gpu: RecordingDevice) -> None:
     packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3, 1), torch.zeros(2, 1)])
-    (moved,) = device_prefetch.on_device(iter([packed]), LoaderPass("loader"), "cuda:0", non_blocking=True)
+    (moved,) = device_prefetch.on_device(iter([packed]), EpochPass("loader"), "cuda:0", non_blocking=True)
     assert (moved.data.device.type, moved.batch_sizes.device.type) == ("cuda", "cpu")
     assert "current stream waits for the copies of stream 1" in gpu.calls
 
 
 def test_all_passes_copy_on_one_stream_of_the_device(gpu: RecordingDevice) -> None:
     for _ in range(3):
-        for _ in device_prefetch.on_device(iter([torch.ones(2)]), LoaderPass("loader"), "cuda:0", non_blocking=True):
+        for _ in device_prefetch.on_device(iter([torch.ones(2)]), EpochPass("loader"), "cuda:0", non_blocking=True):
             pass
     assert [call for call in gpu.calls if "new" in call] == ["new stream 1"]
 
@@ -122,5 +123,5 @@ def test_a_device_without_a_number_is_the_current_one_of_each_pass(
 ) -> None:
     for index in (0, 1, 1):
         monkeypatch.setattr(torch.accelerator, "current_device_index", lambda index=index: index)
-        assert len(list(device_prefetch.on_device(iter([1]), LoaderPass("loader"), "cuda", non_blocking=True))) == 1
+        assert len(list(device_prefetch.on_device(iter([1]), EpochPass("loader"), "cuda", non_blocking=True))) == 1
     assert [call for call in gpu.calls if "new" in call] == ["new stream 1", "new stream 2"]

@@ -12,7 +12,8 @@ import torch
 from accel_comm.transports.single import Single
 from accel_data import DataLoaderShard, prepare_data_loader
 from accel_data.loaders.device_prefetch import on_device
-from accel_state import AccumulationState, BatchPadding, LoaderPass
+from accel_data.resume.epoch_pass import EpochPass
+from accel_state import AccumulationState, BatchPadding
 from suite.toy_models import RangeDataset, RangeStream
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, Sampler, SubsetRandomSampler
@@ -255,7 +256,7 @@ class Recorded:
 
 def test_whatever_has_a_to_is_moved() -> None:
     thing = Recorded()
-    assert list(on_device(iter([[thing]]), LoaderPass("loader"), "meta", non_blocking=True)) == [[thing]]
+    assert list(on_device(iter([[thing]]), EpochPass("loader"), "meta", non_blocking=True)) == [[thing]]
     assert thing.went == [(torch.device("meta"),)]
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
@@ -25,33 +25,27 @@ class BatchPadding:
         return sum(self.real)
 
 
-@dataclass(slots=True)
-class LoaderPass:
-    """A pass over a loader, as far as it has come.
+class LoaderPass(Protocol):
+    """A pass over a loader, as windows and metrics see it."""
 
-    `rows` counts the samples of a full batch of a rank, None if batches vary. `last` says whether the batch in hand is
-    the last batch; `tail` has its real samples, None if the batch is full and all are real. `at` is the place after it,
-    `settled` the place at the newest optimizer step, and `ticked` whether a micro-batch came of the pass.
-    `passes` are all passes that run, the pass in hand last. `came` counts batches since the last micro-batch began;
-    `in_step` counts the micro-batches in a row for which it was 1, as in loaders that are read side by side. A pass
-    that began while another was in step is `inner`: an evaluation, or a loader that is begun again and again.
-    """
-
+    #: the loader, or None once the pass is over
     loader: Any
-    passes: list[LoaderPass] = field(default_factory=list, repr=False, compare=False)
-    rows: int | None = None
-    last: bool = False
-    tail: BatchPadding | None = None
-    at: Any = None
-    settled: Any = None
-    ticked: bool = False
-    came: int = 0
-    in_step: int = 0
-    inner: bool = False
+    #: samples of a full batch of this rank, or None if batches vary
+    rows: int | None
+    #: whether the current batch is the last one
+    last: bool
+    #: the real samples of the current batch, or None if all samples of a full batch are real
+    tail: BatchPadding | None
 
-    def take_over(self) -> None:
-        """Makes this pass the pass in hand: its batch comes, though other passes were begun since and left standing."""
-        self.passes[:] = [*(other for other in self.passes if other is not self), self]
+    def begin_micro_batch(self, *, active: bool) -> bool:
+        """Note that a micro-batch begins, and return whether the data of the window ends with it.
+
+        Args:
+            active: Whether the newest batch is one of this pass.
+        """
+
+    def note_step(self) -> None:
+        """Note that an optimizer step is due, which sees all batches until now."""
 
 
 class PartialWindow(Enum):
@@ -137,19 +131,14 @@ class AccumulationState:
         if self._over:
             self.steps += self.due
             for loader_pass in self._passes:
-                loader_pass.settled = loader_pass.at
+                loader_pass.note_step()
         return self.due
 
     def _data_ends(self) -> bool:
-        """Whether the batch in hand is the last of its pass, or of another pass that is read side by side."""
-        active = self._passes[-1]
-        active.ticked = True
-        ends = active.last and not active.inner
+        """Tell all passes of a micro-batch, and return whether data ends with it."""
+        active, ends = self._passes[-1], False
         for loader_pass in self._passes:
-            alike = loader_pass.came == 1
-            # one that an evaluation left standing, at its last batch maybe, does not come with each micro-batch
-            ends = ends or (loader_pass.last and alike and loader_pass.in_step > 0 and not loader_pass.inner)
-            loader_pass.in_step, loader_pass.came = loader_pass.in_step + 1 if alike else 0, 0
+            ends = loader_pass.begin_micro_batch(active=loader_pass is active) or ends
         return ends
 
     def leave(self) -> None:
@@ -187,16 +176,25 @@ class AccumulationState:
         return self.inside or not self._over
 
     @contextmanager
-    def iterating(self, loader: Any, *, rows: int | None = None) -> Iterator[LoaderPass]:
-        """A pass over `loader`; while it lasts it is the active pass, unless a batch of another pass came since."""
-        inner = any(other.in_step > 1 and other.loader is not loader for other in self._passes)
-        loader_pass = LoaderPass(loader, self._passes, rows, inner=inner)
+    def iterating(self, loader_pass: LoaderPass) -> Iterator[Sequence[LoaderPass]]:
+        """Return a context in which a pass runs, which is the active one until a batch of another pass comes.
+
+        Args:
+            loader_pass: The pass that begins.
+
+        Yields:
+            All passes that run, the active one last, as this object goes on to keep them.
+        """
         self._passes.append(loader_pass)
         try:
-            yield loader_pass
+            yield self._passes
         finally:
             # By identity: an outer pass may end before an inner one that was left with `break`.
             self._passes[:] = [other for other in self._passes if other is not loader_pass]
+
+    def activate(self, loader_pass: LoaderPass) -> None:
+        """Make a pass the active one: its batch comes, though other passes were begun since and left standing."""
+        self._passes[:] = [*(other for other in self._passes if other is not loader_pass), loader_pass]
 
     @property
     def active(self) -> LoaderPass | None:

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from accel_ops import send_to_device
 from accel_ops.copy_stream import CopyStream
-from accel_state import LoaderPass
 
+from accel_data.resume.epoch_pass import EpochPass
 from accel_data.sharding.rank_slices import with_last
 
 
 def on_device(
-    batches: Iterator[Any], epoch: LoaderPass, device: torch.device | str | None, *, non_blocking: bool
+    batches: Iterator[Any], epoch: EpochPass, device: torch.device | str | None, *, non_blocking: bool
 ) -> Iterator[Any]:
     """Return an iterator over the batches on a device.
 
@@ -36,7 +36,7 @@ def on_device(
     return (send_to_device(batch, place, non_blocking=non_blocking) for batch in batches)
 
 
-def _one_ahead(batches: Iterator[Any], epoch: LoaderPass, copies: CopyStream) -> Iterator[Any]:
+def _one_ahead(batches: Iterator[Any], epoch: EpochPass, copies: CopyStream) -> Iterator[Any]:
     sent = ((copies.send(batch), (epoch.last, epoch.tail, epoch.at)) for batch in batches)
     for ((moved, copied), facts), _ in with_last(sent):
         copies.await_copy(copied)

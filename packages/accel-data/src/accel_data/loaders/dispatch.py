@@ -12,11 +12,12 @@ from accel_comm import PeerFailed, Transport
 from accel_ops import process_rng, recursively_apply
 from accel_ops.rng import RNGType, synchronize_rng_states
 from accel_ops.scatter import Scatter
-from accel_state import Device, LoaderPass
+from accel_state import Device
 from accel_state.devices.cpu import Cpu
 
 from accel_data.loaders.dispatch_message import BatchNote, slices_of
 from accel_data.plan import LoaderPlan
+from accel_data.resume.epoch_pass import EpochPass
 from accel_data.resume.epochs import Cursor
 from accel_data.sharding.rank_slices import DataRank, Ending, slices_in, with_last
 
@@ -88,7 +89,7 @@ class Dispatch:
         taken: dict[str, Any] = self._done_on_zero(state, "say where it stands", lambda taken: taken)
         return taken
 
-    def served(self, cursor: Cursor, batches: Iterator[Any], epoch: LoaderPass) -> Iterator[Any]:
+    def served(self, cursor: Cursor, batches: Iterator[Any], epoch: EpochPass) -> Iterator[Any]:
         """Yield the batches of this rank, and note each in `epoch` before.
 
         Args:
@@ -113,7 +114,7 @@ class Dispatch:
         self._transport.broadcast_object((None, told(done)), 0)
         return done
 
-    def _received(self, scatter: Scatter, epoch: LoaderPass) -> Iterator[Any]:
+    def _received(self, scatter: Scatter, epoch: EpochPass) -> Iterator[Any]:
         """Yield the parts that rank 0 sends (collective)."""
         last = False
         while not last:
@@ -127,9 +128,9 @@ class Dispatch:
                 process_rng.restore(generators, self._hardware or Cpu())
             yield part
 
-    def _sent(self, scatter: Scatter, cursor: Cursor, batches: Iterator[Any], epoch: LoaderPass) -> Iterator[Any]:
+    def _sent(self, scatter: Scatter, cursor: Cursor, batches: Iterator[Any], epoch: EpochPass) -> Iterator[Any]:
         copies = self._transport.copies
-        ahead, start, last, nothing = LoaderPass(None), None, False, [()] * self._transport.size * copies
+        ahead, start, last, nothing = EpochPass(None), None, False, [()] * self._transport.size * copies
         with _failures_told(lambda failure: scatter.send(nothing, BatchNote(failure=failure))):
             for (taken, at), last in with_last(self._rounds(cursor.served(batches, ahead), ahead)):
                 start = start or [recursively_apply(torch.clone, batch) for batch in taken]  # a script may change it
@@ -143,7 +144,7 @@ class Dispatch:
             if not last:
                 scatter.send(nothing, BatchNote(ended=True))
 
-    def _rounds(self, batches: Iterator[Any], ahead: LoaderPass) -> Iterator[tuple[list[Any], Any]]:
+    def _rounds(self, batches: Iterator[Any], ahead: EpochPass) -> Iterator[tuple[list[Any], Any]]:
         while taken := list(islice(batches, self._batches)):
             if len(taken) < self._batches and self._ending is Ending.DROP:
                 return

@@ -15,7 +15,7 @@ from accel_comm import Transport
 from accel_ops.fingerprint import Fingerprint
 from accel_ops.rng import RNGType, synchronize_rng_states
 from accel_ops.xla_graphs import step_marker_of
-from accel_state import AccumulationState, Device, LoaderPass
+from accel_state import AccumulationState, Device
 from torch.utils.data import DataLoader
 
 from accel_data.iterable.read_batch import ReadCollate
@@ -26,6 +26,7 @@ from accel_data.loaders.dispatch import Dispatch
 from accel_data.plan import LoaderPlan, plan_loader
 from accel_data.resume.consumption_log import ConsumptionLog
 from accel_data.resume.cursors import IterableCursor, MapCursor, UnreadCursor
+from accel_data.resume.epoch_pass import EpochPass
 from accel_data.resume.epochs import Cursor, EpochRun, EpochTracker
 from accel_data.resume.loader_state import LoaderState, ResumeError, as_entries
 from accel_data.resume.sampling_rng import SHARED, SamplingRng
@@ -111,7 +112,9 @@ class DataLoaderShard(DataLoader[Batch]):
         self._skip, self._seeds = 0, True
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override] # torch names a private class of its own
-        with self.accumulation.iterating(self, rows=self.rows) as epoch:
+        epoch = EpochPass(self, self.rows)
+        with self.accumulation.iterating(epoch) as passes:
+            epoch.begin_inside(passes[:-1])
             running, batches, resumed = self._begin_pass(epoch)
             try:
                 served = (
@@ -123,12 +126,11 @@ class DataLoaderShard(DataLoader[Batch]):
                     served = islice(served, self._skip, None)  # what a sampler can leave out is passed over already
                 if self._step_marker is not None:
                     served = self._step_marker.mark_steps(served)
-                passes = epoch.passes
                 served = on_device(served, epoch, self.device, non_blocking=self._non_blocking)
                 for batch in served if self.on_wait is None else timed(served, self.on_wait):
                     if passes[-1] is not epoch:
-                        epoch.take_over()
-                    epoch.came += 1
+                        self.accumulation.activate(epoch)
+                    epoch.batches += 1
                     if epoch.last:
                         running.cursor.finish()
                     yield batch
@@ -275,7 +277,7 @@ class DataLoaderShard(DataLoader[Batch]):
         own = self._reader.unit == "readers"  # whose draws are the script's affair
         return SamplingRng(self, *() if own else (self._reader.dataset,))
 
-    def _begin_pass(self, epoch: LoaderPass) -> tuple[EpochRun, Iterator[Any], bool]:
+    def _begin_pass(self, epoch: EpochPass) -> tuple[EpochRun, Iterator[Any], bool]:
         """Return an epoch with its order drawn, its batches, and whether it resumes an earlier one (collective)."""
         state = self._epochs.take_pending()
         self._sampling_rng().follow_first_copy(self._ranks, self._hardware)

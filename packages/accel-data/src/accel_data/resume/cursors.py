@@ -9,11 +9,11 @@ from itertools import chain, islice
 from typing import Any, final
 
 from accel_comm import Transport
-from accel_state import LoaderPass
 
 from accel_data.iterable.rank_step import in_step, rotated
 from accel_data.iterable.read_batch import ReadBatch
 from accel_data.iterable.reader import Reader
+from accel_data.resume.epoch_pass import EpochPass
 from accel_data.resume.loader_state import LoaderState, ResumeError, StreamPosition, as_entries
 from accel_data.sharding.batch_sampler_shard import BatchSamplerShard
 from accel_data.sharding.rank_slices import with_last
@@ -52,7 +52,7 @@ class MapCursor:
                 " state_dict; and dataset, sampler and library versions must be the same"
             )
 
-    def served(self, batches: Iterator[Any], epoch: LoaderPass) -> Iterator[Any]:
+    def served(self, batches: Iterator[Any], epoch: EpochPass) -> Iterator[Any]:
         """Yield the batches of this rank, and note each in `epoch` before.
 
         Args:
@@ -120,7 +120,7 @@ class IterableCursor:
             self._front = self._reader.front_states()  # of shards too, which are made by now
         self._reader.start = StreamPosition({}, self._front) if self._front else None
 
-    def served(self, batches: Iterator[Any], epoch: LoaderPass) -> Iterator[Any]:
+    def served(self, batches: Iterator[Any], epoch: EpochPass) -> Iterator[Any]:
         """Yield the batches of this rank, and note each in `epoch` before.
 
         Args:
@@ -218,7 +218,7 @@ class UnreadCursor:
     Its methods are those of `MapCursor`.
     """
 
-    def served(self, batches: Iterator[Any], epoch: LoaderPass) -> Iterator[Any]:
+    def served(self, batches: Iterator[Any], epoch: EpochPass) -> Iterator[Any]:
         """Return no batches."""
         return iter(())
 

@@ -6,10 +6,11 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-from accel_state import AccumulationState, LoaderPass
+from accel_state import AccumulationState
 
 from accel_data.resume.consumption_log import ConsumptionLog
 from accel_data.resume.cursors import IterableCursor, MapCursor, UnreadCursor
+from accel_data.resume.epoch_pass import EpochPass
 from accel_data.resume.loader_state import LoaderState
 
 Cursor = MapCursor | IterableCursor | UnreadCursor
@@ -30,7 +31,7 @@ class EpochRun:
 
     about: LoaderState
     cursor: Cursor
-    epoch: LoaderPass
+    epoch: EpochPass
     ended: bool = False
     steps_at_end: int = 0
 
@@ -90,7 +91,7 @@ class EpochTracker:
         self._running.remove(running)
         running.steps_at_end = self._accumulation.steps
         running.epoch.loader = None
-        self._ended = running if running.ended and running.epoch.ticked and not self._accumulation.due else None
+        self._ended = running if running.ended and running.epoch.in_micro_batch and not self._accumulation.due else None
         self._tell("end" if running.ended else "left", running)
 
     def put_at(self, state: LoaderState) -> None:
@@ -115,8 +116,8 @@ class EpochTracker:
         running = unsettled or (self._running[-1] if self._running else None)
         if running is None:
             return None
-        rolled_back = not self._accumulation.due and running.epoch.ticked
-        return running, running.epoch.settled if rolled_back else running.epoch.at
+        rolled_back = not self._accumulation.due and running.epoch.in_micro_batch
+        return running, running.epoch.at_step if rolled_back else running.epoch.at
 
     def rng_of_next(self) -> dict[str, Any] | None:
         """Return the random states of an epoch that began while the last window of the one before is open.
@@ -130,7 +131,7 @@ class EpochTracker:
         ended = self._ended
         if ended is None or self._accumulation.due or self._accumulation.steps != ended.steps_at_end:
             return None
-        return None if ended.epoch.settled == ended.epoch.at else ended
+        return None if ended.epoch.at_step == ended.epoch.at else ended
 
     def _tell(self, event: str, running: EpochRun) -> None:
         if self.consumption_log is not None:
