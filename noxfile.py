@@ -32,6 +32,7 @@ TESTING = (
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
     "hypothesis>=6.100",
+    "safetensors>=0.6.1",
     "numpy",
     "scikit-learn",
     "tqdm",

@@ -283,7 +283,7 @@ def test_a_checkpoint_of_a_moment_is_written_while_the_tensors_change(tmp_path: 
     writer.wait()
     for number in range(10):
         file = TensorFile(tmp_path / f"checkpoint_{number}" / "model.safetensors")
-        assert all((file[name] == number).all() for name in file.names)
+        assert all((file[name] == number).all() for name in file.header.tensors)
 
 
 def test_work_that_no_thread_can_be_had_for_is_refused_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -224,7 +224,7 @@ def read(folder: Path) -> None:
         raise CheckpointError("\n".join(lines))
     for name in manifest.files:
         file = TensorFile(folder / name)
-        decode([{"$tensor": one} for one in file.names], file.__getitem__)
+        decode([{"$tensor": one} for one in file.header.tensors], file.__getitem__)
 
 
 def everything(model: Any, optimizer: Any, registered: Any) -> str:

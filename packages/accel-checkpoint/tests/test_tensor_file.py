@@ -112,11 +112,11 @@ def test_a_tensor_larger_than_one_piece_is_whole_and_was_not_copied(tmp_path: Pa
 def test_what_is_said_about_the_file_is_in_it(tmp_path: Path) -> None:
     written(tmp_path / "f", {"ü": torch.ones(1)}, {"format": "pt", "words": 'a "b" ü\n'})
     file = TensorFile(tmp_path / "f")
-    assert file.metadata == {"format": "pt", "words": 'a "b" ü\n'}
-    assert file.names == ["ü"]
+    assert file.header.metadata == {"format": "pt", "words": 'a "b" ü\n'}
+    assert list(file.header.tensors) == ["ü"]
     reader: Callable[..., Any] = safe_open
     with reader(tmp_path / "f", framework="pt") as other:
-        assert other.metadata() == file.metadata
+        assert other.metadata() == file.header.metadata
     assert header(written(tmp_path / "g", {}))["__metadata__"] == {"format": "pt"}
 
 

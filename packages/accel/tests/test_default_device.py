@@ -62,7 +62,7 @@ def test_a_file_is_read_to_the_cpu(tmp_path: Path) -> None:
         accelerator = Accelerator(cpu=True)
         accelerator.save_model(model, tmp_path)
         file = TensorFile(tmp_path / "model.safetensors")
-        assert_same_numbers({name: file[name] for name in file.names}, model.state_dict(), atol=0)
+        assert_same_numbers({name: file[name] for name in file.header.tensors}, model.state_dict(), atol=0)
 
 
 def exchanged() -> Any:

@@ -1,4 +1,4 @@
-"""Checkpoints on disk that are there whole or not at all, and run no code when they are read."""
+"""Save checkpoints that are on the disk whole or not at all, and load them without running code."""
 
 from accel_checkpoint.async_writer import AsyncWriter, Snapshot
 from accel_checkpoint.errors import CheckpointError

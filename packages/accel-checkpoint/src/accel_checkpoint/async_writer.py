@@ -1,4 +1,4 @@
-"""Writes checkpoints while training goes on: from a copy in memory, in one thread."""
+"""Write checkpoints while training goes on, from a copy in memory, in one thread."""
 
 from __future__ import annotations
 
@@ -16,42 +16,46 @@ from accel_checkpoint.memory.pinned_memory import empty_pinned_like, synchronize
 from accel_checkpoint.parallel_copy import parallel_copy
 
 Files = Mapping[str, Mapping[str, torch.Tensor]]
+#: the names of a file and of a tensor in it
+_Key = tuple[str, str]
 
 
 @final
 class Snapshot:
-    """Copies tensors into memory of the CPU, and uses the same memory for the next copies."""
+    """A copier of tensors into CPU memory, which uses the same memory for the next copies."""
 
     def __init__(self) -> None:
-        self._copies: dict[tuple[str, str], torch.Tensor] = {}
+        self._copies: dict[_Key, torch.Tensor] = {}
 
     def take(self, files: Files) -> dict[str, dict[str, torch.Tensor]]:
-        """Copies of the tensors as they are now, which nothing changes until the next call."""
-        earlier, self._copies = self._copies, {}
-        snapshot: dict[str, dict[str, torch.Tensor]] = {}
-        pairs = []
-        for file, tensors in files.items():
-            copies: dict[str, torch.Tensor] = {}
-            for name, tensor in tensors.items():
-                copy = earlier.pop((file, name), None)
-                if copy is not None and copy.shape == tensor.shape and copy.dtype == tensor.dtype:
-                    copies[name] = copy
-            copies |= _empty_copies({name: tensor for name, tensor in tensors.items() if name not in copies})
-            snapshot[file] = {name: copies[name] for name in tensors}
-            self._copies |= {(file, name): copy for name, copy in snapshot[file].items()}
-            pairs += [(snapshot[file][name], tensor.detach()) for name, tensor in tensors.items()]
-        sources = [tensor for _, tensor in pairs]
-        synchronize(sources)  # another stream may still write into them
+        """Copy tensors as they are now.
+
+        Args:
+            files: Tensors by name, by the file that they belong to.
+
+        Returns:
+            The copies, by the same names. Nothing changes them until the next call.
+        """
+        flat = {(file, name): tensor.detach() for file, tensors in files.items() for name, tensor in tensors.items()}
+        # the memory that cannot be used again is free before other memory is taken
+        self._copies = {
+            key: copy
+            for key, copy in self._copies.items()
+            if key in flat and copy.shape == flat[key].shape and copy.dtype == flat[key].dtype
+        }
+        self._copies |= _empty_copies({key: tensor for key, tensor in flat.items() if key not in self._copies})
+        pairs = [(self._copies[key], tensor) for key, tensor in flat.items()]
+        synchronize(flat.values())  # another stream may still write into them
         for copy, tensor in pairs:
             if not tensor.is_cpu:
                 copy.copy_(tensor, non_blocking=tensor.is_cuda)
         parallel_copy((copy, tensor) for copy, tensor in pairs if tensor.is_cpu)
-        synchronize(sources)
-        return snapshot
+        synchronize(flat.values())
+        return {file: {name: self._copies[file, name] for name in tensors} for file, tensors in files.items()}
 
 
-def _empty_copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Memory of the CPU for each tensor: for those of GPUs in few pinned buffers, as each allocation stops the GPU."""
+def _empty_copies(tensors: Mapping[_Key, torch.Tensor]) -> dict[_Key, torch.Tensor]:
+    """Return CPU memory for each tensor: for those of GPUs in few pinned buffers, as each allocation stops the GPU."""
     on_gpu = [name for name, tensor in tensors.items() if tensor.is_cuda]
     pinned = zip(on_gpu, empty_pinned_like([tensors[name] for name in on_gpu]), strict=True)
     others = {
@@ -64,7 +68,7 @@ def _empty_copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor
 
 @final
 class AsyncWriter:
-    """Runs one write at a time in a thread, and raises its error at the next `wait`.
+    """A thread that runs one write at a time, and raises its error at the next `wait`.
 
     A process that ends waits for the write. If the write fails then, its traceback is printed and the exit code is 1.
     """
@@ -76,9 +80,13 @@ class AsyncWriter:
         self._error: Exception | None = None
 
     def begin(self, write: Callable[[], None]) -> None:
-        """Waits for the write before, and begins this write.
+        """Wait for the write before, and begin a write.
 
-        Raises: the error of the write before; then this write does not begin.
+        Args:
+            write: Function that writes. It is called in the thread.
+
+        Raises:
+            Exception: The error of the write before. Then this write does not begin.
         """
         self.wait()
 
@@ -101,13 +109,14 @@ class AsyncWriter:
 
     @property
     def busy(self) -> bool:
-        """Whether a write goes on."""
+        """True while a write is running."""
         return not self._idle.is_set()
 
     def wait(self) -> None:
-        """Returns when no write goes on.
+        """Wait until no write is running.
 
-        Raises: the error of the write, once.
+        Raises:
+            Exception: The error of the write, once.
         """
         self._idle.wait()
         atexit.unregister(self._at_exit)

@@ -1,4 +1,4 @@
-"""Writes files that appear whole or not at all."""
+"""Write files that appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -16,13 +16,18 @@ def atomic_write(
     remove_first: Iterable[Path] = (),
     filesystem: Filesystem | None = None,
 ) -> None:
-    """Writes all files under temporary names, flushes them to the disk, and then renames them in order.
+    """Write files under temporary names, flush them to the disk, and rename them in order.
 
-    The last file opens the others, such as an index its shards: it is renamed when all others are on the disk. If some
-    of the others replace old files, `remove_first` names the old index: it is removed before the first rename. An error
-    before the first removal or rename leaves the folders as they were.
+    An error before the first removal or rename leaves the folders as they were.
 
-    Raises: OSError that tells the free bytes and what to do.
+    Args:
+        files: For each path the function that writes into the open file. The last file opens the others, such as an
+            index its shards: it is renamed when all others are on the disk.
+        remove_first: Files to remove before the first rename, such as the old index if old shards are replaced.
+        filesystem: Disk to write to. A test gives another.
+
+    Raises:
+        OSError: The disk refuses. The message has the free bytes and what to do.
     """
     filesystem = filesystem or Filesystem()
     temporary: dict[Path, Path] = {}

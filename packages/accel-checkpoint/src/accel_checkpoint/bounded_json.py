@@ -1,4 +1,4 @@
-"""Reads JSON that somebody else may have made: what takes much more memory than its text is refused unread."""
+"""Read JSON from others, and refuse unread what would take much more memory than its text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ DEEPEST = 256
 def require_bounded(text: str) -> None:
     """Raise if a text has too many values to be read as JSON, before any of them is made.
 
-    Raises: ValueError that names the limit.
+    Raises:
+        ValueError: The text is over a limit, which the message names.
     """
     if len(text) > MOST_BYTES:
         raise ValueError(f"it has {len(text):,} characters: more than {MOST_BYTES:,} are not read")
@@ -37,8 +38,9 @@ def require_bounded(text: str) -> None:
 def parse_json(text: str) -> Any:
     """Return the value of a JSON text.
 
-    Raises: ValueError if it is not JSON, has too many values, or has a name twice in an object; RecursionError if it is
-    nested too deep.
+    Raises:
+        ValueError: The text is not JSON, has too many values, or has a name twice in an object.
+        RecursionError: It is nested too deep.
     """
     require_bounded(text)
     value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
@@ -54,7 +56,10 @@ def parse_json(text: str) -> Any:
 def read_json(path: Path) -> Any:
     """Return the value in a JSON file.
 
-    Raises: as `parse_json`; ValueError if the file is too large; OSError if it cannot be read.
+    Raises:
+        ValueError: The file is too large, is not JSON, has too many values, or has a name twice in an object.
+        RecursionError: It is nested too deep.
+        OSError: It cannot be read.
     """
     size = path.stat().st_size
     if size > MOST_BYTES:

@@ -2,4 +2,7 @@
 
 
 class CheckpointError(RuntimeError):
-    """Weights or a checkpoint are missing, damaged or do not fit. The message names the file and what to do."""
+    """An error of weights or of a checkpoint: they are missing, damaged or do not fit.
+
+    The message names the file and what to do.
+    """

@@ -1,4 +1,4 @@
-"""Every change that this package makes on a disk: a crash can only cut off what happens here, in this order."""
+"""Make every change of this package on a disk, so that a crash can only cut off what happens here, in this order."""
 
 from __future__ import annotations
 
@@ -16,41 +16,37 @@ from xxhash import xxh3_128
 
 @dataclass(frozen=True, slots=True)
 class FileDigest:
-    """The size of a file and its XXH3 hash of 128 bits, which shows accidents and no forgeries. Units: bytes."""
+    """The size of a file and its XXH3 hash of 128 bits, which shows accidents and no forgeries.
+
+    Units:
+        Bytes.
+    """
 
     size: int
     xxh3: str
 
     @classmethod
     def of(cls, content: Iterable[memoryview | bytes]) -> FileDigest:
-        """The digest of a file with this content."""
-        hasher = Hasher()
+        """Return the digest of a file with this content.
+
+        Args:
+            content: The bytes of the file, piece by piece.
+        """
+        hasher, size = xxh3_128(), 0
         for piece in content:
-            hasher.add(piece)
-        return hasher.digest()
-
-
-class Hasher:
-    """Computes the digest of a file, piece by piece."""
-
-    def __init__(self) -> None:
-        self._hash, self._size = xxh3_128(), 0
-
-    def add(self, piece: memoryview | bytes) -> None:
-        """Adds the next piece of the file."""
-        self._hash.update(piece)
-        self._size += len(piece)
-
-    def digest(self) -> FileDigest:
-        """The digest of all pieces so far."""
-        return FileDigest(self._size, self._hash.hexdigest())
+            hasher.update(piece)
+            size += len(piece)
+        return cls(size, hasher.hexdigest())
 
 
 class Filesystem:
-    """Makes, writes, renames and removes files. A test replaces it to fail, or to cut a save off."""
+    """A disk, on which files are made, written, renamed and removed.
+
+    A test replaces it to fail, or to cut a save off.
+    """
 
     def make_folder(self, path: Path) -> None:
-        """Makes a new folder and its missing parents."""
+        """Make a new folder and its missing parents."""
         for parent in reversed([parent for parent in path.parents if not parent.is_dir()]):
             parent.mkdir(exist_ok=True)
             self.flush_folder(parent.parent)  # a power failure must not lose the way to the new folder
@@ -58,19 +54,31 @@ class Filesystem:
 
     @contextmanager
     def create(self, path: Path) -> Iterator[BinaryIO]:
-        """Opens a new file for writing; the file is on the disk when the block ends."""
+        """Open a new file for writing, which is on the disk when the block ends."""
         with path.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
 
     def write(self, path: Path, content: Iterable[memoryview | bytes]) -> FileDigest:
-        """Writes a new file, which is on the disk when this returns, and hashes it on the way."""
+        """Write a new file, which is on the disk when this returns.
+
+        Args:
+            path: The file.
+            content: Its bytes, piece by piece.
+
+        Returns:
+            The digest of the file.
+        """
         with self.create(path) as file:
             return FileDigest.of(_write_each(file.fileno(), content))
 
     def link(self, path: Path, source: Path) -> bool:
-        """Gives the file `source` a second name; False if the file system cannot."""
+        """Give the file `source` a second name, `path`.
+
+        Returns:
+            False if the file system cannot.
+        """
         try:
             os.link(source, path)
         except OSError:
@@ -78,12 +86,12 @@ class Filesystem:
         return True
 
     def flush_file(self, path: Path) -> None:
-        """Returns when the content of a file is on the disk."""
+        """Wait until the content of a file is on the disk."""
         with path.open("rb") as file:
             os.fsync(file.fileno())
 
     def flush_folder(self, path: Path) -> None:
-        """Returns when the names in a folder are on the disk."""
+        """Wait until the names in a folder are on the disk."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
@@ -91,11 +99,14 @@ class Filesystem:
             os.close(descriptor)
 
     def rename(self, path: Path, to: Path) -> None:
-        """Renames a file or folder in one step. A file replaces a file; a folder replaces an empty folder."""
+        """Rename a file or folder in one step.
+
+        A file replaces a file, and a folder replaces an empty folder.
+        """
         path.replace(to)
 
     def remove(self, path: Path) -> None:
-        """Removes a file, or a folder with its content. Another process may remove the same folder."""
+        """Remove a file, or a folder with its content. Another process may remove the same folder."""
         while path.is_dir() and not path.is_symlink():
             with suppress(FileNotFoundError):
                 shutil.rmtree(path)
@@ -103,7 +114,7 @@ class Filesystem:
 
 
 def has_content(folder: Path) -> bool:
-    """Whether a folder exists and is not empty."""
+    """Return whether a folder exists and is not empty."""
     try:
         return any(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -119,7 +130,12 @@ def _write_each(descriptor: int, content: Iterable[memoryview | bytes]) -> Itera
 
 
 def explain(error: OSError, folder: Path) -> str:
-    """The error of a disk in words, with the free bytes of the disk."""
+    """Return words for an error of a disk, with the free bytes of the disk.
+
+    Args:
+        error: The error.
+        folder: Folder on the disk, which need not exist.
+    """
     reason = f"{type(error).__name__}: {error}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         limit = "; a limit on the size of files is set: raise it (ulimit -f), or choose a smaller max_shard_size"

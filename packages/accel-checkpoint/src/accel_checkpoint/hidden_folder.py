@@ -1,4 +1,4 @@
-"""Hidden folders beside a checkpoint, in which saves write and remove: whose they are, and if they are still used."""
+"""Lock the hidden folders beside a checkpoint, in which saves write and remove, and find those that are abandoned."""
 
 from __future__ import annotations
 
@@ -29,7 +29,11 @@ _SHORTENED = re.compile(rf".{{{LONGEST_STEM // 8}}}~[0-9a-f]{{16}}", re.DOTALL)
 class HiddenFolder(NamedTuple):
     """A hidden folder, with the parts of its name.
 
-    `kind` is "saving" while a checkpoint is written or removed, and "old" after another checkpoint has replaced it.
+    Args:
+        path: The folder.
+        stem: Name of the checkpoint, shortened if it is long.
+        machine: Digits of the machine that made it.
+        kind: "saving" while a checkpoint is written or removed, "old" after another checkpoint has replaced it.
     """
 
     path: Path
@@ -39,7 +43,7 @@ class HiddenFolder(NamedTuple):
 
 
 def list_hidden_folders(parent: Path) -> list[HiddenFolder]:
-    """All hidden folders in a folder, the oldest first."""
+    """List the hidden folders in a folder, the oldest first."""
     folders = []
     for path in parent.iterdir() if parent.is_dir() else []:
         with suppress(OSError):
@@ -49,30 +53,36 @@ def list_hidden_folders(parent: Path) -> list[HiddenFolder]:
 
 
 def hidden_path(target: Path, kind: str, tag: str | None = None) -> Path:
-    """The path of this kind for a hidden folder beside the target: a new path, or the path for a tag of `new_tag`."""
+    """Return a path for a hidden folder beside a checkpoint.
+
+    Args:
+        target: Path of the checkpoint.
+        kind: "saving" or "old".
+        tag: Result of `new_tag` for a path that several processes agree on. By default the path is new.
+    """
     return target.parent / f".{shorten(target.name)}.{tag or new_tag()}.{kind}"
 
 
 def new_tag() -> str:
-    """The machine and a random number, which tell a hidden folder from all others."""
+    """Return the machine and a random number, which tell a hidden folder from all others."""
     return f"{this_machine()}-{secrets.token_hex(4)}"
 
 
 def shorten(name: str) -> str:
-    """The name, shortened if an ending would make it too long."""
+    """Return a name, shortened if an ending would make it too long."""
     if len(name.encode(errors="surrogateescape")) <= LONGEST_STEM:
         return name
     return f"{name[: LONGEST_STEM // 8]}~{xxh3_64(name.encode(errors='surrogateescape')).hexdigest()}"
 
 
 def is_shortened(stem: str) -> bool:
-    """Whether `shorten` may have made this name, so that the whole name is not known."""
+    """Return whether `shorten` may have made a name, so that the whole name is not known."""
     return _SHORTENED.fullmatch(stem) is not None
 
 
 @cache
 def this_machine() -> str:
-    """Eight digits for the running system, in which processes see each other's locks."""
+    """Return eight digits for the running system, in which processes see each other's locks."""
     try:
         system = Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:  # not Linux
@@ -81,7 +91,13 @@ def this_machine() -> str:
 
 
 class LockedFolder(NamedTuple):
-    """A folder that this process has locked, or only opened if the file system has no locks."""
+    """A folder that this process has locked, or only opened if the file system has no locks.
+
+    Args:
+        path: The folder.
+        descriptor: The open folder.
+        locked: Whether the file system has locked it.
+    """
 
     path: Path
     descriptor: int
@@ -99,14 +115,16 @@ class LockedFolder(NamedTuple):
 def lock_folder(path: Path, *, shared: bool = False) -> Iterator[LockedFolder]:
     """Lock a folder for other processes of this machine until the block or the process ends.
 
-    Who uses a folder shares its lock; who removes the folder needs the lock alone. The lock stays if the folder is
-    renamed.
+    A user of a folder shares its lock, and whoever removes the folder needs the lock alone. The lock stays if the
+    folder is renamed.
 
     Args:
         path: The folder.
         shared: Whether other processes may share the lock.
 
-    Raises: BlockingIOError if another process has locked the folder, FileNotFoundError if it has moved the folder.
+    Raises:
+        BlockingIOError: Another process has locked the folder.
+        FileNotFoundError: Another process has moved the folder.
     """
     descriptor, pid = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), os.getpid()
     try:
@@ -130,10 +148,13 @@ def lock_folder(path: Path, *, shared: bool = False) -> Iterator[LockedFolder]:
 
 @contextmanager
 def claim(folder: HiddenFolder) -> Iterator[bool]:
-    """Locks a hidden folder in the block; False if a save may still use it.
+    """Lock a hidden folder in the block.
 
     A folder of this machine is used as long as its save has locked it. Locks of other machines may be invisible, also
     on a disk that machines share: a folder of another machine is used until nothing in it has changed for a day.
+
+    Yields:
+        False if a save may still use the folder.
     """
     with ExitStack() as stack:
         try:

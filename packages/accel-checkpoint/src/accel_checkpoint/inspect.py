@@ -1,4 +1,4 @@
-"""Lists, verifies and compares checkpoints, in lines for a person."""
+"""List, verify and compare checkpoints, in lines for a person."""
 
 from __future__ import annotations
 
@@ -22,9 +22,17 @@ LIMIT = 40
 
 
 def run(name: str, paths: Sequence[str]) -> int:
-    """Runs `ls`, `verify` or `diff`, prints its lines, and returns 1 if a checkpoint is damaged or two differ, else 0.
+    """Run a command on checkpoints, and print its lines.
 
-    Raises: CheckpointError if there is no checkpoint.
+    Args:
+        name: "ls", "verify" or "diff".
+        paths: A checkpoint or a folder of checkpoints. Two checkpoints for "diff".
+
+    Returns:
+        1 if a checkpoint is damaged or two differ, else 0.
+
+    Raises:
+        CheckpointError: There is no checkpoint.
     """
     first, *others = (Path(path) for path in paths)
     if name == "verify":
@@ -35,15 +43,16 @@ def run(name: str, paths: Sequence[str]) -> int:
 
 
 def _print(*lines: str) -> None:
-    """Prints lines without control characters, which a foreign file could send to the terminal."""
+    """Print lines without control characters, which a foreign file could send to the terminal."""
     for line in lines:
         print("".join(character if character.isprintable() else "?" for character in line))
 
 
 def checkpoints_in(path: Path) -> list[Path]:
-    """The checkpoint at a path; or the checkpoints in this folder or in its folder `checkpoints`, by number and name.
+    """Return the checkpoint at a path, or the checkpoints in this folder or in its folder `checkpoints`, in order.
 
-    Raises: CheckpointError if there is none.
+    Raises:
+        CheckpointError: There is none.
     """
     if (path / MANIFEST).exists():
         return [path]
@@ -52,18 +61,13 @@ def checkpoints_in(path: Path) -> list[Path]:
         checkpoints = {child for child in visible if (child / MANIFEST).exists()}
         checkpoints |= {child for _, child in list_checkpoints(folder)}  # these may have no manifest
         if checkpoints:
-            return sorted(checkpoints, key=_number_and_name)
+            return sorted(checkpoints, key=lambda checkpoint: (len(checkpoint.name), checkpoint.name))
     reason = "no checkpoint of accel is in it" if path.is_dir() else "there is no such folder"
     raise CheckpointError(f"{path}: {reason}")
 
 
-def _number_and_name(folder: Path) -> tuple[int, str]:
-    number = folder.name.rpartition("_")[2]
-    return int(number) if number.isdecimal() else -1, folder.name
-
-
 def list_lines(path: Path) -> Iterator[str]:
-    """A line for each checkpoint in a folder; or the files and the state of the checkpoint at the path."""
+    """Yield a line for each checkpoint in a folder, or the files and the state of the checkpoint at the path."""
     folders = checkpoints_in(path)
     if folders == [path]:
         yield from _contents(path, read_manifest(path))
@@ -102,7 +106,7 @@ def _contents(folder: Path, manifest: Manifest) -> Iterator[str]:
 
 
 def _layout(about: dict[str, Any]) -> str:
-    """The axes over which the processes were spread, with their sizes."""
+    """Return the axes over which the processes were spread, with their sizes."""
     mesh = about.get("mesh")
     if not isinstance(mesh, dict):  # of a version that did not say
         return "?"
@@ -110,7 +114,7 @@ def _layout(about: dict[str, Any]) -> str:
 
 
 def print_verification(folder: Path) -> list[str]:
-    """Verifies a checkpoint, prints the problems and returns them. A terminal shows the progress."""
+    """Verify a checkpoint, print the problems and return them. A terminal shows the progress."""
     try:
         manifest = read_manifest(folder)
     except CheckpointError as error:
@@ -146,9 +150,10 @@ def _progress(folder: Path, total: int) -> Callable[[int], None] | None:
 
 
 def compare(first: Path, second: Path) -> Iterator[str]:
-    """A line for each difference between two whole checkpoints.
+    """Yield a line for each difference between two whole checkpoints.
 
-    Raises: CheckpointError if a checkpoint is damaged.
+    Raises:
+        CheckpointError: A checkpoint is damaged.
     """
     old, new = read_manifest(first), read_manifest(second)
     require_whole(first, old)
@@ -173,7 +178,7 @@ def compare(first: Path, second: Path) -> Iterator[str]:
 
 
 def _logical(manifest: Manifest) -> dict[str, list[str]]:
-    """The files, with the parts that make them up: a file that is whole is its own part."""
+    """Return the files, with the parts that make them up: a file that is whole is its own part."""
     parts = {part for names in manifest.parts.values() for part in names}
     return {**{name: [name] for name in manifest.files if name not in parts}, **manifest.parts}
 

@@ -1,4 +1,4 @@
-"""Encodes nested Python values as JSON with tensors beside it, which run no code when they are decoded."""
+"""Encode nested Python values as JSON with tensors beside it, which run no code when they are decoded."""
 
 from __future__ import annotations
 
@@ -24,13 +24,18 @@ Tensors = dict[str, torch.Tensor]
 
 
 def encode(value: Any, tensors: Tensors | None = None) -> Any:
-    """Returns the value as JSON. Tensors go into `tensors` under their paths; without it, into the JSON as text.
+    """Return a value as JSON.
 
     Numbers, text, bytes, None, lists, tuples, dictionaries, Counter, OrderedDict, torch.Size, dtypes, devices, complex
     numbers, NumPy arrays and numbers, and plain tensors come back from `decode` as they were. Distributed tensors go
-    into `tensors` too; the caller writes the part that this process holds.
+    into `tensors` too. The caller writes the part that this process holds.
 
-    Raises: CheckpointError that names the path of each other value.
+    Args:
+        value: The value.
+        tensors: Dictionary that gets each tensor under its path. By default tensors go into the JSON as text.
+
+    Raises:
+        CheckpointError: The value holds values of other types. The message names their paths.
     """
     encoder = _Encoder(tensors)
     encoded = encoder.value(value, "", 0)
@@ -43,9 +48,14 @@ def encode(value: Any, tensors: Tensors | None = None) -> Any:
 
 
 def decode(encoded: Any, tensor: Callable[[str], torch.Tensor] | None = None) -> Any:
-    """Returns the value that `encode` was given. `tensor` returns the tensor of a path.
+    """Return the value that `encode` was given.
 
-    Raises: CheckpointError for JSON that `encode` does not write.
+    Args:
+        encoded: Result of `encode`.
+        tensor: Function that returns the tensor of a path. It is not needed if `encode` got no dictionary.
+
+    Raises:
+        CheckpointError: It is JSON that `encode` does not write.
     """
     try:
         return _decode(encoded, tensor, 0)
@@ -119,18 +129,15 @@ class _Encoder:
             # safetensors has no double complex numbers
             encoded = self.tensor(torch.view_as_real(plain.resolve_conj().resolve_neg()), path)
             return encoded if encoded is None else {**encoded, "as": _name(value.dtype)}
-        if plain.is_nested or plain.layout != torch.strided or plain.is_quantized or plain.is_meta:
-            return self.refuse(f"{path}: a tensor that is not plain ({plain.layout}, {plain.device})")
+        name, number = path.removeprefix(".") or "tensor", 1
+        while name in (self.tensors or ()):
+            number += 1
+            name = f"{path.removeprefix('.')}~{number}"
+        if reasons := find_unsupported({name: plain}):
+            return self.refuse(reasons[0])
         if self.tensors is None:
             numbers = view_bytes(whole := plain.cpu().resolve_neg().contiguous())
             return {"$inline": [_name(whole.dtype), list(whole.shape), base64.b64encode(numbers).decode()]}
-        name, number = path.removeprefix(".") or "tensor", 1
-        while name in self.tensors:
-            number += 1
-            name = f"{path.removeprefix('.')}~{number}"
-        reasons = find_unsupported({name: plain})
-        if reasons:
-            return self.refuse(reasons[0])
         name, _ = self._seen.setdefault(id(value), (name, value))
         self.tensors[name] = plain
         return {"$tensor": name}

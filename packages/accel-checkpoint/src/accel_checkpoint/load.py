@@ -1,4 +1,4 @@
-"""Loads the weights of a model from a file, an index or a folder, without running code from them."""
+"""Load the weights of a model from a file, an index or a folder, without running code from them."""
 
 from __future__ import annotations
 
@@ -15,20 +15,24 @@ from accel_checkpoint.bounded_json import read_json
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.pieces import is_distributed
 from accel_checkpoint.save import INDEX, PICKLED, SAFETENSORS, shards_in
-from accel_checkpoint.tensor_file import TensorFile, is_utf8
+from accel_checkpoint.tensor_file import TensorFile, is_utf8, read_known_header
 from accel_checkpoint.unsaved_buffers import recompute_unsaved_buffers
 from accel_checkpoint.weights.materialise import divided_tensors, materialise, move, on_meta
 from accel_checkpoint.weights.verdict import agree
-from accel_checkpoint.weights.weight_file import WeightFile, fill_from_whole
+from accel_checkpoint.weights.weight_file import fill_by_blocks, fill_from_whole
 
 T = TypeVar("T")
 
 
 def weight_files(checkpoint: str | Path) -> list[Path]:
-    """The files that hold the weights at `checkpoint`, which is a file, an index, or a folder with one of them.
+    """Return the files that hold the weights at a path.
 
-    Raises: CheckpointError if there are no weights, if a save was not finished, or if the index names files that are
-    missing or in another folder.
+    Args:
+        checkpoint: A file, an index, or a folder with one of them.
+
+    Raises:
+        CheckpointError: There are no weights, a save was not finished, or the index names files that are missing or in
+            another folder.
     """
     path = Path(checkpoint)
     if path.is_dir():
@@ -40,7 +44,7 @@ def weight_files(checkpoint: str | Path) -> list[Path]:
 
 
 def _opening(folder: Path) -> list[Path]:
-    """The file or index that opens the weights of each format in a folder. The first one is read."""
+    """Return the file or index that opens the weights of each format in a folder. The first one is read."""
     opening: list[Path] = []
     for stem, suffix in (SAFETENSORS, PICKLED):
         single, index = folder / f"{stem}{suffix}", folder / f"{stem}{suffix}{INDEX}"
@@ -68,18 +72,28 @@ def load_checkpoint_in_model(
     dtype: torch.dtype | str | None = None,
     strict: bool = False,
 ) -> None:
-    """Loads weights into `model`, one file at a time. Nothing changes before all files are checked.
+    """Load weights into a model, one file at a time.
 
-    `device_map={"": device}` moves the model to a device first; a model on the meta device gets its memory there, and a
-    sharded one on the device of its mesh. Optimizers keep its parameters. Of a sharded model each process reads its own
-    part. `dtype` converts floating-point weights. Names that are only in the files or only in the model are a
-    warning, and an error with `strict`. If the model is on the meta device, missing weights are always an error. If a
-    folder has both formats, safetensors is read, with a warning.
+    Nothing changes before all files are checked. Optimizers keep the parameters of the model. If a folder has both
+    formats, safetensors is read, with a warning.
 
-    Raises: CheckpointError if shapes differ, if a file cannot be read, if the model is on the meta device and there is
-    no device map, or if names differ with `strict`, on every process that holds a part; ValueError if the device map
-    has several devices or the meta device, or if the dtype is not floating-point, or given for a sharded model.
-    Collective: if the model is sharded, every process that holds a part must call.
+    Args:
+        model: Model to change. Of a sharded model each process reads its own part.
+        checkpoint: A file, an index, or a folder with one of them.
+        device_map: `{"": device}` moves the model to a device first. A model on the meta device gets its memory there,
+            and a sharded one on the device of its mesh.
+        dtype: Floating-point dtype to convert weights to.
+        strict: Whether names that are only in the files or only in the model are an error. By default they are a
+            warning. Weights that are missing for a model on the meta device are always an error.
+
+    Raises:
+        CheckpointError: Shapes differ, a file cannot be read, the model is on the meta device and there is no device
+            map, or names differ with `strict`. It is raised on every process that holds a part.
+        ValueError: The device map has several devices or the meta device. Or the dtype is not floating-point, or given
+            for a sharded model.
+
+    Collective:
+        If the model is sharded, every process that holds a part must call.
     """
     device = None if device_map is None else _one_device(device_map)
     as_dtype = _floating(dtype)
@@ -103,10 +117,7 @@ def load_checkpoint_in_model(
 def _checked_files(
     model: nn.Module, checkpoint: str | Path, device: torch.device | None, *, sharded: bool, strict: bool
 ) -> list[Path]:
-    """The files of weights that fit the model.
-
-    Raises: CheckpointError if they do not, or if the model has no device.
-    """
+    """Return the files of weights that fit the model, or raise."""
     empty = on_meta(model)
     if empty and device is None:
         raise CheckpointError(
@@ -129,7 +140,7 @@ def _checked_files(
 
 
 def _tried(work: Callable[[], T]) -> tuple[T | None, str | None]:
-    """What the work returns, or why weights could not be loaded."""
+    """Return what the work returns, or why weights could not be loaded."""
     try:
         return work(), None
     except (CheckpointError, OSError) as error:
@@ -165,7 +176,7 @@ def _warn_of_two_formats(checkpoint: Path) -> None:
 def _check(
     files: list[Path], wanted: Mapping[str, torch.Tensor], empty: Mapping[str, torch.Tensor], *, strict: bool
 ) -> None:
-    """Compares the files with the tensors of the model's state. `empty` has the tensors of the model on meta."""
+    """Compare the files with the tensors of the model's state. `empty` has the tensors of the model on meta."""
     stored: dict[str, tuple[int, ...]] = {}
     for file in files:
         stored |= read_shapes(file)
@@ -203,36 +214,47 @@ def _memory(tensor: torch.Tensor) -> tuple[str, int]:
 
 
 def read_shapes(file: Path) -> dict[str, tuple[int, ...]]:
-    """The shape of each tensor in a weights file, by its name."""
+    """Return the shape of each tensor in a weights file, by its name."""
     if file.suffix != ".safetensors":
         return {name: tuple(tensor.shape) for name, tensor in _read_pickled(file).items()}
-    return WeightFile(file).shapes()
+    header = read_known_header(file)
+    return {name: header.tensors[stored].shape for name, stored in header.stored_names().items()}
 
 
 def fill(files: Iterable[Path], tensors: Mapping[str, torch.Tensor]) -> None:
-    """Reads what this process holds of the tensors from weights files, one file after the other."""
+    """Read what this process holds of tensors from weights files, one file after the other.
+
+    Args:
+        files: The files.
+        tensors: Tensors to change, by name.
+    """
     with torch.no_grad():
         for file in files:
             if file.suffix == ".safetensors":
-                WeightFile(file).fill(tensors)
+                fill_by_blocks(file, tensors)
             else:
                 fill_from_whole(tensors, _read_pickled(file))
 
 
 def read_tensors(file: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """The name and tensor of each weight in a file. Tensors of a safetensors file are read one at a time."""
+    """Yield the name and tensor of each weight in a file. Tensors of a safetensors file are read one at a time."""
     if file.suffix != ".safetensors":
         yield from _read_pickled(file).items()
         return
     reader = TensorFile(file)
-    for name, stored in reader.stored_names().items():
+    for name, stored in reader.header.stored_names().items():
         yield name, reader[stored]
 
 
 def read_plain(file: Path, content: BinaryIO | None = None) -> Any:
-    """Reads tensors, numbers, text and their containers from a file, or `content` of it, that torch.save wrote.
+    """Return tensors, numbers, text and their containers from a file that torch.save wrote.
 
-    Raises: CheckpointError if the file cannot be read without running code from it.
+    Args:
+        file: The file.
+        content: Open file to read instead, if the object is only a part of `file`.
+
+    Raises:
+        CheckpointError: The file cannot be read without running code from it.
     """
     try:
         # torch maps only its own zip format into memory, of a path in UTF-8; before 1.6 torch wrote another format.

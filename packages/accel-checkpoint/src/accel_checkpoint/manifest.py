@@ -29,9 +29,13 @@ ENDING = 66
 class Manifest:
     """The content of a checkpoint.
 
-    `about` describes the job that wrote it, `files` has the digest of each file, `items` the state of each object by
-    its name, and `ranks` the state of each process. `parts` has the files that together are a file of an item, if
-    each process wrote a part: their headers name the shape, dtype and place of each piece.
+    Args:
+        about: Description of the job that wrote it.
+        files: Digest of each file.
+        items: State of each object by its name.
+        ranks: State of each process.
+        parts: Files that together are a file of an item, if each process wrote a part. Their headers name the shape,
+            dtype and offset of each piece.
     """
 
     about: dict[str, Any] = field(default_factory=dict)
@@ -41,9 +45,10 @@ class Manifest:
     parts: dict[str, list[str]] = field(default_factory=dict)
 
     def as_bytes(self) -> bytes:
-        """The content of the file: one line of JSON, and one line with its hash.
+        """Return the content of the file: one line of JSON, and one line with its hash.
 
-        Raises: CheckpointError if a reader would refuse it, as it is too large.
+        Raises:
+            CheckpointError: The manifest is so large that a reader would refuse it.
         """
         body = {
             "format": FORMAT,
@@ -71,10 +76,11 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Reads the manifest of a checkpoint.
+    """Read the manifest of a checkpoint.
 
-    Raises: CheckpointError that names the file, if it is missing, damaged or of a newer version, or if it names files
-    outside of the folder.
+    Raises:
+        CheckpointError: It is missing, damaged or of a newer version, or names files outside of the folder. The message
+            names the file.
     """
     path = folder / MANIFEST
     content = read_regular(path, MOST_BYTES)
@@ -108,7 +114,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Whether a folder has a manifest that accel wrote, damaged or not."""
+    """Return whether a folder has a manifest that accel wrote, damaged or not."""
     beginning = json.dumps({"format": FORMAT}, separators=(",", ":")).encode()[:-1]
     try:
         with open_regular(folder / MANIFEST) as file:
@@ -118,9 +124,10 @@ def is_checkpoint(folder: Path) -> bool:
 
 
 def read_regular(path: Path, limit: int) -> bytes:
-    """Reads a regular file of at most `limit` bytes.
+    """Read a regular file of at most `limit` bytes.
 
-    Raises: CheckpointError if it is missing, larger, a link, a pipe or a folder. Units: bytes.
+    Raises:
+        CheckpointError: It is missing, larger, a link, a pipe or a folder.
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -130,9 +137,10 @@ def read_regular(path: Path, limit: int) -> bytes:
 
 
 def open_regular(path: Path) -> FileIO:
-    """Opens a regular file for reading, without a buffer.
+    """Open a regular file for reading, without a buffer.
 
-    Raises: CheckpointError if it is missing, a link, a pipe or a folder.
+    Raises:
+        CheckpointError: It is missing, a link, a pipe or a folder.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -148,7 +156,7 @@ def open_regular(path: Path) -> FileIO:
 
 
 def is_inside(name: str) -> bool:
-    """Whether the name of a file is relative, plain, and leads to no other folder."""
+    """Return whether the name of a file is relative, plain, and leads to no other folder."""
     parts = PurePosixPath(name).parts
     return (
         bool(parts)

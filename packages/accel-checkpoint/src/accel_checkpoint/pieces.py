@@ -1,4 +1,4 @@
-"""Tensors that are divided over processes: which block of the whole tensor this process holds."""
+"""Find which block of a distributed tensor this process holds."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Box:
 
     @property
     def numel(self) -> int:
-        """How many numbers the block has."""
+        """The number of elements in the block."""
         return math.prod(self.shape)
 
     def overlap(self, other: Box) -> Box | None:
-        """The block that both have; None if they have no number in common."""
+        """Return the block that both have, or None if they have no element in common."""
         spans = list(zip(self.offset, self.shape, other.offset, other.shape, strict=True))
         begins = [max(mine, theirs) for mine, _, theirs, _ in spans]
         ends = [min(mine + length, theirs + other_length) for mine, length, theirs, other_length in spans]
@@ -37,13 +37,13 @@ class Box:
         return Box(tuple(begins), tuple(end - begin for begin, end in zip(begins, ends, strict=True)))
 
     def of(self, tensor: torch.Tensor, outer: Box) -> torch.Tensor:
-        """The view of this block in a tensor that holds the block `outer`."""
+        """Return the view of this block in a tensor that holds the block `outer`."""
         begins = [begin - start for begin, start in zip(self.offset, outer.offset, strict=True)]
         return tensor[tuple(slice(begin, begin + length) for begin, length in zip(begins, self.shape, strict=True))]
 
 
 def whole_box(shape: tuple[int, ...]) -> Box:
-    """The block that is all of a tensor."""
+    """Return the block that is all of a tensor."""
     return Box((0,) * len(shape), tuple(shape))
 
 
@@ -63,20 +63,26 @@ def cover_once(shape: tuple[int, ...], boxes: Iterable[Box]) -> bool:
 
 
 def is_distributed(tensor: object) -> bool:
-    """Whether processes hold parts or copies of the tensor (a DTensor)."""
+    """Return whether processes hold parts or copies of a tensor (a DTensor)."""
     # no tensor is divided while the module that divides has not been imported, which takes a second
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def held_part(tensor: torch.Tensor) -> torch.Tensor:
-    """The numbers that this process holds, in the memory of the tensor."""
+    """Return the part of a tensor that this process holds, in the memory of the tensor."""
     plain = tensor.detach()
     return plain._local_tensor if is_distributed(plain) else plain  # type: ignore[attr-defined] # a DTensor has it
 
 
 def like(tensor: torch.Tensor, layout: torch.Tensor, into: torch.Tensor | None = None) -> torch.Tensor:
-    """The numbers of `tensor` in a tensor that is divided as `layout` is: a new tensor, or `into`."""
+    """Return a tensor with the values of another, distributed as `layout` is.
+
+    Args:
+        tensor: The values: whole, or distributed alike.
+        layout: Tensor whose distribution is taken.
+        into: Tensor to write into. By default it is a new one.
+    """
     target = torch.empty_like(layout.detach(), dtype=tensor.dtype) if into is None else into
     own = box_of(target).of(tensor, whole_box(tuple(tensor.shape))) if not is_distributed(tensor) else held_part(tensor)
     held_part(target).copy_(own)
@@ -84,9 +90,10 @@ def like(tensor: torch.Tensor, layout: torch.Tensor, into: torch.Tensor | None =
 
 
 def divided_axes(tensor: Any) -> list[tuple[int, Any]]:
-    """The axes of the mesh that divide the tensor, with their placements, in the order in which they divide it.
+    """Return the axes of the mesh that divide a tensor, with their placements, in the order in which they divide it.
 
-    Raises: CheckpointError for sums that have not been added up.
+    Raises:
+        CheckpointError: The tensor holds sums that have not been added up.
     """
     from torch.distributed.tensor.placement_types import Shard, _StridedShard
 
@@ -100,9 +107,10 @@ def divided_axes(tensor: Any) -> list[tuple[int, Any]]:
 
 
 def box_of(tensor: torch.Tensor) -> Box:
-    """The block of the whole tensor that this process holds.
+    """Return the block of the whole tensor that this process holds.
 
-    Raises: CheckpointError if the tensor is not divided as torch's `chunk` divides.
+    Raises:
+        CheckpointError: The tensor is not divided as torch's `chunk` divides.
     """
     if not is_distributed(tensor):
         return whole_box(tuple(tensor.shape))

@@ -1,4 +1,4 @@
-"""Cleans up after saves that were cut off, and gives checkpoints their names back."""
+"""Remove what saves that were cut off left behind, and give checkpoints their names back."""
 
 from __future__ import annotations
 
@@ -14,9 +14,16 @@ from accel_checkpoint.verify import is_whole
 
 
 def recover(target: Path, filesystem: Filesystem | None = None) -> bool:
-    """Gives a checkpoint its name back if a save was cut off while it replaced the checkpoint.
+    """Give a checkpoint its name back if a save was cut off while it replaced the checkpoint.
 
-    Processes of several machines may call this at the same time. Returns whether there was such a checkpoint.
+    Processes of several machines may call this at the same time.
+
+    Args:
+        target: Path of the checkpoint.
+        filesystem: Disk to rename on. A test gives another.
+
+    Returns:
+        Whether there was such a checkpoint.
     """
     if has_content(target):
         return False
@@ -32,9 +39,17 @@ def recover(target: Path, filesystem: Filesystem | None = None) -> bool:
 
 
 def collect(parent: Path, filesystem: Filesystem | None = None, *, keep: Path | None = None) -> list[str]:
-    """Removes the hidden folders that no save uses any more, but not `keep`, and returns their names.
+    """Remove the hidden folders that no save uses any more.
 
     What cannot be removed stays, without an error: it is not of the save that cleans up.
+
+    Args:
+        parent: Folder of the checkpoints.
+        filesystem: Disk to remove from. A test gives another.
+        keep: Hidden folder that stays, as the caller is about to use it.
+
+    Returns:
+        The names of the removed folders.
     """
     filesystem, removed = filesystem or Filesystem(), []
     for folder in list_hidden_folders(parent):
@@ -47,7 +62,7 @@ def collect(parent: Path, filesystem: Filesystem | None = None, *, keep: Path | 
 
 
 def _clean_up(folder: HiddenFolder, filesystem: Filesystem) -> bool:
-    """Removes an abandoned folder; False if it stays because there is no checkpoint that replaced it."""
+    """Remove an abandoned folder, or return False if it stays because there is no checkpoint that replaced it."""
     path, parent = folder.path, folder.path.parent
     if folder.kind == "saving":
         discard(path, filesystem)  # under another name, as its save may make it again
@@ -61,7 +76,13 @@ def _clean_up(folder: HiddenFolder, filesystem: Filesystem) -> bool:
 
 
 def remove_replaced(old: Path, target: Path, filesystem: Filesystem) -> None:
-    """Moves the files that users had put into the old checkpoint to the new one, and removes the old one."""
+    """Remove a replaced checkpoint, after its files that users added have moved to the new one.
+
+    Args:
+        old: Hidden folder of the replaced checkpoint.
+        target: Path of the new checkpoint.
+        filesystem: Disk to change.
+    """
     names = {MANIFEST}
     with suppress(CheckpointError):  # then no file is known to be of the checkpoint
         names |= read_manifest(old).files.keys()
@@ -77,7 +98,7 @@ def remove_replaced(old: Path, target: Path, filesystem: Filesystem) -> None:
 
 
 def discard(folder: Path, filesystem: Filesystem) -> None:
-    """Removes a checkpoint, which is whole under its name until it is gone."""
+    """Remove a checkpoint, which is whole under its name until it is gone."""
     hidden = hidden_path(folder, "saving")
     filesystem.rename(folder, hidden)
     filesystem.remove(hidden)

@@ -1,4 +1,4 @@
-"""Numbered checkpoints: finds them, numbers the next, and removes the oldest."""
+"""Find numbered checkpoints, number the next, and remove the oldest."""
 
 from __future__ import annotations
 
@@ -15,26 +15,36 @@ _NAME = re.compile(r"checkpoint_(\d+)")
 
 
 def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
-    """The number and path of each folder called checkpoint_<number>, whole or not, the oldest first."""
+    """List the number and path of each folder called checkpoint_<number>, whole or not, the oldest first."""
     matches = [(_NAME.fullmatch(path.name), path) for path in folder.iterdir()] if folder.is_dir() else []
     return sorted((int(match[1]), path) for match, path in matches if match is not None and path.is_dir())
 
 
 def next_number(folder: Path) -> int:
-    """The highest number in the folder plus 1, whether that checkpoint is whole or not; 0 in an empty folder."""
+    """Return the highest number in the folder plus 1, or 0 in an empty folder.
+
+    A checkpoint counts if it is whole or not."""
     names = [_NAME.fullmatch(path.name) for path in folder.iterdir()] if folder.is_dir() else []
     return max((int(match[1]) for match in names if match is not None), default=-1) + 1
 
 
 def checkpoint_path(folder: Path, number: int) -> Path:
-    """The path of the checkpoint with this number."""
+    """Return the path of the checkpoint with this number."""
     return folder / f"checkpoint_{number}"
 
 
 def retain(folder: Path, limit: int, filesystem: Filesystem | None = None) -> list[Path]:
-    """Removes all whole checkpoints but the newest `limit`, and returns the paths of those that it removed.
+    """Remove all whole checkpoints but the newest.
 
     What another job loads stays until the next call. The newest checkpoint must be on the disk when this is called.
+
+    Args:
+        folder: Folder of the checkpoints.
+        limit: Number of checkpoints that stay.
+        filesystem: Disk to remove from. A test gives another.
+
+    Returns:
+        The paths of those that were removed.
     """
     filesystem = filesystem or Filesystem()
     whole = [path for _, path in list_checkpoints(folder) if is_whole(path)]

@@ -1,4 +1,4 @@
-"""Reads the header of a safetensors file, which may be larger than memory."""
+"""Read the header of a safetensors file, which may be larger than memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,14 @@ ALIASES = "accel.aliases"
 @final
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """Where a tensor of a file is: `begin` counts from the beginning of the file. Units: bytes."""
+    """The type and place of a tensor in a file.
+
+    Args:
+        dtype: Name of the dtype in the format.
+        shape: Shape of the tensor.
+        begin: Position of its first byte in the file.
+        size: Number of its bytes.
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -30,16 +37,39 @@ class StoredTensor:
 @final
 @dataclass(frozen=True, slots=True)
 class SafetensorsHeader:
-    """What a file says of its tensors, also of those whose dtypes torch does not know."""
+    """The description of the tensors of a file, also of those whose dtypes torch does not know.
 
+    Args:
+        path: The file.
+        tensors: The tensors by the names under which they are stored.
+        metadata: Text by its key.
+    """
+
+    path: Path
     tensors: dict[str, StoredTensor]
     metadata: dict[str, str]
 
+    def stored_names(self) -> dict[str, str]:
+        """Return the name under which each tensor is stored, also for the names that share the tensor of another.
+
+        Raises:
+            CheckpointError: The aliases in the metadata are not valid.
+        """
+        try:
+            aliases = parse_json(self.metadata.get(ALIASES, "{}"))
+            names = {name: name for name in self.tensors}
+            return names | {alias: names[name] for alias, name in aliases.items()}
+        except (ValueError, AttributeError, TypeError, LookupError, RecursionError) as error:
+            words = f"its metadata {ALIASES!r} is no mapping of names to names in it: {error}"
+            raise CheckpointError(f"{self.path} is damaged: {words}") from error
+
 
 def read_header(path: Path) -> SafetensorsHeader:
-    """The header of a file, of which nothing else is read, nor mapped into memory.
+    """Return the header of a file, of which nothing else is read, nor mapped into memory.
 
-    Raises: CheckpointError if the header is none, or the file is shorter or longer than it says.
+    Raises:
+        CheckpointError: The header is none, tensors overlap or leave a hole, or the file is shorter or longer than it
+            says.
     """
     # the safetensors library maps the whole file, which the system refuses if the file is larger than memory
     try:
@@ -55,26 +85,16 @@ def read_header(path: Path) -> SafetensorsHeader:
         tensors = {name: _stored(entry, 8 + length) for name, entry in head.items()}
     except (ValueError, KeyError, IndexError, AttributeError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged, or not a safetensors file: it has no header ({error})") from error
-    end = max((tensor.begin + tensor.size for tensor in tensors.values()), default=8 + length)
+    end = 8 + length
+    for tensor in sorted(tensors.values(), key=lambda tensor: (tensor.begin, tensor.size)):
+        if tensor.begin != end:
+            raise CheckpointError(f"{path} is damaged, or not a safetensors file: its tensors overlap or leave a hole")
+        end += tensor.size
     if end != total:
         raise CheckpointError(
             f"{path} is damaged, or not a safetensors file: its header tells of {end} bytes, it has {total}"
         )
-    return SafetensorsHeader(tensors, metadata)
-
-
-def resolve_aliases(path: Path, names: list[str], metadata: dict[str, str]) -> dict[str, str]:
-    """The name under which each tensor is stored. An alias shares the tensor of another name.
-
-    Raises: CheckpointError if the aliases in the metadata are not valid.
-    """
-    try:
-        stored = {name: name for name in names}
-        aliases = parse_json(metadata.get(ALIASES, "{}"))
-        return stored | {alias: stored[name] for alias, name in aliases.items()}
-    except (ValueError, AttributeError, TypeError, LookupError, RecursionError) as error:
-        words = f"its metadata {ALIASES!r} is no mapping of names to names in it: {error}"
-        raise CheckpointError(f"{path} is damaged: {words}") from error
+    return SafetensorsHeader(path, tensors, metadata)
 
 
 def _stored(entry: dict[str, Any], begin_of_numbers: int) -> StoredTensor:

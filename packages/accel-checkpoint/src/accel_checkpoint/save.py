@@ -1,4 +1,4 @@
-"""Saves the weights of a model as safetensors or in torch's own format, in one file or in shards with an index."""
+"""Save the weights of a model as safetensors or in torch's own format, in one file or in shards with an index."""
 
 from __future__ import annotations
 
@@ -36,15 +36,31 @@ def save_weights(
     rows: Rows | None = None,
     writes: bool = True,
 ) -> Path:
-    """Saves weights and returns the path that opens them: the file, or the index of its shards.
+    """Save weights, in one file or in shards with an index.
 
     Files get their names when all files are whole, and the index gets its name last. Then files of an earlier save in
-    the same format are removed; files of the other format stay. Tensors that share all memory are stored once. If a
-    save fails while it renames files, the folder has the earlier weights, or none that can be opened. `rows` gathers
-    tensors that are divided over processes: then all processes call this, of which one `writes`.
+    the same format are removed, and files of the other format stay. Tensors that share all memory are stored once. If a
+    save fails while it renames files, the folder has the earlier weights, or none that can be opened.
 
-    Raises: CheckpointError if `directory` is a file, or if a value is no tensor or does not fit the format; ValueError
-    if the size is not valid; OSError that tells what to do if the disk refuses.
+    Args:
+        state: Weights by name.
+        directory: Folder to write into. It is made if it is missing.
+        max_shard_size: Largest file, in bytes or as text such as "5GB".
+        safe_serialization: Whether to write safetensors. False writes torch's own format.
+        rows: Function that gathers a tensor which is divided over processes, some rows after the other. Then all
+            processes call, and one of them writes.
+        writes: Whether this process writes.
+
+    Returns:
+        The path that opens the weights: the file, or the index of its shards.
+
+    Raises:
+        CheckpointError: `directory` is a file, or a value is no tensor or does not fit the format.
+        ValueError: The size is not valid.
+        OSError: The disk refuses. The message says what to do.
+
+    Collective:
+        With `rows` every process that holds a part must call.
     """
     folder = Path(directory)
     wrong = [name for name, value in state.items() if not isinstance(value, torch.Tensor)]
@@ -83,7 +99,7 @@ def save_weights(
 
 
 def _write_all(folder: Path, opens: str, writers: Mapping[Path, Callable[[BinaryIO], None]], shards: list[str]) -> None:
-    """Writes the files, the index `opens` last. Raises: CheckpointError if the folder is a file."""
+    """Write the files, the index `opens` last."""
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(f"{folder} is a file: give save_model a folder")
     folder.mkdir(parents=True, exist_ok=True)
@@ -93,7 +109,7 @@ def _write_all(folder: Path, opens: str, writers: Mapping[Path, Callable[[Binary
 
 
 def _write_pickled(tensors: Mapping[str, torch.Tensor], file: BinaryIO) -> None:
-    """Writes tensors with torch.save, which would write all the memory behind a view: a copy of the view is written."""
+    """Write tensors with torch.save, which would write all the memory behind a view: a copy of the view is written."""
     on_cpu = {id(tensor): tensor.to("cpu").resolve_conj().resolve_neg() for tensor in tensors.values()}
     users = Counter(tensor.untyped_storage().data_ptr() for tensor in on_cpu.values())
     for key, tensor in on_cpu.items():
@@ -104,13 +120,19 @@ def _write_pickled(tensors: Mapping[str, torch.Tensor], file: BinaryIO) -> None:
 
 
 def shards_in(folder: Path, stem: str, suffix: str) -> list[Path]:
-    """The shards of one format in a folder, of any save, by name."""
+    """List the shards of one format in a folder, of any save, by name.
+
+    Args:
+        folder: The folder.
+        stem: Beginning of the names, such as "model".
+        suffix: End of the names, such as ".safetensors".
+    """
     shard = re.compile(rf"{re.escape(stem)}-\d{{5}}-of-\d{{5}}{re.escape(suffix)}")
     return sorted(path for path in folder.iterdir() if shard.fullmatch(path.name))
 
 
 def _remove_stale(folder: Path, stem: str, suffix: str, written: set[str]) -> None:
-    """Removes the weights of an earlier save in this format, which a reader could mix up with this save."""
+    """Remove the weights of an earlier save in this format, which a reader could mix up with this save."""
     single = folder / f"{stem}{suffix}"
     # An index goes before its shards.
     for path in (single, folder / f"{single.name}{INDEX}", *shards_in(folder, stem, suffix)):

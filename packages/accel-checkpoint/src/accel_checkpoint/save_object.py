@@ -1,4 +1,4 @@
-"""Writes one object into one file, whole or not at all."""
+"""Write one object into one file, whole or not at all."""
 
 from __future__ import annotations
 
@@ -16,9 +16,16 @@ from accel_checkpoint.tensor_file import serialize
 
 
 def save_object(value: Any, path: str | Path, *, safe_serialization: bool = False) -> None:
-    """Writes `value` to `path` with `torch.save`, or a mapping of names to tensors as safetensors.
+    """Write a value with `torch.save`, or a mapping of names to tensors as safetensors.
 
-    Raises: CheckpointError if safetensors cannot hold the value; OSError that tells what to do if the disk refuses.
+    Args:
+        value: The value.
+        path: File to write.
+        safe_serialization: Whether to write safetensors.
+
+    Raises:
+        CheckpointError: Safetensors cannot hold the value.
+        OSError: The disk refuses. The message says what to do.
     """
     if safe_serialization and not (
         isinstance(value, Mapping) and all(isinstance(entry, torch.Tensor) for entry in value.values())
@@ -32,9 +39,10 @@ def save_object(value: Any, path: str | Path, *, safe_serialization: bool = Fals
 
 
 def write_pickle(value: Any, file: BinaryIO) -> None:
-    """Writes an object into an open file with `torch.save`.
+    """Write an object into an open file with `torch.save`.
 
-    Raises: OSError if the system refuses to write; torch alone would raise an error of its own.
+    Raises:
+        OSError: The system refuses to write. torch alone would raise an error of its own.
     """
     try:
         torch.save(value, file)

@@ -1,4 +1,4 @@
-"""Stages a checkpoint: writes it into a hidden folder, and renames the folder when it is whole."""
+"""Stage a checkpoint: write it into a hidden folder, and rename the folder when it is whole."""
 
 from __future__ import annotations
 
@@ -27,8 +27,16 @@ MADE_WITHIN_S = 10.0
 class StagedCheckpoint:
     """A checkpoint that is being written into a hidden folder beside its target.
 
-    Until `commit` the target stays as it is, also if the process dies. Processes that write one checkpoint give the
-    same `tag`; then one of them seals and commits it.
+    Until `commit` the target stays as it is, also if the process dies.
+
+    Args:
+        target: Path of the checkpoint.
+        filesystem: Disk to write to. A test gives another.
+        tag: Result of `new_tag` that all processes give which write this checkpoint. Then one of them seals and commits
+            it.
+
+    Raises:
+        CheckpointError: The target is something else than a checkpoint, or the disk refuses.
     """
 
     def __init__(self, target: Path, filesystem: Filesystem | None = None, *, tag: str | None = None) -> None:
@@ -47,18 +55,35 @@ class StagedCheckpoint:
     def write_tensors(
         self, name: str, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None
     ) -> None:
-        """Writes tensors into a safetensors file, which is on the disk when this returns."""
+        """Write tensors into a safetensors file, which is on the disk when this returns.
+
+        Args:
+            name: Name of the file in the checkpoint.
+            tensors: Tensors by name.
+            metadata: Text for the header of the file.
+        """
         self.write(name, serialize(tensors, metadata))
 
     def write(self, name: str, content: Iterable[memoryview | bytes]) -> None:
-        """Writes a file, which is on the disk when this returns."""
+        """Write a file, which is on the disk when this returns.
+
+        Args:
+            name: Name of the file in the checkpoint.
+            content: Its bytes, piece by piece.
+        """
         with self._explained():
             self.files[name] = self.filesystem.write(self.path / name, content)
 
     def link(self, name: str, source: Path, digest: FileDigest) -> bool:
-        """Links a file of another checkpoint instead of writing it; False if that is not possible.
+        """Link a file of another checkpoint instead of writing it.
 
-        Nothing may change the file later. Its digest is known to the caller.
+        Args:
+            name: Name of the file in this checkpoint.
+            source: The file, which nothing may change later.
+            digest: Digest that the file is known to have.
+
+        Returns:
+            False if that is not possible.
         """
         if source.is_symlink() or not source.is_file() or source.stat().st_size != digest.size:
             return False
@@ -72,7 +97,7 @@ class StagedCheckpoint:
         return False
 
     def adopt(self) -> None:
-        """Adds the files that hooks have written into the hidden folder."""
+        """Add the files that hooks have written into the hidden folder."""
         with self._explained():
             for path in sorted(self.path.rglob("*")):
                 name = path.relative_to(self.path).as_posix()
@@ -89,16 +114,23 @@ class StagedCheckpoint:
                     self.files[name] = FileDigest.of(_read_pieces(path))
 
     def seal(self, manifest: Manifest) -> None:
-        """Writes the manifest as the last file: then only the name is missing."""
+        """Write the manifest as the last file, so that only the name is missing."""
         with self._explained():
             self.filesystem.write(self.path / MANIFEST, [manifest.as_bytes()])
             read_manifest(self.path)  # a manifest that cannot be read must not be committed
             self.filesystem.flush_folder(self.path)
 
     def commit(self, *, replace: bool = True) -> bool:
-        """Gives the hidden folder the name of the target. Without `replace` an existing target stays: False.
+        """Give the hidden folder the name of the target.
 
-        Raises: CheckpointError. The message tells if the checkpoint is there in spite of the error.
+        Args:
+            replace: Whether an existing target is replaced.
+
+        Returns:
+            False if the target exists and stays.
+
+        Raises:
+            CheckpointError: The disk refuses. The message says if the checkpoint is there in spite of the error.
         """
         replaced: list[Path] = []
         with self._explained():
@@ -129,18 +161,18 @@ class StagedCheckpoint:
         return True
 
     def leave(self) -> None:
-        """Lets go of a hidden folder that another process commits."""
+        """Unlock a hidden folder that another process commits."""
         self._lock.close()
 
     def abandon(self) -> None:
-        """Removes the hidden folder, as far as the disk allows."""
+        """Remove the hidden folder, as far as the disk allows."""
         self._lock.close()
         with suppress(OSError):
             if self.path.exists():
                 self.filesystem.remove(self.path)
 
     def _make_locked(self, tag: str | None) -> bool:
-        """Make the hidden folder and lock it; False if another job has taken it for abandoned in between."""
+        """Make the hidden folder and lock it, or return False if another job has taken it for abandoned in between."""
         self.path = hidden_path(self.target, "saving", tag)
         try:
             self.filesystem.make_folder(self.path)
@@ -167,7 +199,7 @@ class StagedCheckpoint:
             )
 
     def _take_name(self) -> bool:
-        """Renames the hidden folder; False if the target is not empty."""
+        """Rename the hidden folder, or return False if the target is not empty."""
         if has_content(self.target):
             return False
         try:
@@ -188,9 +220,10 @@ class StagedCheckpoint:
 
 
 def require_replaceable(target: Path) -> None:
-    """Checks that a save to the target would replace nothing but a checkpoint.
+    """Raise if a save to a path would replace anything but a checkpoint.
 
-    Raises: CheckpointError if the target is a file, a link, or a folder with other files.
+    Raises:
+        CheckpointError: The target is a file, a link, or a folder with other files.
     """
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise CheckpointError(f"{target} is a file or a link: give save_state the path of a folder")

@@ -1,4 +1,4 @@
-"""Tensors by name, each whole in a file, or in pieces in several files; only the wanted blocks are read."""
+"""Read tensors by name, each whole in one file or in pieces in several, and only the wanted blocks of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ class _Piece(NamedTuple):
 
 
 def describe_pieces(pieces: Mapping[str, tuple[Sequence[int], Box]]) -> dict[str, str]:
-    """The metadata of a file that has pieces of tensors: for each the shape of the whole, and the block."""
+    """Return the metadata of a file that has pieces of tensors.
+
+    Args:
+        pieces: For each tensor the shape of the whole, and the block in the file.
+    """
     if not pieces:
         return {}
     placed = {name: [list(shape), list(box.offset)] for name, (shape, box) in pieces.items()}
@@ -37,7 +41,11 @@ def describe_pieces(pieces: Mapping[str, tuple[Sequence[int], Box]]) -> dict[str
 class StoredTensors:
     """The tensors of one or several safetensors files.
 
-    Raises: CheckpointError if pieces do not fit together, or do not cover each tensor exactly once.
+    Args:
+        files: The files, which may hold pieces of the same tensors.
+
+    Raises:
+        CheckpointError: Pieces do not fit together, or do not cover each tensor exactly once.
     """
 
     def __init__(self, files: Sequence[TensorFile]) -> None:
@@ -45,7 +53,7 @@ class StoredTensors:
         self._types: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
         for file in files:
             placed = _placed(file)
-            for name, stored in file.stored_names().items():
+            for name, stored in file.header.stored_names().items():
                 shape, dtype = file.shape_and_dtype(stored)
                 whole, offset = placed.get(stored, (shape, (0,) * len(shape)))
                 box = Box(offset, shape)
@@ -63,26 +71,35 @@ class StoredTensors:
 
     @property
     def names(self) -> list[str]:
-        """The names of all tensors, with those that share the numbers of others."""
+        """The names of all tensors, also of those that share the memory of others."""
         return list(self._types)
 
     def shape_and_dtype(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
-        """The shape and dtype of a whole tensor, whose numbers are not read."""
+        """Return the shape and dtype of a whole tensor, whose values are not read.
+
+        Raises:
+            CheckpointError: There is no such tensor.
+        """
         if name not in self._types:
             raise CheckpointError(f"no file of the checkpoint has a tensor {name}")
         return self._types[name]
 
     def read(self, name: str) -> torch.Tensor:
-        """The whole tensor, in memory of its own."""
+        """Return a whole tensor, in memory of its own."""
         shape, dtype = self.shape_and_dtype(name)
         tensor = torch.empty(shape, dtype=dtype, device="cpu")
         parallel_copy(self.copies(name, tensor))
         return tensor
 
     def read_like(self, name: str, layout: torch.Tensor | None = None) -> torch.Tensor:
-        """The tensor, divided as `layout` is if that is divided and of its shape; only the own part is read.
+        """Return a tensor, distributed as another is. Only the part of this process is read.
 
-        A whole tensor may be a view of the file: the caller copies it.
+        Args:
+            name: Name of the tensor.
+            layout: Tensor whose distribution is taken if it is distributed and of this shape.
+
+        Returns:
+            The tensor. A whole one may be a view of the file: copy it before it is changed.
         """
         shape, dtype = self.shape_and_dtype(name)
         if layout is not None and is_distributed(layout) and tuple(layout.shape) == shape:
@@ -94,7 +111,7 @@ class StoredTensors:
         return pieces[0].file[pieces[0].name] if len(pieces) == 1 else self.read(name)
 
     def copies(self, name: str, tensor: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Pairs of a part of what `tensor` holds here, and the view of a file with the numbers of this part."""
+        """Return pairs of a part of what `tensor` holds here, and the view of a file with the values of this part."""
         held, wanted, pairs = held_part(tensor), box_of(tensor), []
         for piece in self._pieces[name]:
             common = piece.box.overlap(wanted)
@@ -110,9 +127,9 @@ def _is_inside(box: Box, whole: tuple[int, ...]) -> bool:
 
 
 def _placed(file: TensorFile) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """The whole shape and the offset of each piece in a file."""
+    """Return the whole shape and the offset of each piece in a file."""
     try:
-        placed = parse_json(file.metadata.get(PIECES, "{}"))
+        placed = parse_json(file.header.metadata.get(PIECES, "{}"))
         lists = {name: (tuple(shape), tuple(offset)) for name, (shape, offset) in placed.items()}
         if all(type(number) is int for pair in lists.values() for numbers in pair for number in numbers):
             return lists

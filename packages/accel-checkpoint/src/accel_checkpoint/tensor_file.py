@@ -1,24 +1,24 @@
-"""Safetensors files: serializes tensors in one pass, and reads them one by one."""
+"""Serialize tensors as safetensors in one pass, and read them one by one."""
 
 from __future__ import annotations
 
 import ctypes
 import itertools
 import json
+import math
+import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.memory.huge_pages import advise_huge_pages
 from accel_checkpoint.memory.pinned_memory import staged, staged_pieces
 from accel_checkpoint.pieces import held_part, is_distributed
-from accel_checkpoint.safetensors_header import resolve_aliases
+from accel_checkpoint.safetensors_header import SafetensorsHeader, read_header
 
 #: bytes of a piece, which are written and hashed at a time
 PIECE = 1 << 24
@@ -47,10 +47,14 @@ NAMES: dict[torch.dtype, str] = {
     torch.float8_e5m2fnuz: "F8_E5M2FNUZ",
     torch.complex64: "C64",
 }
+DTYPES = {name: dtype for dtype, name in NAMES.items()}
 
 
 def find_unsupported(tensors: Mapping[str, torch.Tensor]) -> list[str]:
-    """The name of each tensor that a safetensors file cannot hold, with the reason; of distributed ones the part."""
+    """Return the name of each tensor that a safetensors file cannot hold, with the reason.
+
+    Of a distributed tensor the part that this process holds counts.
+    """
     reasons = {name: _unsupported(name, held_part(tensor)) for name, tensor in tensors.items()}
     return [f"{name}: {reason}" for name, reason in reasons.items() if reason is not None]
 
@@ -74,14 +78,19 @@ Rows = Callable[[torch.Tensor], Iterator[torch.Tensor]]
 def serialize(
     tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None, rows: Rows | None = None
 ) -> Iterator[memoryview]:
-    """The content of a safetensors file, piece by piece.
+    """Yield the content of a safetensors file, piece by piece.
 
     Contiguous tensors on the CPU are not copied. Those on GPUs pass through pinned memory of one piece, so a piece is
     valid until the next is asked for. Others are copied to the CPU one at a time. Spaces fill the header, so that the
-    numbers begin at a multiple of 64 bytes, as torch's own do: a mapped file needs no copy of them. `rows` gathers
-    tensors that are divided over processes.
+    values begin at a multiple of 64 bytes, as torch's own do: a mapped file needs no copy of them.
 
-    Raises: CheckpointError that names each tensor that the format cannot hold.
+    Args:
+        tensors: Tensors by name.
+        metadata: Text for the header.
+        rows: Function that gathers a tensor which is divided over processes, some rows after the other.
+
+    Raises:
+        CheckpointError: The format cannot hold a tensor. The message names each.
     """
     unsupported = find_unsupported(tensors)
     if unsupported:
@@ -126,7 +135,7 @@ def _pieces(tensor: torch.Tensor) -> Iterator[memoryview]:
 
 
 def view_bytes(tensor: torch.Tensor) -> memoryview:
-    """The memory of a contiguous tensor on the CPU. The caller keeps the tensor alive as long as the view."""
+    """Return the memory of a contiguous tensor on the CPU. Keep the tensor alive as long as the view."""
     return memoryview((ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())).cast("B")
 
 
@@ -139,57 +148,64 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-@contextmanager
-def _numbered(path: Path) -> Iterator[str]:
-    """A path of an open file that is UTF-8, as the safetensors library asks for, whatever its own path is."""
-    with path.open("rb") as file:
-        yield f"/dev/fd/{file.fileno()}"
+def read_known_header(path: Path) -> SafetensorsHeader:
+    """Return the header of a file, whose tensors torch can hold.
+
+    Raises:
+        CheckpointError: The file is damaged, is no safetensors file, or has a dtype that torch does not know.
+    """
+    header = read_header(path)
+    for name, stored in header.tensors.items():
+        if stored.dtype not in DTYPES:
+            raise CheckpointError(f"{path}: {name} has the dtype {stored.dtype}, which is not known here")
+        if math.prod(stored.shape) * DTYPES[stored.dtype].itemsize != stored.size:
+            words = f"{name} has {stored.size} bytes for {list(stored.shape)}"
+            raise CheckpointError(f"{path} is damaged, or not a safetensors file: {words}")
+    return header
 
 
 class TensorFile:
-    """A safetensors file, whose tensors are read one by one."""
+    """A safetensors file that is mapped into memory, whose tensors are read one by one.
+
+    Args:
+        path: The file. What becomes of the path later changes nothing.
+
+    Raises:
+        CheckpointError: The file is damaged, is no safetensors file, or has a dtype that torch does not know.
+    """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self.header = path, read_known_header(path)
         try:
-            with nullcontext(path) if is_utf8(str(path)) else _numbered(path) as named:
-                self._reader = cast(Any, safe_open(named, framework="pt", device="cpu"))  # its methods have no types
-        except (SafetensorError, OSError, RuntimeError) as error:  # the last of torch, if the file goes meanwhile
-            raise CheckpointError(f"{path} is damaged, or not a safetensors file: {error}") from error
-        self.names: list[str] = list(self._reader.keys())
-        self.metadata: dict[str, str] = self._reader.metadata() or {}
+            with path.open("rb") as file:
+                # torch opens a path that is UTF-8: this one is, whatever the path of the file is
+                size = os.fstat(file.fileno()).st_size
+                self._mapped = torch.UntypedStorage.from_file(f"/dev/fd/{file.fileno()}", False, size)
+        except (OSError, RuntimeError) as error:  # the last of torch, if the system does not map the file
+            raise CheckpointError(f"{path} cannot be read: {error}") from error
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        try:
-            tensor: torch.Tensor = self._reader.get_tensor(name)
-        except SafetensorError as error:
-            raise CheckpointError(f"{self.path} has no tensor {name}: {error}") from error
-        return tensor
-
-    def stored_names(self) -> dict[str, str]:
-        """The name under which each tensor is stored. An alias shares the tensor of another name.
-
-        Raises: CheckpointError if the aliases in the metadata are not valid.
-        """
-        return resolve_aliases(self.path, self.names, self.metadata)
+        shape, dtype = self.shape_and_dtype(name)
+        stored = self.header.tensors[name]
+        # a slice of the storage, as the values of a tensor may begin anywhere in a file of others
+        values = torch.asarray(self._mapped[stored.begin : stored.begin + stored.size], dtype=torch.uint8, device="cpu")
+        return values.view(dtype).view(shape)
 
     def allocate(self) -> dict[str, torch.Tensor]:
-        """An empty tensor for each tensor of the file, in the order of the file."""
-        specs = ((name, self.shape_and_dtype(name)) for name in self._reader.offset_keys())
+        """Return an empty tensor for each tensor of the file, in the order of the file."""
+        stored = sorted(self.header.tensors.items(), key=lambda entry: entry[1].begin)
         return {
-            name: advise_huge_pages(torch.empty(shape, dtype=dtype, device="cpu")) for name, (shape, dtype) in specs
+            name: advise_huge_pages(torch.empty(tensor.shape, dtype=DTYPES[tensor.dtype], device="cpu"))
+            for name, tensor in stored
         }
 
     def shape_and_dtype(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
-        """The shape and dtype of a tensor, whose numbers are not read."""
-        try:
-            stored = self._reader.get_slice(name)
-        except SafetensorError as error:
-            raise CheckpointError(f"{self.path} has no tensor {name}: {error}") from error
-        dtype = stored.get_dtype()
-        if dtype not in _DTYPES:
-            raise CheckpointError(f"{self.path}: {name} has the dtype {dtype}, which is not known here")
-        return tuple(stored.get_shape()), _DTYPES[dtype]
+        """Return the shape and dtype of a tensor, whose values are not read.
 
-
-_DTYPES = {name: dtype for dtype, name in NAMES.items()}
+        Raises:
+            CheckpointError: The file has no such tensor.
+        """
+        stored = self.header.tensors.get(name)
+        if stored is None:
+            raise CheckpointError(f"{self.path} has no tensor {name}")
+        return stored.shape, DTYPES[stored.dtype]

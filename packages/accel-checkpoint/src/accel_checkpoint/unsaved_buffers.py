@@ -1,4 +1,4 @@
-"""Buffers that no file of weights has, since their module can compute them: of a model on the meta device."""
+"""Compute buffers that no file of weights has, since their module can compute them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from torch import nn
 
 
 def recompute_unsaved_buffers(model: nn.Module, device: torch.device) -> None:
-    """Gives buffers on the meta device that are never saved their values, if the model says how.
+    """Compute the buffers on the meta device that are never saved, if the model says how.
 
     Models of Transformers do, by `_init_weights(module)`. Buffers that it leaves alone stay on the meta device.
+
+    Args:
+        model: Model to change.
+        device: Device for the buffers.
     """
     compute: Any = getattr(model, "_init_weights", None)
     if not callable(compute):

@@ -1,4 +1,4 @@
-"""Compares the files of a checkpoint with the sizes and hashes in its manifest."""
+"""Compare the files of a checkpoint with the sizes and hashes in its manifest."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from io import FileIO
 from itertools import chain, repeat
 from pathlib import Path
 
 import torch
 
 from accel_checkpoint.errors import CheckpointError
-from accel_checkpoint.filesystem import Hasher
+from accel_checkpoint.filesystem import FileDigest
 from accel_checkpoint.manifest import Manifest, open_regular, read_manifest
 from accel_checkpoint.tensor_file import TensorFile, view_bytes
 
@@ -24,7 +25,7 @@ PIECE = 1 << 19
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """The problems of the files that were read, and the tensors of the files in `keep`, by the name of the file."""
+    """The problems of the files that were read, and the tensors of the files to keep, by the name of the file."""
 
     problems: list[str]
     tensors: dict[str, Tensors]
@@ -38,10 +39,15 @@ def verify(
     keep: Collection[str] = (),
     progress: Callable[[int], None] | None = None,
 ) -> VerifyResult:
-    """Reads the files of a checkpoint, all or only `names`, and lists the files that differ from the manifest.
+    """Read files of a checkpoint, and list those that differ from the manifest.
 
-    The tensors of the files in `keep` come from the read that was hashed, and stay as they are if the file changes
-    later. `progress` is called with the number of bytes of each read. Units: bytes.
+    Args:
+        folder: The checkpoint.
+        manifest: Its manifest.
+        names: Files to read. By default all.
+        keep: Files whose tensors are returned. They come from the read that was hashed, and stay as they are if the
+            file changes later.
+        progress: Function that is called with the number of bytes of each read.
     """
     chosen = sorted(manifest.files if names is None else names, key=lambda name: -manifest.files[name].size)
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
@@ -52,9 +58,15 @@ def verify(
 
 
 def require_whole(folder: Path, manifest: Manifest, names: Iterable[str] | None = None) -> None:
-    """Verifies the files of a checkpoint, all or only `names`.
+    """Raise if files of a checkpoint differ from the manifest.
 
-    Raises: CheckpointError that lists every file that differs from the manifest.
+    Args:
+        folder: The checkpoint.
+        manifest: Its manifest.
+        names: Files to read. By default all.
+
+    Raises:
+        CheckpointError: A file differs. The message lists every one.
     """
     problems = verify(folder, manifest, names).problems
     if problems:
@@ -62,7 +74,7 @@ def require_whole(folder: Path, manifest: Manifest, names: Iterable[str] | None 
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether a folder is a committed checkpoint: its manifest is valid, and each file has the size in it."""
+    """Return whether a folder is a committed checkpoint: its manifest is valid, and each file has the size in it."""
     try:
         manifest = read_manifest(folder)
         for name, expected in manifest.files.items():
@@ -77,32 +89,38 @@ def is_whole(folder: Path) -> bool:
 def _read(
     folder: Path, manifest: Manifest, name: str, keep: bool, progress: Callable[[int], None] | None
 ) -> str | Tensors | None:
-    """The problem of a file; or its tensors if `keep` is set and the file has some."""
+    """Return the problem of a file, or its tensors if `keep` is set and the file has some."""
     path, expected = folder / name, manifest.files[name]
     for parent in path.relative_to(folder).parents:
         if (folder / parent).is_symlink() and parent != Path():
             return f"{folder / parent} is a link"
-    hasher = Hasher()
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size != expected.size:
                 return f"{path} has {size:,} bytes: {expected.size:,} were written"
             kept = _allocate(path) if keep else None
-            for buffer in chain(_buffers(size, kept or {}), repeat(memoryview(bytearray(PIECE)))):
-                count = 0
-                while count < len(buffer) and (more := file.readinto(buffer[count:])):
-                    count += more
-                hasher.add(buffer[:count])
-                if progress is not None:
-                    progress(count)
-                if count < len(buffer):
-                    break
+            digest = FileDigest.of(
+                _fill(file, chain(_buffers(size, kept or {}), repeat(memoryview(bytearray(PIECE)))), progress)
+            )
     except CheckpointError as error:
         return str(error)
     except OSError as error:
         return f"{path} cannot be read: {error}"
-    return kept if hasher.digest() == expected else f"{path} is damaged: its content is not what was written"
+    return kept if digest == expected else f"{path} is damaged: its content is not what was written"
+
+
+def _fill(file: FileIO, buffers: Iterable[memoryview], progress: Callable[[int], None] | None) -> Iterator[memoryview]:
+    """Read a file into buffers until it ends, and yield what was read into each."""
+    for buffer in buffers:
+        count = 0
+        while count < len(buffer) and (more := file.readinto(buffer[count:])):
+            count += more
+        if progress is not None:
+            progress(count)
+        yield buffer[:count]
+        if count < len(buffer):
+            return
 
 
 def _allocate(path: Path) -> Tensors | None:
@@ -113,7 +131,7 @@ def _allocate(path: Path) -> Tensors | None:
 
 
 def _buffers(size: int, kept: Tensors) -> Iterator[memoryview]:
-    """The memory into which each part of a file is read, in the order of the file: its header, then its tensors."""
+    """Yield the memory into which each part of a file is read, in its order: its header, then its tensors."""
     if kept:
         yield memoryview(bytearray(size - sum(tensor.nbytes for tensor in kept.values())))
     for tensor in kept.values():

@@ -16,12 +16,10 @@ import torch
 from accel_checkpoint import CheckpointError, save_weights, weight_files
 from accel_checkpoint.atomic_write import atomic_write
 from accel_checkpoint.bounded_json import read_json
-from accel_checkpoint.safetensors_header import read_header, resolve_aliases
-from accel_checkpoint.tensor_file import ALIGNMENT, NAMES
+from accel_checkpoint.tensor_file import ALIGNMENT, DTYPES, read_known_header
 
 #: the file of an offload folder that says where each weight is; Accelerate's name and form
 INDEX = "index.json"
-_DTYPES = {name: dtype for dtype, name in NAMES.items()}
 
 
 class StoredWeight(NamedTuple):
@@ -134,16 +132,10 @@ def stored_weights(file: Path) -> dict[str, StoredWeight]:
     Raises:
         CheckpointError: The file is damaged, or has an unknown dtype.
     """
-    header = read_header(file)
-    unknown = [f"{name} ({tensor.dtype})" for name, tensor in header.tensors.items() if tensor.dtype not in _DTYPES]
-    if unknown:
-        raise CheckpointError(f"{file} has dtypes that are not known here: {', '.join(unknown)}")
-    found = {}
-    for name, stored_name in resolve_aliases(file, list(header.tensors), header.metadata).items():
+    header, found = read_known_header(file), {}
+    for name, stored_name in header.stored_names().items():
         tensor = header.tensors[stored_name]
-        dtype = _DTYPES[tensor.dtype]
-        if math.prod(tensor.shape) * dtype.itemsize != tensor.size:
-            raise CheckpointError(f"{file} is damaged: {name} has {tensor.size} bytes for {list(tensor.shape)}")
+        dtype = DTYPES[tensor.dtype]
         found[name] = StoredWeight(file, stored_name, tensor.begin, tensor.shape, dtype, dtype)
     return found
 

@@ -1,4 +1,4 @@
-"""Asks the system for huge pages, in which it allocates large tensors in a third of the time."""
+"""Ask the system for huge pages, in which it allocates large tensors in a third of the time."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ if _LIBC is not None:
 
 
 def advise_huge_pages(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the same tensor, whose memory the system will allocate in huge pages if it has some.
+    """Return the same tensor, whose memory the system will allocate in huge pages if it has some.
 
-    The tensor is on the CPU, and nothing was written into it yet.
+    Args:
+        tensor: A tensor on the CPU, into which nothing was written yet.
     """
     begin = -(-tensor.data_ptr() // PAGE) * PAGE
     size = (tensor.data_ptr() + tensor.nbytes - begin) // PAGE * PAGE

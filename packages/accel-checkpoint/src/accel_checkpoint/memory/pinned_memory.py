@@ -1,4 +1,4 @@
-"""Copies tensors of GPUs into pinned memory of the host, which a GPU fills several times faster than other memory."""
+"""Copy tensors of GPUs into pinned memory of the host, which a GPU fills several times faster than other memory."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ SMALL = 1 << 10
 
 
 def synchronize(tensors: Iterable[torch.Tensor]) -> None:
-    """Returns when the GPUs of the tensors have done all that they were asked for, on all streams."""
+    """Wait until the GPUs of the tensors have done all that they were asked for, on all streams."""
     for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
         torch.cuda.synchronize(device)
 
 
 def empty_pinned_like(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """A pinned tensor for each tensor, of its shape and dtype; they share buffers, and a large tensor has its own."""
+    """Return a pinned tensor for each tensor, of its shape and dtype.
+
+    They share buffers, and a large tensor has its own.
+    """
     groups: list[list[tuple[int, torch.Tensor]]] = []
     end = 0
     for tensor in tensors:
@@ -42,21 +45,22 @@ def empty_pinned_like(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def staged(tensors: Sequence[torch.Tensor]) -> list[bool]:
-    """Which tensors pass through pinned memory: those of a GPU with their numbers one after the other.
+    """Return which tensors pass through pinned memory: those of a GPU whose values lie one after the other.
 
     Beside them small ones of the CPU do too. AdamW counts the steps of each parameter on the CPU, and the counts would
     cut its states into as many parts as there are parameters.
     """
     most = SMALL if any(tensor.is_cuda for tensor in tensors) else -1
-    return [_is_plain(tensor) and (tensor.is_cuda or (tensor.is_cpu and tensor.nbytes <= most)) for tensor in tensors]
+    return [is_plain(tensor) and (tensor.is_cuda or (tensor.is_cpu and tensor.nbytes <= most)) for tensor in tensors]
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Return whether the memory of a tensor has its values, one after the other."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def staged_pieces(tensors: Sequence[torch.Tensor], most: int) -> Iterator[torch.Tensor]:
-    """The bytes of tensors that are `staged`, one after the other, at most `most` at a time.
+    """Yield the bytes of tensors that are `staged`, one after the other, at most `most` at a time.
 
     All pieces are in the same memory: a piece is valid until the next is asked for.
     """

@@ -1,1 +1,1 @@
-"""Weights of models in files: their sizes, their division into files, and their reading by parts."""
+"""Give weights their files and their memory: measure them, divide them into files, and read them by parts."""

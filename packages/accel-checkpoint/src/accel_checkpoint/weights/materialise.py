@@ -1,4 +1,4 @@
-"""Gives a model on the meta device memory on a real device."""
+"""Give a model on the meta device memory on a real device."""
 
 from __future__ import annotations
 
@@ -11,20 +11,25 @@ from accel_checkpoint.pieces import is_distributed
 
 
 def on_meta(model: nn.Module) -> dict[str, torch.Tensor]:
-    """All parameters and buffers on the meta device, by name. Buffers that are never saved are included."""
+    """Return the parameters and buffers on the meta device, by name, also those that are never saved."""
     return {name: tensor for name, tensor in _named_tensors(model).items() if tensor.is_meta}
 
 
 def divided_tensors(model: nn.Module) -> list[Any]:
-    """The parameters and buffers of which processes hold parts or copies (DTensors)."""
+    """Return the parameters and buffers of which processes hold parts or copies (DTensors)."""
     return [tensor for tensor in _named_tensors(model).values() if is_distributed(tensor)]
 
 
 def materialise(model: nn.Module, device: torch.device, device_of_parts: torch.device | None = None) -> None:
-    """Gives the tensors on the meta device uninitialised memory on `device`. Other tensors stay as they are.
+    """Give the tensors on the meta device uninitialised memory, and leave other tensors as they are.
 
     Each stays the object that it is, so optimizers still hold it, and tied weights stay tied: `nn.Module.to_empty`
-    would make new ones. Parts of divided parameters get memory on `device_of_parts`, if that is given.
+    would make new ones.
+
+    Args:
+        model: Model to change.
+        device: Device for the memory.
+        device_of_parts: Device for the memory of distributed parameters. By default `device`.
     """
     empty = {id(tensor): tensor for tensor in on_meta(model).values()}
     for tensor in empty.values():
@@ -40,7 +45,7 @@ def materialise(model: nn.Module, device: torch.device, device_of_parts: torch.d
 
 
 def move(model: nn.Module, device: torch.device) -> None:
-    """Moves the model. Tied weights stay tied; a move to XLA makes new parameters and would separate them."""
+    """Move a model to a device. Tied weights stay tied, which a move to XLA alone would separate."""
     names = [(name, id(parameter)) for name, parameter in model.named_parameters(remove_duplicate=False)]
     model.to(device)
     moved = dict(model.named_parameters(remove_duplicate=False))
@@ -68,6 +73,6 @@ def _empty(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def _take_up_hooks(parameter: Any) -> None:
-    """swap_tensors keeps the list of hooks, and leaves the engine without them."""
+    """Register the hooks again, as swap_tensors keeps their list but leaves the engine without them."""
     if parameter._post_accumulate_grad_hooks is not None:
         parameter._post_accumulate_grad_hooks = parameter._post_accumulate_grad_hooks

@@ -1,4 +1,4 @@
-"""Plans which tensor of a state dict goes into which file. Tensors that share all memory are stored once."""
+"""Divide a state dict into files. Tensors that share all memory are stored once."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from accel_checkpoint.pieces import held_part, is_distributed
 
 @dataclass(frozen=True, slots=True)
 class ShardPlan:
-    """The tensors of each file, in order, where they are: nothing is copied.
+    """A division of tensors into files, in which nothing is copied.
 
-    `aliases` maps a name to the name under which its tensor is stored. Units: bytes.
+    Args:
+        files: Tensors of each file, in order.
+        aliases: For a name that shares the tensor of another, the name under which it is stored.
+        total_bytes: Size of all tensors.
     """
 
     files: dict[str, dict[str, torch.Tensor]]
@@ -22,16 +25,21 @@ class ShardPlan:
     total_bytes: int
 
     def aliases_in(self, file: str) -> dict[str, str]:
-        """The aliases of the tensors in `file`."""
+        """Return the aliases of the tensors in `file`."""
         return {alias: name for alias, name in self.aliases.items() if name in self.files[file]}
 
 
 def plan_shards(
     state: Mapping[str, torch.Tensor], *, stem: str, suffix: str, max_bytes: int, apart: Collection[str] = ()
 ) -> ShardPlan:
-    """Fills files in order with at most `max_bytes` each. A larger tensor has a file of its own.
+    """Divide tensors into files, in order, with at most `max_bytes` each. A larger tensor has a file of its own.
 
-    The tensors in `apart` come first, in files without other tensors. Units: bytes.
+    Args:
+        state: Tensors by name.
+        stem: Beginning of the names of files, such as "model".
+        suffix: End of the names of files, such as ".safetensors".
+        max_bytes: Largest file.
+        apart: Tensors that come first, in files without other tensors.
     """
     state = {name: state[name] for name in sorted(state, key=lambda name: name not in apart)} if apart else state
     aliases: dict[str, str] = {}

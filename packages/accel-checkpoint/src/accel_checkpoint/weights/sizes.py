@@ -1,4 +1,4 @@
-"""Reads sizes as people write them."""
+"""Read sizes as people write them."""
 
 import re
 from fractions import Fraction
@@ -7,9 +7,10 @@ UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KI
 
 
 def size_in_bytes(size: int | str) -> int:
-    """The number of bytes in a size such as 500, "500", "10GB" or "2 GiB".
+    """Return the number of bytes in a size such as 500, "500", "10GB" or "2 GiB".
 
-    Raises: ValueError for other text and for sizes of less than one byte.
+    Raises:
+        ValueError: It is other text, or a size of less than one byte.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(size))
     if match is None or match[2].upper() not in UNITS:

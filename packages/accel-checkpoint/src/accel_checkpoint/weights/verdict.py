@@ -1,4 +1,4 @@
-"""One verdict of all processes that hold parts of a model, whether weights can be loaded into it."""
+"""Agree with all processes that hold parts of a model on whether weights can be loaded into it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ from accel_checkpoint.errors import CheckpointError
 
 
 def agree(problem: str | None, divided: Sequence[Any]) -> None:
-    """Returns if no process that shares the divided tensors has a problem.
+    """Raise on each process if one that shares the distributed tensors has a problem.
 
-    Raises: CheckpointError on each process, with the problems of all.
-    Collective: every process of the mesh of the first tensor must call, if there is one.
+    Args:
+        problem: Problem of this process.
+        divided: The distributed tensors.
+
+    Raises:
+        CheckpointError: There are problems. The message has those of all.
+
+    Collective:
+        Every process of the mesh of the first tensor must call, if there is one.
     """
     problems = {0: problem}
     if divided:
@@ -24,10 +31,9 @@ def agree(problem: str | None, divided: Sequence[Any]) -> None:
             told: list[Any] = [None] * mesh.size(axis)
             dist.all_gather_object(told, problems, group=mesh.get_group(axis))
             problems = {rank: words for heard in told for rank, words in heard.items()}
-    distinct = set(problems.values())
-    if distinct == {None}:
-        return
-    if len(distinct) == 1:
-        raise CheckpointError(str(problem))
-    lines = [f"rank {rank}: {words}" for rank, words in sorted(problems.items()) if words is not None]
-    raise CheckpointError("\n".join(lines))
+    if set(problems.values()) == {problem}:
+        lines = [problem] if problem is not None else []
+    else:
+        lines = [f"rank {rank}: {words}" for rank, words in sorted(problems.items()) if words is not None]
+    if lines:
+        raise CheckpointError("\n".join(lines))
