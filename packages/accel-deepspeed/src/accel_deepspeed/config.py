@@ -124,9 +124,7 @@ class Known:
     precision: str | None
     micro_batch: int | None
     hidden_size: int | None
-    #: of DummyOptim
     optimizer: Mapping[str, Any]
-    #: of DummyScheduler
     scheduler: Mapping[str, Any]
 
 

@@ -1,4 +1,4 @@
-"""Backwards and steps by DeepSpeed's engine."""
+"""Run backwards and steps by DeepSpeed's engine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,13 @@ _EVERY_BACKWARD = "DeepSpeed's engine reduces gradients in its own backward; "
 
 @final
 class DeepSpeedSteps(Steps):
-    """One model and its optimizer in an engine of DeepSpeed, whose windows are those of the Accelerator."""
+    """A model and its optimizer in an engine of DeepSpeed, whose windows are those of the Accelerator.
+
+    Args:
+        plugin: Options of DeepSpeed.
+        accumulation_steps: Micro-batches for each step.
+        split_batches: Whether a loader's batch is for all processes together.
+    """
 
     refusals: ClassVar[Mapping[str, str]] = {
         "no_sync": f"{_EVERY_BACKWARD}gather micro-batches with accumulate() and gradient_accumulation_steps",
@@ -60,14 +66,30 @@ class DeepSpeedSteps(Steps):
         self._factor = 1.0
 
     def meet(self, objects: Sequence[Any], models: Sequence[nn.Module]) -> None:
-        """Notes optimizers, schedules, and the batch sizes of loaders."""
+        """Record the optimizers, schedules and batch sizes of loaders that are prepared together.
+
+        Args:
+            objects: Arguments of `prepare`.
+            models: Models among them.
+        """
         self._met = PreparedTogether.of(objects)
 
     def start(self, model: nn.Module, run: Run, policy: PrecisionPolicy) -> nn.Module:
-        """The model in DeepSpeed's engine.
+        """Put a model into DeepSpeed's engine.
 
-        Raises: ValueError that lists all that does not go together.
-        Collective: every rank must call.
+        Args:
+            model: Model to train.
+            run: The current run.
+            policy: Dtypes of forwards.
+
+        Returns:
+            The engine.
+
+        Raises:
+            ValueError: Options, config and what was prepared do not go together. The message lists all.
+
+        Collective:
+            Every rank must call.
         """
         import deepspeed
 
@@ -109,9 +131,15 @@ class DeepSpeedSteps(Steps):
     def optimizer(
         self, optimizer: Optimizer, models: Sequence[nn.Module], make: Callable[..., AcceleratedOptimizer]
     ) -> AcceleratedOptimizer:
-        """The optimizer that DeepSpeed steps, with its state by the parameters of the model.
+        """Return the optimizer that DeepSpeed steps, with its state by the parameters of the model.
 
-        Raises: ValueError for an optimizer that was not prepared together with its model.
+        Args:
+            optimizer: Optimizer of the script.
+            models: Prepared models.
+            make: Constructor of the prepared optimizer.
+
+        Raises:
+            ValueError: The optimizer was not prepared together with its model.
         """
         if self.core is None or optimizer is not self._given:
             raise ValueError(
@@ -124,13 +152,14 @@ class DeepSpeedSteps(Steps):
         return ready
 
     def loss_scaler(self, make: Callable[..., LossScaler], transport: Transport) -> LossScaler | None:
-        """None: DeepSpeed scales losses. Collective: no rank waits for others."""
+        """Return None, as DeepSpeed scales losses."""
         return None
 
     def scheduler(self, scheduler: Any) -> Any:
-        """The engine's schedule in the place of a DummyScheduler; any other as it is.
+        """Return the engine's schedule in the place of a DummyScheduler, and any other as it is.
 
-        Raises: ValueError if there is no schedule to stand for, or a second one.
+        Raises:
+            ValueError: There is no schedule to stand for, or a second one.
         """
         schedule = None if self.core is None else self.core.lr_scheduler
         if isinstance(scheduler, DummyScheduler):
@@ -148,7 +177,7 @@ class DeepSpeedSteps(Steps):
         return scheduler
 
     def adopt(self, models: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> None:
-        """Does nothing: parameters that came later are refused. Collective: no rank waits for others."""
+        """Do nothing, as parameters that came later are refused."""
 
     def backward(
         self,
@@ -159,9 +188,20 @@ class DeepSpeedSteps(Steps):
         due: bool,
         **kwargs: Any,
     ) -> None:
-        """Adds the gradients of a loss by DeepSpeed's backward. Collective: every rank must call.
+        """Add the gradients of a loss by DeepSpeed's backward.
 
-        Raises: ValueError for a second loss at the end of a window, and for arguments that DeepSpeed does not take.
+        Args:
+            loss: The loss.
+            models: Prepared models.
+            optimizers: Prepared optimizers.
+            due: Whether the window ends here, so that ranks share gradients.
+            kwargs: `retain_graph`, for ZeRO 0 to 2.
+
+        Raises:
+            ValueError: It is a second loss at the end of a window, or DeepSpeed does not take an argument.
+
+        Collective:
+            Every rank must call.
         """
         core = self._started("backward")
         if self._prepared is not None:
@@ -187,7 +227,7 @@ class DeepSpeedSteps(Steps):
         self._shared = due
 
     def rescale(self, factor: torch.Tensor | float) -> None:
-        """Multiplies the gradients of the window, those that come later included, when the step is made."""
+        """Multiply the gradients of the window, those that come later included, when the step is made."""
         number = float(factor)
         if number == 0.0:
             self._drop()
@@ -195,12 +235,24 @@ class DeepSpeedSteps(Steps):
             self._factor *= number
 
     def register(self, optimizer: Optimizer) -> None:
-        """Does nothing: the engine has its optimizer."""
+        """Do nothing, as the engine has its optimizer."""
 
     def step(self, optimizer: Optimizer, closure: Any = None) -> bool:
-        """Steps by DeepSpeed; False if gradients overflowed. Collective: every rank must call.
+        """Step by DeepSpeed.
 
-        Raises: ValueError for a closure; RuntimeError if no loss at the end of the window went through `backward`.
+        Args:
+            optimizer: The prepared optimizer.
+            closure: None.
+
+        Returns:
+            False if gradients overflowed.
+
+        Raises:
+            ValueError: A closure is given.
+            RuntimeError: No loss at the end of the window went through `backward`.
+
+        Collective:
+            Every rank must call.
         """
         core = self._started("optimizer.step")
         if closure is not None:
@@ -242,22 +294,40 @@ class DeepSpeedSteps(Steps):
         return applied
 
     def discard(self, optimizer: Optimizer) -> bool:
-        """Throws gradients away that had no step; DeepSpeed itself has cleared those that had."""
+        """Drop gradients that had no step. DeepSpeed itself has cleared those that had.
+
+        Returns:
+            True.
+        """
         if self._gathered:
             self._drop()
         return True
 
     def settle_gradients(self) -> None:
-        """Does nothing: gradients are complete. Collective: no rank waits for others."""
+        """Do nothing, as gradients are complete."""
 
     def total_norm(self, gradients: Sequence[torch.Tensor], kind: float = 2.0) -> torch.Tensor:
-        """The norm of gradients in parameters; not a number if DeepSpeed has them. Collective: no rank waits."""
+        """Return the norm of gradients in parameters, which is not a number if DeepSpeed has them.
+
+        Args:
+            gradients: The gradients.
+            kind: Kind of norm: 2.0, or another p.
+        """
         return norm_of(gradients, kind)
 
     def clip_norm(self, parameters: Iterable[torch.Tensor], max_norm: float, *, kind: float = 2.0) -> torch.Tensor:
-        """The norm of all gradients, which the step will clip to `max_norm`. Collective: every rank must call.
+        """Return the norm of all gradients, which the step will clip.
 
-        Raises: ValueError for a part of the parameters, another norm than 2, or another maximum than the config has.
+        Args:
+            parameters: All trainable parameters.
+            max_norm: Norm to clip to.
+            kind: 2.0.
+
+        Raises:
+            ValueError: It is a part of the parameters, another norm than 2, or another maximum than the config has.
+
+        Collective:
+            Every rank must call.
         """
         core = self._started("clip_grad_norm_")
         missing = {id(parameter) for parameter in core.module.parameters() if parameter.requires_grad}

@@ -1,11 +1,11 @@
-"""What a script asks of DeepSpeed, by the names that scripts use for it."""
+"""Describe what a script asks of DeepSpeed, by the names that scripts use for it."""
 
 from __future__ import annotations
 
 import copy
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, final
 
@@ -16,25 +16,36 @@ from accel_deepspeed.config import AUTO, contradictions, section
 #: the stage of ZeRO if neither the plugin nor its config says one
 USUAL_STAGE = 2
 DEVICES = ("none", "cpu", "nvme")
-_TEXTS = {
+_PATHS = ("hf_ds_config", "offload_optimizer_nvme_path", "offload_param_nvme_path", "transformer_moe_cls_names")
+#: the names of config files that are not those of fields
+_RENAMED = {
     "deepspeed_config_file": "hf_ds_config",
     "deepspeed_moe_layer_cls_names": "transformer_moe_cls_names",
-    "offload_optimizer_nvme_path": "offload_optimizer_nvme_path",
-    "offload_param_nvme_path": "offload_param_nvme_path",
 }
-_OTHERS = ("zero_stage", "gradient_clipping", "gradient_accumulation_steps", "offload_optimizer_device")
-_MORE = ("offload_param_device", "zero3_init_flag", "zero3_save_16bit_model")
-#: the fields by the names of config files
-_FIELD_OF = _TEXTS | {name: name for name in (*_OTHERS, *_MORE)}
 
 
 @final
 @dataclass
 class DeepSpeedPlugin(StrategyOptions):
-    """How DeepSpeed spreads optimizer states (ZeRO 1), gradients (2) and parameters (3); 0 is plain data parallelism.
+    """The options of DeepSpeed, which spreads optimizer states (ZeRO 1), gradients (2) and parameters (3).
 
-    `hf_ds_config` is DeepSpeed's own config, a JSON file or a dict; its "auto" values are filled from what is prepared.
     An option that is None says nothing: then the config decides, and then DeepSpeed's default (ZeRO 2).
+
+    Args:
+        hf_ds_config: DeepSpeed's own config, a JSON file or a dict. Its "auto" values are filled from what is prepared.
+        gradient_accumulation_steps: Micro-batches for each step.
+        gradient_clipping: Norm to clip gradients to.
+        zero_stage: Stage of ZeRO. 0 is plain data parallelism.
+        is_train_batch_min: Whether the smallest batch size of several loaders counts. False takes the largest.
+        offload_optimizer_device: Where optimizer states are: "none", "cpu" or "nvme".
+        offload_param_device: Where parameters are: "none", "cpu" or "nvme".
+        offload_optimizer_nvme_path: Folder for optimizer states on "nvme".
+        offload_param_nvme_path: Folder for parameters on "nvme".
+        zero3_init_flag: True is refused, and the message says what to do instead.
+        zero3_save_16bit_model: Whether DeepSpeed gathers 16-bit weights when it saves.
+        transformer_moe_cls_names: Classes of mixture-of-experts layers that are not divided, with commas in between.
+        enable_msamp: True is refused, as MS-AMP is not supported.
+        msamp_opt_level: Ignored, as MS-AMP is not supported.
     """
 
     hf_ds_config: str | Path | Mapping[str, Any] | None = None
@@ -54,21 +65,26 @@ class DeepSpeedPlugin(StrategyOptions):
 
     @classmethod
     def from_words(cls, words: Mapping[str, str]) -> DeepSpeedPlugin:
-        """The plugin for the entries of `deepspeed_config` in a config file.
+        """Return the plugin for the entries of `deepspeed_config` in a config file.
 
-        Raises: ValueError that lists names that are not known.
+        Raises:
+            ValueError: Names are not known. The message lists them.
         """
-        unknown = [name for name in words if name not in _FIELD_OF]
+        options = {_RENAMED.get(name, name): value for name, value in words.items()}
+        known = [field.name for field in fields(cls)]
+        unknown = [name for name in options if name not in known]
         if unknown:
-            known = ", ".join(_FIELD_OF)
-            raise ValueError(f"deepspeed_config: unknown names {', '.join(unknown)}; expected some of {known}")
-        options: dict[str, Any] = {_FIELD_OF[name]: _number(value.lower()) for name, value in words.items()}
+            raise ValueError(
+                f"deepspeed_config: unknown names {', '.join(unknown)}; expected some of {', '.join(known)}"
+            )
         # a path is a word, whatever it looks like
-        options |= {_FIELD_OF[name]: value for name, value in words.items() if name in _TEXTS}
-        return cls(**options)
+        values: dict[str, Any] = {
+            name: value if name in _PATHS else _number(value.lower()) for name, value in options.items()
+        }
+        return cls(**values)
 
     def problems(self, asked: Asked) -> list[str]:
-        """All that is wrong with the options, in words: by themselves, and beside what else was asked for."""
+        """List all that is wrong with the options, by themselves and beside what else was asked for."""
         try:
             given = self._given()
         except ValueError as error:
@@ -85,9 +101,10 @@ class DeepSpeedPlugin(StrategyOptions):
         return lines + contradictions(self._said(), given, asked)
 
     def config(self) -> dict[str, Any]:
-        """DeepSpeed's config with what the options say, its "auto" values not filled yet.
+        """Return DeepSpeed's config with what the options say. Its "auto" values are not filled yet.
 
-        Raises: ValueError for a file that cannot be read.
+        Raises:
+            ValueError: The file cannot be read.
         """
         config = copy.deepcopy(dict(self._given()))
         for path, value in self._said().items():
@@ -110,7 +127,7 @@ class DeepSpeedPlugin(StrategyOptions):
 
     @property
     def accumulation_steps(self) -> int | None:
-        """The micro-batches to a step that the options or the config say."""
+        """The micro-batches for each step that the options or the config say."""
         steps: int | None = _unless_auto(self.config().get("gradient_accumulation_steps"))
         return steps
 
@@ -121,7 +138,7 @@ class DeepSpeedPlugin(StrategyOptions):
         return next((name for name in ("fp16", "bf16") if section(config, name).get("enabled") is True), None)
 
     def _said(self) -> dict[str, Any]:
-        """What the options say, by its place in DeepSpeed's config."""
+        """Return what the options say, by its path in DeepSpeed's config."""
         said = {
             "zero_optimization.stage": self.zero_stage,
             "gradient_accumulation_steps": _unless_auto(self.gradient_accumulation_steps),
@@ -135,10 +152,7 @@ class DeepSpeedPlugin(StrategyOptions):
         return {path: value for path, value in said.items() if value is not None}
 
     def _given(self) -> Mapping[str, Any]:
-        """The config as the script gave it.
-
-        Raises: ValueError for a file that is not there, or is no JSON object.
-        """
+        """Return the config as the script gave it, or raise if it is a file that is no JSON object."""
         if self.hf_ds_config is None:
             return {}
         if isinstance(self.hf_ds_config, Mapping):
@@ -159,7 +173,7 @@ def _unless_auto(value: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    """A number that a launcher wrote as a word."""
+    """Return the number that a launcher wrote as a word."""
     if not isinstance(value, str):
         return value
     try:

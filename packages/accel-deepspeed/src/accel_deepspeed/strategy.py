@@ -1,4 +1,4 @@
-"""DeepSpeed's engine spreads optimizer states, gradients and parameters (ZeRO)."""
+"""Shard optimizer states, gradients and parameters by DeepSpeed's engine (ZeRO)."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,9 +25,14 @@ _NOTHING = nullcontext()
 
 @final
 class DeepSpeed(Strategy):
-    """Puts the model and its optimizer into an engine of DeepSpeed, by the plugin's options and DeepSpeed's config.
+    """The strategy that puts a model and its optimizer into an engine of DeepSpeed.
 
-    Forwards compute under autocast as with other strategies; in fp16 DeepSpeed scales the loss and skips steps.
+    Forwards compute under autocast as with other strategies. In fp16 DeepSpeed scales the loss and skips steps.
+
+    Args:
+        plugin: Options of DeepSpeed.
+        accumulation_steps: Micro-batches for each step.
+        split_batches: Whether a loader's batch is for all processes together.
     """
 
     name: ClassVar[str] = "deepspeed"
@@ -47,7 +52,7 @@ class DeepSpeed(Strategy):
         return cls(options, accumulation_steps=asked.accumulation_steps or 1, split_batches=asked.split_batches)
 
     def check(self, run: Run, precision: Precision) -> Sequence[str]:
-        """A reason if DeepSpeed is not installed, has imported for another device, or knows the device not."""
+        """Return why DeepSpeed cannot run: it is absent, is set to another device, or does not know the device."""
         if find_spec("deepspeed") is None:
             return ["DeepSpeed is not installed: pip install 'accel[deepspeed]'"]
         kind = run.placed_on.type
@@ -61,10 +66,21 @@ class DeepSpeed(Strategy):
         return []
 
     def setup(self, model: nn.Module, run: Run, policy: PrecisionPolicy) -> nn.Module:
-        """The model in DeepSpeed's engine; a model without trainable parameters as it is, made equal on all ranks.
+        """Put a model into DeepSpeed's engine. One without trainable parameters is made equal on all ranks.
 
-        Raises: ValueError for a model without its optimizer, and all that DeepSpeed's config contradicts.
-        Collective: every rank must call.
+        Args:
+            model: Model to train.
+            run: The current run.
+            policy: Dtypes of forwards.
+
+        Returns:
+            The engine, or the model without trainable parameters.
+
+        Raises:
+            ValueError: The model comes without its optimizer, or contradicts DeepSpeed's config.
+
+        Collective:
+            Every rank must call.
         """
         if not any(parameter.requires_grad for parameter in model.parameters()):
             return make_equal(model, run.transport)
@@ -76,7 +92,7 @@ class DeepSpeed(Strategy):
         return self.steps.start(model, run, policy)
 
     def unwrap(self, model: nn.Module) -> nn.Module:
-        """The model inside the engine."""
+        """Return the model inside the engine."""
         deepspeed = sys.modules.get("deepspeed")  # no model is in an engine as long as nobody has imported it
         if deepspeed is None or not isinstance(model, deepspeed.DeepSpeedEngine):
             return model
@@ -85,9 +101,10 @@ class DeepSpeed(Strategy):
 
     @contextmanager
     def joining(self, models: Iterable[nn.Module], windows: AccumulationState | None) -> Iterator[None]:
-        """Nothing: refused.
+        """Raise, as each backward of the engine is one of all ranks.
 
-        Raises: ValueError, as each backward of the engine is one of all ranks.
+        Raises:
+            ValueError: A model is in an engine.
         """
         if any(self.unwrap(model) is not model for model in models):
             raise ValueError(
@@ -97,16 +114,16 @@ class DeepSpeed(Strategy):
         yield
 
     def synchronising(self, model: nn.Module, *, enabled: bool) -> AbstractContextManager[None]:
-        """Does nothing: the engine is told in each backward if the window ends."""
+        """Do nothing, as each backward tells the engine if the window ends."""
         return _NOTHING
 
     def synchronising_backward(self, model: nn.Module) -> AbstractContextManager[None]:
-        """Does nothing: the engine reduces gradients in its backward."""
+        """Do nothing, as the engine reduces gradients in its backward."""
         return _NOTHING
 
 
 def _open_group_of_one(run: Run) -> None:
-    """Opens a process group of this process alone: DeepSpeed's engine asks for one."""
+    """Open a process group of this process alone, as DeepSpeed's engine asks for one."""
     backend = "nccl" if run.placed_on.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
 

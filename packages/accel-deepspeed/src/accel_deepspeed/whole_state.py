@@ -190,7 +190,7 @@ def _whole(parameter: nn.Parameter, key: str | None = None) -> torch.Tensor:
 
 
 def _has_master(parameter: nn.Parameter) -> bool:
-    """Return True if DeepSpeed steps a float32 copy of the parameter; optimizers may have a part of a model."""
+    """Return True if DeepSpeed steps a float32 copy of the parameter, since optimizers may have a part of a model."""
     dividing = getattr(parameter, "_z3_optimizer", None)
     divided = dividing is not None and dividing.get_param_id(parameter) in dividing.grad_position
     return parameter.requires_grad and (divided or hasattr(parameter, "_hp_mapping"))
