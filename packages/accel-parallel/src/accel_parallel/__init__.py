@@ -1,4 +1,4 @@
-"""How parameters and gradients are spread over processes."""
+"""Shard parameters and gradients over processes, or copy and average them."""
 
 from accel_parallel.comm_hooks import CommHook
 from accel_parallel.ddp_options import DistributedDataParallelKwargs

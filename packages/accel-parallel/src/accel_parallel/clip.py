@@ -1,4 +1,4 @@
-"""The norm of gradients of which each rank may hold a part."""
+"""Compute and clip the norm of gradients of which each rank may hold a part."""
 
 from __future__ import annotations
 
@@ -31,9 +31,15 @@ def with_gradients(parameters: Iterable[torch.Tensor], call: str) -> list[torch.
 
 
 def clip_sharded_norm(parameters: Iterable[torch.Tensor], max_norm: float, *, kind: float = 2.0) -> torch.Tensor:
-    """The norm of all gradients, each part counted once. If it exceeds `max_norm`, gradients are scaled down.
+    """Return the norm of all gradients, each part counted once, and scale gradients down if it exceeds a limit.
 
-    Collective: every rank must call; one exchange of one number for each way in which gradients are spread.
+    Args:
+        parameters: Parameters with the gradients.
+        max_norm: The limit.
+        kind: Exponent of the norm.
+
+    Collective:
+        Every rank must call. One number is exchanged for each way in which gradients are sharded.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = sharded_norm(gradients, kind)
@@ -48,10 +54,17 @@ def clip_sharded_norm(parameters: Iterable[torch.Tensor], max_norm: float, *, ki
 
 
 def sharded_norm(gradients: Sequence[torch.Tensor], kind: float = 2.0) -> torch.Tensor:
-    """The norm of gradients of which ranks hold parts.
+    """Return the norm of gradients of which ranks hold parts.
 
-    Raises: ValueError for the norm 0, which counts tensors, and no rank has whole ones.
-    Collective: every rank must call.
+    Args:
+        gradients: The gradients.
+        kind: Exponent of the norm.
+
+    Raises:
+        ValueError: The norm is 0, which counts tensors, and no rank has whole ones.
+
+    Collective:
+        Every rank must call.
     """
     if kind == 0:
         raise ValueError("norm_type=0 with sharded parameters: expected another number, inf or -inf")
@@ -65,7 +78,7 @@ def sharded_norm(gradients: Sequence[torch.Tensor], kind: float = 2.0) -> torch.
 
 
 def _norm_over(groups: Groups, held: Sequence[torch.Tensor], kind: float) -> torch.Tensor:
-    """The norm of tensors whose parts are spread over the same groups."""
+    """Return the norm of tensors whose parts are on the ranks of the same groups."""
     wide = torch.float64 if held[0].dtype == torch.float64 else torch.float32
     filled = [part for part in held if part.numel()]
     # what an empty part adds to a sum of powers is nothing, and it has no smallest number

@@ -1,4 +1,4 @@
-"""torch's communication hooks: in which form DistributedDataParallel sends gradients."""
+"""Choose torch's communication hooks, by which DistributedDataParallel compresses gradients."""
 
 # Not with postponed annotations: torch reads those of a hook.
 
@@ -26,7 +26,7 @@ class CommHook(Enum):
 
 
 def bf16_hook(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Sends gradients in bfloat16."""
+    """Send gradients in bfloat16."""
     # without CUDA torch refuses its own hook, by its name; gloo adds up bfloat16 as well
     return default_hooks.bf16_compress_hook(state, bucket)
 
@@ -53,7 +53,13 @@ _WRAPPERS: dict[CommHook, Callable[[Hook], Hook]] = {
 
 @dataclass(frozen=True, slots=True)
 class CommHookSettings:
-    """A hook, the hook that it is wrapped in, and the arguments of torch's PowerSGDState."""
+    """A communication hook with its arguments.
+
+    Args:
+        hook: The hook.
+        wrapper: Hook that it is wrapped in.
+        options: Arguments of torch's PowerSGDState.
+    """
 
     hook: CommHook
     wrapper: CommHook
@@ -61,9 +67,15 @@ class CommHookSettings:
 
     @classmethod
     def parse(cls, hook: CommHook | str, wrapper: CommHook | str, options: Mapping[str, Any]) -> "CommHookSettings":
-        """The settings of these names.
+        """Return the settings of these names.
 
-        Raises: ValueError that lists all that is wrong.
+        Args:
+            hook: Name of the hook.
+            wrapper: Name of the hook that it is wrapped in: "no", "fp16" or "bf16".
+            options: Arguments of torch's PowerSGDState.
+
+        Raises:
+            ValueError: Something is wrong. The message lists all.
         """
         problems, chosen = [], []
         for argument, name in (("comm_hook", hook), ("comm_wrapper", wrapper)):
@@ -79,9 +91,10 @@ class CommHookSettings:
         return cls(chosen[0], chosen[1], options)
 
     def register(self, container: DistributedDataParallel) -> None:
-        """Registers the hook, unless gradients travel as they are.
+        """Register the hook, unless gradients are sent as they are.
 
-        Raises: ValueError for a hook that fails in this torch.
+        Raises:
+            ValueError: The hook fails in this torch.
         """
         if self.hook is self.wrapper is CommHook.NO:
             return
@@ -95,7 +108,7 @@ class CommHookSettings:
 
 
 def forget_buckets(state: object) -> None:
-    """Lets the state of PowerSGD begin anew, as buckets are others from now on."""
+    """Let the state of PowerSGD begin anew, as buckets are others from now on."""
     if isinstance(state, powerSGD_hook.PowerSGDState):
         for held in (state.error_dict, state.p_memory_dict, state.q_memory_dict):
             held.clear()

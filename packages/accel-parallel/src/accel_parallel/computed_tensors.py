@@ -1,4 +1,4 @@
-"""Tensors of a graph in what a method has returned."""
+"""Find the tensors of a graph in what a method has returned."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _SIMPLE = (str, bytes, int, float, complex, type, nn.Module, torch.dtype, torch.
 
 
 def computed_tensors(result: object) -> list[torch.Tensor]:
-    """The tensors in a result that a backward can begin at, also those in attributes of objects; no parameters."""
+    """Return the tensors in a result that a backward can begin at, also those in attributes of objects.
+
+    Parameters are not among them.
+    """
     return list(_search(result, set(), _DEPTH))
 
 

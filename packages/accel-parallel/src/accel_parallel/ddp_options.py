@@ -1,4 +1,4 @@
-"""Arguments that scripts hand on to parts of torch, and those of DistributedDataParallel."""
+"""Declare the arguments that scripts hand on to parts of torch, and those of DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -9,27 +9,37 @@ from accel_parallel.comm_hooks import CommHook
 
 
 class KwargsHandler:
-    """Arguments for something of torch's."""
+    """The base of arguments for a part of torch."""
 
     def problems(self) -> list[str]:
-        """What is wrong with them, in words."""
+        """List what is wrong with the arguments."""
         return []
 
     def to_dict(self) -> dict[str, Any]:
-        """All of them."""
+        """Return all arguments."""
         return dict(vars(self))
 
     def to_kwargs(self) -> dict[str, Any]:
-        """Those that are not the default."""
+        """Return the arguments that are not the default."""
         usual = type(self)().to_dict()
         return {name: value for name, value in self.to_dict().items() if value != usual[name]}
 
 
 @dataclass
 class DistributedDataParallelKwargs(KwargsHandler):
-    """How DistributedDataParallel is built, and in which form its gradients travel.
+    """The options of DistributedDataParallel, and of the hook that compresses its gradients.
 
-    `comm_state_option` are arguments of torch's PowerSGDState, such as matrix_approximation_rank.
+    Args:
+        dim: As in torch's class.
+        broadcast_buffers: Whether buffers are those of rank 0 in each forward.
+        bucket_cap_mb: Size of the buckets in which gradients are sent, in MiB. By default torch's own.
+        find_unused_parameters: Whether a forward may leave parameters unused.
+        check_reduction: As in torch's class.
+        gradient_as_bucket_view: Whether gradients are views of the buckets, which saves memory.
+        static_graph: Whether each forward uses the same parameters in the same way.
+        comm_hook: Hook that compresses gradients: "no", "fp16", "bf16", "power_sgd" or "batched_power_sgd".
+        comm_wrapper: Hook that it is wrapped in: "no", "fp16" or "bf16".
+        comm_state_option: Arguments of torch's PowerSGDState, such as matrix_approximation_rank.
     """
 
     dim: int = 0

@@ -1,4 +1,4 @@
-"""Builds models without memory for their weights."""
+"""Make models without memory for their weights."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from torch.nn.parameter import is_lazy
 
 @contextmanager
 def init_empty_weights(include_buffers: bool = False) -> Iterator[None]:
-    """In this block modules get their parameters on the meta device, which has shapes and dtypes and no numbers.
+    """Make models whose parameters are on the meta device, where they have shapes and no values.
 
-    Buffers get their numbers, which files of weights may lack, unless `include_buffers` puts them there too.
-    `load_checkpoint_in_model` fills such a model.
+    It is a context for the code that makes the model. `load_checkpoint_in_model` fills such a model.
+
+    Args:
+        include_buffers: Whether buffers go there too. By default they get their values, which files may lack.
     """
     with init_on_device("meta", include_buffers):
         yield
@@ -26,9 +28,13 @@ def init_empty_weights(include_buffers: bool = False) -> Iterator[None]:
 
 @contextmanager
 def init_on_device(device: torch.device | str, include_buffers: bool | None = None) -> Iterator[None]:
-    """In this block modules get their parameters on `device`, one by one; with `include_buffers` all tensors.
+    """Make models whose parameters are on a device, where each is put when it is made.
 
-    On the meta device it is `init_empty_weights`.
+    It is a context for the code that makes the model.
+
+    Args:
+        device: The device. With "meta" it is `init_empty_weights`.
+        include_buffers: Whether all tensors that are made go there.
     """
     place = torch.device(device)
     if include_buffers:
@@ -37,7 +43,7 @@ def init_on_device(device: torch.device | str, include_buffers: bool | None = No
         return
 
     def moved(owner: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
-        """The parameter on the device; None for what stays as it is, so a tied one stays one."""
+        """Return the parameter on the device, or None for what stays as it is, so that a tied one stays one."""
         if parameter is None or parameter.device == place or is_lazy(parameter):
             return None
         copy = nn.Parameter(parameter.detach().to(place), requires_grad=parameter.requires_grad)
@@ -64,9 +70,10 @@ def make_equal(model: nn.Module, transport: Transport) -> nn.Module:
 
 
 def refuse_empty(model: nn.Module) -> None:
-    """Refuses a model with parameters on the meta device, if weights cannot come after `prepare`.
+    """Raise if a model has parameters on the meta device, and weights cannot come after `prepare`.
 
-    Raises: ValueError with some of their names.
+    Raises:
+        ValueError: There are such parameters. The message has some of their names.
     """
     empty = [name for name, parameter in model.named_parameters() if parameter.is_meta]
     if empty:

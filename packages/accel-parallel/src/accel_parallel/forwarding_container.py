@@ -1,4 +1,4 @@
-"""torch's DistributedDataParallel, which has the names of the model in it."""
+"""Run torch's DistributedDataParallel with the names of the model in it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,20 @@ _OF_TORCH = frozenset({"module", "reducer", "logger", "process_group", "buffer_h
 
 @final
 class ForwardingContainer(DistributedDataParallel):
-    """Answers names that it lacks by those of the model; the gradients of what its methods compute travel.
+    """A DistributedDataParallel with the names of the model, which exchanges gradients of what its methods compute.
 
     Methods compute in the precision of the policy. What a method returns decides: if a backward can begin there, the
     backward has to take place on all ranks. So a method that saves or counts may be called on one rank alone. Modules
     of the model that were asked for (`model.encoder`) are treated as methods when they are called.
 
-    Source: `DistributedDataParallel._pre_forward` and `_post_forward` of torch 2.9 to 2.13.
+    Args:
+        module: The model.
+        policy: Dtypes of forwards.
+        device_type: Type of the device that forwards run on.
+        options: Arguments of DistributedDataParallel.
+
+    Source:
+        `DistributedDataParallel._pre_forward` and `_post_forward` of torch 2.9 to 2.13.
     """
 
     def __init__(self, module: nn.Module, policy: PrecisionPolicy, device_type: str, **options: Any) -> None:
@@ -72,11 +79,11 @@ class ForwardingContainer(DistributedDataParallel):
 
     @property
     def joins(self) -> bool:
-        """Whether ranks may have unequal numbers of batches just now."""
+        """True if ranks may have unequal numbers of batches just now."""
         return bool(cast("Any", self)._join_config.enable)
 
     def grown(self) -> list[tuple[int, int] | None]:
-        """What tells whether gradients have changed: the identity and version of each."""
+        """Return the identity and version of each gradient, which tell whether gradients have changed."""
         gradients = [parameter.grad for parameter in self.exchanged.values()]
         return [None if gradient is None else (id(gradient), gradient._version) for gradient in gradients]
 
@@ -131,13 +138,9 @@ class ForwardingContainer(DistributedDataParallel):
         return self._moved
 
     def _renew(self) -> None:
-        """Makes torch's reducer anew if parameters were frozen, unfrozen, converted or replaced since it was made.
-
-        Those that came are those of rank 0.
-
-        Raises: ValueError if ranks may have unequal numbers of batches, or if the graph was said to be static.
-        Collective: every rank must call.
-        """
+        """Make torch's reducer anew if parameters were frozen, unfrozen, converted or replaced. All ranks must call."""
+        if not self._changed():
+            return
         names = [name for name, held in self.module.named_parameters() if held.requires_grad]
         if not names:
             return
@@ -201,10 +204,19 @@ class ForwardingContainer(DistributedDataParallel):
             yield self.announce(item)
 
     def announce(self, result: Any) -> Any:
-        """The result; if a backward can begin there, the reducer expects it, as after a forward of the container.
+        """Let the reducer expect a backward from a result, if one can begin there, as after a forward of the container.
 
-        Raises: ValueError while ranks may have unequal numbers of batches, if buffers have to be sent.
-        Collective: every rank must call, if a backward can begin at the result, on the first call after a backward.
+        Args:
+            result: What a method has returned.
+
+        Returns:
+            The result.
+
+        Raises:
+            ValueError: Buffers have to be sent while ranks may have unequal numbers of batches.
+
+        Collective:
+            If a backward can begin at the result, every rank must call, on the first call after a backward.
         """
         if not torch.is_grad_enabled() or not computed_tensors(result):
             return result
@@ -255,7 +267,7 @@ class ForwardingContainer(DistributedDataParallel):
 
 
 class _Announcement:
-    """A forward hook of a module that a container has handed out; a copy of the module has a hook without effect."""
+    """A forward hook of a module that a container has handed out. A copy of the module has a hook without effect."""
 
     def __init__(self, container: Callable[[], ForwardingContainer | None]) -> None:
         self.container = container

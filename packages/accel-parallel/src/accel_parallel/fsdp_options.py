@@ -1,4 +1,4 @@
-"""How parameters are sharded: the options of `fully_shard`, by the names that scripts use for them."""
+"""Declare the options of `fully_shard`, by the names that scripts use for them."""
 
 from __future__ import annotations
 
@@ -31,14 +31,33 @@ STATE_DICT_TYPES = ("SHARDED_STATE_DICT", "FULL_STATE_DICT")
 
 @dataclass
 class FullyShardedDataParallelPlugin:
-    """How models are sharded over processes, block by block.
+    """The options of sharding, by which parameters are sharded over processes, block by block.
 
-    `auto_wrap_policy` chooses the blocks: those of a transformer (`transformer_cls_names_to_wrap`, or what the model
-    says itself), those of `min_num_params` parameters or more, none, or what a function of the model returns.
-    `reshard_after_forward` frees a gathered block after its forward; an int is the number of ranks that share it then.
-    `ignored_modules`, given as modules or as a pattern of their names, stay whole on every rank. `forward_methods` are
-    methods that find all weights gathered; None is `generate`, if the model has it. Other public methods gather them
-    by calling a module. With `cpu_ram_efficient_loading` other ranks than 0 may have the model on the meta device.
+    Args:
+        fsdp_version: 2. With 1 the model is sharded in the same way.
+        reshard_after_forward: Whether a gathered block is freed after its forward. An int is the number of ranks that
+            share it then.
+        auto_wrap_policy: How blocks are chosen: "transformer_based_wrap", "size_based_wrap", "no_wrap", or a function
+            that returns the blocks of a model.
+        transformer_cls_names_to_wrap: Classes of the blocks of a transformer. By default what the model says itself.
+        min_num_params: Size of the blocks with "size_based_wrap".
+        cpu_offload: Whether parameters and optimizer states are on the CPU.
+        activation_checkpointing: Whether the backward computes the activations of each block again.
+        ignored_modules: Modules, or a pattern of their names, that stay whole on every rank.
+        find_unused_parameters: Whether ranks may use different parameters in a step, such as experts. Parameters that
+            no rank uses have zeros as gradients then.
+        mixed_precision_policy: torch's dtypes, instead of those of `mixed_precision`.
+        forward_methods: Methods that find all weights gathered. By default `generate`, if the model has it. Other
+            public methods gather them when they call a module.
+        state_dict_type: "SHARDED_STATE_DICT" or "FULL_STATE_DICT".
+        cpu_ram_efficient_loading: Whether ranks other than 0 may have the model on the meta device.
+        sharding_strategy: FSDP1's "FULL_SHARD" or "SHARD_GRAD_OP", which set `reshard_after_forward`.
+        backward_prefetch: Ignored, as torch prefetches by itself.
+        forward_prefetch: Ignored, as torch prefetches by itself.
+        use_orig_params: Option of FSDP1, which may only say what holds anyway.
+        sync_module_states: Option of FSDP1, which may only say what holds anyway.
+        limit_all_gathers: Option of FSDP1, which may only say what holds anyway.
+        param_init_fn: Option of FSDP1, which is refused with what to do instead.
     """
 
     fsdp_version: int = 2
@@ -49,14 +68,12 @@ class FullyShardedDataParallelPlugin:
     cpu_offload: bool = False
     activation_checkpointing: bool = False
     ignored_modules: Sequence[nn.Module] | str | None = None
-    #: whether ranks may use different parameters in a step, such as experts; those that none uses have zeros then
     find_unused_parameters: bool = False
     mixed_precision_policy: MixedPrecisionPolicy | None = None
     forward_methods: Sequence[str] | None = None
     state_dict_type: str = "SHARDED_STATE_DICT"
     cpu_ram_efficient_loading: bool = False
     sharding_strategy: Any = None
-    #: fully_shard prefetches by itself, whatever these say
     backward_prefetch: Any = None
     forward_prefetch: Any = None
     use_orig_params: bool | None = None
@@ -71,9 +88,10 @@ class FullyShardedDataParallelPlugin:
 
     @classmethod
     def from_words(cls, words: Mapping[str, str]) -> FullyShardedDataParallelPlugin:
-        """The plugin for the entries of `fsdp_config` in a config file.
+        """Return the plugin for the entries of `fsdp_config` in a config file.
 
-        Raises: ValueError that lists entries that cannot be meant.
+        Raises:
+            ValueError: Names are not known, or have no such values. The message lists all.
         """
         options, problems = dict[str, Any](), []
         for word, value in words.items():
@@ -91,7 +109,7 @@ class FullyShardedDataParallelPlugin:
         return cls(**options)
 
     def problems(self) -> list[str]:
-        """What is wrong with the options, in words."""
+        """List what is wrong with the options."""
         lines = []
         if self.fsdp_version not in (1, 2):
             lines.append(f"fsdp_version={self.fsdp_version!r}: expected 2; 1 runs as 2")
@@ -115,9 +133,10 @@ class FullyShardedDataParallelPlugin:
         return lines
 
     def blocks(self, model: nn.Module) -> list[nn.Module]:
-        """The modules of the model that are gathered or recomputed one at a time, in its order, itself left out.
+        """Return the modules that are gathered or recomputed one at a time, in the order of the model, itself left out.
 
-        Raises: UnknownBlocks for names of classes of which the model has no module.
+        Raises:
+            UnknownBlocks: The model has no module of a class that is named.
         """
         policy = self.auto_wrap_policy
         if callable(policy):
@@ -132,9 +151,10 @@ class FullyShardedDataParallelPlugin:
         return [module for module in model.modules() if id(module) in wanted and module is not model]
 
     def ignored(self, model: nn.Module) -> list[nn.Module]:
-        """The modules of the model that stay whole on every rank.
+        """Return the modules of a model that stay whole on every rank.
 
-        Raises: ValueError for a pattern that is no name of a module, and modules that are not of the model.
+        Raises:
+            ValueError: The pattern is no name of a module, or modules are not of the model.
         """
         asked, named = self.ignored_modules or (), dict(model.named_modules())
         if isinstance(asked, str):

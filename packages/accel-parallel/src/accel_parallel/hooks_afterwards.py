@@ -1,4 +1,4 @@
-"""Hooks of gradients, called when the gradients are those of all ranks."""
+"""Call hooks of gradients when the gradients are those of all ranks."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ import torch
 
 @final
 class HooksAfterwards:
-    """Calls the hooks of parameters after a backward and its exchange: torch itself calls them before.
+    """A context that calls the hooks of parameters after a backward and its exchange, where torch calls them before.
 
     So a hook that clips, or that steps, has the gradient of the whole batch. A hook of `register_hook` is for one
-    backward; if there is a gradient of another already, torch calls it, with the gradient of this rank.
+    backward: if there is a gradient of another already, torch calls it, with the gradient of this rank.
+
+    Args:
+        parameters: Parameters with hooks.
     """
 
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:

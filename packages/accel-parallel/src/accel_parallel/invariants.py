@@ -1,4 +1,4 @@
-"""What has to hold of a model that is sharded: equal on all ranks before, and the same model after."""
+"""Compare a model that is sharded: equal on all ranks before, and the same model after."""
 
 from __future__ import annotations
 
@@ -18,13 +18,19 @@ SHOWN = 5
 
 
 class BrokenInvariant(AccelError, ValueError):
-    """Models or optimizers that do not go together, or that sharding has changed."""
+    """An error of models or optimizers that do not go together, or that sharding has changed."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What sharding must not change: names and shapes, which names share a tensor, and how many numbers are trained."""
+    """The facts of a model that sharding must not change.
+
+    Args:
+        tensors: Dtype and shape of each parameter and buffer, in words.
+        first_names: For each name the first name of its parameter, which tied ones share.
+        trainable: Number of elements that are trained.
+    """
 
     tensors: Mapping[str, str]
     first_names: Mapping[str, str]
@@ -32,7 +38,7 @@ class ModelFacts:
 
     @classmethod
     def of(cls, model: nn.Module) -> ModelFacts:
-        """The facts of a model; of a DTensor those of the whole tensor count."""
+        """Return the facts of a model. Of a DTensor those of the whole tensor count."""
         named = list(model.named_parameters(remove_duplicate=False))
         first: dict[int, str] = {}
         ties = {name: first.setdefault(id(parameter), name) for name, parameter in named}
@@ -41,10 +47,17 @@ class ModelFacts:
         return cls(tensors, ties, _trainable(model))
 
     def agree(self, transport: Transport, what: str) -> None:
-        """Refuses models that differ between ranks: they would wait for each other, or mix up their numbers.
+        """Raise if models differ between ranks, which would wait for each other, or mix up their values.
 
-        Raises: BrokenInvariant on every rank, with what differs from rank 0.
-        Collective: every rank must call. Ranks exchange a digest, and names only if it differs.
+        Args:
+            transport: Transport of the ranks.
+            what: Name of the call, for the message.
+
+        Raises:
+            BrokenInvariant: They differ. It is raised on every rank, with what differs from rank 0.
+
+        Collective:
+            Every rank must call. Ranks exchange a digest, and names only if it differs.
         """
         lines = self._lines()
         digest = hashlib.sha256("\n".join(lines).encode()).digest()[:16]
@@ -65,11 +78,14 @@ class ModelFacts:
         )
 
     def check(self, model: nn.Module, masters: torch.dtype | None) -> None:
-        """Refuses what has become of the model, if that is not the model that these facts were taken of.
+        """Raise if a model is not the one that these facts were taken of.
 
-        With `masters` all trained parameters must have that dtype, or a wider one.
+        Args:
+            model: The model now.
+            masters: Dtype that all trained parameters must have, or a wider one.
 
-        Raises: BrokenInvariant that lists what is wrong.
+        Raises:
+            BrokenInvariant: It has changed. The message lists what is wrong.
         """
         now = dict(model.named_parameters(remove_duplicate=False))
         problems = [f"{name} is gone" for name in self.first_names if name not in now]
@@ -100,7 +116,7 @@ class ModelFacts:
 
 
 def unlike_lists(transport: Transport, what: str, mine: list[str]) -> list[list[str]]:
-    """Return the lists of all ranks if they differ, or nothing; ranks exchange a digest first.
+    """Return the lists of all ranks if they differ, or nothing. Ranks exchange a digest first.
 
     Args:
         transport: The transport of the ranks.
@@ -115,9 +131,14 @@ def unlike_lists(transport: Transport, what: str, mine: list[str]) -> list[list[
 
 
 def refuse_strangers(optimizers: Sequence[Optimizer], models: Iterable[nn.Module]) -> None:
-    """Refuses optimizers of parameters that are in none of the models: nothing would keep them equal on all ranks.
+    """Raise if optimizers have parameters of none of the models, which nothing would keep equal on all ranks.
 
-    Raises: BrokenInvariant that says which.
+    Args:
+        optimizers: The optimizers.
+        models: The models.
+
+    Raises:
+        BrokenInvariant: There are such parameters. The message says which.
     """
     known = {id(parameter) for model in models for parameter in model.parameters()}
     problems = []
@@ -139,9 +160,14 @@ def refuse_strangers(optimizers: Sequence[Optimizer], models: Iterable[nn.Module
 
 
 def refuse_renormalised(model: nn.Module, ranks: int) -> None:
-    """Refuses trained embeddings with `max_norm`: each of several ranks would renormalise rows of its own samples only.
+    """Raise for trained embeddings with `max_norm`, of which each rank would renormalise rows of its own samples only.
 
-    Raises: ValueError that names them.
+    Args:
+        model: The model.
+        ranks: Number of ranks that train it.
+
+    Raises:
+        ValueError: There are such embeddings and several ranks. The message names them.
     """
     names = [
         name
@@ -159,9 +185,10 @@ def refuse_renormalised(model: nn.Module, ranks: int) -> None:
 
 
 def refuse_strange(parameters: Sequence[torch.Tensor]) -> None:
-    """Refuses parameters that came to an optimizer after `prepare`, and are in no prepared model.
+    """Raise for parameters that came to an optimizer after `prepare`, and are in no prepared model.
 
-    Raises: BrokenInvariant if there are any.
+    Raises:
+        BrokenInvariant: There are any.
     """
     if parameters:
         shapes = ", ".join(str(tuple(parameter.shape)) for parameter in parameters[:SHOWN])

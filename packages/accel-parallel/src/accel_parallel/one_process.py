@@ -1,4 +1,4 @@
-"""What strategies of one process have in common: nothing travels between processes."""
+"""Do nothing between processes: what strategies of one process have in common."""
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -28,20 +28,20 @@ class OneProcess(Strategy):
 
     @final
     def unwrap(self, model: nn.Module) -> nn.Module:
-        """The model itself."""
+        """Return the model itself."""
         return model
 
     @final
     def joining(self, models: Iterable[nn.Module], windows: AccumulationState | None) -> AbstractContextManager[None]:
-        """Does nothing: no rank waits."""
+        """Do nothing, as no rank waits."""
         return nullcontext()
 
     @final
     def synchronising(self, model: nn.Module, *, enabled: bool) -> AbstractContextManager[None]:
-        """Does nothing: no gradient travels."""
+        """Do nothing, as no gradient is exchanged."""
         return _NOTHING
 
     @final
     def synchronising_backward(self, model: nn.Module) -> AbstractContextManager[None]:
-        """Does nothing: no gradient travels."""
+        """Do nothing, as no gradient is exchanged."""
         return nullcontext()

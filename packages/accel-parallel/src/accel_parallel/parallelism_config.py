@@ -1,4 +1,4 @@
-"""How many processes share data, parameters and layers, by the names that scripts use."""
+"""Declare how many processes share data, parameters and layers, by the names that scripts use."""
 
 from __future__ import annotations
 
@@ -13,11 +13,18 @@ SIZES = ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "sp_size")
 
 @dataclass(frozen=True, slots=True)
 class ParallelismConfig:
-    """The sizes of the axes of parallelism; their product is the number of processes.
+    """The sizes of the axes of parallelism, whose product is the number of processes.
 
-    `dp_replicate_size` whole copies are each sharded over `dp_shard_size` ranks, and each layer over `tp_size`.
-    `tp_plan` says which layers: patterns of names with the names of styles ("colwise", "rowwise"), or torch's own
-    styles; None is the plan of the model itself. With a plan and no sizes, those of the launcher count.
+    With a plan and no sizes, those of the launcher count.
+
+    Args:
+        dp_replicate_size: Number of whole copies of the model.
+        dp_shard_size: Number of ranks over which each copy is sharded.
+        tp_size: Number of ranks over which each layer is divided.
+        cp_size: 1, as sequences are not divided.
+        sp_size: 1, as sequences are not divided.
+        tp_plan: Layers to divide: patterns of names with the names of styles ("colwise", "rowwise"), or torch's own
+            styles. By default the plan of the model itself.
     """
 
     dp_replicate_size: int = 1
@@ -29,11 +36,11 @@ class ParallelismConfig:
 
     @classmethod
     def from_words(cls, words: Mapping[str, str]) -> ParallelismConfig:
-        """The config for the entries of `parallelism_config` in a config file; wrong ones are among its problems."""
+        """Return the config for the entries of `parallelism_config` in a config file. `problems` has the wrong ones."""
         return cls(**{name: int(word) if word.isdecimal() else word for name, word in words.items()})  # type: ignore[arg-type]
 
     def problems(self) -> list[str]:
-        """What is wrong with the sizes, in words."""
+        """List what is wrong with the sizes."""
         sizes = {name: getattr(self, name) for name in SIZES}
         lines = [
             f"{name}={size!r}: expected a whole number of at least 1"
@@ -52,5 +59,5 @@ class ParallelismConfig:
 
     @property
     def total_size(self) -> int:
-        """How many processes it is for."""
+        """The number of processes that it is for."""
         return self.mesh.world_size

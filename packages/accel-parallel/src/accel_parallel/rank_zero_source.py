@@ -1,4 +1,4 @@
-"""The weights of the first rank, sent to others: all at once, or each when it has been sharded."""
+"""Send the weights of the first rank to others, all at once, or each when it has been sharded."""
 
 from __future__ import annotations
 
@@ -17,10 +17,17 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 class RankZeroSource:
     """The parameters of rank 0, if others have none: its model leaves them to this object, and is as empty as theirs.
 
-    Parameters in `whole` and buffers get memory on every rank, for the numbers of rank 0.
+    Args:
+        model: Model to fill.
+        whole: Parameters that every rank holds whole. They and buffers get memory on every rank, for the values of
+            rank 0.
+        run: The current run.
 
-    Raises: ValueError on every rank if rank 0 has numbers for some of the parameters and not for others.
-    Collective: every rank must call.
+    Raises:
+        ValueError: Rank 0 has values for some of the parameters and not for others. It is raised on every rank.
+
+    Collective:
+        Every rank must call.
     """
 
     def __init__(self, model: nn.Module, whole: Collection[nn.Parameter], run: Run) -> None:
@@ -47,9 +54,16 @@ class RankZeroSource:
     def fill(
         self, model: nn.Module, groups: Sequence[dist.ProcessGroup], device: torch.device, place: torch.device
     ) -> None:
-        """Gives each rank its part of each parameter in memory at `place`; one whole parameter travels at a time.
+        """Give each rank its part of each parameter. One whole parameter is sent at a time.
 
-        Collective: every rank must call.
+        Args:
+            model: The sharded model.
+            groups: Groups of ranks to send over.
+            device: Device to send from and to.
+            place: Device for the parts.
+
+        Collective:
+            Every rank must call.
         """
         module: Any = model
         module._apply(lambda tensor: torch.empty_like(tensor, device=place) if tensor.is_meta else tensor)
@@ -67,9 +81,15 @@ class RankZeroSource:
 
 
 def send_tensors(tensors: Iterable[torch.Tensor], groups: Sequence[dist.ProcessGroup], device: torch.device) -> None:
-    """Gives all ranks of the groups the numbers of the first; tensors on the meta device are left out.
+    """Give all ranks of the groups the values of the first. Tensors on the meta device are left out.
 
-    Collective: every rank must call with like tensors in like order.
+    Args:
+        tensors: Tensors to change.
+        groups: The groups.
+        device: Device to send from and to.
+
+    Collective:
+        Every rank must call with like tensors in like order.
     """
     with torch.no_grad():
         for tensor in tensors:
@@ -84,7 +104,7 @@ def send_tensors(tensors: Iterable[torch.Tensor], groups: Sequence[dist.ProcessG
 
 
 def _replace(tensor: torch.Tensor, numbers: torch.Tensor) -> None:
-    """Gives a tensor other memory, on another device; it stays the object that optimizers and ties hold."""
+    """Give a tensor other memory, on another device, while it stays the object that optimizers and ties hold."""
     if isinstance(tensor, nn.Parameter):
         numbers = nn.Parameter(numbers, requires_grad=tensor.requires_grad)
     torch.utils.swap_tensors(tensor, numbers)  # type: ignore[no-untyped-call] # of torch

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 
 class Steps(ABC):
-    """How a strategy makes gradients and optimizer steps. `TorchSteps` has torch make them."""
+    """A maker of gradients and optimizer steps for a strategy. `TorchSteps` has torch make them."""
 
     #: calls of the facade that cannot be served, with the reason and what to do instead
     refusals: ClassVar[Mapping[str, str]] = {}
@@ -23,7 +23,7 @@ class Steps(ABC):
 
     @abstractmethod
     def meet(self, objects: Sequence[Any], models: Sequence[nn.Module]) -> None:
-        """Look at objects that are prepared together, before any of them is.
+        """Check objects that are prepared together, before any of them is.
 
         Args:
             objects: All of them, in the order given.
@@ -54,7 +54,7 @@ class Steps(ABC):
 
     @abstractmethod
     def loss_scaler(self, make: Callable[..., LossScaler], transport: Transport) -> LossScaler | None:
-        """Return what scales losses in fp16, made by `make`; None if nothing outside the strategy may.
+        """Return what scales losses in fp16, made by `make`, or None if nothing outside the strategy may.
 
         Collective:
             No rank waits for others.
@@ -93,7 +93,7 @@ class Steps(ABC):
 
     @abstractmethod
     def settle_gradients(self) -> None:
-        """Complete gradients of which this rank has its own share only, after the last backward of a window.
+        """Close a window: complete gradients of which this rank has its own share only, after the last backward.
 
         Collective:
             Every rank must call.

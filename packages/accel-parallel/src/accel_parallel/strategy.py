@@ -17,7 +17,7 @@ from accel_parallel.strategy_options import Asked
 
 
 class Strategy(ABC):
-    """How parameters and gradients are spread over processes. A run has exactly one strategy."""
+    """The base of strategies, which spread parameters and gradients over processes. A run has exactly one."""
 
     name: ClassVar[str]
     #: the class of its options; None if it takes none
@@ -45,30 +45,49 @@ class Strategy(ABC):
 
     @abstractmethod
     def check(self, run: Run, precision: Precision) -> Sequence[str]:
-        """Every reason why the strategy cannot run, in words."""
+        """Return every reason why the strategy cannot run, in words."""
 
     @abstractmethod
     def setup(self, model: nn.Module, run: Run, policy: PrecisionPolicy) -> nn.Module:
-        """The model, sharded, or in the container that exchanges its gradients; forwards compute by `policy`.
+        """Shard a model, or put it into the container that exchanges its gradients.
 
-        Collective: every rank must call.
+        Args:
+            model: The model.
+            run: The current run.
+            policy: Dtypes of forwards.
+
+        Returns:
+            The model to train.
+
+        Collective:
+            Every rank must call.
         """
 
     @abstractmethod
     def unwrap(self, model: nn.Module) -> nn.Module:
-        """The model that `setup` was given."""
+        """Return the model that `setup` was given."""
 
     @abstractmethod
     def synchronising(self, model: nn.Module, *, enabled: bool) -> AbstractContextManager[None]:
-        """The context of a forward and backward whose gradients travel, or stay on their process."""
+        """Return the context of a forward and backward.
+
+        Args:
+            model: The prepared model.
+            enabled: Whether gradients are exchanged. Otherwise they stay on their process.
+        """
 
     @abstractmethod
     def synchronising_backward(self, model: nn.Module) -> AbstractContextManager[None]:
-        """The context of a backward whose gradients travel, although its forward was not to synchronise."""
+        """Return the context of a backward that exchanges gradients, although its forward was not to synchronise."""
 
     @abstractmethod
     def joining(self, models: Iterable[nn.Module], windows: AccumulationState | None) -> AbstractContextManager[None]:
-        """The context in which ranks may have unequal numbers of batches: ranks that end first take part in exchanges.
+        """Return the context in which ranks may have unequal numbers of batches.
 
-        The accumulation state's `windows` of several micro-batches end on all ranks when the data of one of them do.
+        Ranks that end first take part in the exchanges of the others.
+
+        Args:
+            models: Prepared models.
+            windows: State of accumulation, whose windows of several micro-batches end on all ranks when the data of one
+                of them do.
         """

@@ -10,18 +10,18 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a script asks for beside the options of its strategy.
+    """The settings that a script asks for beside the options of its strategy.
 
     Args:
-        precision: The name of the precision; None is silence, as with the others.
-        accumulation_steps: The micro-batches to a step.
-        strategy: The name of the strategy; None or "auto" if it is left to choose.
+        precision: Name of the precision. None says nothing, as with the others.
+        accumulation_steps: Micro-batches for each step.
+        strategy: Name of the strategy, or None or "auto" if it is left to choose.
         fsdp: Whether there is an FSDP plugin.
         mesh: Whether there is a ParallelismConfig with sizes above 1.
         scaler_options: Whether there are options of the loss scaler.
         ddp_options: Whether there are options of DistributedDataParallel.
         split_batches: Whether the batch size of a loader is that of the whole job.
-        tensor_plan: The styles of layers that are divided, by patterns of their names.
+        tensor_plan: Styles of layers that are divided, by patterns of their names.
     """
 
     precision: str | None = None

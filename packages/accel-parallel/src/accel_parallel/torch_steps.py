@@ -1,4 +1,4 @@
-"""Gradients and optimizer steps as torch makes them."""
+"""Make gradients and optimizer steps as torch does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from accel_parallel.steps import Steps
 
 @final
 class TorchSteps(Steps):
-    """Lets torch make gradients and steps of parameters that every rank holds whole."""
+    """The gradients and steps of parameters that every rank holds whole, made by torch."""
 
     def __init__(self) -> None:
         #: averages gradients that the exchange of a model misses; a strategy that exchanges sets it
@@ -61,14 +61,14 @@ class TorchSteps(Steps):
         due: bool,
         **kwargs: Any,
     ) -> None:
-        """Call torch's backward; if a step is due, average gradients that nothing else exchanges.
+        """Call torch's backward, and average gradients that nothing else exchanges if a step is due.
 
         Args:
             loss: The loss, scaled already.
-            models: The prepared models.
-            optimizers: The prepared optimizers.
-            due: Whether gradients travel, as an optimizer step comes next.
-            **kwargs: Arguments of torch's `backward`.
+            models: Prepared models.
+            optimizers: Prepared optimizers.
+            due: Whether gradients are exchanged, as an optimizer step comes next.
+            kwargs: Arguments of torch's `backward`.
 
         Collective:
             Every rank must call if a step is due.

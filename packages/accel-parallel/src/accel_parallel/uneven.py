@@ -1,4 +1,4 @@
-"""Windows of micro-batches on ranks with unequal numbers of batches end together."""
+"""End windows of micro-batches together on ranks with unequal numbers of batches."""
 
 from __future__ import annotations
 
@@ -11,16 +11,25 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 @final
 class WindowEnd(Joinable):
-    """Tells ranks with batches in each micro-batch if a window ends; the first of the joinables of torch's Join."""
+    """A notice of the end of a window to ranks with batches, the first of the joinables of torch's Join.
+
+    Args:
+        device: Device to exchange on.
+        group: Process group of the models.
+    """
 
     def __init__(self, device: torch.device, group: Any) -> None:
         super().__init__()
         self._device, self._group = device, group
 
     def anywhere(self, ends: bool) -> bool:
-        """Whether the data of any rank end with this micro-batch.
+        """Return whether the data of any rank end with this micro-batch.
 
-        Collective: every rank that has batches must call; those that have none take part in torch's Join.
+        Args:
+            ends: Whether those of this rank do.
+
+        Collective:
+            Every rank that has batches must call. Those that have none take part in torch's Join.
         """
         Join.notify_join_context(self)
         flag = torch.full((1,), float(ends), device=self._device)
@@ -28,7 +37,7 @@ class WindowEnd(Joinable):
         return bool(flag.item())
 
     def join_hook(self, **_: Any) -> JoinHook:
-        """The hook of a rank without batches, for each micro-batch of the others."""
+        """Return the hook of a rank without batches, for each micro-batch of the others."""
         return _NothingEnds(self._device, self._group)
 
     @property
@@ -47,5 +56,5 @@ class _NothingEnds(JoinHook):
         self._device, self._group = device, group
 
     def main_hook(self) -> None:
-        """Takes part in the exchange."""
+        """Take part in the exchange."""
         dist.all_reduce(torch.zeros(1, device=self._device), dist.ReduceOp.MAX, group=self._group)

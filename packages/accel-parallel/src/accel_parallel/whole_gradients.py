@@ -1,4 +1,4 @@
-"""The gradients of parameters that every rank of a sharded model holds whole, averaged before they are used."""
+"""Combine the gradients of parameters that every rank of a sharded model holds whole, before they are used."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ CHUNK = 1 << 22
 
 @final
 class WholeGradients:
-    """Makes gradients of whole parameters the mean over the ranks of the groups, before any optimizer of them steps.
+    """The gradients of whole parameters, averaged over ranks before any optimizer of them steps.
 
-    Ranks may have used different parameters. To average twice changes nothing: the mean of equal numbers is equal.
+    Ranks may have used different parameters. To average twice changes nothing, as the mean of equal values is equal.
+
+    Args:
+        parameters: Parameters that every rank holds whole.
+        groups: Groups of ranks to average over.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], groups: Sequence[dist.ProcessGroup]) -> None:
@@ -28,7 +32,11 @@ class WholeGradients:
         call_before_steps(self._average_for)
 
     def average(self) -> None:
-        """Averages them. Collective: every rank must call."""
+        """Compute the averages.
+
+        Collective:
+            Every rank must call.
+        """
         if self._groups:
             average_gradients(self._parameters, self._groups)
 
@@ -39,12 +47,19 @@ class WholeGradients:
 
 
 def average_gradients(parameters: Iterable[torch.Tensor], groups: Sequence[dist.ProcessGroup]) -> None:
-    """Makes gradients the mean over the ranks of the groups; a rank without one counts as zeros, unless all are.
+    """Replace gradients by their mean over the ranks of the groups. A rank without one counts as zeros, unless all are.
 
-    Memory: that of the gradients of one dtype, up to `CHUNK` numbers and one parameter at a time.
+    It needs memory for the gradients of one dtype, up to `CHUNK` elements and one parameter at a time.
 
-    Raises: ValueError for sparse gradients.
-    Collective: every rank must call with like parameters.
+    Args:
+        parameters: Parameters with the gradients.
+        groups: The groups.
+
+    Raises:
+        ValueError: Gradients are sparse.
+
+    Collective:
+        Every rank must call with like parameters.
     """
     chunks: list[list[torch.Tensor]] = []
     filling: dict[torch.dtype, list[torch.Tensor]] = {}

@@ -1,4 +1,4 @@
-"""Which modules of a model are gathered, recomputed or compiled one at a time."""
+"""Find which modules of a model are gathered, recomputed or compiled one at a time."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from torch import nn
 
 
 class UnknownBlocks(ValueError):
-    """The model has no module of a class that was asked for."""
+    """An error of a model that has no module of a class that was asked for."""
 
 
 def transformer_blocks(model: nn.Module, class_names: Sequence[str] | None = None) -> list[nn.Module]:
-    """The blocks of the named classes; of the classes that the model itself says are not to be split
-    (`_no_split_modules`, as transformers have it); or the members of its lists of like modules.
+    """Return the blocks of a transformer.
 
-    Raises: UnknownBlocks for names of which the model has no module.
+    Args:
+        model: The model.
+        class_names: Classes of the blocks. By default the classes that the model itself says are not to be split
+            (`_no_split_modules`, as Transformers have it), or else the members of its lists of like modules.
+
+    Raises:
+        UnknownBlocks: The model has no module of a class that is named.
     """
     if class_names:
         _refuse_unknown(model, class_names)
@@ -25,7 +30,7 @@ def transformer_blocks(model: nn.Module, class_names: Sequence[str] | None = Non
 
 
 def large_blocks(model: nn.Module, min_parameters: int) -> list[nn.Module]:
-    """Modules with at least so many parameters of which no smaller module inside is one already."""
+    """Return modules with at least so many parameters of which no smaller module inside is one already."""
     blocks: list[nn.Module] = []
 
     def left(module: nn.Module, *, root: bool) -> int:
@@ -41,9 +46,9 @@ def large_blocks(model: nn.Module, min_parameters: int) -> list[nn.Module]:
 
 
 def like_blocks(model: nn.Module) -> list[nn.Module]:
-    """The modules of each list that has several of one class, lists inside of such modules left out.
+    """Return the modules of each list that has several of one class, lists inside of such modules left out.
 
-    The model itself may be such a list, an `nn.Sequential` say. Containers are no blocks: nobody calls them.
+    The model itself may be such a list, an `nn.Sequential` say. Containers are no blocks, as nobody calls them.
     """
     if isinstance(model, nn.ModuleList | nn.Sequential) and len(set(map(type, model))) == 1 < len(model):
         members = list(model)
@@ -53,7 +58,7 @@ def like_blocks(model: nn.Module) -> list[nn.Module]:
 
 
 def without_ties(model: nn.Module, blocks: Iterable[nn.Module]) -> list[nn.Module]:
-    """The blocks that share no parameter with the rest of the model: a shared one has to be gathered with both."""
+    """Return the blocks that share no parameter with the rest of the model, as a shared one is gathered with both."""
     chosen = list(blocks)
     owners: dict[int, set[int]] = {}
     inside = {id(module): number for number, block in enumerate(chosen) for module in block.modules()}
@@ -65,7 +70,7 @@ def without_ties(model: nn.Module, blocks: Iterable[nn.Module]) -> list[nn.Modul
 
 
 def outermost(blocks: Sequence[nn.Module]) -> list[nn.Module]:
-    """The blocks that are inside of no other block."""
+    """Return the blocks that are inside of no other block."""
     inside = {id(module) for block in blocks for module in block.modules() if module is not block}
     return [block for block in blocks if id(block) not in inside]
 
@@ -86,5 +91,5 @@ def _refuse_unknown(model: nn.Module, class_names: Sequence[str]) -> None:
 
 
 def _is_called(module: nn.Module) -> bool:
-    """Whether a module computes by itself; a list of modules does not, and nothing would gather it."""
+    """Return whether a module computes by itself, unlike a list of modules, which nothing would gather."""
     return not isinstance(module, nn.ModuleList | nn.ModuleDict | nn.ParameterList | nn.ParameterDict)

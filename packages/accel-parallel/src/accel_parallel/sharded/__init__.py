@@ -1,1 +1,1 @@
-"""What sharded models need besides the sharding itself."""
+"""Add to sharded models what torch's sharding leaves out."""

@@ -1,4 +1,4 @@
-"""Deep copies of sharded models: their weights, in parts, in modules of their own."""
+"""Copy sharded models: their weights, in parts, in modules of their own."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _OF_SHARDING = ("__composable_api_state", "_is_fsdp_managed_module", "_fsdp_use_
 
 
 def allow_copies(model: nn.Module) -> None:
-    """Lets `copy.deepcopy` of a sharded model, and so torch's AveragedModel, give a copy of its weights."""
+    """Let `copy.deepcopy` of a sharded model, and so torch's AveragedModel, give a copy of its weights."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             cast("Any", type(module)).__deepcopy__ = _copy
 
 
 def _copy(sharded: nn.Module, memo: dict[int, Any]) -> nn.Module:
-    """A module of the class that the model had before, each parameter a copy of this rank's part."""
+    """Return a module of the class that the model had before, each parameter a copy of this rank's part."""
     plain = next(kind for kind in type(sharded).__mro__ if not issubclass(kind, FSDPModule))
     twin = cast("nn.Module", plain.__new__(plain))
     memo[id(sharded)] = twin

@@ -1,4 +1,4 @@
-"""What has to happen around the forward of a sharded model, beside the gathering of weights."""
+"""Exchange buffers and free weights around the forward of a sharded model, beside the gathering of weights."""
 
 from __future__ import annotations
 
@@ -24,13 +24,21 @@ from accel_parallel.sharded.second_graph import refuse_second_graph
 
 @final
 class ShardedForward:
-    """Buffers are those of the first rank in each forward; no weight stays gathered after a forward without gradients.
+    """The hooks around the forward of a sharded model.
 
-    No weight stays gathered over an optimizer step either, after a forward that had no backward: it would be out of
-    date. Public methods that the model's class adds to those of torch may call modules of the model: the first call
-    gathers weights. A method that calls none may be called on one rank alone.
+    In each forward buffers are those of the first rank. No weight stays gathered after a forward without gradients, nor
+    over an optimizer step after a forward that had no backward, since it would be out of date. Public methods that the
+    model's class adds to those of torch may call modules of the model: the first call gathers weights. A method that
+    calls none may be called on one rank alone.
 
-    Source: `FSDPState._pre_forward` and `_post_forward` of torch 2.9 to 2.13.
+    Args:
+        model: The sharded model.
+        groups: Groups of ranks that share buffers.
+        device: Device of forwards.
+        policy: Dtypes of forwards.
+
+    Source:
+        `FSDPState._pre_forward` and `_post_forward` of torch 2.9 to 2.13.
     """
 
     def __init__(
@@ -52,9 +60,10 @@ class ShardedForward:
         call_before_steps(self._free)
 
     def register(self, names: Iterable[str]) -> None:
-        """Lets methods of these names use all weights, as the model's forward does, in the precision of the policy.
+        """Let methods of these names use all weights, as the model's forward does, in the precision of the policy.
 
-        Raises: ValueError for a name that is no method.
+        Raises:
+            ValueError: A name is no method.
         """
         for name in names:
             if not callable(getattr(self._model, name, None)):
@@ -69,7 +78,7 @@ class ShardedForward:
                 setattr(self._model, name, self._around(self._gathering(method), method))
 
     def _gathering(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        """The method; if it calls modules of the model, weights are gathered before the first of them."""
+        """Return a method before whose first call of a module of the model weights are gathered."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             gathered = False
@@ -95,7 +104,7 @@ class ShardedForward:
         return call
 
     def _around(self, method: Callable[..., Any], inside: Callable[..., Any]) -> Callable[..., Any]:
-        """The method, as it is called from outside of forwards and such methods; in them it is `inside`."""
+        """Return a method as it is called from outside of forwards and such methods, and `inside` in them."""
 
         @wraps(inside)
         def call(*args: Any, **kwargs: Any) -> Any:

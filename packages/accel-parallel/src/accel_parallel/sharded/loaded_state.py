@@ -1,4 +1,4 @@
-"""Whole weights that a script loads into a sharded model, or a whole state into its optimizer."""
+"""Shard the whole weights that a script loads into a sharded model, or a whole state into its optimizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers that a script reads of sharded tensors, or writes into rows of them: whole ones, or none."""
+"""Let scripts read whole values of sharded tensors, or write whole values into their rows, or none."""
 
 from __future__ import annotations
 
@@ -28,13 +28,9 @@ def guard_numbers(parameters: Iterable[torch.Tensor]) -> None:
 
 @cache
 def _guard_class() -> None:
-    """Changes the class of torch's sharded tensors, for those on meshes of prepared models.
-
-    torch gives `float(tensor)` of a part, such as the norm of a part of a gradient; and rows are copies of it, so that
-    `tensor[2].zero_()` has no effect.
-
-    Source: `OpDispatcher._custom_op_handlers` of torch 2.9 to 2.13.
-    """
+    """Make torch's class of sharded tensors refuse parts, for tensors on meshes of prepared models."""
+    # torch gives `float(tensor)` of a part, such as the norm of a part of a gradient. Rows are copies of it, so that
+    # `tensor[2].zero_()` has no effect. Source: `OpDispatcher._custom_op_handlers` of torch 2.9 to 2.13.
     sharded: Any = DTensor
     sharded._op_dispatcher._custom_op_handlers[torch.ops.aten._local_scalar_dense.default] = _number
     for name in ("__getitem__", "select", "narrow"):
@@ -50,7 +46,7 @@ _OPERATORS = {"add__", "sub__", "mul__", "truediv__", "floordiv__", "mod__", "po
 
 
 class _Rows(DTensor):
-    """Rows of a sharded tensor, as a copy of them."""
+    """The rows of a sharded tensor, as a copy of them."""
 
     __slots__ = ()
 
@@ -95,7 +91,7 @@ def _storage(tensor: DTensor) -> int:
 
 
 def _write(tensor: DTensor, index: Any, numbers: Any) -> None:
-    """Collective: every rank must call with like numbers."""
+    """Write into a sharded tensor. All ranks must call with like values."""
     if tensor.device_mesh not in _MESHES:
         torch.Tensor.__setitem__(tensor, index, numbers)
         return

@@ -1,4 +1,4 @@
-"""Where the parameters of a sharded model are, and what a script may have put there since it was sharded."""
+"""Find what a script has done to the parameters of a sharded model since it was sharded."""
 
 from __future__ import annotations
 
@@ -21,9 +21,13 @@ _SWAPPED = (
 
 @final
 class ShardedPlaces:
-    """Looks, before a forward, at what a script has done to the parameters of a sharded model since the last.
+    """A check, before a forward, of what a script has done to the parameters of a sharded model since the last.
 
-    Source: `FSDPParam.sharded_param`, `_unsharded_param` and `_module_info` of torch 2.9 to 2.13.
+    Args:
+        model: The sharded model.
+
+    Source:
+        `FSDPParam.sharded_param`, `_unsharded_param` and `_module_info` of torch 2.9 to 2.13.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -43,10 +47,12 @@ class ShardedPlaces:
         self._tables = [one for one in model.modules() if isinstance(one, nn.Embedding | nn.EmbeddingBag)]
 
     def look(self, *_: Any) -> None:
-        """Looks at all of them; a hook that comes before the forward gathers weights.
+        """Check all parameters, as a hook that comes before the forward gathers weights.
 
-        Raises: ValueError for hooks that nobody would call, parameters that nobody would use, and embeddings that
-        would renormalise rows; RuntimeError for numbers that nobody would see.
+        Raises:
+            ValueError: There are hooks that nobody would call, parameters that nobody would use, or embeddings that
+                would renormalise rows.
+            RuntimeError: There are values that nobody would see.
         """
         if torch.is_grad_enabled():
             refuse_hooks(self._parameters.items())

@@ -1,4 +1,4 @@
-"""Refuses backwards through backwards of models whose weights are not kept for them."""
+"""Raise in backwards through backwards of models whose weights are not kept for them."""
 
 from typing import Any
 
@@ -9,9 +9,17 @@ from accel_parallel.computed_tensors import computed_tensors
 
 
 def refuse_second_graph(module: nn.Module, inputs: Any, result: Any) -> Any:
-    """Lets a backward from the result of a forward be refused if it builds a graph of its own; a forward hook.
+    """Let a backward from the result of a forward raise if it builds a graph of its own.
 
-    Raises: RuntimeError in such a backward.
+    It is a forward hook. The backward raises RuntimeError.
+
+    Args:
+        module: Module that was called.
+        inputs: Its arguments.
+        result: Its result.
+
+    Returns:
+        The result.
     """
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         for tensor in computed_tensors(result):

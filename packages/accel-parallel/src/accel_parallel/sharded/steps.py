@@ -1,4 +1,4 @@
-"""Gradients and optimizer steps of parameters of which each rank holds a part."""
+"""Make gradients and optimizer steps of parameters of which each rank holds a part."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from accel_parallel.whole_gradients import WholeGradients
 
 @final
 class ShardedSteps(Steps):
-    """Lets torch make gradients and steps of parts, and looks at what all parts together come to."""
+    """The gradients and steps of parts, made by torch, with a look at what all parts together come to."""
 
     refusals: ClassVar[Mapping[str, str]] = {
         "local steps (LocalSGD)": "each rank holds a part of each parameter, and cannot train alone; leave LocalSGD"
@@ -107,7 +107,7 @@ class ShardedSteps(Steps):
         self.torch.adopt(models, parameters)
 
     def settle_gradients(self) -> None:
-        """Average the gradients of parameters that every rank holds whole.
+        """Close a window: average the gradients of parameters that every rank holds whole.
 
         Collective:
             Every rank must call.

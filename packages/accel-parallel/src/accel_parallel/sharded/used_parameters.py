@@ -1,4 +1,4 @@
-"""Ranks of a sharded model have to use the same parameters in a step."""
+"""Compare the parameters that ranks of a sharded model have used in a step."""
 
 from __future__ import annotations
 
@@ -15,15 +15,20 @@ from accel_parallel.invariants import unlike_lists
 
 
 class UnlikeParameters(AccelError, RuntimeError):
-    """Ranks have used different parameters of a sharded model, whose gradients torch has mixed up."""
+    """An error of ranks that have used different parameters of a sharded model, whose gradients torch has mixed up."""
 
 
 @final
 class UsedParameters:
-    """Refuses a step if ranks have gradients of different parameters: torch adds up what comes at the same place.
+    """A check that refuses a step if ranks have gradients of different parameters.
 
-    Ranks exchange something only if some parameters have no gradient. If they lack on one rank and not on another, the
-    gradients of a block have unlike sizes, and torch fails in the backward.
+    torch adds up what comes at the same position. Ranks exchange something only if some parameters have no gradient. If
+    they lack on one rank and not on another, the gradients of a block have unlike sizes, and torch fails in the
+    backward.
+
+    Args:
+        parameters: Sharded parameters by name.
+        transport: Transport of the ranks.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], transport: Transport) -> None:
@@ -31,10 +36,13 @@ class UsedParameters:
         call_before_steps(self.compare)
 
     def compare(self, optimizer: Optimizer) -> None:
-        """Compares what ranks lack of the parameters of an optimizer.
+        """Compare what ranks lack of the parameters of an optimizer.
 
-        Raises: UnlikeParameters on all ranks.
-        Collective: every rank must call.
+        Raises:
+            UnlikeParameters: Ranks lack different ones. It is raised on all ranks.
+
+        Collective:
+            Every rank must call.
         """
         held = set(map(id, parameters_of(optimizer)))
         mine = {name: parameter for name, parameter in self._parameters.items() if id(parameter) in held}

@@ -1,1 +1,1 @@
-"""What is done to a model before its parameters are spread, each stage in a file."""
+"""Recompute activations and divide layers of models, before these are sharded."""

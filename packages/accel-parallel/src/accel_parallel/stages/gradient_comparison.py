@@ -1,4 +1,4 @@
-"""Finds parameters whose gradients differ on ranks that divide layers, though these ranks hold them whole."""
+"""Find parameters whose gradients differ on ranks that divide layers, though these ranks hold them whole."""
 
 from __future__ import annotations
 
@@ -24,13 +24,19 @@ CHUNK = 1 << 22
 
 @final
 class GradientComparison:
-    """Compares the first gradient of each parameter that ranks of the mesh hold whole, or of its part on each rank.
+    """A comparison of the first gradient of each parameter, or part of one, that all ranks of the mesh hold.
 
     Gradients differ if a parameter that the plan leaves out meets divided activations: training would go wrong. Each
-    group of such ranks compares its own part, and all ranks of the job hear of it at the end of the backward.
+    group of such ranks compares its own part, and all ranks of the job hear of it at the end of the backward, which
+    raises TensorPlanError on all of them.
 
-    Raises: TensorPlanError in such a backward, on all ranks.
-    Collective: all ranks of the job have to call backward, until each parameter has had a gradient.
+    Args:
+        model: The sharded model.
+        mesh: Mesh of the ranks that divide layers.
+        device: Device to exchange on.
+
+    Collective:
+        All ranks of the job must call backward, until each parameter has had a gradient.
     """
 
     def __init__(self, model: nn.Module, mesh: DeviceMesh, device: torch.device) -> None:
@@ -76,7 +82,7 @@ class GradientComparison:
             self._hooks.clear()
 
     def _difference(self, parameter: nn.Parameter) -> tuple[float, float]:
-        """How much of its gradient differs from the mean of the group, from 0 to 1; and 1 if it has overflowed."""
+        """Return how much of its gradient differs from the group's mean, from 0 to 1, and 1 if it has overflowed."""
         gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         difference = norm = torch.zeros((), device=self._device)
         for chunk in torch.split(local_part(gradient).flatten(), CHUNK):
@@ -92,7 +98,7 @@ class GradientComparison:
         return (difference / whole).item() if whole > 0 else 0.0, 0.0
 
     def _largest(self, numbers: Sequence[float]) -> list[float]:
-        """The largest of each number on any rank of the job, as groups hold different parts of a parameter."""
+        """Return the largest of each number on any rank of the job, as groups hold different parts of a parameter."""
         if not numbers:
             return []
         largest = torch.tensor(numbers, device=self._device)

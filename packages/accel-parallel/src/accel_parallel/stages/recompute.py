@@ -1,4 +1,4 @@
-"""Activation checkpointing: the backward computes the activations of a block again, so that none has to be kept."""
+"""Compute the activations of a block again in the backward, so that none has to be kept (activation checkpointing)."""
 
 from __future__ import annotations
 
@@ -42,10 +42,15 @@ class RecomputedForward:
 
 
 def recompute(model: nn.Module, blocks: Sequence[nn.Module]) -> None:
-    """Lets the backward compute the activations of each block again; names, keys and classes stay.
+    """Let the backward compute the activations of each block again. Names, keys and classes stay.
 
-    Raises: UnknownBlocks if there is no block; ValueError if the model does the same by itself already, or if torch has
-    no generators for its device.
+    Args:
+        model: Model to change.
+        blocks: Modules of the model.
+
+    Raises:
+        UnknownBlocks: There is no block.
+        ValueError: The model does the same by itself already, or torch has no generators for its device.
     """
     if not blocks:
         raise UnknownBlocks(

@@ -1,4 +1,4 @@
-"""Divides single layers over ranks, which compute each layer together."""
+"""Shard single layers over ranks, which compute each layer together."""
 
 from __future__ import annotations
 
@@ -19,12 +19,19 @@ from accel_parallel.rebind import tie_again
 def divide_layers(
     model: nn.Module, styles: Mapping[str, ParallelStyle], mesh: DeviceMesh, device: torch.device
 ) -> None:
-    """Divides weights, equal on all ranks of the one-dimensional mesh, and lets their modules exchange in forwards.
+    """Shard layers over the ranks of a mesh, and let their modules exchange in forwards.
 
-    Frozen weights stay frozen, tied weights tied. torch's generators follow the first rank of the mesh: what all ranks
-    compute alike drops out alike.
+    Frozen weights stay frozen, and tied weights tied. torch's generators follow the first rank of the mesh: what all
+    ranks compute alike drops out alike.
 
-    Collective: every rank of the mesh must call, and from then on in each forward and backward.
+    Args:
+        model: Model to change, with weights that are equal on all ranks.
+        styles: Style of each layer, by its name.
+        mesh: Mesh of one dimension.
+        device: Device of the model.
+
+    Collective:
+        Every rank of the mesh must call, and from then on in each forward and backward.
     """
     _share_generators(mesh, device)
     names = list(model.named_parameters(remove_duplicate=False))
@@ -43,18 +50,18 @@ class _Plain(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, output: torch.Tensor) -> Any:
-        """The tensor that an exchange fills. The host of a GPU does not wait for it, and later kernels do."""
+        """Return the tensor that an exchange fills. The host of a GPU does not wait for it, and later kernels do."""
         pending: Any = output
         return pending.trigger_wait() if isinstance(output, AsyncCollectiveTensor) else output.detach()
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        """The gradient itself."""
+        """Return the gradient itself."""
         return gradient
 
 
 def _make_plain(module: nn.Module, inputs: Any, output: Any) -> Any:
-    """An ordinary tensor: compiled code gives zeros as the gradient of a pending one; fully_shard warns of views."""
+    """Return an ordinary tensor, as compiled code gives zeros for a pending one, and fully_shard warns of views."""
     is_plain = torch.compiler.is_compiling() or not isinstance(output, torch.Tensor) or isinstance(output, DTensor)
     return output if is_plain else _Plain.apply(output)  # type: ignore[no-untyped-call] # of torch
 

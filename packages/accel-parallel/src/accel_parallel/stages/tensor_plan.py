@@ -1,4 +1,4 @@
-"""Which modules of a model are divided over ranks, and in which style: by a plan that names them."""
+"""Find which modules of a model are divided over ranks, and in which style, by a plan that names them."""
 
 from __future__ import annotations
 
@@ -48,16 +48,21 @@ _DIVIDED_DIMS = {
 
 
 class TensorPlanError(ValueError):
-    """Layers of the model cannot be divided as the plan says; the message lists every reason."""
+    """An error of layers that cannot be divided as the plan says. The message lists every reason."""
 
 
 def styles_of(model: nn.Module, ranks: int, plan: Plan | None = None) -> Styles:
-    """The style of each module whose weights are divided, by the given plan, or else by that of the model itself.
+    """Return the style of each module whose weights are divided.
 
-    Transformers models have one (`tp_plan`). Weights that are tied to a divided weight are divided like it, and so are
-    the adapters that peft puts beside it.
+    Weights that are tied to a divided weight are divided like it, and so are the adapters that peft puts beside it.
 
-    Raises: TensorPlanError that lists all that stands against it.
+    Args:
+        model: The model.
+        ranks: Number of ranks that divide each layer.
+        plan: Styles by patterns of names. By default the plan of the model itself, such as `tp_plan` of Transformers.
+
+    Raises:
+        TensorPlanError: The model cannot be divided so. The message lists every reason.
     """
     name = type(model).__name__
     given = plan if plan is not None else _own_plan(model)
@@ -78,7 +83,7 @@ def styles_of(model: nn.Module, ranks: int, plan: Plan | None = None) -> Styles:
 
 
 def _own_plan(model: nn.Module) -> Plan:
-    """The plan of the outermost module whose class has one: a model of peft has it inside."""
+    """Return the plan of the outermost module whose class has one, as a model of peft has it inside."""
     for path, module in model.named_modules():
         if hasattr(type(module), "tp_plan"):
             own: Any = module.tp_plan or {}
@@ -87,7 +92,7 @@ def _own_plan(model: nn.Module) -> Plan:
 
 
 def _styles_by_name(model: nn.Module, plan: Plan, *, is_own: bool) -> tuple[Styles, list[str]]:
-    """The style of each module that a pattern names, and what is wrong with the plan."""
+    """Return the style of each module that a pattern names, and what is wrong with the plan."""
     styles: Styles = {}
     problems, unmatched = [], []
     modules = dict(model.named_modules())
@@ -109,7 +114,7 @@ def _styles_by_name(model: nn.Module, plan: Plan, *, is_own: bool) -> tuple[Styl
 
 
 def _matches(path: str, pattern: str) -> bool:
-    """Whether a pattern names a module; a star stands for one step of the path, or a part of one."""
+    """Return whether a pattern names a module. A star stands for one step of the path, or a part of one."""
     steps, wanted = path.split("."), pattern.split(".")
     return len(steps) == len(wanted) and all(map(fnmatchcase, steps, wanted))
 
@@ -124,7 +129,7 @@ def _made(style: str | ParallelStyle, module: nn.Module) -> ParallelStyle | None
 
 
 def _with_adapters(modules: Mapping[str, nn.Module], styles: Styles) -> Styles:
-    """The styles, those of layers with adapters of peft (LoRA) handed on to the layers inside."""
+    """Return the styles, those of layers with adapters of peft (LoRA) handed on to the layers inside."""
     handed_on: Styles = {}
     for path, style in styles.items():
         if not {"base_layer", "lora_A", "lora_B"} <= set(dict(modules[path].named_children())):
@@ -157,7 +162,7 @@ def _not_divisible(model: nn.Module, styles: Styles, ranks: int) -> list[str]:
 
 
 def _heads(model: nn.Module) -> dict[str, int]:
-    """How many heads attention has, by the names of Transformers' configurations."""
+    """Return how many heads attention has, by the names of Transformers' configurations."""
     config: Any = getattr(model, "config", None)
     if hasattr(config, "get_text_config"):
         config = config.get_text_config()
@@ -166,7 +171,7 @@ def _heads(model: nn.Module) -> dict[str, int]:
 
 
 def _heads_not_divisible(model: nn.Module, ranks: int) -> list[str]:
-    """Attention computes whole heads on each rank."""
+    """List what is wrong with the heads, as attention computes whole heads on each rank."""
     return [
         f"{name}={count} is not a multiple of {ranks}; use a tp_size that divides it"
         for name, count in _heads(model).items()
@@ -175,7 +180,7 @@ def _heads_not_divisible(model: nn.Module, ranks: int) -> list[str]:
 
 
 def _rows_of_heads(model: nn.Module, styles: Styles) -> list[str]:
-    """Weights beside divided projections that have a row for each head, of which a rank computes some."""
+    """List weights beside divided projections that have a row for each head, of which a rank computes some."""
     divided = {path.rpartition(".")[0] for path, style in styles.items() if isinstance(style, ColwiseParallel)}
     counts = set(_heads(model).values())
     return [
@@ -191,7 +196,7 @@ def _rows_of_heads(model: nn.Module, styles: Styles) -> list[str]:
 
 
 def _divide_ties(model: nn.Module, styles: Styles) -> list[str]:
-    """Adds the styles that tied weights need to stay tied; what stands against that."""
+    """Add the styles that tied weights need to stay tied, and return what conflicts with that."""
     problems = []
     for tie in _ties(model):
         modules = {path.rpartition(".")[0]: model.get_submodule(path.rpartition(".")[0]) for path in tie}
@@ -213,7 +218,7 @@ def _styles_for_dim(module: nn.Module, dim: int | None) -> list[ParallelStyle]:
 
 
 def _ties(model: nn.Module) -> list[tuple[str, ...]]:
-    """The paths of each weight that has several."""
+    """Return the paths of each weight that has several."""
     paths: dict[int, list[str]] = {}
     for path, parameter in model.named_parameters(remove_duplicate=False):
         paths.setdefault(id(parameter), []).append(path)

@@ -1,4 +1,4 @@
-"""Strategies, each in a file."""
+"""Register the strategies, each in a file."""
 
 from accel_state import Registry
 

@@ -1,4 +1,4 @@
-"""Every process holds the whole model; gradients are averaged (DistributedDataParallel)."""
+"""Copy the whole model to every process, and average gradients (DistributedDataParallel)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -28,12 +28,16 @@ from accel_parallel.uneven import WindowEnd
 
 @final
 class Ddp(Strategy):
-    """Puts models into torch's DistributedDataParallel, which then has the models' names too.
+    """The strategy that puts models into torch's DistributedDataParallel, which then has the models' names too.
 
-    `options` are the arguments of that class. `comm_hook` and `comm_wrapper` choose the form in which gradients travel,
-    and `comm_state_option` has the arguments of torch's PowerSGDState.
+    Args:
+        comm_hook: Hook that compresses gradients.
+        comm_wrapper: Hook that it is wrapped in.
+        comm_state_option: Arguments of torch's PowerSGDState.
+        options: Arguments of DistributedDataParallel.
 
-    Raises: ValueError for an unknown form.
+    Raises:
+        ValueError: A hook is not known.
     """
 
     name: ClassVar[str] = "ddp"
@@ -58,16 +62,26 @@ class Ddp(Strategy):
         return cls(**(options.to_kwargs() if options is not None else {}))
 
     def check(self, run: Run, precision: Precision) -> Sequence[str]:
-        """No reason: it runs on every process group."""
+        """Return no reason, as it runs on every process group."""
         return []
 
     def setup(self, model: nn.Module, run: Run, policy: PrecisionPolicy) -> nn.Module:
-        """The model in DistributedDataParallel, its parameters and buffers those of rank 0.
+        """Put a model into DistributedDataParallel, its parameters and buffers those of rank 0.
 
-        A model without trainable parameters has no gradients to exchange: it is returned as it is, but made equal too.
+        Args:
+            model: The model.
+            run: The current run.
+            policy: Dtypes of forwards.
 
-        Raises: ValueError for a model on the meta device.
-        Collective: every rank must call.
+        Returns:
+            The container. A model without trainable parameters has no gradients to exchange: it is returned as it is,
+            but made equal too.
+
+        Raises:
+            ValueError: The model is on the meta device.
+
+        Collective:
+            Every rank must call.
         """
         if run.placed_on.type != "meta":
             refuse_empty(model)
@@ -85,12 +99,16 @@ class Ddp(Strategy):
         return container
 
     def unwrap(self, model: nn.Module) -> nn.Module:
-        """The model inside DistributedDataParallel."""
+        """Return the model inside DistributedDataParallel."""
         return model.module if isinstance(model, DistributedDataParallel) else model
 
     @contextmanager
     def joining(self, models: Iterable[nn.Module], windows: AccumulationState | None) -> Iterator[None]:
-        """torch's Join over the containers and the ends of windows. Collective: every rank must enter and leave it."""
+        """Run torch's Join over the containers and the ends of windows.
+
+        Collective:
+            Every rank must enter and leave it.
+        """
         containers = [model for model in models if isinstance(model, DistributedDataParallel)]
         if not containers:
             yield
@@ -108,16 +126,17 @@ class Ddp(Strategy):
                 windows.ends_anywhere = None
 
     def synchronising(self, model: nn.Module, *, enabled: bool) -> AbstractContextManager[None]:
-        """The `no_sync` of the container, unless gradients have to travel."""
+        """Return the `no_sync` of the container, unless gradients have to be exchanged."""
         if enabled or not isinstance(model, DistributedDataParallel):
             return nullcontext()
         return model.no_sync()
 
     @contextmanager
     def synchronising_backward(self, model: nn.Module) -> Iterator[None]:
-        """Lets the container's reducer expect gradients that its forward, under `no_sync`, has not announced.
+        """Let the container's reducer expect gradients that its forward, under `no_sync`, has not announced.
 
-        Raises: ValueError with find_unused_parameters: the forward finds out which parameters are used.
+        Raises:
+            ValueError: With find_unused_parameters, where the forward finds out which parameters are used.
         """
         if not isinstance(model, DistributedDataParallel):
             yield
@@ -139,7 +158,7 @@ class Ddp(Strategy):
 
 
 def _late(models: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Those that no container exchanges, whether it leaves them out or they are in none."""
+    """Return those that no container exchanges, whether it leaves them out or they are in none."""
     known: dict[int, Any] = {}
     for model in models:
         if type(model) is ForwardingContainer:

@@ -1,4 +1,4 @@
-"""Every process holds a part of each parameter, gradient and optimizer state (torch's fully_shard)."""
+"""Shard each parameter, gradient and optimizer state over processes (torch's fully_shard)."""
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -46,10 +46,14 @@ _NOTHING = nullcontext()
 
 @final
 class Fsdp2(Strategy):
-    """Shards models block by block; a block is gathered for its forward and backward, and freed after each.
+    """The strategy that shards models block by block, each gathered for its forward and backward only.
 
     Gradients are reduced to their parts in each backward, also within a window of accumulation: whole gradients would
     take the memory of the whole model. So `no_sync` has no effect on them.
+
+    Args:
+        plugin: Options of sharding.
+        tensor_plan: Layers to divide, by patterns of their names.
     """
 
     name: ClassVar[str] = "fsdp2"
@@ -73,7 +77,7 @@ class Fsdp2(Strategy):
         return cls(options, asked.tensor_plan)
 
     def check(self, run: Run, precision: Precision) -> Sequence[str]:
-        """A reason on devices that torch cannot shard over, and for half precision whose loss nobody scales."""
+        """Return a reason on devices that torch cannot shard over, and for half precision whose loss nobody scales."""
         problems = self.plugin.problems()
         if run.placed_on.type in ("xla", "mps"):
             problems.append(f"torch's fully_shard does not run on {run.placed_on.type}")
@@ -90,12 +94,22 @@ class Fsdp2(Strategy):
         return problems
 
     def setup(self, model: nn.Module, run: Run, policy: PrecisionPolicy) -> nn.Module:
-        """The model itself, its parameters sharded, with the weights and buffers that rank 0 has.
+        """Shard the parameters of a model, with the weights and buffers that rank 0 has.
 
-        Weights on the meta device stay there, as parts. A model that is sharded already comes back as it is.
+        Args:
+            model: The model. Weights on the meta device stay there, as parts.
+            run: The current run, with a mesh.
+            policy: Dtypes of forwards.
 
-        Raises: BrokenInvariant if ranks have unlike models; ValueError if a part of the model is sharded already.
-        Collective: every rank must call.
+        Returns:
+            The model itself. One that is sharded already comes back as it is.
+
+        Raises:
+            BrokenInvariant: Ranks have unlike models.
+            ValueError: A part of the model is sharded already.
+
+        Collective:
+            Every rank must call.
         """
         if isinstance(model, FSDPModule):
             return model
@@ -175,7 +189,7 @@ class Fsdp2(Strategy):
         return model
 
     def _source(self, model: nn.Module, run: Run, whole: set[nn.Parameter]) -> RankZeroSource | None:
-        """The weights, if only rank 0 has them, and the plugin allows that."""
+        """Return the weights, if only rank 0 has them, and the plugin allows that."""
         if not self.plugin.cpu_ram_efficient_loading or run.mesh.tensor > 1:
             return None
         source = RankZeroSource(model, whole, run)
@@ -189,19 +203,14 @@ class Fsdp2(Strategy):
         )
 
     def _whole(self, model: nn.Module, *, half: bool) -> set[nn.Parameter]:
-        """Parameters that every rank holds whole: a number cannot be divided, and the plugin may name modules.
-
-        In half precision also those of BatchNorm, which torch computes in the dtype of its running statistics.
-        """
+        """Return the parameters that every rank holds whole."""
+        # a single number cannot be divided, and torch computes BatchNorm in the dtype of its running statistics
         numbers = {parameter for parameter in model.parameters() if parameter.dim() == 0}
         norms = [module for module in model.modules() if half and isinstance(module, _BatchNorm)]
         return numbers.union(*(module.parameters() for module in (*norms, *self.plugin.ignored(model))))
 
     def _late(self, models: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Those of layers that were put into a model after it was sharded.
-
-        Raises: BrokenInvariant for parameters that are in no model.
-        """
+        """Return those of layers that were put into a model after it was sharded, or raise if they are in no model."""
         late = [one for one in parameters if not isinstance(one, DTensor) and id(one) not in self._exchanged]
         if late:
             known = {id(parameter) for model in models for parameter in model.parameters()}
@@ -209,14 +218,15 @@ class Fsdp2(Strategy):
         return [one for one in late if one.requires_grad]
 
     def unwrap(self, model: nn.Module) -> nn.Module:
-        """The model itself."""
+        """Return the model itself."""
         return model
 
     @contextmanager
     def joining(self, models: Iterable[nn.Module], windows: AccumulationState | None) -> Iterator[None]:
-        """Nothing: refused for sharded models.
+        """Raise for sharded models, as each forward gathers weights from all ranks.
 
-        Raises: ValueError, as each forward gathers weights from all ranks.
+        Raises:
+            ValueError: A model is sharded.
         """
         if any(isinstance(model, FSDPModule) for model in models):
             raise ValueError(
@@ -226,11 +236,11 @@ class Fsdp2(Strategy):
         yield
 
     def synchronising(self, model: nn.Module, *, enabled: bool) -> AbstractContextManager[None]:
-        """Does nothing: gradients are kept as parts, which every backward reduces."""
+        """Do nothing, as gradients are kept as parts, which every backward reduces."""
         return _NOTHING
 
     def synchronising_backward(self, model: nn.Module) -> AbstractContextManager[None]:
-        """Does nothing: every backward reduces."""
+        """Do nothing, as every backward reduces."""
         return _NOTHING
 
 
@@ -270,7 +280,7 @@ def _refuse_sparse(model: nn.Module) -> None:
 
 
 def _refuse_mixed_dtypes(model: nn.Module, blocks: Sequence[nn.Module], left_out: set[nn.Parameter]) -> None:
-    """fully_shard reduces the gradients of a block together: in one dtype."""
+    """Raise if a block has gradients of several dtypes, as fully_shard reduces them together."""
     seen = set(left_out)
     for module in [*reversed(blocks), model]:
         trained = {parameter for parameter in module.parameters() if parameter.requires_grad} - seen
@@ -284,7 +294,7 @@ def _refuse_mixed_dtypes(model: nn.Module, blocks: Sequence[nn.Module], left_out
 
 
 def _make_masters(model: nn.Module) -> None:
-    """Makes trainable parameters float32: an optimizer that adds small steps to half precision loses them."""
+    """Make trainable parameters float32, as an optimizer that adds small steps to half precision loses them."""
     for parameter in model.parameters():
         if parameter.requires_grad and parameter.dtype in (torch.float16, torch.bfloat16):
             parameter.data = parameter.data.float()

@@ -1,4 +1,4 @@
-"""The strategy of one process, which spreads nothing."""
+"""Train the whole model in one process."""
 
 from collections.abc import Sequence
 from typing import ClassVar, final
@@ -12,18 +12,24 @@ from accel_parallel.one_process import OneProcess
 
 @final
 class SingleProcess(OneProcess):
-    """One process trains the whole model; nothing is wrapped."""
+    """The strategy of one process, which wraps nothing."""
 
     name: ClassVar[str] = "single"
 
     def check(self, run: Run, precision: Precision) -> Sequence[str]:
-        """A reason if there are more processes."""
+        """Return a reason if there are more processes."""
         if run.topology.world_size > 1:
             return [f"it is for one process, and this job has {run.topology.world_size}; use ddp"]
         return []
 
     def setup(self, model: nn.Module, run: Run, policy: PrecisionPolicy) -> nn.Module:
-        """The model itself. Collective: no other rank exists."""
+        """Return the model itself.
+
+        Args:
+            model: The model.
+            run: The current run.
+            policy: Dtypes of forwards.
+        """
         return model
 
 

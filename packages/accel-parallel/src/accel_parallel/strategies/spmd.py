@@ -1,4 +1,4 @@
-"""One process drives all XLA devices; the compiler divides batches and parameters over them (SPMD)."""
+"""Train on all XLA devices in one process, where the compiler divides batches and parameters over them (SPMD)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -19,9 +19,10 @@ AXIS = "fsdp"
 
 
 def show_devices_as_one() -> None:
-    """Makes torch_xla show all devices of the machine as one.
+    """Make torch_xla show all devices of the machine as one.
 
-    Raises: CannotRun if the device was used before.
+    Raises:
+        CannotRun: The device was used before.
     """
     if find_spec("torch_xla") is None:
         return  # `Spmd.check` says so
@@ -41,16 +42,17 @@ def show_devices_as_one() -> None:
 
 @final
 class Spmd(OneProcess):
-    """Divides each batch over the devices along dim 0, and each parameter along its longest dimension that can be.
+    """The strategy that divides each batch, and each parameter, over XLA devices.
 
-    The numbers are those of one device: a script sees whole tensors.
+    A batch is divided along dim 0, and a parameter along its longest dim that can be. The values are those of one
+    device, and a script sees whole tensors.
     """
 
     name: ClassVar[str] = "spmd"
     begin = staticmethod(show_devices_as_one)
 
     def check(self, run: Run, precision: Precision) -> Sequence[str]:
-        """A reason without XLA, and beside other processes."""
+        """Return a reason without XLA, and beside other processes."""
         problems = []
         if run.placed_on.type != "xla":
             problems.append(
@@ -64,9 +66,18 @@ class Spmd(OneProcess):
         return problems
 
     def setup(self, model: nn.Module, run: Run, policy: PrecisionPolicy) -> nn.Module:
-        """The model itself, its parameters divided over the devices. Collective: no other rank exists.
+        """Shard the parameters of a model over the devices.
 
-        Raises: ValueError for a model on the meta device, or one that torch compiles.
+        Args:
+            model: The model.
+            run: The current run.
+            policy: Dtypes of forwards.
+
+        Returns:
+            The model itself.
+
+        Raises:
+            ValueError: The model is on the meta device, or torch compiles it.
         """
         refuse_empty(model)
         if any(module._compiled_call_impl is not None for module in model.modules()):
@@ -85,7 +96,7 @@ class Spmd(OneProcess):
         return import_module("torch_xla.distributed.spmd").Mesh(list(range(devices)), (devices,), (AXIS,))
 
     def _divide_inputs(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Divides the tensors of a call along dim 0, if each device gets as many samples."""
+        """Shard the tensors of a call along dim 0, if each device gets as many samples."""
         for tensor in _tensors([args, kwargs]):
             whole = tensor.device.type == "xla" and tensor.dim() and not _is_divided(tensor)
             if whole and tensor.shape[0] % self._mesh.size() == 0:
@@ -93,7 +104,7 @@ class Spmd(OneProcess):
 
 
 def longest_divisible(shape: Sequence[int], parts: int) -> int | None:
-    """The dimension that is the longest of those that parts divide; None if they divide none."""
+    """Return the longest of the dims that `parts` divides, or None if it divides none."""
     divisible = [dim for dim, length in enumerate(shape) if length >= parts and length % parts == 0]
     return max(divisible, key=lambda dim: shape[dim], default=None)
 
