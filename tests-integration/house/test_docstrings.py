@@ -22,6 +22,7 @@ DONE = (
     "accel-launch",
     "accel-checkpoint",
     "accel-deepspeed",
+    "accel-parallel",
 )
 #: the verbs that a function or a module may begin with: add one if none of them says it
 VERBS = frozenset(
@@ -29,9 +30,9 @@ VERBS = frozenset(
     Act Add Advance Agree Append Apply Ask Begin Call Check Choose Clear Clip Close Collect Combine Compare Compute
     Continue Convert Copy Count Cut Declare Describe Digest Divide Do Draw Drop Encode End Exchange Find Flatten Forget
     Gather Give Index Install Join Keep Kill Let Link List Load Lock Log Make Merge Move Multiply Note Open Pad Pin
-    Postpone Print Put Raise Read Record Register Remove Rename Repeat Replace Restore Resume Return Run Save Scale
-    Seed Send Serialize Set Shard Show Skip Stage Start Step Switch Take Track Train Turn Unlock Verify Wait Warn Write
-    Yield
+    Postpone Print Put Raise Read Recompute Record Register Remove Rename Repeat Replace Restore Resume Return Run Save
+    Scale Seed Send Serialize Set Shard Show Skip Stage Start Step Switch Take Track Train Turn Unlock Verify Wait Warn
+    Write Yield
     """.split()  # noqa: SIM905
 )
 #: how the noun phrase of a class or a property begins

@@ -1,4 +1,4 @@
-"""Gradients that no exchange of a model covers, averaged at the end of their backward."""
+"""Exchange gradients that no exchange of a model covers, at the end of their backward."""
 
 from __future__ import annotations
 
@@ -27,13 +27,18 @@ Late = Callable[[Sequence[nn.Module], Sequence[torch.Tensor]], list[torch.Tensor
 
 @final
 class MissedGradients:
-    """Averages what the exchange of a model misses: late parameters, and second backwards of a forward.
+    """The exchange of what the exchange of a model misses: late parameters, and second backwards of a forward.
 
     Late are parameters of optimizers that came after `prepare`, or are in no prepared model. A container of
-    DistributedDataParallel exchanges the gradients of the first backward after a forward; the mean of a sum is the sum
-    of means, so after another backward all of them are averaged once more.
+    DistributedDataParallel exchanges the gradients of the first backward after a forward. The mean of a sum is the sum
+    of means, so after another backward all of them are averaged once more. The cost is one look at each parameter of an
+    optimizer, and nothing is exchanged unless something is late.
 
-    The cost is one look at each parameter of an optimizer; nothing travels unless something is late.
+    Args:
+        run: The current run.
+        groups: Groups of ranks to average over.
+        everywhere: Groups of ranks that hold the same parameters.
+        late: Function that returns which parameters are late.
     """
 
     def __init__(
@@ -48,10 +53,22 @@ class MissedGradients:
     def adopt(
         self, models: Sequence[nn.Module], parameters: Sequence[torch.Tensor], *, used: bool = False
     ) -> list[torch.Tensor]:
-        """Gives all ranks the numbers of rank 0 for those parameters that are late, once, and returns these.
+        """Give all ranks the values of rank 0 for those parameters that are late, once.
 
-        Raises: ValueError on every rank if ranks have unlike late parameters, or unlike numbers that a forward `used`.
-        Collective: every rank must call with like parameters.
+        Args:
+            models: Prepared models.
+            parameters: Parameters of optimizers.
+            used: Whether a forward has used them, so that their values must be equal already.
+
+        Returns:
+            The late parameters.
+
+        Raises:
+            ValueError: Ranks have unlike late parameters, or unlike values that a forward used. It is raised on every
+                rank.
+
+        Collective:
+            Every rank must call with like parameters.
         """
         self._steps.begin(models)
         late = self._late(models, parameters)
@@ -65,21 +82,30 @@ class MissedGradients:
         return late
 
     def strange(self, late: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Those of late parameters that were not made equal yet."""
+        """Return those of late parameters that were not made equal yet."""
         return [parameter for parameter in late if self._adopted.get(id(parameter), _nothing)() is not parameter]
 
     def late_of(self, models: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Those of the parameters that are in the models, and that no exchange covers."""
+        """Return those of the parameters that are in the models, and that no exchange covers."""
         inside = {id(parameter) for model in models for parameter in model.parameters()}
         return self._late(models, [parameter for parameter in parameters if id(parameter) in inside])
 
     def backward(
         self, loss: torch.Tensor, models: Sequence[nn.Module], optimizers: Sequence[AcceleratedOptimizer], **kwargs: Any
     ) -> None:
-        """Calls the backward of a loss when a step is due, and averages what travels by nothing else.
+        """Call the backward of a loss when a step is due, and average what nothing else exchanges.
 
-        Raises: ValueError if something is late while ranks may have unequal numbers of batches, or for `inputs`.
-        Collective: every rank must call.
+        Args:
+            loss: The loss.
+            models: Prepared models.
+            optimizers: Prepared optimizers.
+            kwargs: Arguments of torch's `backward`.
+
+        Raises:
+            ValueError: Something is late while ranks may have unequal numbers of batches, or `inputs` is given.
+
+        Collective:
+            Every rank must call.
         """
         watched: list[ForwardingContainer] = []
         sends = stays = False

@@ -1,4 +1,4 @@
-"""Points optimizers at the parameters that replaced their own."""
+"""Let optimizers follow the parameters that replaced their own."""
 
 from __future__ import annotations
 
@@ -23,21 +23,26 @@ PREPARE_IT = (
 
 
 class StaleParameters(AccelError, ValueError):
-    """An optimizer holds parameters that its model no longer has."""
+    """An error of an optimizer that holds parameters which its model no longer has."""
 
 
 def replaced(before: Iterable[torch.Tensor], after: Iterable[torch.Tensor]) -> dict[torch.Tensor, torch.Tensor]:
-    """The parameters that a move to another device replaced by new objects."""
+    """Return the parameters that a move to another device replaced, each with its new object."""
     return {old: new for old, new in zip(before, after, strict=True) if old is not new}
 
 
 def rebind(optimizer: Optimizer, new_of: Mapping[torch.Tensor, torch.Tensor]) -> None:
-    """Puts new parameters in the places of the old ones: in groups, state, and whatever else the optimizer holds.
+    """Put new parameters in the places of the old ones: in groups, state, and whatever else an optimizer holds.
 
     Lists and mappings stay the objects that others hold. An optimizer inside of the optimizer follows too. State of the
     shape of a parameter that is sharded now is sharded alike: it is that of rank 0.
 
-    Collective: if new parameters are sharded, every rank must call with like state.
+    Args:
+        optimizer: Optimizer to change.
+        new_of: For each old parameter the new one.
+
+    Collective:
+        If new parameters are sharded, every rank must call with like state.
     """
     for group in optimizer.param_groups:
         _replace(group["params"], new_of)
@@ -54,7 +59,7 @@ def rebind(optimizer: Optimizer, new_of: Mapping[torch.Tensor, torch.Tensor]) ->
 
 
 def _replace(held: Any, new_of: Mapping[torch.Tensor, torch.Tensor]) -> Any:
-    """What an optimizer holds, with new parameters; lists and mappings are changed as they are."""
+    """Return what an optimizer holds, with new parameters. Lists and mappings are changed as they are."""
     if isinstance(held, torch.Tensor):
         return new_of.get(held, held)
     if isinstance(held, list):
@@ -69,7 +74,16 @@ def _replace(held: Any, new_of: Mapping[torch.Tensor, torch.Tensor]) -> Any:
 
 
 def placed_like(value: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
-    """The value; if it is of the shape of a parameter that is sharded, this rank's part of the value of rank 0."""
+    """Return the part of a whole value that this rank holds, if it is of the shape of a parameter that is sharded.
+
+    Args:
+        value: State of an optimizer.
+        old: Parameter that the state was made for.
+        new: The same parameter now.
+
+    Returns:
+        The part of the value of rank 0, or the value itself.
+    """
     whole = isinstance(value, torch.Tensor) and not isinstance(value, DTensor)
     if not isinstance(new, DTensor) or not whole or value.shape != old.shape:
         return value
@@ -77,9 +91,13 @@ def placed_like(value: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
 
 
 def carry_over(before: Iterable[tuple[str, torch.Tensor]], after: Mapping[str, torch.Tensor]) -> None:
-    """Gives parameters that replaced others of their names the attributes of these, and their hooks.
+    """Give parameters that replaced others of their names the attributes of these, and their hooks.
 
     Attributes such as `lr_scale`, by which scripts sort parameters. A handle that the script has of a hook works on.
+
+    Args:
+        before: Old parameters with their names.
+        after: New parameters by name.
     """
     for name, old in before:
         new: Any = after[name]  # torch has given hooks no type
@@ -96,7 +114,7 @@ def carry_over(before: Iterable[tuple[str, torch.Tensor]], after: Mapping[str, t
 
 @final
 class _Replaced:
-    """Parameters that others have replaced, by their ids; optimizers that still hold some are refused at a step."""
+    """The parameters that others have replaced, by their ids. Optimizers that still hold some are refused at a step."""
 
     def __init__(self) -> None:
         self._held: WeakValueDictionary[int, torch.Tensor] = WeakValueDictionary()
@@ -104,7 +122,7 @@ class _Replaced:
         self._hook: RemovableHandle | None = None
 
     def add(self, parameter: torch.Tensor) -> None:
-        """Note a parameter; from the first on, each optimizer is looked at before its next step."""
+        """Note a parameter. From the first on, each optimizer is looked at before its next step."""
         self._held[id(parameter)] = parameter
         self._seen.clear()
         self._hook = self._hook or call_before_steps(self._look)
@@ -125,9 +143,15 @@ _REPLACED = _Replaced()
 
 
 def follow(model: nn.Module, names: Sequence[tuple[str, nn.Parameter]], optimizers: Sequence[Optimizer]) -> None:
-    """Lets optimizers follow the parameters that were replaced by others of their names, which get their attributes.
+    """Let optimizers follow parameters that were replaced by others of their names, which get their attributes.
 
-    Collective: as `rebind`.
+    Args:
+        model: Model with the new parameters.
+        names: Old parameters with their names.
+        optimizers: Optimizers to change.
+
+    Collective:
+        If new parameters are sharded, every rank must call with like state.
     """
     now = dict(model.named_parameters(remove_duplicate=False))
     # the first name of a tied parameter counts
@@ -140,9 +164,10 @@ def follow(model: nn.Module, names: Sequence[tuple[str, nn.Parameter]], optimize
 
 
 def refuse_hooks(named: Iterable[tuple[str, torch.Tensor]]) -> None:
-    """Refuses parameters that are sharded and have a hook of their gradient: torch would never call it.
+    """Raise for parameters that are sharded and have a hook of their gradient, which torch would never call.
 
-    Raises: ValueError that names them.
+    Raises:
+        ValueError: There are any. The message names them.
     """
     names = [name for name, parameter in named if parameter._backward_hooks]
     if names:
@@ -155,7 +180,12 @@ def refuse_hooks(named: Iterable[tuple[str, torch.Tensor]]) -> None:
 
 
 def tie_again(model: nn.Module, names: Sequence[tuple[str, nn.Parameter]]) -> None:
-    """Makes parameters one again that were one before a move and came out of it as two."""
+    """Make parameters one again that were one before a move and came out of it as two.
+
+    Args:
+        model: Model after the move.
+        names: Parameters before it, with their names.
+    """
     after = dict(model.named_parameters(remove_duplicate=False))
     first: dict[int, str] = {}
     for name, parameter in names:
@@ -166,9 +196,15 @@ def tie_again(model: nn.Module, names: Sequence[tuple[str, nn.Parameter]]) -> No
 
 
 def refuse_stale(optimizers: Sequence[Optimizer], models: Sequence[nn.Module], device: torch.device) -> None:
-    """Refuses optimizers of parameters that a move to a device has replaced.
+    """Raise for optimizers of parameters that a move to a device has replaced.
 
-    Raises: StaleParameters if an optimizer has parameters on another device, with the shapes of a model on `device`.
+    Args:
+        optimizers: The optimizers.
+        models: Models after the move.
+        device: Device that they were moved to.
+
+    Raises:
+        StaleParameters: An optimizer has parameters on another device, with the shapes of a model on `device`.
     """
     known = {id(parameter) for model in models for parameter in model.parameters()}
     looks = [Counter(parameter.shape for parameter in model.parameters()) for model in models]
@@ -184,9 +220,15 @@ def refuse_stale(optimizers: Sequence[Optimizer], models: Sequence[nn.Module], d
 
 
 def refuse_replaced(parameters: Iterable[torch.Tensor], models: Iterable[nn.Module], device: torch.device) -> None:
-    """Refuses parameters for a group that are elsewhere than the models: a move has put others in their places.
+    """Raise for parameters of a new group that are elsewhere than the models, as a move has replaced them.
 
-    Raises: StaleParameters if some are in none of the models, and not on `device`.
+    Args:
+        parameters: Parameters of the group.
+        models: Prepared models.
+        device: Device of the models.
+
+    Raises:
+        StaleParameters: Some are in none of the models, and not on `device`.
     """
     elsewhere = [parameter for parameter in parameters if parameter.device.type != device.type]
     known = {id(parameter) for model in models for parameter in model.parameters()} if elsewhere else set()

@@ -1,4 +1,4 @@
-"""Steps with gradients that nothing has exchanged, because no loss came through `accelerator.backward`."""
+"""Compare gradients of steps that nothing has exchanged, because no loss came through `accelerator.backward`."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ COMPARED = 3
 
 
 class Losses(Protocol):
-    """What knows of losses, and of parameters that came late."""
+    """A counter of losses that also knows the parameters that came late."""
 
     losses: int
 
     def late_of(self, models: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Those of the parameters that are in the models, and that no exchange covers."""
+        """Return those of the parameters that are in the models, and that no exchange covers."""
 
     def strange(self, late: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Those of late parameters that were not made equal yet."""
+        """Return those of late parameters that were not made equal yet."""
 
 
 @dataclass
@@ -47,10 +47,14 @@ class _Seen:
 
 @final
 class StepsWithoutLoss:
-    """Looks before each step, and compares the gradients of ranks if no loss came since the last step.
+    """A check before each step, which compares the gradients of ranks if no loss came since the last step.
 
     `torch.autograd.grad`, `loss.backward()` past a container, or a second time: ranks would drift apart. Gradients that
     the script has averaged by itself are equal, and pass. An optimizer that was not prepared is looked at once.
+
+    Args:
+        losses: Counter of losses.
+        transport: Transport of the ranks.
     """
 
     def __init__(self, losses: Losses, transport: Transport) -> None:
@@ -60,7 +64,7 @@ class StepsWithoutLoss:
         call_before_steps(self._look)
 
     def begin(self, models: Sequence[nn.Module]) -> None:
-        """Begins to look after the optimizers of these models."""
+        """Begin to check the optimizers of these models."""
         self._models = models
 
     def _look(self, optimizer: Optimizer) -> None:
