@@ -86,8 +86,11 @@ def test_blocks_are_split_unless_they_may_not_be() -> None:
     assert infer_auto_device_map(model, {0: 500, 1: 500}) == split
     assert infer_auto_device_map(model, {0: 500, 1: 500}, no_split_module_classes=["Three"]) == whole
 
-    class Told(nn.Sequential):
+    class Base(nn.Sequential):
         _no_split_modules = ("Three",)
+
+    class Told(Base):
+        """Has the list as models of Transformers have it: from their base class."""
 
     assert infer_auto_device_map(Told(Three(), Three(), Three()), {0: 500, 1: 500}) == whole
 

@@ -118,5 +118,5 @@ def no_split_classes(model: nn.Module, named: list[str] | tuple[str, ...] | str 
     if named is not None:
         return frozenset((named,) if isinstance(named, str) else named)
     return frozenset(
-        str(name) for module in model.modules() for name in vars(type(module)).get("_no_split_modules") or ()
+        str(name) for module in model.modules() for name in getattr(module, "_no_split_modules", None) or ()
     )
