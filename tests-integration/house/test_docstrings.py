@@ -13,6 +13,7 @@ from repository import sources, tree_of, where
 #: the packages whose docstrings have this form
 DONE = (
     "accel-ops",
+    "accel-big",
     "accel-amp",
     "accel-data",
     "accel-verify",

@@ -7,4 +7,4 @@ from accel_big.estimate_report import report
 
 def told(model: object, form: Literal["table", "json"] = "table") -> str:
     """The report of a model trained in float32 by Adam."""
-    return report(str(model), dtypes=["float32"], optimizer="adam", form=form, problems=[])
+    return report(str(model), dtypes=["float32"], optimizer="adam", form=form)

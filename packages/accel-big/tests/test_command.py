@@ -102,8 +102,8 @@ def test_everything_that_is_wrong_is_told_at_once_and_no_code_is_run(accel: Run,
     first, *rest = done.stderr.splitlines()
     assert first == "accel: error: 3 problems"
     for words in (
-        "there is no dtype 'float33'; did you mean float32?",
-        "there is no optimizer 'adan'; did you mean adam?",
+        "there is no dtype 'float33' (known: float64, float32,",
+        "there is no optimizer 'adan' (known: adam, adamw,",
         "module 'nothing' is not found",
     ):
         assert any(words in line for line in rest)
@@ -135,19 +135,6 @@ def test_the_installed_command_finds_modules_of_the_working_directory(
     assert "module 'models' is not found" in done.stderr
 
 
-def test_a_torch_that_is_not_installed_is_named(silent_environ: Mapping[str, str], tmp_path: Path) -> None:
-    code = (
-        "import importlib.util as u; find = u.find_spec\n"
-        "u.find_spec = lambda name, *rest: None if name == 'torch' else find(name, *rest)\n"
-        "from accel_launch.cli import main; raise SystemExit(main(['estimate-memory']))"
-    )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=silent_environ, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert f"torch is not installed for {sys.executable}: pip install torch" in done.stderr
-    assert "expected one MODEL, found none" in done.stderr
-
-
 def test_help_is_printed_without_torch(silent_environ: Mapping[str, str]) -> None:
     code = (
         "import sys; from accel_launch.cli import main; main(['estimate-memory', '--help'])\n"
@@ -167,27 +154,27 @@ def test_help_lists_every_option_dtype_and_optimizer_and_the_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "models", "dtypes"),
+    ("tokens", "model", "dtypes"),
     [
-        (["m:x"], ["m:x"], []),
-        (["m:x", "--dtypes", "a", "b", "--json"], ["m:x"], ["a", "b"]),
-        (["--dtypes", "a", "b", "c", "m:x"], ["m:x"], ["a", "b", "c"]),
-        (["--dtypes=a,b", "m:x"], ["m:x"], ["a", "b"]),
-        (["--dtypes", "a", "--optimizer", "sgd", "./folder"], ["./folder"], ["a"]),
-        (["--dtypes", "a", "--dtypes", "b", "m:x"], ["m:x"], ["a", "b"]),
-        (["--dtypes", "a", "b", "--max_memory", "0=1GB", "cpu=1GB", "m:x"], ["m:x"], ["a", "b"]),
+        (["m:x"], "m:x", [*DEFAULT_DTYPES]),
+        (["m:x", "--dtypes", "a", "b", "--json"], "m:x", ["a", "b"]),
+        (["--dtypes", "a", "b", "c", "m:x"], "m:x", ["a", "b", "c"]),
+        (["--dtypes=a,b", "m:x"], "m:x", ["a", "b"]),
+        (["--dtypes", "a", "--optimizer", "sgd", "./folder"], "./folder", ["a"]),
+        (["--dtypes", "a", "--dtypes", "b", "m:x"], "m:x", ["a", "b"]),
+        (["--dtypes", "a", "b", "--max_memory", "0=1GB", "cpu=1GB", "m:x"], "m:x", ["a", "b"]),
     ],
 )
-def test_dtypes_may_be_anywhere(tokens: list[str], models: list[str], dtypes: list[str]) -> None:
+def test_dtypes_may_be_anywhere(tokens: list[str], model: str, dtypes: list[str]) -> None:
     found = COMMAND.make_context("estimate-memory", tokens).params
-    assert (list(found["models"]), list(found["dtypes"])) == (models, dtypes)
+    assert (found["model"], found["dtypes"]) == (model, dtypes)
 
 
 @pytest.mark.parametrize(
     ("tokens", "problem"),
     [
-        ([], "expected one MODEL, found none"),
-        (["a:b", "c:d"], "expected one MODEL, found 2: a:b, c:d"),
+        ([], "Missing argument 'MODEL'"),
+        (["a:b", "c:d"], "Got unexpected extra argument (c:d)"),
         (["a:b", "--dtypes"], "Option '--dtypes' requires an argument"),
         (["a:b", "--dtypes", "--json"], "--dtypes needs a value, found none"),
         (["a:b", "--json=yes"], "Option '--json' does not take a value"),

@@ -154,7 +154,7 @@ def test_bert_base_cased_takes_what_is_known(tmp_path: Path, monkeypatch: pytest
     # kernels by name would be downloaded and run
     config = {"model_type": "bert", "vocab_size": 28996, "_attn_implementation": "somebody/kernels"}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    found = json.loads(report(str(tmp_path), dtypes=["fp32", "float16"], optimizer="adam", form="json", problems=[]))
+    found = json.loads(report(str(tmp_path), dtypes=["fp32", "float16"], optimizer="adam", form="json"))
     full, half = found["dtypes"]
     assert found["parameters"] == 108_310_272
     assert full["total_bytes"] == 433_249_280
@@ -221,7 +221,7 @@ def test_only_the_head_of_weights_is_read(tmp_path: Path) -> None:
 def test_weights_of_a_dtype_that_torch_lacks_are_counted(tmp_path: Path) -> None:
     with_head(tmp_path / "w.safetensors", {"w": {"dtype": "F4", "shape": [128], "data_offsets": [0, 64]}}, 64)
     measured = measure_weights(tmp_path / "w.safetensors")
-    assert [(parameter.count, parameter.size) for parameter in measured.parameters] == [(128, 64)]
+    assert [(tensor.count, tensor.size) for tensor in measured.tensors] == [(128, 64)]
     assert estimate(measured, "float32", "adam").total_bytes == 512
 
 

@@ -1,14 +1,15 @@
-"""`accel estimate-memory`: reads the command line, and prints an estimate."""
+"""Read the command line of `accel estimate-memory`, and print an estimate."""
 
 import re
-import sys
-from importlib.util import find_spec
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
 from accel_big.estimate_options import DEFAULT_DTYPES, DEFAULT_OPTIMIZER, DTYPES, STATES
 
-_DEVICE_SIZE = re.compile(r"[^=]*=[^/\\:]*")
+#: the values of options that take all words up to the next option, or to a word that is no value
+VALUES = {"--dtypes": re.compile(r"[\w,]+"), "--max_memory": re.compile(r"[^=]*=[^/\\:]*")}
 #: options of accelerate estimate-memory, and why accel has no such option
 FOREIGN = {
     "--library_name": "config.json says which library it is of",
@@ -37,52 +38,43 @@ exit codes: 0; 2 if there is nothing to count."""
 
 
 def _complete(_: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The known words for a shell. Other words are options too: the report says what is wrong with them."""
+    """Return the known words for a shell. Other words are options too: the report says what is wrong with them."""
     words = DTYPES if parameter.name == "dtypes" else STATES
     return [word for word in words if word.startswith(incomplete)]
 
 
-#: options that take all words up to the next option
-LISTED = ("--dtypes", "--max_memory")
+def _split(_: click.Context, __: click.Parameter, values: Sequence[str]) -> list[str]:
+    return list(filter(None, ",".join(values).split(",")))
 
 
 class _Command(click.Command):
-    """Takes all words after a listed option up to the next option, but for a last word that can only be MODEL."""
+    """A command whose listed options take several words."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Reads a line.
-
-        Raises: click.UsageError for an unknown option.
-        """
-        words: list[str] = []
+        """Read a command line, or raise click.UsageError for an option that is unknown or has no value."""
+        words = ["", ""]
         for word in args:
             flag = word.partition("=")[0]
             if flag in FOREIGN:
                 raise click.UsageError(f"{flag} is not an option here: {FOREIGN[flag]}")
-            option = words[-1] if words and words[-1] in LISTED else None
-            if option is not None and word.startswith("-"):
-                raise click.UsageError(f"{option} needs a value, found none")
-            going_on = len(words) > 1 and words[-2] in LISTED and option is None and not word.startswith("-")
-            words += [words[-2], word] if going_on else [word]
-        super().parse_args(ctx, words)
-        models = [*ctx.params["models"]]
-        for name in ("dtypes", "max_memory"):
-            values = [value for part in ctx.params[name] for value in part.split(",") if value]
-            is_value = str.isidentifier if name == "dtypes" else _DEVICE_SIZE.fullmatch
-            if not models and values and not is_value(values[-1]):
-                models.append(values.pop())
-            ctx.params[name] = tuple(values)
-        ctx.params["models"] = tuple(models)
-        return []
+            if words[-1] in VALUES and word.startswith("-"):
+                raise click.UsageError(f"{words[-1]} needs a value, found none")
+            if words[-2] in VALUES and VALUES[words[-2]].fullmatch(word):
+                words[-1] += f",{word}"
+            else:
+                words.append(word)
+        return super().parse_args(ctx, words[2:])
 
 
 @click.command("estimate-memory", cls=_Command, help=HELP, epilog=EPILOG)
-@click.argument("models", metavar="MODEL", nargs=-1)
+@click.argument("model")
 @click.option(
     "--dtypes",
     shell_complete=_complete,
     metavar="DTYPE ...",
     multiple=True,
+    default=DEFAULT_DTYPES,
+    callback=_split,
     help=f"{', '.join(DTYPES)}. Default: {' '.join(DEFAULT_DTYPES)}. Integers that the model holds stay as they are.",
 )
 @click.option(
@@ -97,42 +89,19 @@ class _Command(click.Command):
     "--max_memory",
     metavar="DEVICE=SIZE ...",
     multiple=True,
+    callback=_split,
     help="Print also what lies where within this memory, for each dtype: 0=24GB 1=24GB cpu=64GB, and disk=SIZE if it"
     " has a limit. The devices need not be there.",
 )
 @click.option("--plot", metavar="FILE.svg", help="Draw what lies where.")
-@click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON, in bytes.")
-def COMMAND(
-    models: tuple[str, ...],
-    dtypes: tuple[str, ...],
-    optimizer: str,
-    max_memory: tuple[str, ...],
-    plot: str | None,
-    as_json: bool,
-) -> int:
-    """Prints the estimate, and returns exit code 0.
+@click.option("--json", "form", flag_value="json", default="table", help="Print all of it as JSON, in bytes.")
+def COMMAND(model: str, **options: Any) -> int:
+    """Print the estimate of a model in the form that the options ask for, and return exit code 0.
 
-    Raises: CannotRun with every reason why there is no estimate.
+    Raises:
+        CannotRun: There is no estimate. The error has every reason.
     """
-    from accel_state.errors import CannotRun
-
-    problems = []
-    if len(models) != 1:
-        given = f"{len(models)}: {', '.join(models)}" if models else "none"
-        problems.append(f"expected one MODEL, found {given} (see accel estimate-memory --help)")
-    if find_spec("torch") is None:
-        problems.append(f"torch is not installed for {sys.executable}: pip install torch")
-        raise CannotRun("accel estimate-memory", problems)
     from accel_big.estimate_report import report
 
-    text = report(
-        models[0] if len(models) == 1 else None,
-        dtypes=dtypes or DEFAULT_DTYPES,
-        optimizer=optimizer,
-        max_memory=max_memory,
-        plot=plot,
-        form="json" if as_json else "table",
-        problems=problems,
-    )
-    print(text, flush=True)
+    print(report(model, **options), flush=True)
     return 0

@@ -1,4 +1,4 @@
-"""Where the parts of a model would lie within the memory of given devices, which this machine need not have."""
+"""Find where the parts of a model would lie within the memory of given devices, which this machine need not have."""
 
 from __future__ import annotations
 
@@ -20,7 +20,16 @@ _NUMBERED = re.compile(r"(.*?)(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a device holds: parts and their sizes. `allowed` is None for a disk without a limit. Units: bytes."""
+    """The parts of a model that a device holds.
+
+    Args:
+        device: Index of an accelerator, "cpu" or "disk".
+        allowed: Memory of the device; None for a disk without a limit.
+        parts: Names and sizes of the parts.
+
+    Units:
+        Bytes.
+    """
 
     device: str
     allowed: int | None
@@ -28,13 +37,24 @@ class Share:
 
     @property
     def taken(self) -> int:
-        """Units: bytes."""
+        """The size of all parts."""
         return sum(size for _, size in self.parts)
+
+    @property
+    def left(self) -> int | None:
+        """The memory that no part takes, or None without a limit."""
+        return None if self.allowed is None else self.allowed - self.taken
 
 
 @dataclass(frozen=True, slots=True)
 class MapEstimate:
-    """The shares of all devices in one dtype, or why the model does not fit."""
+    """The shares of all devices in one dtype.
+
+    Args:
+        dtype: Dtype of the floating-point tensors.
+        shares: Shares of the devices; none if the model does not fit.
+        refusal: Why it does not.
+    """
 
     dtype: str
     shares: tuple[Share, ...]
@@ -42,7 +62,7 @@ class MapEstimate:
 
 
 def memory_of(words: Sequence[str]) -> tuple[dict[int | str, int], list[str]]:
-    """The memory of each device in words such as "0=24GB" and "cpu=64GB", accelerators first; and what is wrong.
+    """Return the memory of each device in words such as "0=24GB" and "cpu=64GB", accelerators first, and the problems.
 
     A word before an index, as in "cuda:0", says nothing: accelerators are counted from 0.
     """
@@ -67,7 +87,13 @@ def memory_of(words: Sequence[str]) -> tuple[dict[int | str, int], list[str]]:
 
 
 def map_estimate(model: nn.Module, memory: dict[int | str, int], dtype: str) -> MapEstimate:
-    """What each device holds if the floating-point numbers of the model are of `dtype`."""
+    """Return what each device holds if the floating-point tensors of a model are of a dtype.
+
+    Args:
+        model: Model to divide; it may be on the meta device.
+        memory: Memory of each device, in bytes.
+        dtype: Name of the dtype.
+    """
     dtypes = {name: dtype for name, tensor in named_tensors(model).items() if tensor.is_floating_point()}
     try:
         chosen, sizes = map_within(model, memory, no_split_classes(model, None), special_dtypes=dtypes)
@@ -88,8 +114,8 @@ def map_estimate(model: nn.Module, memory: dict[int | str, int], dtype: str) -> 
     )
 
 
-def joined(parts: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-    """The same parts, of which numbered neighbours are one: layers.0, layers.1 and layers.2 are layers.0-2."""
+def join_neighbours(parts: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Return the same parts, of which numbered neighbours are one: layers.0, layers.1 and layers.2 are layers.0-2."""
     found: list[tuple[str, int]] = []
 
     def stem(numbered: tuple[int, tuple[str, int]]) -> tuple[str, int]:

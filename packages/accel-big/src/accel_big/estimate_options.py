@@ -1,5 +1,6 @@
 """The dtypes and optimizers of estimates. Imports no torch, for which help and completion would wait."""
 
+COMMAND = "accel estimate-memory"
 #: bits of a number
 DTYPES = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 16, "float8": 8, "int8": 8, "int4": 4}
 SHORT = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "float8"}

@@ -1,4 +1,4 @@
-"""Draws device maps as an SVG that is the same file for the same numbers, on a ground of its own."""
+"""Draw device maps as an SVG that is the same file for the same numbers, on a ground of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 
 from accel_state.errors import CannotRun
 
-from accel_big.estimate_map import MapEstimate, Share, joined
+from accel_big.estimate_map import MapEstimate, Share, join_neighbours
 from accel_big.estimate_text import human, printable
 
 #: of devices: two shades, which parts have in turn
@@ -19,9 +19,15 @@ _LETTER = 6.2
 
 
 def draw(made_by: str, maps: Sequence[MapEstimate], file: Path) -> None:
-    """Writes the picture: a bar for each device, as long as what it may take; what is left of it is empty.
+    """Write a picture of device maps: a bar for each device, as long as what it may take. What is left is empty.
 
-    Raises: CannotRun if the file cannot be written.
+    Args:
+        made_by: Where the model is from, in words.
+        maps: Device maps of the model.
+        file: SVG to write.
+
+    Raises:
+        CannotRun: The file cannot be written.
     """
     rows = sum(max(1, len(found.shares)) + 1 for found in maps)
     height = rows * _ROW + 24
@@ -50,7 +56,7 @@ def _bar(picture: Element, y: int, share: Share, scale: float) -> None:
     _text(picture, _LEFT - 8, y + 15, share.device, end=True)
     x = float(_LEFT)
     shades = _SHADES.get(share.device, _ACCELERATOR)
-    for index, (name, size) in enumerate(joined(share.parts)):
+    for index, (name, size) in enumerate(join_neighbours(share.parts)):
         width = size * scale
         part = _rectangle(picture, x, y, width, fill=shades[index % 2])
         SubElement(part, "title").text = f"{printable(name)}: {human(size)}"
@@ -60,7 +66,7 @@ def _bar(picture: Element, y: int, share: Share, scale: float) -> None:
     limit = _BAR if share.allowed is None else min(_BAR, share.allowed * scale)
     if share.allowed is not None:
         _rectangle(picture, _LEFT, y, limit, fill="none", stroke="#555555")
-    room = "no limit" if share.allowed is None else f"{human(share.allowed - share.taken)} left"
+    room = "no limit" if share.left is None else f"{human(share.left)} left"
     _text(picture, _LEFT + _BAR + 8, y + 15, f"{human(share.taken)}, {room}")
 
 

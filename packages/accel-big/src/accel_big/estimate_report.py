@@ -1,23 +1,22 @@
-"""The text that `accel estimate-memory` prints: a table, or JSON."""
+"""Write the text that `accel estimate-memory` prints: a table, or JSON."""
 
 from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from accel_state.errors import CannotRun
 
-from accel_big.estimate_map import MapEstimate, joined, map_estimate, memory_of
-from accel_big.estimate_options import DTYPES, SHORT, STATES
+from accel_big.estimate_map import MapEstimate, join_neighbours, map_estimate, memory_of
+from accel_big.estimate_options import COMMAND, DTYPES, SHORT, STATES
 from accel_big.estimate_picture import draw
 from accel_big.estimate_text import columns, human, printable
-from accel_big.memory_estimate import Estimate, ModelSize, estimate, measure_model, measure_weights
-from accel_big.model_source import COMMAND, LoadedModel, load, locate
+from accel_big.memory_estimate import estimate
+from accel_big.model_source import load, locate
 
 WIDTH = 100
 LARGEST = (
@@ -37,110 +36,92 @@ ROOM_KEPT = (
 
 
 def report(
-    model: str | None,
+    model: str,
     *,
     dtypes: Sequence[str],
     optimizer: str,
     max_memory: Sequence[str] = (),
     plot: str | None = None,
-    form: Literal["table", "json"],
-    problems: Sequence[str],
+    form: Literal["table", "json"] = "table",
 ) -> str:
-    """The text that `accel estimate-memory` prints. With `plot` it also writes the picture of the device maps.
+    """Return the text that `accel estimate-memory` prints.
 
-    Raises: CannotRun with `problems` and all others.
+    Args:
+        model: The model as the command line names it.
+        dtypes: Names of the dtypes.
+        optimizer: Name of the optimizer.
+        max_memory: Memory of the devices of a map, such as "0=24GB".
+        plot: File to draw the device maps into.
+        form: Form of the text.
+
+    Raises:
+        CannotRun: There is no estimate. The error has all that is wrong.
     """
-    full = [SHORT.get(dtype, dtype) for dtype in dtypes]
-    memory, unclear = memory_of(max_memory)
-    wrong = [*problems, *unclear, *(_unknown("dtype", dtype, DTYPES) for dtype in full if dtype not in DTYPES)]
+    full = list(dict.fromkeys(SHORT.get(dtype, dtype) for dtype in dtypes))
+    memory, problems = memory_of(max_memory)
     if plot is not None and (not max_memory or not plot.endswith(".svg")):
-        wrong.append(f"--plot {plot}: expected a file of type .svg, and --max_memory with the devices of the map")
-    wrong += [] if optimizer in STATES else [_unknown("optimizer", optimizer, STATES)]
-    source = None
-    if model is not None:
-        try:
-            source = locate(model)
-        except CannotRun as error:
-            wrong += error.reasons
-    if wrong or source is None:
-        raise CannotRun(COMMAND, wrong)
-    loaded = load(source)
-    maps: list[MapEstimate] = []
-    if isinstance(loaded, LoadedModel):
-        size, how = measure_model(*loaded), LARGEST
-        maps = [map_estimate(loaded.model, memory, dtype) for dtype in dict.fromkeys(full)] if memory else []
-    elif memory:
-        raise CannotRun(COMMAND, ["--max_memory needs a model: weights do not say which modules they are of"])
-    else:
-        size, how = measure_weights(loaded.path, loaded.notes), LARGEST_BY_NAME
-    rows = [estimate(size, dtype, optimizer) for dtype in dict.fromkeys(full)]
+        problems.append(f"--plot {plot}: expected a file of type .svg, and --max_memory with the devices of the map")
+    for what, names, known in (("dtype", full, DTYPES), ("optimizer", [optimizer], STATES)):
+        problems += [f"there is no {what} {name!r} (known: {', '.join(known)})" for name in names if name not in known]
+    try:
+        build = locate(model)
+    except CannotRun as error:
+        problems += error.reasons
+    if problems:
+        raise CannotRun(COMMAND, problems)
+    size = load(build)
+    maps = []
+    if memory:
+        if size.model is None:
+            raise CannotRun(COMMAND, ["--max_memory needs a model: weights do not say which modules they are of"])
+        maps = [map_estimate(size.model, memory, dtype) for dtype in full]
     if plot is not None:
         draw(size.made_by, maps, Path(plot))
-    return _json(size, rows, optimizer, maps) if form == "json" else _table(size, rows, optimizer, how, maps)
+    facts = {
+        "device_maps": [asdict(found) for found in maps],
+        "model": size.made_by,
+        "parameters": sum(tensor.count for tensor in size.tensors if tensor.parameter),
+        "trained_parameters": sum(tensor.count for tensor in size.tensors if tensor.trained),
+        "buffers": sum(tensor.count for tensor in size.tensors if not tensor.parameter),
+        "as_built_bytes": sum(tensor.size for tensor in size.tensors),
+        "optimizer": optimizer,
+        "notes": size.notes,
+        "dtypes": [asdict(estimate(size, dtype, optimizer)) for dtype in full],
+    }
+    if form == "json":
+        return json.dumps(facts, indent=2)
+    largest = LARGEST_BY_NAME if size.model is None else LARGEST
+    return "\n".join(map(printable, [*_table(facts, largest), *_maps(maps)]))
 
 
-def _unknown(what: str, name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name, list(known), n=1)
-    meant = f"; did you mean {near[0]}?" if near else ""
-    return f"there is no {what} {name!r}{meant} (known: {', '.join(known)})"
-
-
-def _json(model: ModelSize, rows: Sequence[Estimate], optimizer: str, maps: Sequence[MapEstimate]) -> str:
-    return json.dumps(
-        {
-            **({"device_maps": [asdict(found) for found in maps]} if maps else {}),
-            "model": model.made_by,
-            "parameters": sum(tensor.count for tensor in model.parameters),
-            "trained_parameters": sum(tensor.count for tensor in model.parameters if tensor.trained),
-            "buffers": sum(tensor.count for tensor in model.buffers),
-            "as_built_bytes": sum(tensor.size for tensor in (*model.parameters, *model.buffers)),
-            "optimizer": optimizer,
-            "notes": list(model.notes),
-            "dtypes": [asdict(row) for row in rows],
-        },
-        indent=2,
-    )
-
-
-def _table(model: ModelSize, rows: Sequence[Estimate], optimizer: str, how: str, maps: Sequence[MapEstimate]) -> str:
-    count = sum(tensor.count for tensor in model.parameters)
-    trained = sum(tensor.count for tensor in model.parameters if tensor.trained)
-    built = sum(tensor.size for tensor in (*model.parameters, *model.buffers))
+def _table(facts: dict[str, Any], how: str) -> Iterator[str]:
+    count, trained = facts["parameters"], facts["trained_parameters"]
     of_them_trained = "" if trained == count else f", {trained:,} of them trained"
-    lines = [f"{model.made_by}: {count:,} parameters{of_them_trained}, {human(built)} as built"]
-    lines += [f"note: {note}" for note in model.notes]
-    cells = [["dtype", "largest layer", "total", "gradients", f"state of {optimizer}", "training"]]
-    for row in rows:
-        sizes: list[int | None] = [row.largest_layer_bytes, row.total_bytes]
-        sizes += [row.gradients_bytes, row.optimizer_state_bytes, row.training_bytes]
-        cells.append([row.dtype, *("-" if size is None else human(size) for size in sizes)])
-    lines += ["", *columns(cells)]
-    dtypes_of: dict[str, list[str]] = {}
-    for row in rows:
-        dtypes_of.setdefault(row.largest_layer, []).append(row.dtype)
-    several = len(dtypes_of) > 1
-    largest = [f"{layer} in {', '.join(dtypes)}" if several else layer for layer, dtypes in dtypes_of.items()]
-    lines.append("")
-    for text in (f"Largest layer: {'; '.join(largest)}.", how, NOT_COUNTED):
-        lines += textwrap.wrap(text, WIDTH)
+    yield f"{facts['model']}: {count:,} parameters{of_them_trained}, {human(facts['as_built_bytes'])} as built"
+    yield from (f"note: {note}" for note in facts["notes"])
+    yield ""
+    cells = [["dtype", "largest layer", "total", "gradients", f"state of {facts['optimizer']}", "training"]]
+    for row in facts["dtypes"]:
+        dtype, _, *sizes = row.values()
+        cells.append([dtype, *map(human, sizes)])
+    yield from columns(cells)
+    yield ""
+    layers = dict.fromkeys(row["largest_layer"] for row in facts["dtypes"])
+    for text in (f"Largest layer: {', or '.join(layers)}.", how, NOT_COUNTED):
+        yield from textwrap.wrap(text, WIDTH)
+
+
+def _maps(maps: Sequence[MapEstimate]) -> Iterator[str]:
     for found in maps:
-        lines += ["", *_map_lines(found)]
-    lines += ["", *textwrap.wrap(ROOM_KEPT, WIDTH)] if maps else []
-    return "\n".join(map(printable, lines))
-
-
-def _map_lines(found: MapEstimate) -> list[str]:
-    if found.refusal:
-        return textwrap.wrap(f"{found.dtype} does not fit: {found.refusal}", WIDTH)
-    cells = [[found.dtype, "allowed", "taken", "left"]]
-    for share in found.shares:
-        limits = ["-", human(share.taken), "-"]
-        if share.allowed is not None:
-            limits = [human(share.allowed), human(share.taken), human(share.allowed - share.taken)]
-        cells.append([share.device, *limits])
-    first, *rest = columns(cells)
-    lines = [f"{first}  parts"]
-    for line, share in zip(rest, found.shares, strict=True):
-        parts = ", ".join(name for name, _ in joined(share.parts)) or "nothing"
-        lines += textwrap.wrap(f"{line}  {parts}", WIDTH, subsequent_indent=" " * (len(first) + 2))
-    return lines
+        yield ""
+        if found.refusal:
+            yield from textwrap.wrap(f"{found.dtype} does not fit: {found.refusal}", WIDTH)
+            continue
+        cells = [[share.device, *map(human, (share.allowed, share.taken, share.left))] for share in found.shares]
+        first, *rest = columns([[found.dtype, "allowed", "taken", "left"], *cells])
+        yield f"{first}  parts"
+        for line, share in zip(rest, found.shares, strict=True):
+            parts = ", ".join(name for name, _ in join_neighbours(share.parts)) or "nothing"
+            yield from textwrap.wrap(f"{line}  {parts}", WIDTH, subsequent_indent=" " * (len(first) + 2))
+    if maps:
+        yield from ["", *textwrap.wrap(ROOM_KEPT, WIDTH)]

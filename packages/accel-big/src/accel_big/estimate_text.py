@@ -1,15 +1,18 @@
-"""Sizes, columns and foreign names as text."""
+"""Write sizes, columns and foreign names as text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 
-def human(size: int) -> str:
-    """A size in the largest unit in which it is at least 1.
+def human(size: int | None) -> str:
+    """Return a size in the largest unit in which it is at least 1, or "-" for None.
 
-    Units: bytes, with KiB of 1024.
+    Units:
+        Bytes; a KiB has 1024.
     """
+    if size is None:
+        return "-"
     number = float(size)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if number < 1024 or unit == "TiB":
@@ -19,12 +22,12 @@ def human(size: int) -> str:
 
 
 def printable(text: str) -> str:
-    """The text without what would control a terminal: names may come from a foreign file."""
+    """Return the text without what would control a terminal: names may come from a foreign file."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """A line for each row, whose first cell is at the left of its column and all others at the right of theirs."""
+    """Return a line for each row, whose first cell is at the left of its column and all others at the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     padded = (
         [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))]

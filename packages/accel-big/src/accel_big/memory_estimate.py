@@ -1,13 +1,13 @@
-"""How much memory a model takes, to load and to train."""
+"""Compute how much memory a model takes, to load and to train."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 
-import torch
 from accel_checkpoint import CheckpointError, weight_files
 from accel_checkpoint.safetensors_header import read_header
 from accel_state.errors import CannotRun
@@ -15,9 +15,8 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 
-from accel_big.estimate_options import DTYPES, STATES
-from accel_big.maps.sizes import memory_key
-from accel_big.model_source import COMMAND
+from accel_big.estimate_options import COMMAND, DTYPES, STATES
+from accel_big.maps.sizes import memory_key, named_tensors, no_split_classes
 
 #: the fewest bits of parameters that are trained
 TRAINED_BITS = 16
@@ -25,41 +24,65 @@ TRAINED_BITS = 16
 
 @dataclass(frozen=True, slots=True)
 class TensorSize:
-    """The size of a tensor of a model; `converts` if it follows a change of dtype. Units: bytes."""
+    """The size of a tensor of a model.
+
+    Args:
+        count: Number of its values.
+        size: Its size as built.
+        converts: True if a change of dtype changes it.
+        parameter: False for a buffer.
+        trained: True if it has a gradient.
+
+    Units:
+        Bytes.
+    """
 
     count: int
     size: int
     converts: bool
-    trained: bool
+    parameter: bool = True
+    trained: bool = False
 
     def bytes_in(self, bits: int) -> int:
-        """The size in a dtype with this number of bits."""
+        """Return the size in a dtype with this number of bits."""
         return -(-self.count * bits // 8) if self.converts else self.size
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """Tensors that have to be in memory at the same time."""
-
-    name: str
-    kind: str
-    tensors: tuple[TensorSize, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class ModelSize:
-    """The tensors of a model, once each, and its layers, which may share tensors."""
+    """The sizes of a model.
+
+    Args:
+        made_by: Where the model is from, in words.
+        tensors: Its tensors, once each.
+        layers: The tensors that have to be in memory at the same time, by the name of their layer.
+        notes: What a user has to know of how the model was built.
+        model: The model, on the meta device if its constructor allows that; None for weights.
+    """
 
     made_by: str
-    parameters: tuple[TensorSize, ...]
-    buffers: tuple[TensorSize, ...]
-    layers: tuple[Layer, ...]
-    notes: tuple[str, ...]
+    tensors: tuple[TensorSize, ...]
+    layers: Mapping[str, Iterable[TensorSize]]
+    notes: tuple[str, ...] = ()
+    model: nn.Module | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The memory of a model in one dtype; None for training in a dtype in which it is not trained. Units: bytes."""
+    """The memory of a model in one dtype.
+
+    Args:
+        dtype: Name of the dtype.
+        largest_layer: Name of the largest layer.
+        largest_layer_bytes: Its size.
+        total_bytes: Size of the model.
+        gradients_bytes: Size of the gradients; None if nothing is trained in the dtype. The same holds for the rest.
+        optimizer_state_bytes: Size of the state of the optimizer.
+        training_bytes: Size of the model, the gradients and the state.
+
+    Units:
+        Bytes.
+    """
 
     dtype: str
     largest_layer: str
@@ -70,19 +93,22 @@ class Estimate:
     training_bytes: int | None
 
 
-def estimate(model: ModelSize, dtype: str, optimizer: str) -> Estimate:
-    """The memory of the model in `dtype`, in which also the gradients and the optimizer state are."""
+def estimate(size: ModelSize, dtype: str, optimizer: str) -> Estimate:
+    """Return the memory of a model in a dtype, in which also its gradients and its optimizer state are.
+
+    Args:
+        size: Sizes of the model.
+        dtype: Name of a dtype in `DTYPES`.
+        optimizer: Name of an optimizer in `STATES`.
+    """
     bits = DTYPES[dtype]
-    sizes = [(_sum(layer.tensors, bits), layer) for layer in model.layers]
-    largest, layer = max(sizes, key=lambda pair: pair[0], default=(0, None))
-    total = _sum((*model.parameters, *model.buffers), bits)
-    gradients = state = training = None
-    if bits >= TRAINED_BITS:
-        gradients = _sum((tensor for tensor in model.parameters if tensor.trained), bits)
-        state = STATES[optimizer] * gradients
-        training = total + gradients + state
-    name = "none" if layer is None else f"{layer.name} ({layer.kind})" if layer.kind else layer.name
-    return Estimate(dtype, name, largest, total, gradients, state, training)
+    layers = {name: _sum(tensors, bits) for name, tensors in size.layers.items()}
+    layer, largest = max(layers.items(), key=itemgetter(1), default=("none", 0))
+    total = _sum(size.tensors, bits)
+    gradients = _sum((tensor for tensor in size.tensors if tensor.trained), bits)
+    state = STATES[optimizer] * gradients
+    training = (None,) * 3 if bits < TRAINED_BITS else (gradients, state, total + gradients + state)
+    return Estimate(dtype, layer, largest, total, *training)
 
 
 def _sum(tensors: Iterable[TensorSize], bits: int) -> int:
@@ -90,73 +116,76 @@ def _sum(tensors: Iterable[TensorSize], bits: int) -> int:
 
 
 def measure_model(model: nn.Module, made_by: str, notes: tuple[str, ...] = ()) -> ModelSize:
-    """The sizes of a model; tied weights count once.
+    """Return the sizes of a model. Tied weights count once.
 
-    Raises: CannotRun for parameters without a shape.
+    Args:
+        model: Model to measure; it may be on the meta device.
+        made_by: Where the model is from, in words.
+        notes: What a user has to know of how the model was built.
+
+    Raises:
+        CannotRun: A parameter has no shape yet.
     """
     lazy = [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if is_lazy(tensor)]
     if lazy:
-        reason = f"{', '.join(lazy)} have no shape before the first batch; give the lazy modules their sizes"
-        raise CannotRun(COMMAND, [f"{made_by}: {reason}"])
-    parameters = {memory_key(tensor): _size(tensor, trained=tensor.requires_grad) for tensor in model.parameters()}
-    buffers = {memory_key(tensor): _size(tensor) for tensor in model.buffers()}
-    alone = tuple(size for key, size in buffers.items() if key not in parameters)
-    whole = {str(name) for module in model.modules() for name in getattr(module, "_no_split_modules", None) or ()}
-    layers = tuple(_layers("", model, whole, set()))
-    return ModelSize(made_by, tuple(parameters.values()), alone, layers, notes)
+        words = "have no shape before the first batch; give the lazy modules their sizes"
+        raise CannotRun(COMMAND, [f"{made_by}: {', '.join(lazy)} {words}"])
+    return ModelSize(made_by, tuple(_sizes(model.modules()).values()), _layers(model), notes, model)
 
 
-def _layers(name: str, module: nn.Module, whole: set[str], seen: set[int]) -> Iterator[Layer]:
-    if id(module) in seen:
-        return
-    seen.add(id(module))
-    kind = type(module).__name__
-    together = kind in whole or isinstance(module, nn.MultiheadAttention) or is_parametrized(module)
-    parts = list(module.modules() if together else _own_parts(module))
-    sizes = {
-        memory_key(tensor): _size(tensor)
-        for part in parts
-        for tensor in (*part.parameters(recurse=False), *part.buffers(recurse=False))
-    }
-    if sizes:
-        yield Layer(name or "the model itself", kind, tuple(sizes.values()))
-    if not together:
-        for child_name, child in module.named_children():
-            if child not in parts:
-                yield from _layers(f"{name}.{child_name}" if name else child_name, child, whole, seen)
+def _layers(model: nn.Module) -> dict[str, Iterable[TensorSize]]:
+    layers: dict[str, Iterable[TensorSize]] = {}
+    counted: set[nn.Module] = set()
+    whole = no_split_classes(model, None)
+    for name, module in model.named_modules():
+        if module in counted:
+            continue
+        kind = type(module).__name__
+        if kind in whole or isinstance(module, nn.MultiheadAttention) or is_parametrized(module):
+            parts = [*module.modules()]
+        else:  # lists of parameters have no forward of their own
+            lists = (child for child in module.children() if isinstance(child, nn.ParameterList | nn.ParameterDict))
+            parts = [module, *lists]
+        counted.update(parts)
+        if sizes := _sizes(parts):
+            layers[f"{name or 'the model itself'} ({kind})"] = sizes.values()
+    return layers
 
 
-def _own_parts(module: nn.Module) -> Iterator[nn.Module]:
-    """The module and its lists of parameters, which have no forward of their own."""
-    yield module
-    for child in module.children():
-        if isinstance(child, nn.ParameterList | nn.ParameterDict):
-            yield child
-
-
-def _size(tensor: torch.Tensor, *, trained: bool = False) -> TensorSize:
-    return TensorSize(tensor.numel(), tensor.numel() * tensor.element_size(), tensor.is_floating_point(), trained)
+def _sizes(modules: Iterable[nn.Module]) -> dict[tuple[object, ...], TensorSize]:
+    """Return the sizes of the tensors that modules hold themselves, by memory. What is a parameter too is no buffer."""
+    found: dict[tuple[object, ...], TensorSize] = {}
+    for module in modules:
+        for tensor in named_tensors(module, recurse=False).values():
+            key, parameter, count = memory_key(tensor), isinstance(tensor, nn.Parameter), tensor.numel()
+            if parameter or key not in found:
+                trained, size = parameter and tensor.requires_grad, count * tensor.element_size()
+                found[key] = TensorSize(count, size, tensor.is_floating_point(), parameter, trained)
+    return found
 
 
 def measure_weights(path: Path, notes: tuple[str, ...] = ()) -> ModelSize:
-    """The sizes of weights in safetensors files, of which only the headers are read.
+    """Return the sizes of weights in safetensors files. Only headers are read.
 
-    Raises: CannotRun if files are missing, damaged, or of a format that can run code.
+    Args:
+        path: Folder, file or index of weights.
+        notes: What a user has to know of why the weights are measured.
+
+    Raises:
+        CannotRun: Files are missing, damaged, or of a format that can run code.
     """
     try:
         files = weight_files(path)
-        pickles = [str(file) for file in files if file.suffix != ".safetensors"]
-        if pickles:
-            reason = "only .safetensors files are looked at; others may be pickles, which can run code and are not"
-            raise CannotRun(COMMAND, [f"{', '.join(pickles)}: {reason} opened here; save the model as safetensors"])
+        if any(file.suffix != ".safetensors" for file in files):
+            reason = "only .safetensors files are looked at; others may be pickles, which can run code: save it as one"
+            raise CannotRun(COMMAND, [f"{path}: {reason}"])
         stored = {name: tensor for file in files for name, tensor in read_header(file).tensors.items()}
     except CheckpointError as error:
         raise CannotRun(COMMAND, [str(error)]) from None
+    sizes = []
     stems: dict[str, list[TensorSize]] = {}
     for name, tensor in stored.items():
         floating = tensor.dtype.startswith(("F", "BF"))
-        size = TensorSize(math.prod(tensor.shape), tensor.size, floating, floating)
-        stems.setdefault(name.rpartition(".")[0] or name, []).append(size)
-    layers = tuple(Layer(stem, "", tuple(sizes)) for stem, sizes in stems.items())
-    made_by = f"{path}, {'1 file' if len(files) == 1 else f'{len(files)} files'} of weights"
-    return ModelSize(made_by, tuple(size for sizes in stems.values() for size in sizes), (), layers, notes)
+        sizes.append(TensorSize(math.prod(tensor.shape), tensor.size, floating, trained=floating))
+        stems.setdefault(name.rpartition(".")[0] or name, []).append(sizes[-1])
+    return ModelSize(f"weights in {path}", tuple(sizes), stems, notes)

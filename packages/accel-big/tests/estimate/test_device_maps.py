@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from accel_big.estimate_map import MapEstimate, Share, joined, map_estimate, memory_of
+from accel_big.estimate_map import MapEstimate, Share, join_neighbours, map_estimate, memory_of
 from accel_big.estimate_picture import draw
 from accel_state.errors import CannotRun
 from torch import nn
@@ -61,8 +61,8 @@ def test_a_model_that_fits_nowhere_is_said_with_its_numbers() -> None:
 
 def test_numbered_neighbours_are_one() -> None:
     parts = [("embed", 1), ("h.0", 2), ("h.1", 2), ("h.2", 2), ("h.4.up", 3), ("h.5", 2), ("h.6", 2), ("g.7", 1)]
-    assert joined(parts) == [("embed", 1), ("h.0-2", 6), ("h.4.up", 3), ("h.5-6", 4), ("g.7", 1)]
-    assert joined([("", 7)]) == [("all of it", 7)]
+    assert join_neighbours(parts) == [("embed", 1), ("h.0-2", 6), ("h.4.up", 3), ("h.5-6", 4), ("g.7", 1)]
+    assert join_neighbours([("", 7)]) == [("all of it", 7)]
 
 
 def test_devices_are_named_by_index_and_all_that_is_wrong_is_told() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from accel_big.command import COMMAND
 from accel_big.estimate_options import DTYPES
 from accel_big.memory_estimate import estimate, measure_model
-from accel_big.model_source import LoadedModel, load, locate
+from accel_big.model_source import load, locate
 from accel_state.errors import CannotRun
 from torch import nn
 
@@ -49,7 +49,7 @@ def create_empty_model(
     if trust_remote_code:
         raise CannotRun("create_empty_model", ["trust_remote_code: no code out of a folder is run"])
     found = load(locate(model_name))
-    if not isinstance(found, LoadedModel):
+    if found.model is None:
         raise CannotRun("create_empty_model", [f"{model_name} has weights and no code that makes a model of them"])
     return found.model
 
