@@ -8,7 +8,6 @@ from typing import Any, cast
 import pytest
 from accel_launch.cli.options import LaunchSettings
 from accel_launch.job.job import Job
-from accel_launch.job.job_runner import JobRun
 from accel_launch.job.plan import HostInfo
 from accel_launch.nodes.board import Board, BoardLost
 from accel_launch.nodes.node_spec import NodeSpec
@@ -105,7 +104,7 @@ def test_a_signal_right_after_a_failure_ends_a_job_that_had_failed(tmp_path: Pat
     supervisor = Supervisor([], source)
     supervisor.exits.append(ProcessExit(1, 9, 7, ("python",)))
     supervisor.failures += supervisor.exits
-    NodeWorkers(job, NodeSpec(1, 2, "node1", 1), source)._wait_for_others(JobRun(job, supervisor, tmp_path, None), one)
+    NodeWorkers(job, NodeSpec(1, 2, "node1", 1), source)._wait_for_others(supervisor, one)
     assert [(failure.words, failure.outside) for failure in one.failures] == [
         ("  rank 1 failed", False),
         ("  the job was ended there from outside", True),

@@ -5,10 +5,8 @@ from dataclasses import replace
 
 import pytest
 from accel_launch.nodes.peers import NodeFailure
-from accel_launch.report.blame import blame, root_cause
-from accel_launch.report.failure_cause import FailureCause
 from accel_launch.report.failure_report import explain
-from accel_launch.report.job_result import JobResult, ProcessExit
+from accel_launch.report.job_result import FailureCause, JobResult, ProcessExit, blame, root_cause
 
 LOST = FailureCause("DistBackendError: connection closed", "train.py:4 in <module>: step()", "", lost_peer=True)
 SAID = FailureCause("ValueError: no", "train.py:7 in <module>: raise", "Traceback\nValueError: no")

@@ -4,9 +4,9 @@ import signal
 from collections.abc import Sequence
 
 import pytest
+from accel_launch.job.job_runner import run_until_done
 from accel_launch.nodes.peers import NodeFailure
 from accel_launch.report.job_result import JobResult, ProcessExit
-from accel_launch.supervise.restarts import run_until_done
 from accel_state.exit_codes import STOPPED
 
 

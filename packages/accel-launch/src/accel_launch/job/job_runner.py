@@ -1,10 +1,11 @@
-"""Run the processes of a job on this machine, from the first start to the last end."""
+"""Run the processes of a job on this machine, from the first start to the last end, and start them again."""
 
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from tempfile import TemporaryDirectory
 
 from accel_state.environ import PROGRESS
 from accel_state.errors import CannotRun
+from accel_state.exit_codes import STOPPED
 
 from accel_launch.job.job import Job
 from accel_launch.job.plan import RendezvousInfo, place_told, watched
@@ -20,10 +22,12 @@ from accel_launch.supervise.orphan_killer import orphan_killer
 from accel_launch.supervise.output import ERR, OUT, Output
 from accel_launch.supervise.process_tree import adopt_orphans, end_job
 from accel_launch.supervise.signals import SignalSource, has_terminal
-from accel_launch.supervise.supervisor import Supervisor
+from accel_launch.supervise.supervisor import UNREAD_S, Supervisor
 
 #: what Python imports before a script: it has failures told, and answers `accelerate` by accel if that was asked for
 STARTUP = Path(__file__).parents[1] / "report" / "startup"
+#: seconds before the first start again, and at most; twice as many each time
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 
 
 def run_job(job: Job, source: SignalSource, *, bound: bool = True, attempt: int = 0) -> JobResult:
@@ -41,54 +45,77 @@ def run_job(job: Job, source: SignalSource, *, bound: bool = True, attempt: int 
     from accel_launch.job.ports import PortReservation
 
     with ExitStack() as stack:
-        ports = stack.enter_context(PortReservation()) if job.count > 1 else None
-        meeting = ports.meeting if ports is not None else None
-        with supervised(job, source, meeting, bound=bound, attempt=attempt) as run:
-            result = run.supervisor.run(ports.handed_over if ports is not None else None)
-            return run.with_notes(result)
+        meeting = handed_over = None
+        if job.count > 1:
+            ports = stack.enter_context(PortReservation())
+            meeting, handed_over = ports.meeting, ports.handed_over
+        supervisor = stack.enter_context(supervised(job, source, meeting, bound=bound, attempt=attempt))
+        return with_notes(supervisor.run(handed_over), job, supervisor, job.count)
 
 
-class JobRun:
-    """A start of a job on this machine.
+def run_until_done(
+    run: Callable[[int], JobResult],
+    max_restarts: int,
+    say: Callable[[str], None],
+    pause: Callable[[float], JobResult | None] = time.sleep,
+) -> JobResult:
+    """Run a job to its end, and report each failure.
+
+    After a failure all processes are started again, up to `max_restarts` times without a new checkpoint in between. A
+    job is not started again if a signal from outside ended it, if it stopped on request, or if it lost a machine for
+    good.
 
     Args:
-        job: The job.
-        supervisor: Its processes.
-        folder: Folder in which they leave notes.
-        meeting: Their rendezvous; None if there is one process.
+        run: Runs the job once, given the number of earlier starts.
+        max_restarts: Number of restarts.
+        say: Prints a line.
+        pause: Lets seconds pass, and returns the result of the job if it ends meanwhile.
+
+    Returns:
+        The result of the last start.
+
+    Raises:
+        CannotRun: A process cannot be started.
     """
+    attempt = failures = 0
+    while True:
+        result = run(attempt)
+        tell(result, say)
+        failures = 1 if result.progressed else failures + 1
+        if result.code in (0, STOPPED) or result.by_somebody:
+            return result
+        if result.lost_machine or failures > max_restarts:
+            if max_restarts:
+                spent = f"after {max_restarts} restarts without a new checkpoint"
+                say(f"accel: gives up {'as a machine is lost' if result.lost_machine else spent}")
+            return result
+        pause_s = min(FIRST_PAUSE_S * 2 ** (failures - 1), LONGEST_PAUSE_S)
+        since = " since the last checkpoint" if result.progressed or attempt >= failures else ""
+        say(f"accel: starts again in {pause_s:g} s ({failures} of {max_restarts} times{since})")
+        ended = pause(pause_s)
+        if ended is not None:
+            tell(ended, say)
+            return ended
+        attempt += 1
 
-    def __init__(self, job: Job, supervisor: Supervisor, folder: Path, meeting: RendezvousInfo | None) -> None:
-        self.supervisor, self._job, self._folder, self._meeting = supervisor, job, folder, meeting
 
-    @property
-    def world(self) -> int:
-        """The number of processes of the job on all machines."""
-        return (self._meeting.world if self._meeting is not None else None) or self._job.count
+def tell(result: JobResult, say: Callable[[str], None]) -> None:
+    """Send the last words on a job to `say`, if it has not ended well."""
+    from accel_launch.report.failure_report import explain
 
-    @property
-    def progressed(self) -> bool:
-        """True if the job has left a checkpoint."""
-        return (self._folder / PROGRESS).exists()
-
-    def with_notes(self, result: JobResult) -> JobResult:
-        """Add the exchanges that processes have recorded to a result, and ranks as another launcher counts them."""
-        result = replace(result, size=self.world, progressed=self.progressed)
-        if self._meeting is not None:
-            ranks = [spec.rank for spec in self.supervisor.specs]
-            return result if result.well else _with_exchanges(result, self._folder, ranks)
-        told = place_told(self._job.environ)
-        if told is not None and result.first is not None:
-            rank, size = (self._job.environ[name] for name in told)
-            if rank.isdecimal() and size.isdecimal():
-                return replace(result, size=int(size), first=replace(result.first, rank=int(rank)), failed=())
-        return result
+    last_words = None if result.well else explain(result)
+    if last_words is None:
+        return
+    # a progress bar may have left its line unfinished, and whoever has ended the job may have stopped to read
+    thread = threading.Thread(target=say, args=(f"\n{last_words}",), daemon=True)
+    thread.start()
+    thread.join(UNREAD_S if result.by_somebody else None)
 
 
 @contextmanager
 def supervised(
     job: Job, source: SignalSource, meeting: RendezvousInfo | None, *, bound: bool = True, attempt: int = 0
-) -> Iterator[JobRun]:
+) -> Iterator[Supervisor]:
     """Yield the processes of a job on this machine, to be started.
 
     Args:
@@ -121,7 +148,7 @@ def supervised(
         )
         well = False
         try:
-            yield JobRun(job, supervisor, folder, meeting)
+            yield supervisor
             well = supervisor.well
         finally:
             stack.close()
@@ -147,15 +174,38 @@ def _log_folder(job: Job, attempt: int) -> Path | None:
     return folder
 
 
-def _with_exchanges(result: JobResult, folder: Path, ranks: Sequence[int]) -> JobResult:
-    """Add the exchange in which each process ended, and the last exchange of the process that failed."""
+def progressed(supervisor: Supervisor) -> bool:
+    """Return True if the job of these processes has left a checkpoint."""
+    return supervisor.folder is not None and (supervisor.folder / PROGRESS).exists()
+
+
+def with_notes(result: JobResult, job: Job, supervisor: Supervisor, world: int) -> JobResult:
+    """Return a result with the exchanges of processes, or with the rank that another launcher gave a single process.
+
+    Args:
+        result: How the processes of this machine ended.
+        job: The job.
+        supervisor: Its processes.
+        world: Number of processes on all machines.
+    """
+    result = replace(result, size=world, progressed=progressed(supervisor))
+    if world == 1:
+        told = place_told(job.environ)
+        if told is None or result.first is None:
+            return result
+        rank, size = (job.environ[name] for name in told)
+        if not (rank.isdecimal() and size.isdecimal()):
+            return result
+        return replace(result, size=int(size), first=replace(result.first, rank=int(rank)), failed=())
+    if result.well or supervisor.folder is None:
+        return result
     from accel_comm.flight_recorder import read
 
-    newest = {rank: records[-1] for rank in ranks if (records := read(folder / str(rank)))}
+    newest = {
+        spec.rank: records[-1] for spec in supervisor.specs if (records := read(supervisor.folder / str(spec.rank)))
+    }
     waiting = {rank: f"{entry} (exchange {entry.number})" for rank, entry in newest.items() if entry.ended is None}
-    last = newest.get(result.first.rank) if result.first is not None else None
-    if last is None or last.ended is None:
-        return replace(result, waiting=waiting)
-    return replace(
-        result, waiting=waiting, latest=f"{last} (exchange {last.number}, {time.monotonic() - last.ended:.0f} s ago)"
-    )
+    last, latest = newest.get(result.first.rank) if result.first is not None else None, ""
+    if last is not None and last.ended is not None:
+        latest = f"{last} (exchange {last.number}, {time.monotonic() - last.ended:.0f} s ago)"
+    return replace(result, waiting=waiting, latest=latest)

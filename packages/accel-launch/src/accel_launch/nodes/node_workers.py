@@ -15,7 +15,7 @@ from accel_state.exit_codes import STOPPED
 
 from accel_launch.cli.options import C10D
 from accel_launch.job.job import Job
-from accel_launch.job.job_runner import JobRun, supervised
+from accel_launch.job.job_runner import progressed, supervised, with_notes
 from accel_launch.job.plan import LOOPBACK, RendezvousInfo
 from accel_launch.job.ports import PortReservation
 from accel_launch.nodes.addresses import address_towards, interface_towards
@@ -67,25 +67,26 @@ class NodeWorkers:
         self._peers, self._elsewhere = peers, None
         with ExitStack() as stack:
             try:
-                run = self._start(stack, peers, attempt)
+                supervisor = self._start(stack, peers, attempt)
             except CannotRun as error:
                 # lost, as its launcher ends
                 peers.announce(f"  the machine is gone, as it could not {error}", 2, lost=True)
                 raise
             try:
-                self._watch(run.supervisor, peers, run.world)
-                progressed = self._wait_for_others(run, peers)
+                self._watch(supervisor, peers)
+                any_progress = self._wait_for_others(supervisor, peers)
             except BoardLost as lost:
                 self._elsewhere = peers.lost_board(lost)
-                progressed = False
-                if not run.supervisor.ending:
-                    run.supervisor.end_others()
-                while not run.supervisor.step(STEP_S):
+                any_progress = False
+                if not supervisor.ending:
+                    supervisor.end_others()
+                while not supervisor.step(STEP_S):
                     pass
-            run.supervisor.finish_output()
-            return replace(self._judge(run.with_notes(run.supervisor.result()), peers), progressed=progressed)
+            supervisor.finish_output()
+            result = with_notes(supervisor.result(), self._job, supervisor, peers.world)
+            return replace(self._judge(result, peers), progressed=any_progress)
 
-    def _start(self, stack: ExitStack, peers: Peers, attempt: int) -> JobRun:
+    def _start(self, stack: ExitStack, peers: Peers, attempt: int) -> Supervisor:
         """Start the processes, which `stack` ends, with those that they have started."""
         machine, node, ports, store_fd = peers.machine, self._node, None, None
         if machine == 0:
@@ -109,10 +110,10 @@ class NodeWorkers:
             first=peers.first,
             world=peers.world,
         )
-        run = stack.enter_context(supervised(self._job, self._source, rendezvous, attempt=attempt))
-        stack.callback(run.supervisor.kill)
-        run.supervisor.start(ports.handed_over if ports is not None else None)
-        return run
+        supervisor = stack.enter_context(supervised(self._job, self._source, rendezvous, attempt=attempt))
+        stack.callback(supervisor.kill)
+        supervisor.start(ports.handed_over if ports is not None else None)
+        return supervisor
 
     def pause(self, seconds: float) -> JobResult | None:
         """Wait before the next start. Return how the job has ended on another machine meanwhile, or None.
@@ -143,7 +144,7 @@ class NodeWorkers:
         say(f"accel: the job was ended {by} this launcher waited for {interrupted.awaited}")
         return JobResult(self._job.count, elsewhere=NodeFailure(0, "", "", 128 + number, outside=True))
 
-    def _watch(self, supervisor: Supervisor, peers: Peers, world: int) -> None:
+    def _watch(self, supervisor: Supervisor, peers: Peers) -> None:
         """Wait until the processes of this machine have ended, and end them if another machine has failed."""
         announced, over = 0, False
         while not over:
@@ -151,7 +152,7 @@ class NodeWorkers:
             for ended in supervisor.failures[announced:]:
                 announced += 1
                 if self._elsewhere is None or ended.status == STOPPED:
-                    _announce(peers, ended, supervisor.outside, world)
+                    _announce(peers, ended, supervisor.outside)
             self._hear(peers.look(), peers)
             failure = self._elsewhere
             if failure is not None and not (over or supervisor.failures or supervisor.ending):
@@ -161,12 +162,12 @@ class NodeWorkers:
                 grace_s = self._grace_s if failure.outside else FAILURE_GRACE_S
                 supervisor.end_others(save=failure.code == STOPPED, grace_s=grace_s)
 
-    def _wait_for_others(self, run: JobRun, peers: Peers) -> bool:
+    def _wait_for_others(self, supervisor: Supervisor, peers: Peers) -> bool:
         """Wait until the processes of all have ended. Return True if any machine has left a checkpoint."""
-        result = run.supervisor.result()
+        result = supervisor.result()
         if result.by_somebody:
             peers.announce("  the job was ended there from outside", result.code, order=ASKED, outside=True)
-        peers.add("progress", int(run.progressed))
+        peers.add("progress", int(progressed(supervisor)))
         peers.add("ended", 1)
         until = inf
         while peers.count("ended") < peers.size and time.monotonic() < until and not peers.any_lost:
@@ -208,10 +209,10 @@ class NodeWorkers:
         )
 
 
-def _announce(peers: Peers, ended: ProcessExit, outside: Signals | None, world: int) -> None:
+def _announce(peers: Peers, ended: ProcessExit, outside: Signals | None) -> None:
     """Send other machines the failure of a process."""
     cause = cause_of(ended)
-    words = "\n".join(described(ended, world))
+    words = "\n".join(described(ended, peers.world))
     if outside is not None:
         words = f"  the job was ended there by {outside.name} from outside"
     traceback = cause.shown if cause is not None else ""

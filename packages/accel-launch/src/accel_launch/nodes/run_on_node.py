@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from accel_launch.job.job import Job
+from accel_launch.job.job_runner import run_until_done
 from accel_launch.nodes.board import BoardLost
 from accel_launch.nodes.node_rendezvous import NodeRendezvous
 from accel_launch.nodes.node_spec import NodeSpec
 from accel_launch.nodes.node_workers import NodeWorkers
 from accel_launch.report.job_result import JobResult
-from accel_launch.supervise.restarts import run_until_done
 from accel_launch.supervise.signals import Interrupted, SignalSource
 
 

@@ -6,8 +6,7 @@ import signal
 from accel_state.exit_codes import HUNG, STOPPED
 from accel_state.failure_file import printable
 
-from accel_launch.report.failure_cause import FailureCause
-from accel_launch.report.job_result import JobResult, ProcessExit
+from accel_launch.report.job_result import FailureCause, JobResult, ProcessExit
 
 HINTS = {
     int(signal.SIGKILL): "often out of memory: the system, or a container's limit, kills a process that takes too much",

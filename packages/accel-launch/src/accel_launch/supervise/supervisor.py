@@ -16,9 +16,7 @@ from accel_state.errors import CannotRun
 from accel_state.exit_codes import STOPPED
 
 from accel_launch.job.plan import ProcessSpec
-from accel_launch.report.blame import blame
-from accel_launch.report.failure_cause import read_failure, read_fault
-from accel_launch.report.job_result import LOST_PEER, JobResult, ProcessExit
+from accel_launch.report.job_result import LOST_PEER, JobResult, ProcessExit, blame, read_failure, read_fault
 from accel_launch.supervise.output import ERR, Output
 from accel_launch.supervise.process_tree import die_with_parent, reap
 from accel_launch.supervise.signals import ENDING, SignalEvent, SignalSource
@@ -67,8 +65,8 @@ class Supervisor:
         bound: bool = False,
         own_groups: bool = False,
     ) -> None:
-        self.specs, self.source, self.output = specs, source, output
-        self._folder, self._bound, self._own_groups = folder, bound, own_groups
+        self.specs, self.source, self.output, self.folder = specs, source, output, folder
+        self._bound, self._own_groups = bound, own_groups
         self._grace_s = GRACE_S if grace_s is None else dict.fromkeys(GRACE_S, grace_s)
         self._workers: list[Worker] = []
         #: those that have ended, and of them those that have failed by themselves, in this order
@@ -189,7 +187,7 @@ class Supervisor:
 
     def result(self) -> JobResult:
         """Return how the job has ended."""
-        told = {worker.spec.rank for worker in self._workers if worker.has_said(self._folder)}
+        told = {worker.spec.rank for worker in self._workers if worker.has_said(self.folder)}
         blamed = blame(
             len(self.specs),
             self.exits,
@@ -257,9 +255,9 @@ class Supervisor:
         worker.noted = True
         status, pid, rank = worker.process.returncode, worker.process.pid, worker.spec.rank
         cause = None
-        if status and self._folder is not None:
+        if status and self.folder is not None:
             read = read_failure if status > 0 or status == -Signals.SIGINT else read_fault
-            cause = read(self._folder, rank, pid)
+            cause = read(self.folder, rank, pid)
         return ProcessExit(rank, pid, status, worker.spec.command, worker.peak_bytes, cause)
 
     def _may_blame_another(self) -> bool:
@@ -271,7 +269,7 @@ class Supervisor:
 
     def _is_about_to_fail(self, worker: Worker) -> bool:
         """Return True if a process has left an exception, and is about to end by it."""
-        return worker.status() is None and worker.has_said(self._folder)
+        return worker.status() is None and worker.has_said(self.folder)
 
     def _receive(self, event: SignalEvent) -> None:
         now_s = time.monotonic()

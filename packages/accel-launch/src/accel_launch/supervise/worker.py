@@ -12,7 +12,7 @@ from pathlib import Path
 from signal import Signals
 
 from accel_launch.job.plan import ProcessSpec
-from accel_launch.report.failure_cause import read_failure
+from accel_launch.report.job_result import read_failure
 
 
 @dataclass

@@ -87,8 +87,7 @@ def run_to_end(job: Job) -> JobResult:
         from accel_launch.nodes.run_on_node import run_on_node
 
         return run_on_node(job, job.node, command_line_signals(), say)
-    from accel_launch.job.job_runner import run_job
-    from accel_launch.supervise.restarts import run_until_done
+    from accel_launch.job.job_runner import run_job, run_until_done
 
     def start(attempt: int) -> JobResult:
         return run_job(job, command_line_signals(), attempt=attempt)
