@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,15 +21,14 @@ def shares_of_cores(count: int, nodes: Sequence[int | None], cores: Mapping[int,
         nodes: NUMA node next to the GPU of each process. If one of them is None, all processes share all cores.
         cores: Cores of each node.
     """
-    everything = sorted({core for of_node in cores.values() for core in of_node})
-    places = list(nodes[:count])
-    if len(places) < count or not all(node is not None and cores.get(node) for node in places):
-        places = [None] * count
+    everything = {core for of_node in cores.values() for core in of_node}
+    known: list[int | None] = list(nodes[:count])
+    by_node: dict[int | None, Collection[int]] = {**cores, None: everything}
+    if len(known) < count or None in known or not all(map(by_node.get, known)):
+        known = [None] * count
     shares = []
-    for rank, node in enumerate(places):
-        mates = [mate for mate, other in enumerate(places) if other == node]
-        shared = sorted(cores[node]) if node is not None else everything
-        at, of = mates.index(rank), len(mates)
+    for rank, node in enumerate(known):
+        shared, at, of = sorted(by_node[node]), known[:rank].count(node), known.count(node)
         share = shared[len(shared) * at // of : len(shared) * (at + 1) // of]
         shares.append(share or shared)  # more processes than cores
     return shares
@@ -60,28 +59,22 @@ def _cores_of_nodes(system: Path) -> dict[int, list[int]]:
 
 
 def _nodes_of_gpus(gpus: Sequence[str], system: Path) -> list[int | None]:
-    """Return the NUMA node of each GPU, by its number in the order of the bus or its UUID, or None."""
-    folders = sorted((system / "proc/driver/nvidia/gpus").glob("*:*"))
-    places = {str(number): folder.name for number, folder in enumerate(folders)}
+    """Return the NUMA node of each GPU, by its number in the order of the bus or the begin of its UUID, or None."""
+    names: dict[str, str] = {}
+    for number, folder in enumerate(sorted((system / "proc/driver/nvidia/gpus").glob("*:*"))):
+        names[str(number)] = folder.name
+        with suppress(OSError):
+            names |= dict.fromkeys(_UUID.findall((folder / "information").read_text()), folder.name)
     nodes: list[int | None] = []
     for gpu in gpus:
         node = None
-        place = places.get(gpu) or _place_of_uuid(gpu, folders)
-        with suppress(OSError, ValueError):
-            text = (system / "sys/bus/pci/devices" / place.lower() / "numa_node").read_text()
-            node = int(text) if int(text) >= 0 else None
+        uuids = (name for name in names if gpu.startswith("GPU-") and name.startswith(gpu))
+        with suppress(OSError, ValueError, KeyError):
+            place = names[gpu if gpu in names else next(uuids, "")]
+            number = int((system / "sys/bus/pci/devices" / place.lower() / "numa_node").read_text())
+            node = number if number >= 0 else None
         nodes.append(node)
     return nodes
-
-
-def _place_of_uuid(gpu: str, folders: Sequence[Path]) -> str:
-    """Find the bus address of the GPU whose UUID begins so, as CUDA takes it, or "none"."""
-    for folder in folders:
-        with suppress(OSError):
-            match = _UUID.search((folder / "information").read_text())
-            if match and gpu.startswith("GPU-") and match[1].startswith(gpu):
-                return folder.name
-    return "none"
 
 
 def _numbers(text: str) -> list[int]:

@@ -54,15 +54,13 @@ def _module_problem(name: str, cwd: Path) -> str | None:
     parts = name.split(".")
     if not all(part.isidentifier() for part in parts):
         return f"module {name!r} is not a module name such as package.train; leave out -m to run a file"
-    path: Sequence[str] = ()
+    path: Sequence[str] = [str(cwd)]
     for depth in range(1, len(parts) + 1):
         full = ".".join(parts[:depth])
         spec = PathFinder.find_spec(full, path) if depth > 1 else _top_level(full, cwd)
         if spec is None:
-            package = ".".join([*parts[: depth - 1], ""])
-            there = [f"{package}{module.name}" for module in pkgutil.iter_modules(path or [str(cwd)])]
-            missing = "" if full == name else f": there is no {full!r}"
-            return f"module {name!r} was not found{missing}{did_you_mean(full, there)}"
+            there = [".".join([*parts[: depth - 1], module.name]) for module in pkgutil.iter_modules(path)]
+            return f"module {full!r} was not found{did_you_mean(full, there)}"
         path = spec.submodule_search_locations or ()
         if not path and depth < len(parts):
             file = f"; leave out -m to run the file {name}" if parts[-1] == "py" else ""
