@@ -21,9 +21,9 @@ def shares_of_cores(count: int, nodes: Sequence[int | None], cores: Mapping[int,
         nodes: NUMA node next to the GPU of each process. If one of them is None, all processes share all cores.
         cores: Cores of each node.
     """
-    everything = {core for of_node in cores.values() for core in of_node}
-    known: list[int | None] = list(nodes[:count])
-    by_node: dict[int | None, Collection[int]] = {**cores, None: everything}
+    known = list(nodes[:count])
+    by_node = dict[int | None, Collection[int]](cores.items())
+    by_node[None] = {core for of_node in cores.values() for core in of_node}
     if len(known) < count or None in known or not all(map(by_node.get, known)):
         known = [None] * count
     shares = []
