@@ -26,7 +26,7 @@ def test_files_are_rewritten_and_the_report_says_what_was_done(
     assert main(["migrate", "train.py", "run.sh"]) == 0
     assert script.read_bytes() == AFTER.encode()
     out, err = capsys.readouterr()
-    assert "train.py:1: changed: import accelerate -> import accel\n" in out
+    assert "-import accelerate\n+import accel\n" in out
     assert "run.sh:1: by hand: --tpu is not supported: accel launch cannot use TPUs yet; leave it out\n" in out
     assert err == "2 of 2 files changed; 1 places need a hand; see docs/guides/programs-for-accelerate.md\n"
 

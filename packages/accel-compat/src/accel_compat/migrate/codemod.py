@@ -11,7 +11,7 @@ from accel_compat.migrate.rewrites import ARGUMENTS, CONFIGURATION, LOADERS, OUR
 
 
 class Codemod(cst.CSTTransformer):
-    """Puts accel in place of Accelerate, and arguments where accel takes them."""
+    """A transformer that puts accel in place of Accelerate, and arguments where accel takes them."""
 
     def __init__(self, names: ProgramNames) -> None:
         super().__init__()

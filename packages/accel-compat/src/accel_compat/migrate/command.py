@@ -1,4 +1,4 @@
-"""`accel migrate`: rewrites programs for Accelerate, and says what is left to a person."""
+"""Run `accel migrate`, which rewrites programs for Accelerate, and says what is left to a person."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import click
 from accel_state.errors import CannotRun
 
 HELP = """Rewrites FILES for accel in place: imports, arguments and names in Python and in notebooks, commands and their
-options in shell scripts, and config files. Prints what was changed, what needs a hand and why, and what works
-differently, with the page that tells more. A second run changes nothing."""
+options in shell scripts, and config files. Prints what needs a hand and why, what works differently, with the page that
+tells more, and a diff. A second run changes nothing."""
 EPILOG = """\b
 examples:
   accel migrate train.py run.sh config.yaml
-  accel migrate --check src/*.py             writes nothing, prints a diff
+  accel migrate --check src/*.py             writes nothing
 
 exit codes: 0 if all is well; with --check 1 if a file would change; 2 if a file cannot be read or is no
 program, or must not be written: one that is read-only, or a link that leads elsewhere. Then no file is changed."""
@@ -34,7 +34,7 @@ def run(files: Sequence[str], check: bool) -> int:
         CannotRun: With every file that is no program, after the others were rewritten, or with every file that must
             not be replaced: then none is.
     """
-    from accel_compat.migrate.replacement import refusal, replace_files
+    from accel_compat.migrate.replacement import replace_files
     from accel_compat.migrate.report import CannotRewrite, Kind
     from accel_compat.migrate.source_file import Migration, migrate
 
@@ -45,20 +45,17 @@ def run(files: Sequence[str], check: bool) -> int:
             migrations.append(migrate(path))
         except CannotRewrite as error:
             problems.append(f"{path}: {error}")
-    changing = [migration for migration in migrations if migration.changes]
-    if check:
-        refused = [f"{one.path}: {why}" for one in changing if (why := refusal(one.path)) is not None]
-    elif refused := replace_files(changing):
+    changing = [one for one in migrations if one.changes]
+    refused = replace_files(changing, check=check)
+    if refused and not check:
         print("no file was changed", file=sys.stderr)
         raise CannotRun("accel migrate", [*problems, *refused])
-    notes = [(migration, note) for migration in migrations for note in migration.notes]
-    for migration, note in notes:
-        _say(f"{migration.path}:{note.line}: {note.kind}: {note.words}\n")
-    for one in changing if check else ():
+    for one in migrations:
+        lines = [f"{one.path}:{note.line}: {note.kind}: {note.words}" for note in sorted(one.after.notes)]
         before, after = one.before.splitlines(), one.after.text.splitlines()
-        lines = difflib.unified_diff(before, after, f"{one.path}", f"{one.path} (accel)", lineterm="", n=1)
-        _say("\n".join([*lines, ""]))
-    hands = sum(note.kind is Kind.BY_HAND for _, note in notes)
+        lines += difflib.unified_diff(before, after, f"{one.path}", f"{one.path} (accel)", lineterm="", n=0)
+        _say("".join(f"{line}\n" for line in lines))
+    hands = sum(note.kind is Kind.BY_HAND for one in migrations for note in one.after.notes)
     done = "would change" if check else "changed"
     print(f"{len(changing)} of {len(paths)} files {done}; {hands} places need a hand; see {PAGE}", file=sys.stderr)
     if problems or refused:
@@ -67,7 +64,7 @@ def run(files: Sequence[str], check: bool) -> int:
 
 
 def _say(text: str) -> None:
-    """Prints a text whatever the terminal's encoding: characters that it lacks are written as escapes."""
+    """Print a text whatever the terminal's encoding: characters that it lacks are written as escapes."""
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
@@ -80,6 +77,6 @@ COMMAND = click.Command(
     context_settings={"help_option_names": ["-h", "--help"]},
     params=[
         click.Argument(["files"], nargs=-1, required=True, metavar="FILES..."),
-        click.Option(["--check"], is_flag=True, help="Write nothing; print a diff of what would change."),
+        click.Option(["--check"], is_flag=True, help="Write nothing; print what would change."),
     ],
 )

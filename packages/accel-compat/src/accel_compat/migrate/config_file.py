@@ -1,4 +1,4 @@
-"""Rewrites a config file of Accelerate in accel's own keys."""
+"""Rewrite a config file of Accelerate in accel's own keys."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ def rewrite_config(path: Path, text: str) -> Rewritten:
         reasons = [why.removeprefix(f"config file {path}: ") for why in error.reasons]
         return Rewritten(text, tuple(Note(1, Kind.BY_HAND, why) for why in reasons))
     left_out = f"left out, for they set nothing here: {', '.join(new.left_out)}"
-    notes = (Note(1, Kind.CHANGED, left_out),) if new.left_out else ()
+    notes = (Note(1, Kind.DIFFERENT, left_out),) if new.left_out else ()
     return Rewritten(new.text.replace("\n", "\r\n") if "\r\n" in text else new.text, notes)

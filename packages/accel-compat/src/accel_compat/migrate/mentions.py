@@ -1,4 +1,4 @@
-"""Finds what breaks without Accelerate and is not rewritten: quoted names, lists of words, installers."""
+"""Find what breaks without Accelerate and is not rewritten: quoted names, lists of words, installers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rewrites the cells of a notebook, and no other byte of it."""
+"""Rewrite the cells of a notebook, and no other byte of it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from uuid import uuid4
 
 from accel_compat.migrate.mentions import notes_of_texts
 from accel_compat.migrate.program_names import find_names, parsed
@@ -32,17 +33,15 @@ def rewrite_notebook(text: str) -> Rewritten:
         cells = ["".join(cell["source"]) for cell in content if cell["cell_type"] == "code"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CannotRewrite(f"it is not a notebook: {type(error).__name__}: {error}") from None
-    mark = "# notebook line"
-    while mark in text:
-        mark += "!"
-    notes, kept, programs = list[Note](), list[str](), list[str]()
+    notes, programs = list[Note](), list[str]()
+    # no program has this word; what comes after it is what it stands for
+    mark = f"pass  # {uuid4().hex} "
 
     def mask(found: re.Match[str]) -> str:
         new = rewrite_commands(found[2])
         before = found.string.count("\n", 0, found.start(2))
         note(len(programs) + 1, (replace(one, line=one.line + before) for one in new.notes))
-        kept.append(new.text)
-        return f"{found[1]}pass  {mark} {len(kept) - 1}"
+        return f"{found[1]}{mark}{json.dumps(new.text)}"
 
     def note(cell: int, found: Iterable[Note]) -> None:
         notes.extend(replace(one, words=f"cell {cell}: {one.words}") for one in found)
@@ -51,16 +50,14 @@ def rewrite_notebook(text: str) -> Rewritten:
         program = cell if _is_program(cell) else (_SHELL_CELL if _SHELL_CELL.match(cell) else _MAGIC).sub(mask, cell)
         if not _is_program(program):
             note(len(programs) + 1, [Note(1, Kind.BY_HAND, "it is not Python")] if "accelerate" in cell else [])
-            program = f"pass  {mark} {len(kept)}"
-            kept.append(cell)
+            program = f"{mark}{json.dumps(cell)}"
         programs.append(program)
     names = replace(find_names("\n".join(programs)), rename=False)
     programs = [rewrite_program(program, names) for program in programs]
     names = find_names("\n".join(programs), OURS)
     for number, program in enumerate(programs, 1):
         note(number, (*notes_of_texts(program), *notes_of_program(program, names)))
-    masked = re.compile(rf"pass  {mark} (\d+)$", re.MULTILINE)
-    sources = (masked.sub(lambda found: kept[int(found[1])], program) for program in programs)
+    sources = (re.sub(rf"{mark}(.*)", lambda found: str(json.loads(found[1])), program) for program in programs)
     out, done = "", 0
     for one in content:
         start, end = _place(text, done, one["source"])

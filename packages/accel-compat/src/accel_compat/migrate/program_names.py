@@ -1,4 +1,4 @@
-"""Finds the names of Accelerate in a program, and those that accel may take."""
+"""Find the names of Accelerate in a program, and those that accel may take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Says what breaks in a program for accel, and what works differently than with Accelerate."""
+"""Note what breaks in a program for accel, and what works differently than with Accelerate."""
 
 from __future__ import annotations
 

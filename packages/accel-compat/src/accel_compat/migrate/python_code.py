@@ -1,4 +1,4 @@
-"""Rewrites a program of Python, and keeps all of its text that is not about Accelerate."""
+"""Rewrite a program of Python, and keeps all of its text that is not about Accelerate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Puts the new texts of files in the place of the old ones: of all files, or of none."""
+"""Put the new texts of files in the place of the old ones: of all files, or of none."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ from pathlib import Path
 from accel_compat.migrate.source_file import Migration
 
 
-def refusal(path: Path) -> str | None:
-    """Return why a file must not be replaced, or None.
-
-    A link may lead to a file below the working directory, or, if the link is elsewhere, below its own folder.
-    """
+def _refusal(path: Path) -> str | None:
+    """Return why a file must not be replaced, or None. A link may not lead out of the working directory or its own."""
     target, given = Path(os.path.realpath(path)), Path(os.path.abspath(path))
     tree = Path.cwd() if given.is_relative_to(Path.cwd()) else Path(os.path.realpath(given.parent))
     if not target.is_relative_to(tree):
@@ -26,20 +23,25 @@ def refusal(path: Path) -> str | None:
     return None
 
 
-def replace_files(migrations: Sequence[Migration]) -> list[str]:
-    """Replace files in one step each; links are followed, and permissions stay.
+def replace_files(migrations: Sequence[Migration], *, check: bool = False) -> list[str]:
+    """Replace files in one step each. Links are followed, and permissions stay.
+
+    Args:
+        migrations: Files that change.
+        check: Change none.
 
     Returns:
         What stands against it, of all files; if anything does, no file is changed.
 
     Raises:
-        OSError: If a file system fails between two files.
+        OSError: A file system has failed between two files.
     """
     problems, ready = list[str](), dict[Path, Path]()
     try:
         for migration in migrations:
-            if (why := refusal(migration.path)) is not None:
+            if (why := _refusal(migration.path)) is not None:
                 problems.append(f"{migration.path}: {why}")
+            if check or why is not None:
                 continue
             target = Path(os.path.realpath(migration.path))
             ready[target] = target.with_name(f"{target.name}.{os.getpid()}.partial")

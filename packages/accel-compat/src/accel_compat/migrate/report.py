@@ -1,4 +1,4 @@
-"""What a migration of a file did, and what it left to a person."""
+"""The new text of a file that was migrated, and what is left to a person."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ _COMMENT = re.compile(r"(?:[^'\"\n]*\s)?#")
 class Kind(StrEnum):
     """The subject of a note."""
 
-    CHANGED = "changed"
     BY_HAND = "by hand"
     DIFFERENT = "different"
 
@@ -50,5 +49,5 @@ def note_at(text: str, position: int, words: str) -> Note:
 
 
 def is_comment(text: str, position: int) -> bool:
-    """Return whether a place in a text is behind the mark of a comment, and this mark behind no quote."""
+    """Return True if a place in a text is behind the mark of a comment, and this mark behind no quote."""
     return _COMMENT.match(text, text.rfind("\n", 0, position) + 1, position) is not None

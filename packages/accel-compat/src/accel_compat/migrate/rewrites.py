@@ -55,7 +55,7 @@ def module_for(module: str) -> str:
 
 @cache
 def is_module(name: str) -> bool:
-    """Return whether accel has a module of this name."""
+    """Return True if accel has a module of this name."""
     return name.partition(".")[0] == OURS and answer_for(name.replace(OURS, PEER, 1)) == name
 
 

@@ -1,4 +1,4 @@
-"""Rewrites the commands `accelerate ...` in a shell script, and in any other text that has some."""
+"""Rewrite the commands `accelerate ...` in a shell script, and in any other text that has some."""
 
 from __future__ import annotations
 

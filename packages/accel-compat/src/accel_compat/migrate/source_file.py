@@ -1,4 +1,4 @@
-"""A file that is migrated: its bytes, its encoding and its kind."""
+"""Migrate a file, whose bytes, encoding and kind say how."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import tokenize
 from codecs import BOM_UTF8
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from pathlib import Path
 
 from accel_compat.migrate.config_file import rewrite_config
 from accel_compat.migrate.notebook import rewrite_notebook
 from accel_compat.migrate.python_code import rewrite_python
-from accel_compat.migrate.report import CannotRewrite, Kind, Note, Rewritten
+from accel_compat.migrate.report import CannotRewrite, Rewritten
 from accel_compat.migrate.shell_commands import rewrite_commands
 
 #: what rewrites a file, by what its name is, or what its first line begins with
@@ -43,18 +42,6 @@ class Migration:
     def changes(self) -> bool:
         """True if there is anything to write."""
         return self.after.text != self.before
-
-    @property
-    def notes(self) -> list[Note]:
-        """What was changed, and what the rewriting has to say, in the order of lines."""
-        old, new, changed = self.before.splitlines(), self.after.text.splitlines(), []
-        for kind, start, end, first, last in SequenceMatcher(None, old, new).get_opcodes():
-            pairs = [(old[start:end], new[first:last])]
-            if end - start == last - first:
-                pairs = [([one], [other]) for one, other in zip(*pairs[0], strict=True)]
-            for line, (before, after) in enumerate(pairs if kind != "equal" else (), start + 1):
-                changed.append(Note(line, Kind.CHANGED, f"{_one_line(before)} -> {_one_line(after)}"))
-        return sorted([*changed, *self.after.notes])
 
     @property
     def content(self) -> bytes:
@@ -90,7 +77,3 @@ def migrate(path: Path) -> Migration:
         raise CannotRewrite(f"it is not Python: {error.msg}") from None
     except (RecursionError, UnicodeError) as error:
         raise CannotRewrite(f"it cannot be rewritten: {type(error).__name__}: {error}") from None
-
-
-def _one_line(lines: list[str]) -> str:
-    return " ".join(" ".join(lines).split())
