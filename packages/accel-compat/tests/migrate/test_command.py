@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from accel_launch.cli.program import main
 
-BEFORE, AFTER = "import accelerate\r\nx = 1\r\n", "import accel\r\nx = 1\r\n"
+BEFORE, AFTER = "import accelerate\r\nx = 1\r\n", "import accel as accelerate\r\nx = 1\r\n"
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_files_are_rewritten_and_the_report_says_what_was_done(
     assert main(["migrate", "train.py", "run.sh"]) == 0
     assert script.read_bytes() == AFTER.encode()
     out, err = capsys.readouterr()
-    assert "-import accelerate\n+import accel\n" in out
+    assert "-import accelerate\n+import accel as accelerate\n" in out
     assert "run.sh:1: by hand: --tpu is not supported: accel launch cannot use TPUs yet; leave it out\n" in out
     assert err == "2 of 2 files changed; 1 places need a hand; see docs/guides/programs-for-accelerate.md\n"
 
@@ -35,7 +35,7 @@ def test_a_check_writes_nothing_and_its_exit_code_serves_ci(script: Path, capsys
     """S182: 1 before, 0 after."""
     assert main(["migrate", "--check", "train.py"]) == 1
     assert script.read_bytes() == BEFORE.encode()
-    assert "-import accelerate\n+import accel\n" in capsys.readouterr().out
+    assert "-import accelerate\n+import accel as accelerate\n" in capsys.readouterr().out
     assert main(["migrate", "train.py"]) == 0
     assert main(["migrate", "--check", "train.py"]) == 0
 
@@ -99,7 +99,7 @@ def test_what_must_not_be_written_is_listed_at_once_and_nothing_is(
     assert "frozen.py: it is read-only" in capsys.readouterr().err
     (here / "frozen.py").chmod(0o644)
     assert main(["migrate", "train.py", "link.py", "frozen.py", str(elsewhere / "library.py")]) == 0
-    assert "import accel\n" in (elsewhere / "library.py").read_text()
+    assert "import accel as accelerate\n" in (elsewhere / "library.py").read_text()
 
 
 def test_a_disk_that_is_full_changes_no_file(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:

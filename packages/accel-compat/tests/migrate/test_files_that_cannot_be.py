@@ -33,7 +33,7 @@ def test_the_other_files_are_rewritten(name: str, content: str, tmp_path: Path) 
     (tmp_path / name).write_text(content)
     (tmp_path / "train.py").write_text("import accelerate\n")
     code = main(["migrate", str(tmp_path / name), str(tmp_path / "train.py")])
-    assert (tmp_path / "train.py").read_text() == "import accel\n"
+    assert (tmp_path / "train.py").read_text() == "import accel as accelerate\n"
     assert code == (0 if name == "half.ipynb" else 2)
     if code == 2:
         assert (tmp_path / name).read_text() == content

@@ -45,7 +45,11 @@ image_uri: null
 FILES = [
     Hostile("a star", "from accelerate import *\na = Accelerator()\n", ("from accel import *",), note="a star brings"),
     Hostile("an alias", "import accelerate as acc\nacc.Accelerator()\n", ("import accel as acc\nacc.Acc",)),
-    Hostile("a plain import", "import accelerate\naccelerate.Accelerator()\n", ("import accel\naccel.Acc",)),
+    Hostile(
+        "a plain import",
+        "import accelerate\naccelerate.Accelerator()\n",
+        ("import accel as accelerate\naccelerate.Acc",),
+    ),
     Hostile(
         "a variable of that name",
         "def run(accelerate=False):\n    accelerate = not accelerate\n    return accelerate\n",
@@ -69,17 +73,17 @@ FILES = [
     Hostile(
         "an attribute and an argument of that name",
         "import accelerate\nself.accelerate = f(accelerate=accelerate.Accelerator())\n",
-        ("self.accelerate = f(accelerate=accel.Accelerator())",),
+        ("import accel as accelerate\nself.accelerate = f(accelerate=accelerate.Acc",),
     ),
     Hostile(
         "a part of utils",
         "import accelerate.utils.dataclasses\nx = accelerate.utils.dataclasses.DistributedType.NO\n",
-        ("import accel.utils.dataclasses\nx = accel.utils.dataclasses.DistributedType.NO",),
+        ("import accel as accelerate\nx = accelerate.utils.dataclasses.DistributedType.NO",),
     ),
     Hostile(
         "a module that is not imported by itself",
         "import accelerate\naccelerate.utils.set_seed(1)\n",
-        ("import accel\naccel.utils.set_seed(1)",),
+        ("import accel as accelerate\naccelerate.utils.set_seed(1)",),
     ),
     Hostile(
         "brackets, comments and a comma at the end",
@@ -92,7 +96,9 @@ FILES = [
         ("from accel \\\n    import Accelerator, \\\n    PartialState\n",),
     ),
     Hostile(
-        "several on a line", "import os, accelerate, sys; accelerate.Accelerator()\n", ("os, accel, sys; accel.A",)
+        "several on a line",
+        "import os, accelerate, sys; accelerate.Accelerator()\n",
+        ("os, accel as accelerate, sys; accelerate.A",),
     ),
     Hostile(
         "a relative module", "from .accelerate import x\nfrom . import accelerate\n", ("from .accelerate import x",)
@@ -103,17 +109,27 @@ FILES = [
         ("accelerate_extras",),
     ),
     Hostile(
-        "in a function", "def f():\n\timport accelerate\n\treturn accelerate\n", ("\timport accel\n\treturn accel\n",)
+        "in a function",
+        "def f():\n\timport accelerate\n\treturn accelerate\n",
+        ("\timport accel as accelerate\n\treturn accelerate\n",),
     ),
     Hostile(
         "Windows line ends",
         b"import accelerate\r\nprint(accelerate.Accelerator)\r\n",
-        ("import accel\r\nprint(accel.Accelerator)\r\n",),
+        ("import accel as accelerate\r\nprint(accelerate.Accelerator)\r\n",),
     ),
-    Hostile("mixed line ends", b"import os\r\nimport accelerate\nx = 1\r\n", ("import os\r\nimport accel\nx = 1\r\n",)),
+    Hostile(
+        "mixed line ends",
+        b"import os\r\nimport accelerate\nx = 1\r\n",
+        ("import os\r\nimport accel as accelerate\nx = 1\r\n",),
+    ),
     Hostile("no end of the last line", "from accelerate import Accelerator", ("from accel import Accelerator",)),
-    Hostile("a byte order mark", b"\xef\xbb\xbfimport accelerate\n", ("import accel\n",)),
-    Hostile("latin-1", b"# -*- coding: latin-1 -*-\nimport accelerate\nx = '\xe9'\n", ("import accel\nx = '\xe9'\n",)),
+    Hostile("a byte order mark", b"\xef\xbb\xbfimport accelerate\n", ("import accel as accelerate\n",)),
+    Hostile(
+        "latin-1",
+        b"# -*- coding: latin-1 -*-\nimport accelerate\nx = '\xe9'\n",
+        ("import accel as accelerate\nx = '\xe9'\n",),
+    ),
     Hostile("an encoding that is not there", b"# coding: nothing\nimport accelerate\n", refused="not Python"),
     Hostile("bytes that are no text", b"import accelerate\nx = '\xff'\n", refused="it is not Python: 'utf-8'"),
     Hostile("a syntax error", "import accelerate\nprint 'no'\n", refused="line 2: it is not Python"),
@@ -124,7 +140,7 @@ FILES = [
     Hostile(
         "new words of Python",
         "import accelerate\nmatch accelerate.PartialState():\n    case x if (y := x):\n        print(f'{y!r:>{10}}')\n",
-        ("match accel.PartialState():",),
+        ("import accel as accelerate\nmatch accelerate.PartialState():",),
     ),
     Hostile(
         "a match that takes the name",

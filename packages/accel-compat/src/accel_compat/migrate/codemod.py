@@ -17,14 +17,6 @@ class Codemod(cst.CSTTransformer):
         super().__init__()
         self.names = names
 
-    def visit_Import(self, node: cst.Import) -> bool:
-        """Leave its names to `leave_Import`."""
-        return False
-
-    def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
-        """Leave its names to `leave_ImportFrom`."""
-        return False
-
     def leave_Import(self, original_node: cst.Import, updated_node: cst.Import) -> cst.Import:
         """Rewrite `import accelerate.x as y`."""
         return updated_node.with_changes(names=[self._alias(alias) for alias in updated_node.names])
@@ -33,8 +25,8 @@ class Codemod(cst.CSTTransformer):
         module = alias.evaluated_name
         if module.partition(".")[0] != PEER:
             return alias
-        if alias.asname is None and not self.names.rename:
-            # never `import accel.x`: the program may have something else by the name accel
+        if alias.asname is None:
+            # the name stays: the program may have something else by the name accel
             return alias.with_changes(name=cst.Name(OURS), asname=cst.AsName(cst.Name(PEER)))
         return alias.with_changes(name=cst.parse_expression(module_for(module)))
 
@@ -48,20 +40,6 @@ class Codemod(cst.CSTTransformer):
             bound = [alias.evaluated_name for alias in names]
             names = [cst.ImportAlias(cst.Name(CONFIGURATION)), *names] if "Accelerator" in bound else names
         return updated_node.with_changes(module=cst.parse_expression(module_for(module)), names=names)
-
-    def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.Attribute:
-        """Keep the name that comes after a dot."""
-        return updated_node.with_changes(attr=original_node.attr)
-
-    def leave_Arg(self, original_node: cst.Arg, updated_node: cst.Arg) -> cst.Arg:
-        """Keep the name of an argument."""
-        return updated_node.with_changes(keyword=original_node.keyword)
-
-    def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.Name:
-        """Rewrite the name of the module."""
-        return (
-            updated_node.with_changes(value=OURS) if self.names.rename and updated_node.value == PEER else updated_node
-        )
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
         """Rewrite the arguments of Accelerator; those that cannot be are left for a person."""

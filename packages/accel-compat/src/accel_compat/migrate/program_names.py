@@ -9,10 +9,8 @@ from dataclasses import dataclass
 
 from accel_compat.finder import PEER
 from accel_compat.migrate.report import CannotRewrite
-from accel_compat.migrate.rewrites import ARGUMENTS, CONFIGURATION, OURS
+from accel_compat.migrate.rewrites import ARGUMENTS, CONFIGURATION
 
-#: a word of a program that is the name accelerate or accel, or a text that may be an annotation or code with it
-_CLASH = re.compile(rf"(?<![\w-])(?:{PEER}(?:\.\w|\Z)|accel\Z)")
 #: a call of Accelerator with an argument that moved, as far as brackets are not nested twice
 _MOVES = re.compile(rf"\bAccelerator\((?:[^()]|\([^()]*\))*?\b(?:{'|'.join(ARGUMENTS)})\s*=")
 
@@ -21,13 +19,13 @@ _MOVES = re.compile(rf"\bAccelerator\((?:[^()]|\([^()]*\))*?\b(?:{'|'.join(ARGUM
 class ProgramNames:
     """The names that a program has for Accelerate and its parts, or for accel.
 
-    `origins` has the full name there of each name that is imported. With `rename` the program can say `accel` for the
-    module; else the module keeps the name accelerate. `configuration` is the name of DataLoaderConfiguration, also if
-    it has still to be imported; None if the program needs none, or the name is taken.
+    Args:
+        origins: The full name there of each name that is imported.
+        configuration: The name of DataLoaderConfiguration, also if it has still to be imported; None if the program
+            needs none, or has something else by this name.
     """
 
     origins: dict[str, str]
-    rename: bool
     configuration: str | None
 
     @property
@@ -47,24 +45,19 @@ def find_names(text: str, package: str = PEER) -> ProgramNames:
     Raises:
         CannotRewrite: If it is no Python.
     """
-    origins, words = dict[str, str](), set[str]()
+    origins: dict[str, str] = {}
     for node in ast.walk(parsed(text)):
         if isinstance(node, ast.Import | ast.ImportFrom):
             home = home_of(node)
             for alias in node.names:
-                bound = alias.asname or (alias.name if home else alias.name.partition(".")[0])
-                if f"{home}{alias.name}".partition(".")[0] == package:
-                    origins[bound] = f"{home}{alias.name}" if home or alias.asname else package
-                else:
-                    words.add(OURS if bound == "*" else bound)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            words.add(node.id)
-        elif not isinstance(node, ast.Name | ast.alias | ast.keyword | ast.Attribute):
-            words.update(word for _, word in ast.iter_fields(node) if isinstance(word, str))
+                name = f"{home}{alias.name}"
+                if name.partition(".")[0] == package:
+                    whole = not home and alias.asname is None
+                    origins[package if whole else alias.asname or alias.name] = package if whole else name
     configuration = next((name for name, full in origins.items() if full.endswith(f".{CONFIGURATION}")), None)
-    if _MOVES.search(text) and CONFIGURATION not in words:
-        configuration = configuration or CONFIGURATION
-    return ProgramNames(origins, origins.get(PEER) == PEER and not any(map(_CLASH.search, words)), configuration)
+    if CONFIGURATION not in text and _MOVES.search(text):
+        configuration = CONFIGURATION
+    return ProgramNames(origins, configuration)
 
 
 def home_of(node: ast.Import | ast.ImportFrom) -> str:
