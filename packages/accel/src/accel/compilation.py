@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from accel_parallel import like_blocks
+from accel_parallel.stages.compile import compile_in_place
 from torch import nn
 
 from accel.handlers import KwargsHandler
@@ -76,20 +77,8 @@ def compiled(model: nn.Module, plugin: TorchDynamoPlugin) -> nn.Module:
     if plugin.backend == "no":
         return model
     blocks = like_blocks(model) if plugin.use_regional_compilation else []
-    for block in blocks or [model]:
-        if type(block).__module__.startswith("torch.nn."):
-            # frames of torch's own modules are not compiled by themselves; what a function of ours calls is
-            block._compiled_call_impl = torch.compile(_calling(block), **plugin.settings())
-        else:
-            block.compile(**plugin.settings())
+    compile_in_place(blocks or [model], **plugin.settings())
     return model
-
-
-def _calling(block: nn.Module) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return block._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call] # of torch
-
-    return call
 
 
 def from_names(

@@ -16,6 +16,7 @@ from accel_amp.optimizer_parameters import parameters_of
 from accel_big import require_held, require_whole_model
 from accel_data import ConsumptionLog, DataLoaderShard, Ending, prepare_data_loader
 from accel_parallel import follow, outermost, recompute, refuse_renormalised, refuse_replaced, refuse_stale, tie_again
+from accel_parallel.stages.containers import inside, uncompiled
 from accel_state import PartialWindow
 from torch import nn
 from torch.optim import Optimizer
@@ -24,7 +25,6 @@ from torch.utils.data import DataLoader
 
 from accel.build import Components
 from accel.compilation import compiled
-from accel.containers import inside, uncompiled
 from accel.settings import Settings
 
 Ready = TypeVar("Ready")

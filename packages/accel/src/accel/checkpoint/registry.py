@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any, final
 
 from accel_amp.optimizer_parameters import parameters_of
+from accel_amp.optimizer_state import names_of
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from accel.build import Components
-from accel.checkpoint.optimizer_state import names_of
 from accel.checkpoint.stateful_item import StatefulItem, items, key, named_objects
 from accel.preparation import Preparer
 from accel.step.accumulation import GradientAccumulation

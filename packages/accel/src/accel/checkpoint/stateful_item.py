@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any
 
 import torch
+from accel_amp.optimizer_state import NamedOptimizerState, Names
 from accel_checkpoint import CheckpointError, encode
 from accel_checkpoint.pieces import is_distributed
 
 from accel.build import Components
-from accel.checkpoint.optimizer_state import NamedOptimizerState, Names
 from accel.preparation import Preparer
 from accel.step.accumulation import GradientAccumulation
 
@@ -62,7 +62,7 @@ def items(
         name, optimizer = key("optimizer", place), NamedOptimizerState(prepared.saved, names)
         file, kind = f"{name}.safetensors", type(prepared.optimizer).__name__
         spread = prepared.state_of is not None
-        layouts = partial(optimizer.layouts, f"{name}.state.")
+        layouts = partial(_layouts_of_state, name, optimizer)
         listed.append(
             StatefulItem(name, file, kind, optimizer.state, optimizer.problems, optimizer.load, False, layouts, spread)
         )
@@ -89,6 +89,11 @@ def _of(
     load = owner.load_state_dict
     about = partial(problems, owner)
     return StatefulItem(name, REST, kind, owner.state_dict, about, load, users_own, layouts, collective)
+
+
+def _layouts_of_state(name: str, optimizer: NamedOptimizerState) -> dict[str, torch.Tensor]:
+    parameters = optimizer.parameters().items()
+    return {f"{name}.state.{path}": parameter for path, parameter in parameters if is_distributed(parameter)}
 
 
 def _layouts(name: str, owner: Any) -> dict[str, torch.Tensor]:

@@ -12,13 +12,13 @@ from typing import Any, final
 
 import torch
 from accel_amp.optimizer_parameters import parameters_of
+from accel_amp.optimizer_state import NamedOptimizerState, names_of
 from accel_checkpoint import CheckpointError, weight_files
 from accel_checkpoint.load import read_plain, read_shapes, read_tensors
 from accel_checkpoint.pieces import is_distributed, like
 from torch import nn
 from torch.optim import Optimizer
 
-from accel.checkpoint.optimizer_state import NamedOptimizerState, names_of
 from accel.checkpoint.registry import CheckpointRegistry
 from accel.checkpoint.stateful_item import key
 from accel.compat.distributed_checkpoint import METADATA, DistributedCheckpoint, StatePath
@@ -111,7 +111,7 @@ class AccelerateCheckpoint:
         """What loads the state of an optimizer, and the state, divided as its parameters are; None if there is none."""
         name = f"{key('optimizer', place)}.bin"
         by_name = NamedOptimizerState(optimizer, self._names)
-        layouts = by_name.layouts("")
+        layouts = by_name.parameters()
         if (self.folder / f"optimizer_{place}" / METADATA).is_file():
             state = self._distributed_optimizer(place, layouts)
         else:

@@ -15,12 +15,11 @@ from accel_checkpoint import save_object
 from accel_checkpoint.load import read_plain
 from accel_ops import send_to_device
 from accel_parallel import like_blocks
+from accel_parallel.stages.compile import compile_in_place
+from accel_parallel.stages.containers import inside, uncompiled
 from accel_state import PartialState
 from torch import nn
 from torch.distributed.tensor import DTensor
-
-from accel.compilation import TorchDynamoPlugin, compiled
-from accel.containers import inside, uncompiled
 
 
 def extract_model_from_parallel(
@@ -62,10 +61,11 @@ def _compiles(module: nn.Module) -> bool:
 
 def compile_regions(module: nn.Module, **compile_kwargs: Any) -> nn.Module:
     """The module itself, of which each block of a list of like blocks is compiled; the whole if there is no list."""
-    plugin = TorchDynamoPlugin(use_regional_compilation=True, **{"backend": "inductor", **compile_kwargs})
-    if not like_blocks(module):
+    blocks = like_blocks(module)
+    if not blocks:
         return torch.compile(module, **compile_kwargs)  # type: ignore[return-value] # a module, as it is given one
-    return compiled(module, plugin)
+    compile_in_place(blocks, **compile_kwargs)
+    return module
 
 
 def model_has_dtensor(model: nn.Module) -> bool:

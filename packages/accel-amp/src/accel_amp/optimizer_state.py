@@ -1,4 +1,4 @@
-"""The state of an optimizer by the names of its parameters, so that their order does not matter."""
+"""Name the parameters in the state of an optimizer, so that their order does not matter."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ from collections.abc import Mapping
 from typing import Any, final
 
 import torch
-from accel_amp.optimizer_parameters import parameters_of
-from accel_checkpoint.pieces import is_distributed
 from torch import nn
 from torch.optim import Optimizer
+
+from accel_amp.optimizer_parameters import parameters_of
 
 Names = dict[int, str]
 
 
 def names_of(models: Mapping[str, nn.Module]) -> Names:
-    """The name of each parameter, by its identity; that of the model comes first."""
+    """Return the name of each parameter by its identity: the name of its model, a dot, and its own.
+
+    Args:
+        models: The models by their names; a parameter that two of them have is named after the first.
+    """
     names: Names = {}
     for key, model in models.items():
         for name, parameter in model.named_parameters():
@@ -25,14 +29,19 @@ def names_of(models: Mapping[str, nn.Module]) -> Names:
 
 @final
 class NamedOptimizerState:
-    """The state dict of an optimizer with names in the places of numbers."""
+    """The state dict of an optimizer with names in the places of numbers.
+
+    Args:
+        optimizer: The optimizer whose state is taken or loaded.
+        names: The name of each parameter, as `names_of` returns it.
+    """
 
     def __init__(self, optimizer: Optimizer, names: Names) -> None:
         self._optimizer = optimizer
         self._names = names
 
     def state(self) -> dict[str, Any]:
-        """The state dict as it is now."""
+        """Return the state dict as it is now."""
         state = self._optimizer.state_dict()
         name_of = self._name_of(state)
         return {
@@ -44,7 +53,7 @@ class NamedOptimizerState:
         }
 
     def problems(self, saved: Any) -> list[str]:
-        """Why the optimizer cannot go on from a state of `state`."""
+        """Return why the optimizer cannot resume from a state that `state` returned, or nothing."""
         if not isinstance(saved, dict) or not {"state", "param_groups"} <= set(saved):
             return ["its state is damaged"]
         groups_here = [set(group["params"]) for group in self.state()["param_groups"]]
@@ -62,7 +71,7 @@ class NamedOptimizerState:
         return problems
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Loads a state of `state`; each entry keeps the dtype that it was saved with."""
+        """Load what `state` returned, each entry in the dtype that it was saved with."""
         state = self._optimizer.state_dict()
         name_of = self._name_of(state)
         number_of = {name: number for number, name in name_of.items()}
@@ -82,14 +91,14 @@ class NamedOptimizerState:
                 if isinstance(value, torch.Tensor) and loaded[name].dtype != value.dtype:
                     loaded[name] = value.to(loaded[name].device)
 
-    def layouts(self, prefix: str) -> dict[str, torch.Tensor]:
-        """The divided parameters, by their names after a prefix."""
-        parameters = self._parameters(state := self._optimizer.state_dict())
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """Return the parameters of the optimizer by their names."""
+        state = self._optimizer.state_dict()
         name_of = self._name_of(state)
-        return {prefix + name_of[number]: tensor for number, tensor in parameters if is_distributed(tensor)}
+        return {name_of[number]: parameter for number, parameter in self._parameters(state)}
 
     def _name_of(self, state: dict[str, Any]) -> dict[Any, str]:
-        """The name of each number of a state dict; a parameter of no prepared model has its place for a name."""
+        """Return the name of each number of a state dict: that of its position for a parameter of no known model."""
         numbered = enumerate(self._parameters(state))
         return {number: self._names.get(id(parameter), f"parameter {place}") for place, (number, parameter) in numbered}
 

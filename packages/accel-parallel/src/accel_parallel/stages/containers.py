@@ -1,4 +1,4 @@
-"""The module inside containers: of strategies, of torch's parallel modules, and of torch.compile."""
+"""Take a module out of its containers: of strategies, of torch's parallel modules, and of torch.compile."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 
 def inside(model: nn.Module, unwrap: Callable[[nn.Module], nn.Module], *, keep_compile: bool = True) -> nn.Module:
-    """The module in all containers; a compiled module stays compiled, without the containers in it, if it is kept."""
+    """Return the module in all containers.
+
+    Args:
+        model: The module, maybe in containers.
+        unwrap: Returns the module in a container of the strategy, and any other module as it is.
+        keep_compile: Whether a compiled module stays compiled, without the containers in it.
+    """
     model = _uncontained(model, unwrap)
     original = uncompiled(model)
     if original is model:
@@ -33,7 +39,7 @@ def _uncontained(model: nn.Module, unwrap: Callable[[nn.Module], nn.Module]) -> 
 
 
 def uncompiled(model: nn.Module) -> nn.Module:
-    """The module that torch.compile was given; the model itself when it is not compiled."""
+    """Return the module that torch.compile was given, or the model itself if it is not compiled."""
     # Nothing is compiled while the module that compiles has not been imported, which takes seconds.
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
     if dynamo is None or not isinstance(model, dynamo.OptimizedModule):
