@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import pytest
-from accel.compat.doors import table
+from accel_names.lazy_names import table
 
 #: arguments that are passed by position, and have other names here
 BY_POSITION = {"data", "func", "generator", "obj", "tensor"}

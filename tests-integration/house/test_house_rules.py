@@ -36,11 +36,13 @@ MAY_IMPORT = {
     "accel-submit": {"accel-state", "accel-launch"},
     "accel-track": {"accel-state"},
     "accel-runs": {"accel-state", "accel-track"},
-    "accel-data": {"accel-comm", "accel-state", "accel-ops"},
-    "accel-parallel": {"accel-comm", "accel-state", "accel-amp"},
-    "accel-deepspeed": {"accel-comm", "accel-state", "accel-amp", "accel-parallel"},
-    "accel": {"accel-comm", "accel-state", "accel-ops", "accel-amp", "accel-big", "accel-checkpoint"}
-    | {"accel-data", "accel-parallel", "accel-launch", "accel-track", "accel-runs"},
+    "accel-data": {"accel-state", "accel-ops"},
+    "accel-parallel": {"accel-state", "accel-amp"},
+    "accel-deepspeed": {"accel-state", "accel-amp", "accel-parallel"},
+    "accel-names": {"accel-state", "accel-ops", "accel-amp", "accel-big", "accel-checkpoint"}
+    | {"accel-data", "accel-parallel", "accel-launch"},
+    "accel": {"accel-state", "accel-ops", "accel-amp", "accel-big", "accel-checkpoint"}
+    | {"accel-data", "accel-parallel", "accel-launch", "accel-names", "accel-track", "accel-runs"},
     "accel-compat": {"accel-state", "accel-launch", "accel"},
     "accel-verify": {"accel-state", "accel-checkpoint", "accel-launch", "accel"},
 }
@@ -57,8 +59,9 @@ OPTIONAL = {
 # accel-compat has the door open for processes that a program starts, and takes no time for imports.
 READS_ENVIRONMENT = {"accel-compat", "accel-launch", "accel-testing"}
 THE_CELL = {"acquire", "current", "release"}
-# accel-big ends the run that a user's module starts when it is imported, accel-verify those of checks.
-READS_THE_CELL = {"accel", "accel-big", "accel-state", "accel-verify"}
+# accel-big ends the run that a user's module starts when it is imported, accel-verify those of checks; functions of
+# Accelerate act on the run of the process.
+READS_THE_CELL = {"accel", "accel-big", "accel-names", "accel-state", "accel-verify"}
 SEAMS = {
     "Environment",
     "Device",
@@ -75,6 +78,15 @@ SEAMS = {
     "TrainingStep",
     "AccelerateAttributes",
 }
+#: what scripts for Accelerate import from, and no module of ours does
+PATHS_OF_SCRIPTS = (
+    "accel.commands",
+    "accel.data_loader",
+    "accel.inference",
+    "accel.state",
+    "accel.test_utils",
+    "accel.utils",
+)
 DRAWERS = {"util", "utils", "helper", "helpers", "common", "misc"}
 #: what torch.set_default_device changes
 MAKES_TENSORS = {function.__name__ for function in _device_constructors()}
@@ -111,6 +123,16 @@ def test_packages_only_import_packages_below_them() -> None:
     for package, project in projects().items():
         ours = {requirement_name(line) for line in project["dependencies"] if line.startswith("accel")}
         assert ours <= MAY_IMPORT[package], package
+
+
+def test_names_of_accelerate_are_reached_when_somebody_asks() -> None:
+    """The paths of scripts import them, and nothing of the facade imports these paths."""
+    for package in set(projects()) - {"accel-names"}:
+        for path in sources(package):
+            at_import = {module for module, _ in imports(tree_of(path), module_level=True)}
+            if not module_name(path).startswith(PATHS_OF_SCRIPTS):
+                assert not [name for name in at_import if name.split(".")[0] == "accel_names"], where(path)
+                assert package != "accel" or not [name for name in at_import if name.startswith(PATHS_OF_SCRIPTS)]
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
@@ -291,7 +313,7 @@ def test_pickles_are_read_in_one_place_and_as_plain_weights() -> None:
                 assert any(one.arg == "weights_only" for one in node.keywords), where(path, node)
             if isinstance(node, ast.Attribute) and node.attr == "Unpickler":
                 # objects of other ranks of the job; and records, whatever a file names
-                modules = ("accel_comm.transports.serialization", "accel.compat.distributed_checkpoint")
+                modules = ("accel_comm.transports.serialization", "accel_names.checkpoint.distributed_checkpoint")
                 assert module_name(path) in modules, where(path, node)
 
 

@@ -9,9 +9,9 @@ VENDORS = re.compile(r"nvidia|cuda|rocm|\bhip\b|\b[nxhm]pu\b|\bmlu\b|habana|asce
 PLUG_INS = ("devices/torch_accelerator.py", "devices/xla.py", "devices/__init__.py", "strategies/spmd.py")
 #: files beside the plug-ins, and what of one vendor they cannot ask torch for in general
 REASONS = {
-    "accel/compat/names/availability.py": "answers is_rocm_available, which scripts for Accelerate ask",
-    "accel/compat/names/constants.py": "kinds of set-up whose exchanges are torch's",
-    "accel/compat/names/enumerations.py": "names of compilers in scripts for Accelerate",
+    "accel_names/availability.py": "answers is_rocm_available, which scripts for Accelerate ask",
+    "accel_names/constants.py": "kinds of set-up whose exchanges are torch's",
+    "accel_names/enumerations.py": "names of compilers in scripts for Accelerate",
     "accel_amp/precisions/bf16.py": "torch tells only of CUDA if it emulates bfloat16",
     "accel_amp/precisions/fp16.py": "XLA has no loss scaler",
     "accel_amp/precisions/fp8.py": "torchao's float8 products are kernels of CUDA",

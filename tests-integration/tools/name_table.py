@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from accel.compat.doors import table
+from accel_names.lazy_names import table
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "coming-from-accelerate.md"
 BEGIN, END = "<!-- made by tests-integration/tools/name_table.py -->\n", "<!-- end of what is made -->\n"

@@ -15,6 +15,11 @@ def test_importing_the_package_leaves_torch_out() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_an_accelerator_brings_no_names_of_accelerate() -> None:
+    code = "import sys, accel; accel.Accelerator(cpu=True); assert not [m for m in sys.modules if 'accel_names' in m]"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 @pytest.mark.parametrize("name", accel.__all__)
 def test_every_public_name_can_be_imported(name: str) -> None:
     """S7, S15: the API and the launcher's functions come from the top."""

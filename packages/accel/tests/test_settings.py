@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 from accel import TorchDynamoPlugin
-from accel.compat import deepspeed_names
 from accel.configuration import DataLoaderConfiguration
 from accel.settings import Settings, resolve
+from accel_names import deepspeed
 from accel_state import CannotRun
 
 SILENT: dict[str, Any] = {
@@ -139,7 +139,7 @@ def test_a_missing_package_of_a_strategy_is_told_once_with_its_install(
 def test_a_script_may_import_what_it_does_not_use(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scripts import these at their top, and make them only if they train by DeepSpeed."""
     without_deepspeed(monkeypatch)
-    names = runpy.run_path(str(deepspeed_names.__file__))
+    names = runpy.run_path(str(deepspeed.__file__))
     for name in ("DeepSpeedPlugin", "DummyOptim", "DummyScheduler"):
         assert not isinstance(torch.nn.Linear(1, 1), names[name])
         with pytest.raises(CannotRun, match=rf"{name}: .*pip install 'accel\[deepspeed\]'"):

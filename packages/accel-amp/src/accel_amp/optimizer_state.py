@@ -1,4 +1,4 @@
-"""Name the parameters in the state of an optimizer, so that their order does not matter."""
+"""Give parameters their names in the state of an optimizer, so that their order does not matter."""
 
 from __future__ import annotations
 

@@ -5,18 +5,13 @@ from __future__ import annotations
 import atexit
 import functools
 import itertools
-import os
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from accel_comm.errors import NoRun
-from accel_comm.flight_recorder import FlightRecorder
-from accel_comm.process_group import GroupOptions, close_group, limit_of_open_group
-from accel_comm.status_store import open_status_store
-from accel_comm.watchdog import Watchdog
-
+from accel_state.accumulation import AccumulationState
 from accel_state.devices import Device, choose
 from accel_state.environ import FLIGHT_RECORDER, SHARED_MEMORY, WATCHDOG, flag, process_environ
 from accel_state.environments import detect
@@ -34,6 +29,7 @@ _process: Run | None = None
 _watchdog: Watchdog | None = None
 _runs = itertools.count()
 _group = GroupOptions()
+_accumulation: weakref.ref[AccumulationState] | None = None
 
 
 def is_initialized() -> bool:
@@ -68,10 +64,21 @@ def acquire(request: RunRequest) -> Run:
 
 def release() -> None:
     """Forgets the run of this process, and closes the process group if the run opened it."""
-    global _process
-    run, _process = _process, None
+    global _process, _accumulation
+    run, _process, _accumulation = _process, None, None
     if run is not None:
         _end(run)
+
+
+def follow(accumulation: AccumulationState | None) -> None:
+    """Let `newest_accumulation` return this object from now on, as long as somebody else holds it."""
+    global _accumulation
+    _accumulation = None if accumulation is None else weakref.ref(accumulation)
+
+
+def newest_accumulation() -> AccumulationState | None:
+    """Return the accumulation of the newest Accelerator of the run, or None if there is none any more."""
+    return None if _accumulation is None else _accumulation()
 
 
 def ask_anew() -> None:

@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from accel_checkpoint import CheckpointError
     from accel_data import skip_first_batches
     from accel_launch import debug_launcher, notebook_launcher
+    from accel_names.deepspeed import DeepSpeedPlugin
+    from accel_names.operations import synchronize_rng_states
     from accel_parallel import FullyShardedDataParallelPlugin, ParallelismConfig, init_empty_weights, init_on_device
     from accel_state import AcceleratorState, DistributedType, PartialState
 
     from accel.accelerator import Accelerator
-    from accel.compat.deepspeed_names import DeepSpeedPlugin
-    from accel.compat.operations import synchronize_rng_states
     from accel.compilation import TorchDynamoPlugin
     from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin, ProjectConfiguration
     from accel.handlers import (
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 
 _NAMES_OF = {
     "accel.accelerator": ("Accelerator",),
-    "accel.compat.deepspeed_names": ("DeepSpeedPlugin",),
-    "accel.compat.operations": ("synchronize_rng_states",),
+    "accel_names.deepspeed": ("DeepSpeedPlugin",),
+    "accel_names.operations": ("synchronize_rng_states",),
     "accel.compilation": ("TorchDynamoPlugin",),
     "accel.configuration": ("DataLoaderConfiguration", "GradientAccumulationPlugin", "ProjectConfiguration"),
     "accel.handlers": (
@@ -165,7 +165,7 @@ def __getattr__(name: str) -> Any:
     if name not in _FOUND_IN:
         if name.startswith("_"):
             raise AttributeError(f"module 'accel' has no attribute {name!r}")
-        from accel.compat.doors import find
+        from accel_names.lazy_names import find
 
         return find(name, "accel")
     return getattr(import_module(_FOUND_IN[name]), name)

@@ -11,8 +11,7 @@ from accel_parallel import STRATEGIES, Steps, Strategy
 from accel_parallel.choice import make_strategy
 from accel_state import AccumulationState, CannotRun, Run, RunRequest, acquire, current, is_initialized
 from accel_state.mesh import Axis, MeshSpec
-
-from accel.compat.gradient_state import GradientState
+from accel_state.run_context import follow
 
 if TYPE_CHECKING:
     from accel.settings import Settings
@@ -64,7 +63,7 @@ def build_components(settings: Settings) -> Components:
     missing = precision.missing(kind)
     accumulation = AccumulationState(settings.accumulation_steps, at_epoch_end=settings.accumulation.end)
     accumulation.plugin_kwargs = settings.accumulation.to_kwargs()
-    GradientState.follow(accumulation)
+    follow(accumulation)
     problems = [*strategy.check(run, precision), *([missing] if missing is not None else [])]
     if policy.scale_loss and not settings.handlers.scaler.enabled:
         problems.append(

@@ -1,5 +1,5 @@
 """The path of `prepare_pippy` in Accelerate; asked for, it says what to do in its place."""
 
-from accel.compat.doors import door
+from accel_names.lazy_names import door
 
 __getattr__, __dir__ = door("accel.inference", "")

@@ -8,8 +8,8 @@ from typing import Any, assert_type
 import pytest
 import torch
 from accel import Accelerator
-from accel.compat.names.casting import attach_layerwise_casting_hooks
 from accel.data_loader import SkipBatchSampler, SkipDataLoader
+from accel_names.casting import attach_layerwise_casting_hooks
 from suite.toy_models import Mlp
 from torch import nn
 from torch.optim import SGD

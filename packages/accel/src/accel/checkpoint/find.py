@@ -15,7 +15,6 @@ from accel_state import ProcessControl
 
 from accel.checkpoint.reading_lock import ReadingLock
 from accel.checkpoint.votes import RankVotes
-from accel.compat.accelerate_checkpoint import is_accelerates
 from accel.configuration import ProjectConfiguration
 
 
@@ -52,7 +51,11 @@ class CheckpointFinder:
                 folder = Path(input_dir).absolute()
                 if self._processes.is_local_main_process:
                     recover(folder)
-                chosen, by_accelerate = [str(folder)], not (folder / MANIFEST).exists() and is_accelerates(folder)
+                chosen = [str(folder)]
+                if not (folder / MANIFEST).exists():
+                    from accel_names.checkpoint.accelerate_checkpoint import is_accelerates
+
+                    by_accelerate = is_accelerates(folder)
             elif self._processes.is_main_process:
                 paths = self._numbered() or self._numbered()  # another job may just have replaced the only one
                 chosen = [str(path.absolute()) for path in paths]

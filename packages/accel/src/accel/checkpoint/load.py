@@ -25,7 +25,6 @@ from accel.checkpoint.registry import CheckpointRegistry
 from accel.checkpoint.saved_generators import SavedGenerators
 from accel.checkpoint.stateful_item import REST, StatefulItem
 from accel.checkpoint.votes import RankVotes, by_rank, problems_of
-from accel.compat.accelerate_checkpoint import AccelerateCheckpoint
 from accel.configuration import ProjectConfiguration
 from accel.tracking.session import TrackingSession
 
@@ -131,13 +130,23 @@ class StateLoader:
 
     def _load_from_accelerate(self, folder: Path) -> None:
         """Collective: every process must call."""
+        from accel_names.checkpoint.accelerate_checkpoint import AccelerateCheckpoint
+
         registry = self._registry
-        checkpoint = AccelerateCheckpoint(folder, registry)
+        preparer = registry.preparer
+        checkpoint = AccelerateCheckpoint(
+            folder,
+            models=registry.models(),
+            optimizers=[prepared.optimizer for prepared in preparer.optimizers],
+            schedulers=preparer.schedulers,
+            objects=list(registry.objects.values()),
+            scaler=registry.components.scaler,
+        )
         about = f"{folder} cannot be gone on from, and nothing was changed:"
         self._votes.require("load_state: fits", about, checkpoint.problems)
         checkpoint.load()
         registry.components.accumulation.reset()
-        for optimizer in registry.preparer.optimizers:
+        for optimizer in preparer.optimizers:
             optimizer.discard_gradients()
         self._votes.warn_once(checkpoint.left)
 

@@ -1,4 +1,4 @@
 """The merge of sharded weights as functions."""
 
-from accel.compat.names.merging import merge_command as merge_command
-from accel.compat.names.merging import merge_command_parser as merge_command_parser
+from accel_names.merging import merge_command as merge_command
+from accel_names.merging import merge_command_parser as merge_command_parser

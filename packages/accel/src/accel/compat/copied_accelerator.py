@@ -7,11 +7,11 @@ from typing import Any, Self
 
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, LossScaler, UnpreparedGuard
 from accel_state import AccumulationState
+from accel_state.run_context import follow
 from torch import nn
 from torch.utils.data import DataLoader
 
 from accel.build import Components
-from accel.compat.gradient_state import GradientState
 from accel.configuration import ProjectConfiguration
 from accel.preparation import Preparer
 from accel.settings import Settings
@@ -46,7 +46,7 @@ class CopiedAccelerator:
 
     def components(self, made: Components) -> Components:
         """The components of this process, with the window and the scale that prepared objects have with them."""
-        GradientState.follow(self.window)
+        follow(self.window)
         guard = UnpreparedGuard(self.window, self.scaler)
         return replace(made, accumulation=self.window, scaler=self.scaler, guard=guard)
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from accel.compat.doors import utilities
+from accel_names.lazy_names import utilities
 
 if TYPE_CHECKING:
     from accel_big import check_device_map as check_device_map
@@ -14,6 +14,19 @@ if TYPE_CHECKING:
     from accel_big import infer_auto_device_map as infer_auto_device_map
     from accel_big import load_checkpoint_in_model as load_checkpoint_in_model
     from accel_big import offload_state_dict as offload_state_dict
+    from accel_names.deepspeed import DeepSpeedPlugin as DeepSpeedPlugin
+    from accel_names.deepspeed import DummyOptim as DummyOptim
+    from accel_names.deepspeed import DummyScheduler as DummyScheduler
+    from accel_names.operations import broadcast as broadcast
+    from accel_names.operations import broadcast_object_list as broadcast_object_list
+    from accel_names.operations import copy_tensor_to_devices as copy_tensor_to_devices
+    from accel_names.operations import gather as gather
+    from accel_names.operations import gather_object as gather_object
+    from accel_names.operations import pad_across_processes as pad_across_processes
+    from accel_names.operations import reduce as reduce
+    from accel_names.operations import set_seed as set_seed
+    from accel_names.operations import synchronize_rng_state as synchronize_rng_state
+    from accel_names.operations import synchronize_rng_states as synchronize_rng_states
     from accel_ops import RNGType as RNGType
     from accel_ops import concatenate as concatenate
     from accel_ops import convert_to_fp32 as convert_to_fp32
@@ -33,19 +46,6 @@ if TYPE_CHECKING:
     from accel_state import DistributedType as DistributedType
     from accel_track import LoggerType as LoggerType
 
-    from accel.compat.deepspeed_names import DeepSpeedPlugin as DeepSpeedPlugin
-    from accel.compat.deepspeed_names import DummyOptim as DummyOptim
-    from accel.compat.deepspeed_names import DummyScheduler as DummyScheduler
-    from accel.compat.operations import broadcast as broadcast
-    from accel.compat.operations import broadcast_object_list as broadcast_object_list
-    from accel.compat.operations import copy_tensor_to_devices as copy_tensor_to_devices
-    from accel.compat.operations import gather as gather
-    from accel.compat.operations import gather_object as gather_object
-    from accel.compat.operations import pad_across_processes as pad_across_processes
-    from accel.compat.operations import reduce as reduce
-    from accel.compat.operations import set_seed as set_seed
-    from accel.compat.operations import synchronize_rng_state as synchronize_rng_state
-    from accel.compat.operations import synchronize_rng_states as synchronize_rng_states
     from accel.compilation import TorchDynamoPlugin as TorchDynamoPlugin
     from accel.configuration import DataLoaderConfiguration as DataLoaderConfiguration
     from accel.configuration import GradientAccumulationPlugin as GradientAccumulationPlugin

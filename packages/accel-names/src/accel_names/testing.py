@@ -15,7 +15,7 @@ import torch
 from accel_state.environ import flag, process_environ
 from torch import Tensor
 
-from accel.compat.operations import gather
+from accel_names.operations import gather
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 

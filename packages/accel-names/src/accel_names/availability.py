@@ -18,8 +18,8 @@ from accel_state.devices import choose
 from accel_state.environ import process_environ
 from torch.torch_version import TorchVersion
 
-from accel.compat.doors import table
-from accel.compat.names.models import extract_model_from_parallel
+from accel_names.lazy_names import table
+from accel_names.models import extract_model_from_parallel
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -6,11 +6,12 @@ Those of sharded models are a file of whole tensors (FULL_STATE_DICT) or a folde
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
 import torch
+from accel_amp import AcceleratedScheduler, LossScaler
 from accel_amp.optimizer_parameters import parameters_of
 from accel_amp.optimizer_state import NamedOptimizerState, names_of
 from accel_checkpoint import CheckpointError, weight_files
@@ -19,9 +20,7 @@ from accel_checkpoint.pieces import is_distributed, like
 from torch import nn
 from torch.optim import Optimizer
 
-from accel.checkpoint.registry import CheckpointRegistry
-from accel.checkpoint.stateful_item import key
-from accel.compat.distributed_checkpoint import METADATA, DistributedCheckpoint, StatePath
+from accel_names.checkpoint.distributed_checkpoint import METADATA, DistributedCheckpoint, StatePath
 
 #: what each of its processes writes, and nobody else
 MARK = "random_states_0.pkl"
@@ -34,27 +33,41 @@ def is_accelerates(folder: Path) -> bool:
 
 @final
 class AccelerateCheckpoint:
-    """A checkpoint of Accelerate, as what can be loaded from it: everything is read and compared first."""
+    """A checkpoint of Accelerate, read and compared with what it is to be loaded into.
 
-    def __init__(self, folder: Path, registry: CheckpointRegistry) -> None:
+    Nothing is changed before `load`; `problems` says in words why the checkpoint does not fit.
+
+    Args:
+        folder: The folder that Accelerate's `save_state` wrote.
+        models: The models by their names.
+        optimizers: The optimizers, in the order in which they were prepared.
+        schedulers: The schedulers, in the order in which they were prepared.
+        objects: The objects that were registered, in their order.
+        scaler: The loss scaler, if there is one.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        models: Mapping[str, nn.Module],
+        optimizers: Sequence[Optimizer],
+        schedulers: Sequence[AcceleratedScheduler],
+        objects: Sequence[Any],
+        scaler: LossScaler | None,
+    ) -> None:
         self.folder, self.problems = folder, list[str]()
-        self._names = names_of(registry.models())
-        preparer, scaler, objects = registry.preparer, registry.components.scaler, list(registry.objects.values())
-        self._models = [(model, self._weights(place, model)) for place, model in enumerate(registry.models().values())]
+        self._names = names_of(models)
+        self._models = [(model, self._weights(place, model)) for place, model in enumerate(models.values())]
+        owners: list[tuple[Any, str]] = [
+            *((owner, f"{_key('scheduler', place)}.bin") for place, owner in enumerate(schedulers)),
+            *((owner, f"custom_checkpoint_{place}.pkl") for place, owner in enumerate(objects)),
+            *([(scaler, "scaler.pt")] if scaler is not None else []),
+        ]
         # what loads a state, and the state
         self._states: list[tuple[Callable[[Any], object], Any]] = [
-            *(self._optimizer(place, prepared.optimizer) for place, prepared in enumerate(preparer.optimizers)),
-            *(
-                (owner.load_state_dict, self._read(f"{key('scheduler', place)}.bin"))
-                for place, owner in enumerate(preparer.schedulers)
-            ),
-            *(
-                (owner.load_state_dict, self._read(f"custom_checkpoint_{place}.pkl"))
-                for place, owner in enumerate(objects)
-            ),
+            *(self._optimizer(place, optimizer) for place, optimizer in enumerate(optimizers)),
+            *((owner.load_state_dict, self._read(file)) for owner, file in owners),
         ]
-        if scaler is not None:
-            self._states.append((scaler.load_state_dict, self._read("scaler.pt")))
         saved = len(list(folder.glob("custom_checkpoint_*.pkl")))
         if saved != len(objects):
             self.problems.append(f"{saved} registered objects were saved, and {len(objects)} are registered here")
@@ -80,16 +93,16 @@ class AccelerateCheckpoint:
 
     def _weights(self, place: int, model: nn.Module) -> Path | None:
         names = [
-            f"{key(stem, place)}{suffix}{ending}"
+            f"{_key(stem, place)}{suffix}{ending}"
             for stem, suffix in (("model", ".safetensors"), ("pytorch_model", ".bin"))
             for ending in ("", ".index.json")
         ]
-        for name in (*names, f"{key('pytorch_model_fsdp', place)}.bin", f"pytorch_model_fsdp_{place}"):
+        for name in (*names, f"{_key('pytorch_model_fsdp', place)}.bin", f"pytorch_model_fsdp_{place}"):
             path = self.folder / name
             if path.is_file() or (path / METADATA).is_file():
                 self._compare(path, model)
                 return path
-        self.problems.append(f"there are no weights of model {place}: {key('model', place)}.safetensors")
+        self.problems.append(f"there are no weights of model {place}: {_key('model', place)}.safetensors")
         return None
 
     def _compare(self, path: Path, model: nn.Module) -> None:
@@ -109,7 +122,7 @@ class AccelerateCheckpoint:
 
     def _optimizer(self, place: int, optimizer: Optimizer) -> tuple[Callable[[Any], object], Any]:
         """What loads the state of an optimizer, and the state, divided as its parameters are; None if there is none."""
-        name = f"{key('optimizer', place)}.bin"
+        name = f"{_key('optimizer', place)}.bin"
         by_name = NamedOptimizerState(optimizer, self._names)
         layouts = by_name.parameters()
         if (self.folder / f"optimizer_{place}" / METADATA).is_file():
@@ -172,7 +185,7 @@ class AccelerateCheckpoint:
     def _full_name(self, place: int, name: str) -> str:
         """The name of a parameter of the model that has the optimizer's number, or else of the first."""
         known = set(self._names.values())
-        names = [f"{model}.{given}" for model in (key("model", place), "model") for given in (name, _bare(name, ()))]
+        names = [f"{model}.{given}" for model in (_key("model", place), "model") for given in (name, _bare(name, ()))]
         return next((given for given in names if given in known), names[0])
 
     def _read(self, name: str) -> Any:
@@ -189,6 +202,11 @@ class AccelerateCheckpoint:
             self.problems.append(f"{name} holds a {type(state).__name__}, not a state")
             return None
         return state
+
+
+def _key(kind: str, place: int) -> str:
+    """Return the name of the first, second, ... file of a kind."""
+    return kind if place == 0 else f"{kind}_{place}"
 
 
 def _bare(name: str, known: Collection[str]) -> str:

@@ -13,7 +13,7 @@ from accel_checkpoint.load import read_tensors
 from accel_checkpoint.tensor_file import view_bytes
 from torch import nn
 
-from accel.compat.names.weights import set_module_tensor_to_device
+from accel_names.weights import set_module_tensor_to_device
 
 INDEX = "index.json"
 

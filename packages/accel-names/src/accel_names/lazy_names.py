@@ -41,7 +41,7 @@ def table() -> NameTable:
     content = tomllib.loads(TABLE.read_text(encoding="utf-8"))
     libraries, devices = content["libraries"], content["devices"]
     homes = _homes(content["homes"])
-    homes |= dict.fromkeys([*libraries, *devices], "accel.compat.names.availability")
+    homes |= dict.fromkeys([*libraries, *devices], "accel_names.availability")
     instead = {name: words for words, names in content["instead"].items() for name in names.split()}
     different = {name: words for words, names in content["different"].items() for name in names.split()}
     vendors = frozenset([*content["vendors"]["names"].split(), *devices])

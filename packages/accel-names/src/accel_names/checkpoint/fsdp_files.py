@@ -22,8 +22,8 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map
 
-from accel.compat.distributed_checkpoint import DistributedCheckpoint
-from accel.compat.names.constants import FSDP_MODEL_NAME, OPTIMIZER_NAME
+from accel_names.checkpoint.distributed_checkpoint import DistributedCheckpoint
+from accel_names.constants import FSDP_MODEL_NAME, OPTIMIZER_NAME
 
 
 def _folder(root: str | Path, stem: str, index: int) -> Path:

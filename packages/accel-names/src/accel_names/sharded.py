@@ -11,7 +11,7 @@ from accel_parallel import tie_again
 from accel_state.environ import change
 from torch import nn
 
-from accel.compat.names.models import compile_regions
+from accel_names.models import compile_regions
 
 #: what transformers asks, before it reads weights on rank 0 only
 _EFFICIENT = "FSDP_CPU_RAM_EFFICIENT_LOADING"

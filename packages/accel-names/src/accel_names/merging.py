@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from accel.compat.names.fsdp_files import merge_fsdp_weights
+from accel_names.checkpoint.fsdp_files import merge_fsdp_weights
 
 
 def merge_command_parser(subparsers: Any = None) -> argparse.ArgumentParser:

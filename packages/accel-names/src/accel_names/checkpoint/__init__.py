@@ -1,0 +1,1 @@
+"""Read and write files of checkpoints as Accelerate has them."""

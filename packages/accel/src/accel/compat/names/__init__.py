@@ -1,1 +1,0 @@
-"""Functions and classes that scripts import from Accelerate's `utils`, by job."""
