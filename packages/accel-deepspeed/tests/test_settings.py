@@ -14,9 +14,7 @@ from accel_state import CannotRun
 
 def resolved(environ: dict[str, str] | None = None, **arguments: Any) -> Settings:
     usual = {name: parameter.default for name, parameter in signature(Accelerator).parameters.items()}
-    return resolve(
-        environ or {}, **{name: usual[name] for name in signature(resolve).parameters if name in usual} | arguments
-    )
+    return resolve(environ or {}, usual | arguments)
 
 
 def test_the_strategy_is_found_by_its_entry_point() -> None:

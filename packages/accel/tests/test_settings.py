@@ -1,37 +1,23 @@
 """Arguments over environment over defaults; all problems at once."""
 
 import runpy
+from inspect import signature
 from typing import Any
 
 import pytest
 import torch
-from accel import TorchDynamoPlugin
+from accel import Accelerator, TorchDynamoPlugin
+from accel.compat import deepspeed_names
 from accel.configuration import DataLoaderConfiguration
 from accel.settings import Settings, resolve
 from accel_names import deepspeed
 from accel_state import CannotRun
 
-SILENT: dict[str, Any] = {
-    "cpu": False,
-    "fp16": False,
-    "mixed_precision": None,
-    "gradient_accumulation_steps": None,
-    "gradient_accumulation_plugin": None,
-    "kwargs_handlers": None,
-    "dynamo_backend": None,
-    "dynamo_plugin": None,
-    "split_batches": False,
-    "dataloader_config": None,
-    "rng_types": None,
-    "strategy": "auto",
-    "device_placement": True,
-    "step_scheduler_with_optimizer": True,
-    "scheduler_once_per_step": False,
-}
+DEFAULTS = {name: parameter.default for name, parameter in signature(Accelerator).parameters.items()}
 
 
 def resolved(environ: dict[str, str] | None = None, **arguments: Any) -> Settings:
-    return resolve(environ or {}, **{**SILENT, **arguments})
+    return resolve(environ or {}, DEFAULTS | arguments)
 
 
 def test_the_defaults_are_one_plain_process() -> None:

@@ -41,9 +41,6 @@ A = TypeVar("A")
 More = TypeVarTuple("More")
 Module = TypeVar("Module", bound=nn.Module)
 
-#: arguments that are parts of an Accelerator themselves
-NO_SETTINGS = ("self", "log_with", "project_dir", "project_config")
-
 
 @final
 class Accelerator(AccelerateAttributes, TrackerCalls):
@@ -79,8 +76,7 @@ class Accelerator(AccelerateAttributes, TrackerCalls):
         strategy_options: object = None,
         scheduler_once_per_step: bool = False,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name not in NO_SETTINGS}
-        self.settings = resolve(process_environ(), **given)
+        self.settings = resolve(process_environ(), locals())
         project = project_config or ProjectConfiguration()
         # also if a field was set after the configuration was made
         project.set_directories(project_dir if project.project_dir is None else project.project_dir)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from accel_amp import PRECISIONS
@@ -22,7 +23,7 @@ from accel_state.environ import settings as environ_settings
 
 from accel.compilation import TorchDynamoPlugin, from_names
 from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin
-from accel.handlers import ActivationCheckpointingKwargs, Handlers, KwargsHandler
+from accel.handlers import ActivationCheckpointingKwargs, Handlers
 
 T = TypeVar("T")
 
@@ -52,86 +53,71 @@ class Settings:
     scheduler_once_per_step: bool
 
 
-def resolve(
-    environ: Mapping[str, str],
-    *,
-    device_placement: bool,
-    cpu: bool,
-    fp16: bool,
-    mixed_precision: str | None,
-    gradient_accumulation_steps: int | None,
-    gradient_accumulation_plugin: GradientAccumulationPlugin | None,
-    kwargs_handlers: Sequence[KwargsHandler] | None,
-    dynamo_backend: str | None,
-    dynamo_plugin: TorchDynamoPlugin | None,
-    split_batches: bool,
-    dataloader_config: DataLoaderConfiguration | None,
-    rng_types: Iterable[str] | None,
-    strategy: str | Strategy | None,
-    fsdp_plugin: FullyShardedDataParallelPlugin | None = None,
-    parallelism_config: ParallelismConfig | None = None,
-    deepspeed_plugin: StrategyOptions | None = None,
-    strategy_options: object = None,
-    megatron_lm_plugin: object = None,
-    step_scheduler_with_optimizer: bool,
-    scheduler_once_per_step: bool,
-) -> Settings:
-    """The arguments, completed from the environment.
+def resolve(environ: Mapping[str, str], arguments: Mapping[str, Any]) -> Settings:
+    """Return the arguments of `Accelerator`, completed from the environment.
 
-    Raises: ValueError that lists every problem.
+    Raises:
+        ValueError: It lists every problem.
     """
-    problems: list[str] = []
-    strategy = AUTO if strategy is None else strategy
-    if not isinstance(device_placement, bool):
+    given, problems = SimpleNamespace(**arguments), list[str]()
+    strategy = AUTO if given.strategy is None else given.strategy
+    if not isinstance(given.device_placement, bool):
         problems.append(
-            f"device_placement={device_placement!r}, the first argument: expected True or False; name the others, as in"
-            ' Accelerator(mixed_precision="bf16")'
+            f"device_placement={given.device_placement!r}, the first argument: expected True or False; name the"
+            ' others, as in Accelerator(mixed_precision="bf16")'
         )
-    if megatron_lm_plugin is not None:
+    if given.megatron_lm_plugin is not None:
         problems.append(
-            f"megatron_lm_plugin is a {type(megatron_lm_plugin).__name__}: there is no Megatron-LM here; leave it out,"
-            " and divide layers by parallelism_config=ParallelismConfig(tp_size=...)"
+            f"megatron_lm_plugin is a {type(given.megatron_lm_plugin).__name__}: there is no Megatron-LM here; leave"
+            " it out, and divide layers by parallelism_config=ParallelismConfig(tp_size=...)"
         )
     from_environ = environ_settings(environ)
-    if fp16 and mixed_precision not in (None, "fp16"):
-        problems.append(f"fp16=True and mixed_precision={mixed_precision!r} contradict each other; give one of them")
-    precision = mixed_precision or ("fp16" if fp16 else from_environ.mixed_precision)
+    if given.fp16 and given.mixed_precision not in (None, "fp16"):
+        problems.append(
+            f"fp16=True and mixed_precision={given.mixed_precision!r} contradict each other; give one of them"
+        )
+    precision = given.mixed_precision or ("fp16" if given.fp16 else from_environ.mixed_precision)
     if precision is not None and precision not in PRECISIONS.names():
         problems.append(f"mixed_precision={precision!r}: expected one of {', '.join(PRECISIONS.names())}")
-    plugin = gradient_accumulation_plugin or GradientAccumulationPlugin()
+    plugin = given.gradient_accumulation_plugin or GradientAccumulationPlugin()
     problems += plugin.problems()
-    if gradient_accumulation_steps not in (None, 1) and gradient_accumulation_plugin is not None:
+    if given.gradient_accumulation_steps not in (None, 1) and given.gradient_accumulation_plugin is not None:
         problems.append("gradient_accumulation_steps and gradient_accumulation_plugin: give one of them")
-    asked = plugin.num_steps if gradient_accumulation_plugin is not None else gradient_accumulation_steps
+    asked = plugin.num_steps if given.gradient_accumulation_plugin is not None else given.gradient_accumulation_steps
     steps = asked if asked is not None else from_environ.accumulation_steps
-    if gradient_accumulation_plugin is None or asked is None:
+    if given.gradient_accumulation_plugin is None or asked is None:
         problems += _wrong_steps(steps)
-    kinds = _tried(lambda: rng_types_of(["generator"] if rng_types is None else rng_types), list[RNGType](), problems)
-    handlers = _tried(lambda: Handlers.of(kwargs_handlers), Handlers(), problems)
+    kinds = _tried(
+        lambda: rng_types_of(["generator"] if given.rng_types is None else given.rng_types), list[RNGType](), problems
+    )
+    handlers = _tried(lambda: Handlers.of(given.kwargs_handlers), Handlers(), problems)
     compilation = _tried(
-        lambda: from_names(dynamo_backend, dynamo_plugin, from_environ.dynamo), TorchDynamoPlugin(), problems
+        lambda: from_names(given.dynamo_backend, given.dynamo_plugin, from_environ.dynamo),
+        TorchDynamoPlugin(),
+        problems,
     )
     if handlers.ddp.static_graph and steps is not None and steps > 1:
         problems.append(
             f"static_graph=True with gradient_accumulation_steps={steps}: torch needs gradients to travel in the first"
             " iteration; leave static_graph out"
         )
-    options: dict[str, Any] = {DEEPSPEED: deepspeed_plugin, SHARDED: fsdp_plugin, WHOLE: handlers.ddp}
-    wrong = problems_of(strategy, strategy_options)
+    options: dict[str, Any] = {DEEPSPEED: given.deepspeed_plugin, SHARDED: given.fsdp_plugin, WHOLE: handlers.ddp}
+    wrong = problems_of(strategy, given.strategy_options)
     problems += wrong
-    if strategy_options is not None and not wrong:
-        options[str(strategy)] = strategy_options
+    if given.strategy_options is not None and not wrong:
+        options[str(strategy)] = given.strategy_options
     if isinstance(strategy, str) and options[SHARDED] is not None and strategy not in (AUTO, SHARDED):
         problems.append(f"strategy={strategy!r} and fsdp_plugin contradict each other; give one of them")
     for name, words in ((SHARDED, from_environ.fsdp), (DEEPSPEED, from_environ.deepspeed)):
         if options[name] is None and (strategy == name or (strategy == AUTO and words is not None)):
             options[name] = _tried(partial(options_from_words, name, words or {}), None, problems)
+    parallelism: ParallelismConfig | None = given.parallelism_config
     if from_environ.parallelism is not None:
-        parallelism_config = _sizes_of_launcher(from_environ.parallelism, parallelism_config)
-    options = {name: given for name, given in options.items() if given is not None}
-    data = of_loaders(dataloader_config or DataLoaderConfiguration(), environ)
-    data = replace(data, split_batches=split_batches or data.split_batches)  # a copy: the user's may change
-    sizes = parallelism_config or ParallelismConfig()
+        parallelism = _sizes_of_launcher(from_environ.parallelism, parallelism)
+    options = {name: option for name, option in options.items() if option is not None}
+    data = of_loaders(given.dataloader_config or DataLoaderConfiguration(), environ)
+    data = replace(data, split_batches=given.split_batches or data.split_batches)  # a copy: the user's may change
+    sizes = parallelism or ParallelismConfig()
     others = Asked(
         precision=precision,
         accumulation_steps=steps,
@@ -143,18 +129,18 @@ def resolve(
         split_batches=data.split_batches,
         tensor_plan=sizes.tp_plan,
     )
-    for given in options.values():
-        if isinstance(given, StrategyOptions):
-            contradictions = given.problems(others)
+    for option in options.values():
+        if isinstance(option, StrategyOptions):
+            contradictions = option.problems(others)
             problems += contradictions
             if not contradictions:
-                precision, steps = precision or given.precision, steps or given.accumulation_steps
+                precision, steps = precision or option.precision, steps or option.accumulation_steps
     problems += options[SHARDED].problems() if SHARDED in options else []
     problems += sizes.problems()
     if problems:
         raise ValueError("Accelerator(...): " + "\n  ".join(dict.fromkeys(problems)))
     return Settings(
-        cpu=cpu or from_environ.cpu,
+        cpu=given.cpu or from_environ.cpu,
         mixed_precision=precision,
         accumulation_steps=1 if steps is None else steps,
         accumulation=plugin,
@@ -165,11 +151,11 @@ def resolve(
         strategy=strategy,
         options=options,
         asked=replace(others, accumulation_steps=steps),
-        parallelism=parallelism_config,
+        parallelism=parallelism,
         recomputation=_recomputation(handlers.recomputation, options.get(SHARDED)),
-        device_placement=device_placement,
-        step_scheduler_with_optimizer=step_scheduler_with_optimizer,
-        scheduler_once_per_step=scheduler_once_per_step,
+        device_placement=given.device_placement,
+        step_scheduler_with_optimizer=given.step_scheduler_with_optimizer,
+        scheduler_once_per_step=given.scheduler_once_per_step,
     )
 
 
