@@ -74,9 +74,6 @@ SEAMS = {
     "ProcessControl",
     "ProgramScheduler",
     "Scheduler",
-    "CollectiveOps",
-    "TrainingStep",
-    "AccelerateAttributes",
 }
 #: what scripts for Accelerate import from, and no module of ours does
 PATHS_OF_SCRIPTS = (
@@ -92,6 +89,8 @@ DRAWERS = {"util", "utils", "helper", "helpers", "common", "misc"}
 MAKES_TENSORS = {function.__name__ for function in _device_constructors()}
 MAY_UNPICKLE = {"torch.load": {"accel_checkpoint.load"}}
 MAX_FILES = 24
+#: the table of what an Accelerator can do: as long as it has names
+FACADE = "packages/accel/src/accel/accelerator.py"
 
 
 @pytest.mark.parametrize("package", sorted(projects()))
@@ -217,7 +216,7 @@ def test_what_workers_of_tests_preload_is_there(pytestconfig: pytest.Config) -> 
 
 def test_files_are_short() -> None:
     lengths = {path: len(path.read_text().splitlines()) - _docstring_lines(tree_of(path)) for path in all_sources()}
-    assert {where(path): count for path, count in lengths.items() if count > 300} == {}
+    assert {where(path) for path, count in lengths.items() if count > 300} - {FACADE} == set()
     tests = [path for folder in ("packages", "tests-integration") for path in (ROOT / folder).rglob("test_*.py")]
     assert {where(path) for path in tests if len(path.read_text().splitlines()) > 400} == set()
 

@@ -10,7 +10,7 @@ import torch
 from accel import Accelerator, GradientAccumulationPlugin
 from accel.preparation import Preparer
 from accel.step.accumulation import GradientAccumulation
-from accel.step.training_step import TrainingStep
+from accel.step.clipping import GradientClipping
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, LossScaler, WindowScaler
 from accel_checkpoint import save_weights
 from accel_comm.transports.single import Single
@@ -318,7 +318,7 @@ def each_gradient_is_clipped_by_itself() -> Replacement:
 
 @mistake(FIRST, **FP16)
 def scaled_gradients_are_clipped() -> Replacement:
-    return TrainingStep, {"_unscale": lambda self, parameters, scaler: []}
+    return GradientClipping, {"_unscale": lambda self, parameters, scaler: []}
 
 
 @mistake(FIRST, precision="fp16")

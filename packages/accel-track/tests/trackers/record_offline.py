@@ -36,7 +36,7 @@ def write(name: str) -> None:
     accelerator.log_images({"image": [np.zeros((4, 4, 3), np.uint8)]}, step=100)
     if name not in NO_TABLES:
         accelerator.log_table("table", ["a"], [[1]], step=100)
-    lost = [delivery.lost for delivery in accelerator._tracking._deliveries]
+    lost = [delivery.lost for delivery in accelerator.tracking._deliveries]
     accelerator.end_training()
     assert not any(lost), lost
 

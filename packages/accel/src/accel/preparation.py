@@ -6,6 +6,7 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from accel_data import ConsumptionLog, DataLoaderShard, Ending, prepare_data_loa
 from accel_parallel import follow, outermost, recompute, refuse_renormalised, refuse_replaced, refuse_stale, tie_again
 from accel_parallel.stages.containers import inside, uncompiled
 from accel_state import PartialWindow
+from accel_state.environ import process_environ
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -25,7 +27,9 @@ from torch.utils.data import DataLoader
 
 from accel.build import Components
 from accel.compilation import compiled
-from accel.settings import Settings
+from accel.configuration import DataLoaderConfiguration
+from accel.containers import inside, uncompiled
+from accel.settings import Settings, of_loaders
 
 Ready = TypeVar("Ready")
 NamedParameters = list[tuple[str, nn.Parameter]]
@@ -52,12 +56,21 @@ class Preparer:
         # whether a move has put other parameters in the places of those of a model
         self._replaced = False
 
-    def prepare(self, objects: Sequence[Any], placement: Sequence[bool] | None) -> list[Any]:
-        """The objects, ready, in the order given; what is none of torch's classes comes back as it is.
+    def prepare(self, objects: Sequence[Any], placement: Sequence[bool] | None = None) -> Any:
+        """Return the objects, prepared, as a tuple in the order given, and a single object by itself.
 
-        Raises: ValueError for placements that do not match the objects, or a scheduler without its optimizer.
-        Collective: every process must call with like objects in like order.
+        Args:
+            objects: Models, optimizers, loaders and schedulers. Anything else comes back as it is.
+            placement: For each object, whether it is moved to the device; None for what the settings say.
+
+        Raises:
+            ValueError: There is no object, placements do not match the objects, or a scheduler lacks its optimizer.
+
+        Collective:
+            Every process must call with like objects in like order.
         """
+        if not objects:
+            raise ValueError("prepare() needs at least one object: a model, an optimizer, a DataLoader or a scheduler")
         if placement is not None and len(placement) != len(objects):
             raise ValueError(
                 f"device_placement has {len(placement)} entries for {len(objects)} objects; give one for each"
@@ -79,7 +92,7 @@ class Preparer:
         for index, given in enumerate(objects):
             if isinstance(given, LRScheduler | AcceleratedScheduler):
                 ready[index] = self.scheduler(given)
-        return ready
+        return ready[0] if len(ready) == 1 else tuple(ready)
 
     def model(
         self,
@@ -278,6 +291,10 @@ class Preparer:
                 " unsharded data; for once, use Accelerator(scheduler_once_per_step=True)"
             )
         logger.warning("prepared learning-rate schedulers %s", rule)
+
+    def configure_loaders(self, config: DataLoaderConfiguration) -> None:
+        """Prepare loaders by this configuration from now on."""
+        self.settings = replace(self.settings, data=of_loaders(config, process_environ()))
 
     def unwrap(self, model: nn.Module, *, keep_autocast: bool = True, keep_compile: bool = True) -> nn.Module:
         """The model that was given to `prepare`; without what torch.compile made of it, unless that is kept."""

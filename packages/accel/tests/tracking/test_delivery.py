@@ -62,7 +62,7 @@ def test_what_was_logged_by_an_accelerator_that_is_gone_is_recorded(tmp_path: Pa
         accelerator.init_trackers("project")
         for step in range(100):
             accelerator.log({"loss": 1.0}, step=step)
-        (pump,) = accelerator._tracking._pumps
+        (pump,) = accelerator.tracking._pumps
         return pump._thread
 
     thread = script()

@@ -1,14 +1,17 @@
-"""Saves and loads everything that training goes on from, and stops when the job is told to."""
+"""The checkpoints of an Accelerator."""
 
 from __future__ import annotations
 
 import logging
+import warnings
 from pathlib import Path
-from typing import NoReturn, final
+from typing import Any, NoReturn, final
 
-from accel_checkpoint import Manifest
+import torch
+from accel_checkpoint import Manifest, save_object
 from accel_state import ProcessControl
 from accel_state.exit_codes import STOPPED
+from torch import nn
 
 from accel.checkpoint.destination import next_of
 from accel.checkpoint.load import StateLoader
@@ -16,6 +19,7 @@ from accel.checkpoint.preemption import StopSignals
 from accel.checkpoint.registry import CheckpointRegistry
 from accel.checkpoint.save import StateSaver
 from accel.checkpoint.votes import RankVotes
+from accel.checkpoint.whole_weights import save_whole, whole_state
 from accel.configuration import ProjectConfiguration
 from accel.tracking.session import TrackingSession
 
@@ -24,7 +28,7 @@ logger = logging.getLogger("accel")
 
 @final
 class Checkpointer:
-    """Saves and loads the state of an Accelerator."""
+    """The checkpoints and the weights of an Accelerator, and the signals that ask it to stop."""
 
     def __init__(
         self,
@@ -50,12 +54,33 @@ class Checkpointer:
         """The number of the next checkpoint that is named automatically."""
         return next_of(self.project)
 
-    def save(self, output_dir: str | Path | None, *, asynchronous: bool, max_shard_size: int | str) -> Path:
-        """The folder of the checkpoint, written or, `asynchronous`, copied in memory.
+    def save(
+        self,
+        output_dir: str | Path | None = None,
+        safe_serialization: bool = True,
+        *,
+        asynchronous: bool = False,
+        max_shard_size: int | str = "10GB",
+    ) -> Path:
+        """Write a checkpoint, and return its folder.
 
-        Raises: CheckpointError, on every process, if it could not be written; ValueError without a folder.
-        Collective: every process must call.
+        Args:
+            output_dir: The folder, or None for the next one of the project.
+            safe_serialization: False only warns: checkpoints are safetensors.
+            asynchronous: Return when everything is copied in memory, and write in the background.
+            max_shard_size: The largest file of weights.
+
+        Raises:
+            CheckpointError: It could not be written; raised on every process.
+            ValueError: There is no folder.
+
+        Collective:
+            Every process must call.
         """
+        if not safe_serialization:
+            warnings.warn(
+                "save_state(safe_serialization=False): checkpoints are safetensors all the same", stacklevel=3
+            )
         self.wait()
         self._unnoted = folder = self._saver.save(output_dir, asynchronous=asynchronous, max_shard_size=max_shard_size)
         if not asynchronous:
@@ -63,30 +88,50 @@ class Checkpointer:
         return folder
 
     def wait(self) -> None:
-        """Returns when the checkpoint that is being written in the background is on the disk.
+        """Return when the checkpoint that is being written in the background is on the disk.
 
-        Raises: CheckpointError, on every process, when it could not be written.
-        Collective: every process must call.
+        Raises:
+            CheckpointError: It could not be written; raised on every process.
+
+        Collective:
+            Every process must call.
         """
         folder, self._unnoted = self._unnoted, None
         self._saver.wait()
         if folder is not None:
             self._tracking.saved(folder)
 
-    def load(self, input_dir: str | Path | None) -> Path:
-        """The folder of the checkpoint that everything goes on from.
+    def load(self, input_dir: str | Path | None = None, *, map_location: Any = None) -> Path:
+        """Restore everything from a checkpoint, and return its folder.
 
-        Raises: CheckpointError, on every process, that lists all that stands against it.
-        Collective: every process must call.
+        Args:
+            input_dir: The folder, or None for the newest whole checkpoint of the project.
+            map_location: None, "cpu" or "on_device": tensors go to where the objects are, whatever it is.
+
+        Raises:
+            CheckpointError: It lists all that conflicts with the checkpoint; raised on every process.
+            TypeError: `map_location` is something else.
+
+        Collective:
+            Every process must call.
         """
+        if map_location not in (None, "cpu", "on_device"):
+            raise TypeError(f'map_location={map_location!r}: expected None, "cpu" or "on_device"')
         self.wait()
         return self._loaded(*self._loader.load(input_dir))
 
     def resume(self) -> Path | None:
-        """The newest checkpoint of the project, from which everything goes on; None if there is none yet.
+        """Restore everything from the newest checkpoint of the project, if there is one.
 
-        Raises: ValueError without a project_dir; CheckpointError as `load`.
-        Collective: every process must call.
+        Returns:
+            The folder of the checkpoint, or None if there is none yet.
+
+        Raises:
+            ValueError: There is no project_dir.
+            CheckpointError: As for `load`.
+
+        Collective:
+            Every process must call.
         """
         self.wait()
         loaded = self._loader.resume()
@@ -97,13 +142,75 @@ class Checkpointer:
             self._saver.newest = folder, manifest.files
         return folder
 
-    def save_and_stop(self, output_dir: str | Path | None) -> NoReturn:
-        """Writes a checkpoint, and ends the process with exit code 75.
+    def save_and_stop(self, output_dir: str | Path | None = None) -> NoReturn:
+        """Write a checkpoint, and end the process with exit code 75.
 
-        Raises: SystemExit; CheckpointError as `save`.
-        Collective: every process must call.
+        Raises:
+            SystemExit: The checkpoint was written.
+            CheckpointError: It was not; raised on every process.
+
+        Collective:
+            Every process must call.
         """
-        folder = self.save(output_dir, asynchronous=False, max_shard_size="10GB")
+        folder = self.save(output_dir)
         if self._processes.is_main_process:
             logger.warning("stopped after writing %s; run the same command again to go on", folder)
         raise SystemExit(STOPPED)
+
+    def end(self) -> None:
+        """Return when the newest checkpoint is on the disk, and the trackers are ended.
+
+        Raises:
+            CheckpointError: The checkpoint could not be written; raised on every process.
+
+        Collective:
+            Every process must call.
+        """
+        try:
+            self.wait()
+        finally:
+            self._tracking.end()
+
+    def weights_of(self, model: nn.Module, *, unwrap: bool = True) -> dict[str, torch.Tensor]:
+        """Return the weights of a model, those of a sharded model whole on the main process and {} on the others.
+
+        Args:
+            model: A prepared model.
+            unwrap: Take the names of the model itself, not those of its containers.
+
+        Collective:
+            Every process must call, if the model is sharded.
+        """
+        inner = self.registry.preparer.unwrap(model, keep_compile=False) if unwrap else model
+        return whole_state(inner.state_dict(), self._processes.run)
+
+    def save_model(
+        self, model: nn.Module, folder: str | Path, max_shard_size: int | str = "10GB", safe_serialization: bool = True
+    ) -> Path | None:
+        """Write the weights of a model, under its own names.
+
+        Args:
+            model: A prepared model, or one that never was.
+            folder: The folder for the files.
+            max_shard_size: The largest file.
+            safe_serialization: Write safetensors, not pickled weights.
+
+        Returns:
+            The path to open the weights by on the main process; None on the others.
+
+        Collective:
+            Every process must call, if the model is sharded.
+        """
+        state = self.registry.preparer.unwrap(model, keep_compile=False).state_dict()
+        return save_whole(state, folder, self._processes, max_shard_size, safe_serialization=safe_serialization)
+
+    def save_object(self, content: Any, path: str | Path, *, safe_serialization: bool = False) -> None:
+        """Write an object on the main process.
+
+        Args:
+            content: Anything that `torch.save` takes.
+            path: The path of the file.
+            safe_serialization: Write a mapping of tensors as safetensors.
+        """
+        if self._processes.is_main_process:
+            save_object(content, path, safe_serialization=safe_serialization)

@@ -11,10 +11,10 @@ from accel_amp.optimizer_state import names_of
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from accel.build import Components
+from accel.checkpoint.optimizer_state import names_of
 from accel.checkpoint.stateful_item import StatefulItem, items, key, named_objects
 from accel.preparation import Preparer
-from accel.step.accumulation import GradientAccumulation
+from accel.step.training_step import TrainingStep
 
 SaveHook = Callable[[list[nn.Module], list[dict[str, Any]], str], None]
 LoadHook = Callable[[list[nn.Module], str], None]
@@ -24,10 +24,10 @@ LoadHook = Callable[[list[nn.Module], str], None]
 class CheckpointRegistry:
     """Everything that a checkpoint holds, and the hooks of the script."""
 
-    def __init__(self, components: Components, preparer: Preparer, gradients: GradientAccumulation) -> None:
-        self.components = components
+    def __init__(self, preparer: Preparer, training: TrainingStep) -> None:
+        self.components = preparer.components
         self.preparer = preparer
-        self.gradients = gradients
+        self.training = training
         self.objects: dict[str, Any] = {}
         # what a RemovableHandle refers to weakly
         self.save_hooks: OrderedDict[int, SaveHook] = OrderedDict()
@@ -47,7 +47,7 @@ class CheckpointRegistry:
 
     def items(self) -> list[StatefulItem]:
         """Everything else."""
-        return items(self.preparer, self.components, self.gradients, self.objects, names_of(self.models()))
+        return items(self.preparer, self.training, self.objects, names_of(self.models()))
 
     def losses(self) -> list[str]:
         """What a checkpoint that is taken now will lack, in words."""
@@ -58,7 +58,7 @@ class CheckpointRegistry:
                 " step, and the micro-batches since will be served again; what they changed in buffers, random numbers"
                 " and registered objects stays. Save where accelerator.sync_gradients is true to be exact"
             )
-        if self.gradients.at_home:
+        if self.training.local_only:
             lines.append(
                 "save_state inside of LocalSGD: each process has a model of its own there, and that of the main process"
                 " is saved; save after the block"
@@ -75,7 +75,7 @@ class CheckpointRegistry:
 
 
 def add_hook(hooks: dict[int, Any], hook: Any) -> RemovableHandle:
-    """Adds a hook; the handle takes it away again."""
+    """Add a hook, and return what removes it again."""
     handle = RemovableHandle(hooks)
     hooks[handle.id] = hook
     return handle

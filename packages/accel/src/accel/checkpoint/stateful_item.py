@@ -14,9 +14,9 @@ from accel_amp.optimizer_state import NamedOptimizerState, Names
 from accel_checkpoint import CheckpointError, encode
 from accel_checkpoint.pieces import is_distributed
 
-from accel.build import Components
+from accel.checkpoint.optimizer_state import NamedOptimizerState, Names
 from accel.preparation import Preparer
-from accel.step.accumulation import GradientAccumulation
+from accel.step.training_step import TrainingStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,7 @@ def key(kind: str, place: int) -> str:
     return kind if place == 0 else f"{kind}_{place}"
 
 
-def items(
-    preparer: Preparer, components: Components, gradients: GradientAccumulation, objects: dict[str, Any], names: Names
-) -> list[StatefulItem]:
+def items(preparer: Preparer, training: TrainingStep, objects: dict[str, Any], names: Names) -> list[StatefulItem]:
     """Everything that has a state besides models, in the order in which it is loaded: what may refuse comes first."""
     listed = [
         _of(key("loader", place), loader, _loader_problems, kind="DataLoader", collective=True)
@@ -68,10 +66,10 @@ def items(
         )
     for place, scheduler in enumerate(preparer.schedulers):
         listed.append(_of(key("scheduler", place), scheduler, _lacking, kind=type(scheduler.scheduler).__name__))
-    if components.scaler is not None:
-        listed.append(_of("scaler", components.scaler, _no_mapping))
+    if preparer.components.scaler is not None:
+        listed.append(_of("scaler", preparer.components.scaler, _no_mapping))
     # the words under which checkpoints have it
-    progress = (gradients.state_dict, gradients.problems, gradients.load_state_dict)
+    progress = (training.state_dict, training.problems, training.load_state_dict)
     return [*listed, StatefulItem("clock", REST, "StepClock", *progress)]
 
 

@@ -1,275 +1,307 @@
-"""The training step of the facade: micro-batches, gradients, clipping, precision."""
+"""The training step: micro-batches, what each loss adds to the gradients of its window, and who exchanges them."""
 
 from __future__ import annotations
 
+import gc
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, final
 
 import torch
-from accel_amp import AcceleratedOptimizer, LossScaler, autocast
+from accel_amp import WindowScaler, autocast
 from accel_amp.optimizer_parameters import parameters_of
-from accel_data import Ending, skip_first_batches
-from accel_parallel.clip import with_gradients
-from accel_state import AccumulationState
+from accel_data import Ending
 from torch import nn
-from torch.optim import Optimizer
-from torch.utils.data import DataLoader
 
-from accel.checkpoint.whole_weights import whole_state
-from accel.collectives import CollectiveOps
-from accel.handlers import AutocastKwargs, ProfileKwargs
+from accel.handlers import AutocastKwargs
 from accel.preparation import Preparer
-from accel.settings import Settings
-from accel.step.accumulation import GradientAccumulation
 from accel.step.micro_batch import MicroBatch
 from accel.step.observer import StepObserver
-from accel.tools.profiling import profiled
 
-A = TypeVar("A")
+logger = logging.getLogger("accel")
+#: arguments of torch's backward
+PASSED_ON = ("gradient", "retain_graph", "create_graph", "inputs")
 
 
-class TrainingStep(CollectiveOps):
-    """What a loop calls between a batch and the next."""
+@final
+class TrainingStep:
+    """The steps of what a `Preparer` has prepared."""
 
-    settings: Settings
-    _preparer: Preparer
-    _gradients: GradientAccumulation
-    #: who is told of each step; set on the class, before an Accelerator is made
-    observer: StepObserver | None = None
+    def __init__(self, preparer: Preparer, observer: StepObserver | None = None) -> None:
+        self._preparer = preparer
+        self._observer = observer
+        self._components = preparer.components
+        self._accumulation = preparer.components.accumulation
+        self._steps = preparer.components.steps
+        self._sync_each_batch = preparer.settings.accumulation.sync_each_batch
+        self._joining = False
+        self._warned: set[str] = set()
+        #: whether gradients stay in this process, whatever is due
+        self.local_only = False
+        self._begin()
 
-    @property
-    def device_placement(self) -> bool:
-        """Whether prepared objects and their batches are moved to the device."""
-        return self.settings.device_placement
+    def _begin(self) -> None:
+        self.window = WindowScaler(
+            self._accumulation,
+            self._components.run.transport,
+            self._parameters,
+            scaled=self._components.precision.policy.scale_loss,
+            rescale=self._steps.rescale,
+        )
+        #: whether losses have weights, once all processes have agreed
+        self._weighted: bool | None = None
+        #: whether losses have no weights, as all agreed, and torch's own backward takes them as they are
+        self._plain = False
 
-    @property
-    def split_batches(self) -> bool:
-        """Whether the batch size of a loader is that of the whole job."""
-        return self.settings.data.split_batches
+    def free(self, objects: Sequence[object]) -> list[None]:
+        """Forget what was prepared and its windows, and return a None for each object."""
+        self._preparer.forget()
+        self._accumulation.forget_listeners()
+        self._accumulation.reset()
+        self._begin()
+        nothing: list[None] = [None] * len(objects)
+        gc.collect()
+        self._components.run.device.release_memory()
+        return nothing
 
-    @property
-    def even_batches(self) -> bool:
-        """Whether every process gets as many batches as the others."""
-        return self.settings.data.even_batches
+    def set_every(self, steps: int) -> None:
+        """Set the number of micro-batches to an optimizer step.
 
-    @property
-    def dispatch_batches(self) -> bool | None:
-        """Whether the main process reads for all."""
-        return self.settings.data.dispatch_batches
-
-    @property
-    def gradient_state(self) -> AccumulationState:
-        """Where this Accelerator stands in its window, and in the loader that is being iterated."""
-        return self.components.accumulation
-
-    @property
-    def scaler(self) -> LossScaler | None:
-        """What scales the loss in fp16; None otherwise."""
-        return self.components.scaler
-
-    @property
-    def gradient_accumulation_steps(self) -> int:
-        """Micro-batches to an optimizer step; may be set at any time."""
-        return self.components.accumulation.every
-
-    @gradient_accumulation_steps.setter
-    def gradient_accumulation_steps(self, steps: int) -> None:
-        self._gradients.refuse_new_windows(steps)
-        self.components.accumulation.set_every(steps)
-        if steps > 1:
-            self.components.guard.arm()
-
-    @property
-    def sync_gradients(self) -> bool:
-        """Whether the current micro-batch ends with an optimizer step."""
-        return self.components.accumulation.due
-
-    @sync_gradients.setter
-    def sync_gradients(self, due: bool) -> None:
-        self.components.accumulation.sync_gradients = due
-
-    @property
-    def stateful(self) -> list[Any]:
-        """What of the step has a state, besides models: prepared optimizers and schedulers, and the loss scaler."""
-        scalers = [self.scaler] if self.scaler is not None else []
-        return [*self._preparer.optimizers, *self._preparer.schedulers, *scalers]
-
-    @property
-    def optimizer_step_was_skipped(self) -> bool:
-        """Whether the last step of any prepared optimizer was skipped, because gradients had overflowed."""
-        return any(optimizer.step_was_skipped for optimizer in self._preparer.optimizers)
-
-    @property
-    def last_loss(self) -> float:
-        """The loss of the newest window that had weights: all losses, of all processes, over all weights.
-
-        Raises: RuntimeError when no loss had a weight.
+        Raises:
+            ValueError: It is no whole number of at least 1, or ranks have agreed on another.
         """
-        return self._gradients.window.last_loss
+        if self._joining and steps != self._accumulation.every:
+            raise ValueError(
+                f"gradient_accumulation_steps = {steps} inside join_uneven_inputs: set it before the block, since"
+                " ranks agree on it when the block begins"
+            )
+        self._accumulation.set_every(steps)
+        if steps > 1:
+            self._components.guard.arm()
+
+    def set_position(self, position: int) -> None:
+        """Begin a window anew, if `position` is 0.
+
+        Raises:
+            ValueError: It is another number.
+        """
+        if position != 0:
+            raise ValueError(
+                f"accelerator.step = {position}: accumulate() counts; only 0 may be set, to begin a window"
+            )
+        self._accumulation.reset()
 
     def accumulate(self, *models: nn.Module) -> AbstractContextManager[None]:
-        """One micro-batch; gradients travel, and optimizers step, only when a step is due.
-
-        Raises: ValueError, when it is entered, for a model that was not prepared.
-        """
-        return MicroBatch(self.components, self._preparer, models, always=self.settings.accumulation.sync_each_batch)
+        """Return the context of one micro-batch of these models."""
+        return MicroBatch(self._preparer, models, always=self._sync_each_batch)
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
-        """The context of a forward and backward whose gradients stay in this process.
+        """Return the context of a forward and backward whose gradients stay in this process.
 
-        Raises: ValueError if the strategy must see every backward.
+        Raises:
+            ValueError: The strategy must see every backward.
         """
-        self.components.refuse("no_sync")
-        return self.components.strategy.synchronising(self._preparer.container(model, "no_sync"), enabled=False)
+        self._components.refuse("no_sync")
+        return self._components.strategy.synchronising(self._preparer.container(model, "no_sync"), enabled=False)
 
     def local_steps(self, model: nn.Module) -> AbstractContextManager[None]:
-        """The context in which gradients stay in this process, also when a step is due.
+        """Return the context in which gradients stay in this process, also when a step is due.
 
-        Raises: ValueError if ranks hold parts of parameters: a step by one rank alone would need them whole.
+        Raises:
+            ValueError: Ranks hold parts of parameters: a step of one rank would need them whole.
         """
-        self.components.refuse("local steps (LocalSGD)")
-        return self._gradients.staying_home(self.no_sync(model))
-
-    def trigger_sync_in_backward(self, model: nn.Module) -> AbstractContextManager[None]:
-        """The context of a backward whose gradients travel, although its forward was made under `no_sync`."""
-        self.components.refuse("trigger_sync_in_backward")
-        return self.components.strategy.synchronising_backward(
-            self._preparer.container(model, "trigger_sync_in_backward")
-        )
+        self._components.refuse("local steps (LocalSGD)")
+        return self._keep_local(self.no_sync(model))
 
     @contextmanager
-    def join_uneven_inputs(self, joinables: Iterable[nn.Module], even_batches: bool | None = None) -> Iterator[None]:
-        """In this block processes may have unequal numbers of batches, and with `even_batches` the loaders are told so.
+    def _keep_local(self, no_sync: AbstractContextManager[None]) -> Iterator[None]:
+        with no_sync:
+            self.local_only = True
+            try:
+                yield
+            finally:
+                self.local_only = False
 
-        A window of several micro-batches ends on all processes when the data of one of them end.
+    def trigger_sync(self, model: nn.Module) -> AbstractContextManager[None]:
+        """Return the context of a backward whose gradients are exchanged, though its forward was under `no_sync`."""
+        self._components.refuse("trigger_sync_in_backward")
+        container = self._preparer.container(model, "trigger_sync_in_backward")
+        return self._components.strategy.synchronising_backward(container)
 
-        Raises: ValueError for windows that would go on after the end (`at_epoch_end="carry"`).
-        Collective: every process must enter and leave it.
+    @contextmanager
+    def join_uneven_inputs(self, models: Iterable[nn.Module], even_batches: bool | None = None) -> Iterator[None]:
+        """Let processes have unequal numbers of batches inside the block.
+
+        Raises:
+            ValueError: A window would go on after the end of the data.
+
+        Collective:
+            Every process must enter and leave it.
         """
         with ExitStack() as changed:
             if even_batches is not None:
                 changed.enter_context(self._preparer.ending(Ending.REPEAT if even_batches else Ending.UNEVEN))
-            changed.enter_context(self._preparer.joined(joinables))
-            changed.enter_context(self._gradients.joining())
-            yield
+            changed.enter_context(self._preparer.joined(models))
+            self._joining = True
+            try:
+                yield
+            finally:
+                self._joining = False
 
-    def backward(self, loss: torch.Tensor, *, weight: torch.Tensor | float | None = None, **kwargs: Any) -> None:
-        """Adds the gradients of `loss`, as its part in the mean of the window, and scaled as the precision needs.
+    def backward(self, loss: torch.Tensor, weight: torch.Tensor | float | None = None, **kwargs: Any) -> None:
+        """Add the gradients of a loss to those of its window.
 
-        With `weight`, say the number of tokens whose losses were summed up, the window is the sum of its losses over
-        the sum of its weights, on all processes; without, the mean of its micro-batches.
+        Args:
+            loss: The loss, a mean, or a sum if it has a weight.
+            weight: The number that the sum of the losses of a window is divided by, together with the others.
+            **kwargs: Arguments of torch's `backward`.
 
-        Raises: ValueError for a weight that cannot be, or that some losses of a window lack.
-        Collective: where the gradients travel every process must call, with a weight on all or on none.
+        Raises:
+            ValueError: The weight cannot be, or some losses of the window lack one.
+
+        Collective:
+            Every process must call if a step is due, with a weight on all or on none.
         """
-        if self.observer is not None:
-            self.observer.loss(loss, weight)
-        if weight is None and not kwargs and self._gradients.plain and self.components.accumulation.alone:
-            self._gradients.backward(loss)
-            return
-        if weight is not None and self._gradients.at_home:
+        if self._observer is not None:
+            self._observer.loss(loss, weight)
+        if weight is not None or kwargs or not self._plain or not self._accumulation.alone:
+            loss = self._scaled(loss, weight)
+            if unknown := [name for name in kwargs if name not in PASSED_ON]:
+                known = ", ".join(("weight", *PASSED_ON))
+                raise TypeError(f"backward: unknown arguments {', '.join(unknown)}; expected some of {known}")
+        due = self._accumulation.due and not self.local_only
+        self._steps.backward(loss, self._preparer.models, self._preparer.optimizers, due=due, **kwargs)
+
+    def _scaled(self, loss: torch.Tensor, weight: torch.Tensor | float | None) -> torch.Tensor:
+        """Return what to call backward on, in place of `loss`."""
+        accumulation, scaler = self._accumulation, self._components.scaler
+        if weight is not None and self.local_only:
             raise ValueError(
                 "backward: inside LocalSGD gradients are not shared, and so no weights; divide the loss instead"
             )
-        loss = self._gradients.scale_loss(loss, weight)
-        if self.components.scaler is not None:
-            loss = self.components.scaler.scale(loss)
-        _refuse_unknown(kwargs)
-        self._gradients.backward(loss, **kwargs)
+        if not self._preparer.models:
+            self._warn_of_no_model()
+        if accumulation.inside:
+            accumulation.has_loss = True
+        else:
+            if accumulation.ends_anywhere is not None:
+                raise ValueError(
+                    "backward outside of accumulate(), inside join_uneven_inputs with"
+                    f" gradient_accumulation_steps={accumulation.every}: ranks agree in accumulate() on the ends of"
+                    " windows; put the micro-batch into `with accelerator.accumulate(model):`"
+                )
+            accumulation.begin_alone()
+            if accumulation.every > 1:
+                self._say_that_nothing_accumulates()
+        if self._weighted is not (weight is not None):
+            self._agree_on_weights(weighted=weight is not None)
+        loss = self.window.scale_loss(loss, weight)
+        return loss if scaler is None else scaler.scale(loss)
 
-    def autocast(self, autocast_handler: AutocastKwargs | None = None) -> AbstractContextManager[Any]:
-        """The context in which operations compute in the run's precision, as inside the model."""
-        policy = self.components.policy
-        if autocast_handler is None:
-            return autocast(policy, self.device.type)
-        policy = replace(policy, compute=self.components.precision.policy.compute, cache=autocast_handler.cache_enabled)
-        return autocast(policy, self.device.type, enabled=autocast_handler.enabled)
+    def autocast(self, handler: AutocastKwargs | None = None) -> AbstractContextManager[Any]:
+        """Return the context in which operations compute in the precision of the run, as inside a model."""
+        policy, kind = self._components.policy, self._components.run.placed_on.type
+        if handler is None:
+            return autocast(policy, kind)
+        compute = self._components.precision.policy.compute
+        return autocast(replace(policy, compute=compute, cache=handler.cache_enabled), kind, enabled=handler.enabled)
 
-    def unwrap_model(self, model: nn.Module, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True) -> Any:
-        """The model that was given to `prepare`; on request without its autocast, or without torch.compile."""
-        return self._preparer.unwrap(model, keep_autocast=keep_fp32_wrapper, keep_compile=keep_torch_compile)
+    @property
+    def stateful(self) -> list[Any]:
+        """The optimizers, the schedulers and the loss scaler."""
+        scaler = self._components.scaler
+        return [*self._preparer.optimizers, *self._preparer.schedulers, *([] if scaler is None else [scaler])]
 
-    def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, torch.Tensor]:
-        """The weights of the model, under its own names; of a sharded model whole on the main process, {} elsewhere.
+    @property
+    def was_skipped(self) -> bool:
+        """True if the last step of any prepared optimizer was skipped, as gradients had overflowed."""
+        return any(optimizer.step_was_skipped for optimizer in self._preparer.optimizers)
 
-        Collective: every process must call, if the model is sharded.
-        """
-        inner = self.unwrap_model(model, keep_torch_compile=False) if unwrap else model
-        return whole_state(inner.state_dict(), self.run)
+    def state_dict(self) -> dict[str, Any]:
+        """Return how many steps were due, how many each optimizer has taken, and the newest loss with weights."""
+        taken = [optimizer.steps for optimizer in self._preparer.optimizers]
+        return {"steps": self._accumulation.steps, "taken": taken, "window": self.window.state_dict()}
 
-    def skip_first_batches(self, dataloader: DataLoader[A], num_batches: int = 0) -> DataLoader[A]:
-        """A loader whose passes lack this process's first `num_batches` batches."""
-        return skip_first_batches(dataloader, num_batches)
+    def problems(self, state: Any) -> list[str]:
+        """Return what is wrong with a state of `state_dict`."""
+        whole = isinstance(state, dict) and {"steps", "taken", "window"} <= set(state)
+        whole = whole and isinstance(state["window"], dict) and "newest" in state["window"]
+        whole = whole and type(state["steps"]) is int and isinstance(state["taken"], list)
+        return [] if whole and len(state["taken"]) == len(self._preparer.optimizers) else ["its state is damaged"]
 
-    def profile(self, profile_handler: ProfileKwargs | None = None) -> AbstractContextManager[torch.profiler.profile]:
-        """The context that torch.profiler watches; each process writes its trace where the handler says."""
-        return profiled(profile_handler or self.settings.handlers.profile, self.process_index)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume from a state of `state_dict`, and forget a window that has begun."""
+        self._accumulation.reset()
+        self._accumulation.steps = state["steps"]
+        for optimizer, taken in zip(self._preparer.optimizers, state["taken"], strict=True):
+            optimizer.steps = taken
+        self.window.load_state_dict(state["window"])
 
-    def unscale_gradients(self, optimizer: AcceleratedOptimizer | Sequence[AcceleratedOptimizer] | None = None) -> None:
-        """Divides gradients by the scale of the loss, once a step; does nothing but in fp16, and within a window."""
-        if self.components.scaler is None or not self.components.accumulation.due:
-            return
-        chosen = self._preparer.optimizers if optimizer is None else optimizer
-        for prepared in [chosen] if isinstance(chosen, AcceleratedOptimizer) else chosen:
-            self.components.scaler.unscale(prepared.optimizer)
+    def _agree_on_weights(self, *, weighted: bool) -> None:
+        """Raise if weights cannot be added up here, or not all losses of all processes have one."""
+        preparer, run = self._preparer, self._components.run
+        if preparer.models:
+            self._warn_of_no_loader()
+        if weighted and self._joining:
+            raise ValueError(
+                "backward: weights are added up over all processes, and inside join_uneven_inputs some may have ended;"
+                ' use ending="exact" or "pad" for loaders of unequal lengths'
+            )
+        if weighted and not preparer.models and run.topology.world_size > 1:
+            raise ValueError("backward: a weight is shared with all processes, and no model was prepared to share with")
+        if self._weighted is None and self._accumulation.due and preparer.models and not self._joining:
+            votes = run.transport.all_gather_objects(weighted)
+            if len(set(votes)) > 1:
+                have = ", ".join(str(rank) for rank, has_weight in enumerate(votes) if has_weight)
+                raise ValueError(
+                    f"backward: processes {have} gave a weight and the others did not; give each loss its weight on all"
+                    f" {len(votes)} processes, or on none"
+                )
+            self._weighted = weighted
+            self._plain = not weighted and self._components.scaler is None
+        elif self._weighted is not None and self._weighted != weighted:
+            before = "had weights" if self._weighted else "had none"
+            raise ValueError(
+                f"backward: losses before this one {before}; give each its weight (1 for one that is a mean), or none"
+            )
 
-    def clip_grad_norm_(
-        self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float = 2.0
-    ) -> torch.Tensor:
-        """The norm of the unscaled gradients, which are then at most `max_norm`; within a window nothing is clipped.
+    def _warn_of_no_model(self) -> None:
+        """Warn once that gradients are not exchanged, if there are processes to exchange them between."""
+        if self._components.run.topology.world_size > 1:
+            self._warn_once(
+                "rank %d: backward() before any model was prepared: each process trains a model of its own; pass the"
+                " model to accelerator.prepare",
+                self._components.run.topology.rank,
+            )
 
-        Raises: ValueError when a step is due and there is no gradient.
-        """
-        chosen = _listed(parameters, "clip_grad_norm_")
-        if self.components.accumulation.due:
-            if self.components.scaler is not None:
-                self.components.scaler.share_overflow(self._unscale(chosen, self.components.scaler))
-            return self.components.steps.clip_norm(chosen, max_norm, kind=norm_type)
-        gradients = [parameter.grad for parameter in chosen if parameter.grad is not None]
-        norm = self.components.steps.total_norm(gradients, norm_type)
-        return norm if self.components.scaler is None else self.components.scaler.unscaled(norm)
+    def _warn_of_no_loader(self) -> None:
+        """Warn once that no loader divides the data, if there are processes to divide it over."""
+        ranks = self._components.run.mesh.data_size
+        divided = ranks == 1 or self._preparer.loaders or self._accumulation.active is not None
+        if not divided and self._components.run.topology.rank == 0:
+            self._warn_once(
+                "backward() before any loader was prepared: unless the script divides its data, each of the %d"
+                " processes trains on all of it; pass the DataLoader to accelerator.prepare",
+                ranks,
+            )
 
-    def clip_grad_value_(self, parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float) -> None:
-        """Cuts each unscaled gradient to [-clip_value, clip_value]; does nothing within a window.
+    def _say_that_nothing_accumulates(self) -> None:
+        if self._components.run.topology.rank == 0:
+            self._warn_once(
+                "gradient_accumulation_steps=%d, and backward() outside of accumulate(): each loss is divided by it,"
+                " and each optimizer.step() steps; put micro-batches into `with accelerator.accumulate(model):`",
+                self._accumulation.every,
+            )
 
-        Raises: ValueError when a step is due and there is no gradient.
-        """
-        self.components.refuse("clip_grad_value_")
-        if not self.components.accumulation.due:
-            return
-        chosen = with_gradients(_listed(parameters, "clip_grad_value_"), "clip_grad_value_")
-        if self.components.scaler is not None:
-            self._unscale(chosen, self.components.scaler)
-        self.components.steps.settle_gradients()
-        nn.utils.clip_grad_value_(chosen, clip_value)
+    def _warn_once(self, words: str, number: int) -> None:
+        if words not in self._warned:
+            self._warned.add(words)
+            logger.warning(words, number)
 
-    def _unscale(self, parameters: list[torch.Tensor], scaler: LossScaler) -> list[Optimizer]:
-        """Those of the optimizers that have one of the parameters: others may still wait for their backward."""
-        wanted = set(map(id, parameters))
-        chosen = [
-            optimizer.optimizer
-            for optimizer in self._preparer.optimizers
-            if any(id(held) in wanted for held in parameters_of(optimizer))
-        ]
-        for optimizer in chosen:
-            scaler.unscale(optimizer)
-        return chosen
-
-
-def _listed(parameters: torch.Tensor | Iterable[torch.Tensor], name: str) -> list[torch.Tensor]:
-    if isinstance(parameters, torch.Tensor):
-        return [parameters]
-    if isinstance(parameters, nn.Module):
-        raise TypeError(
-            f"{name} takes parameters, found the model {type(parameters).__name__}; pass model.parameters()"
-        )
-    return list(parameters)
-
-
-def _refuse_unknown(kwargs: dict[str, Any]) -> None:
-    known = ("weight", "gradient", "retain_graph", "create_graph", "inputs")
-    unknown = [name for name in kwargs if name not in known]
-    if unknown:
-        raise TypeError(f"backward: unknown arguments {', '.join(unknown)}; expected some of {', '.join(known)}")
+    def _parameters(self) -> Iterator[torch.Tensor]:
+        for model in self._preparer.models:
+            yield from model.parameters()
+        for optimizer in self._preparer.optimizers:
+            yield from parameters_of(optimizer)

@@ -6,7 +6,7 @@ import logging
 import operator
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -84,10 +84,7 @@ class TrackingSession:
         self._throughput = ThroughputMeter()
 
     def start(
-        self,
-        project_name: str,
-        config: Mapping[str, Any] | None,
-        init_kwargs: Mapping[str, Mapping[str, Any]] | None,
+        self, project_name: str, config: Mapping[str, Any] | None = None, init_kwargs: PerTracker | None = None
     ) -> None:
         """Starts the trackers of this process; those of a run in the checkpoint that was loaded go on in that run.
 
@@ -144,7 +141,9 @@ class TrackingSession:
             return False
         return True
 
-    def log(self, values: Mapping[str, Any], step: int | None, own: PerTracker | None, tokens: Any = None) -> None:
+    def log(
+        self, values: Mapping[str, Any], step: int | None = None, own: PerTracker | None = None, tokens: Any = None
+    ) -> None:
         """Hands the values of a step to the trackers, without waiting for any, and what its `tokens` took.
 
         Raises: TypeError for a step that is no whole number, or arguments of trackers that are none.
@@ -160,7 +159,7 @@ class TrackingSession:
         else:
             self._tell_dropped("log")
 
-    def call(self, method: str, arguments: Mapping[str, Any], own: PerTracker | None) -> None:
+    def call(self, method: str, arguments: Mapping[str, Any], own: PerTracker | None = None) -> None:
         """Calls a method of all trackers, without waiting for any; the first argument is positional.
 
         Raises: TypeError as `log`.
@@ -173,6 +172,19 @@ class TrackingSession:
             self._hand_on(DueCall(method, (kept[first],), {name: kept[name] for name in others}, own, due))
         else:
             self._tell_dropped(method)
+
+    def log_table(
+        self,
+        name: str,
+        columns: Sequence[str] | None = None,
+        data: Sequence[Sequence[Any]] | None = None,
+        dataframe: Any = None,
+        step: int | None = None,
+        own: PerTracker | None = None,
+    ) -> None:
+        """Hand a table to the trackers, as the rows of `data` or as a dataframe."""
+        table = {"table_name": name, "columns": columns, "data": data, "dataframe": dataframe, "step": step}
+        self.call("log_table", table, own)
 
     def _tell_dropped(self, method: str) -> None:
         """Warns, once, that trackers were asked for and none is there; a forked process has none by design."""
