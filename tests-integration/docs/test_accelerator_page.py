@@ -1,4 +1,4 @@
-"""docs/reference/accelerator.md has each method with its arguments and an example that runs."""
+"""docs/reference/accelerator.md takes in the text of each method, and adds an example that runs."""
 
 import inspect
 import re
@@ -33,31 +33,31 @@ def problems(page: str) -> list[str]:
         for kind, name in kinds:
             if name not in used:
                 lines.append(f"{name}: the example below it does not use it")
-            if kind == "method":
-                if heading != f"`{name}`":
-                    lines.append(f"{name}: its heading is {heading!r}")
-                lines += [f"{name}: argument {it} is not described" for it in arguments(name) if f"`{it}`" not in text]
+            if kind == "method" and heading != f"`{name}`":
+                lines.append(f"{name}: its heading is {heading!r}")
     return lines + [f"{name} is in no entry" for name in sorted(set(listed) - found)]
 
 
-def arguments(name: str) -> list[str]:
-    return [argument for argument in inspect.signature(getattr(Accelerator, name)).parameters if argument != "self"]
+def undescribed(call: Any) -> list[str]:
+    """The arguments that `help` says nothing about."""
+    text = inspect.getdoc(call) or ""
+    names = [name for name in inspect.signature(call).parameters if name != "self"]
+    return [name for name in names if not re.search(rf"^    \**{name}: ", text, re.MULTILINE)]
 
 
-def test_every_method_has_its_arguments_and_an_example() -> None:
+def test_every_method_has_an_example() -> None:
     assert not problems(PAGE.read_text())
 
 
-def test_every_argument_of_the_class_is_described() -> None:
-    section = PAGE.read_text().split("## Make one\n")[1].split("\n## ")[0]
-    missing = [name for name in inspect.signature(Accelerator).parameters if f"`{name}" not in section]
-    assert not missing
+def test_every_argument_is_described() -> None:
+    public = {name: getattr(Accelerator, name) for name in dir(Accelerator) if not name.startswith("_")}
+    calls = [call for call in public.values() if inspect.isfunction(call)]
+    assert not [(call.__name__, it) for call in (*calls, Accelerator) for it in undescribed(call)]
 
 
 @pytest.mark.parametrize(
     ("cut", "missing"),
     [
-        ("* `clip_value`:", "clip_grad_value_: argument clip_value is not described"),
         ("accelerator.wait_for_everyone()", "wait_for_everyone: the example below it does not use it"),
         (".. automethod:: accel.Accelerator.gather\n", "gather is listed 0 times"),
     ],

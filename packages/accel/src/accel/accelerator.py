@@ -703,15 +703,27 @@ class Accelerator:
         return self.processes.local_main_process_first()
 
     def on_main_process(self, function: Callable[P, R]) -> Callable[P, R | None]:
-        """Return a function that runs on one process of the job, and returns None on the others."""
+        """Return a function that runs on one process of the job, and returns None on the others.
+
+        Args:
+            function: Any function. What it returns is returned on the process that runs it.
+        """
         return self.processes.on_main_process(function)
 
     def on_local_main_process(self, function: Callable[P, R]) -> Callable[P, R | None]:
-        """Return a function that runs on one process of each machine, and returns None on the others."""
+        """Return a function that runs on one process of each machine, and returns None on the others.
+
+        Args:
+            function: Any function. What it returns is returned on the process that runs it.
+        """
         return self.processes.on_local_main_process(function)
 
     def on_last_process(self, function: Callable[P, R]) -> Callable[P, R | None]:
-        """Return a function that runs on the process with the highest rank, and returns None on the others."""
+        """Return a function that runs on the process with the highest rank, and returns None on the others.
+
+        Args:
+            function: Any function. What it returns is returned on the process that runs it.
+        """
         return self.processes.on_last_process(function)
 
     def on_process(self, function: Callable[..., Any] | None = None, process_index: int | None = None) -> Any:
@@ -1066,7 +1078,11 @@ class Accelerator:
         return profiled(profile_handler or self.profile_handler, self.process_index)
 
     def verify_device_map(self, model: nn.Module) -> bool:
-        """Return True if a device map has put parts of a model on several devices, so that it cannot be prepared."""
+        """Return True if a device map has put parts of a model on several devices, so that it cannot be prepared.
+
+        Args:
+            model: A model that is not prepared.
+        """
         return any(len(set((vars(part).get("hf_device_map") or {}).values())) > 1 for part in model.modules())
 
     @property
