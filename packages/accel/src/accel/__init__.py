@@ -1,4 +1,4 @@
-"""Runs an ordinary PyTorch training loop on any number of processes and devices.
+"""Run an ordinary PyTorch training loop on any number of processes and devices.
 
 Importing this package does not import torch; the first use of a name does.
 """

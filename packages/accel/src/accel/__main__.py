@@ -1,4 +1,4 @@
-"""`python -m accel` is the command `accel`."""
+"""Run the command `accel`, for `python -m accel`."""
 
 from accel_launch.cli import main
 

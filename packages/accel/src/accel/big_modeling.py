@@ -1,4 +1,4 @@
-"""What runs models bigger than memory, under the path that scripts import it from."""
+"""The functions for models bigger than memory, under the path that scripts import them from."""
 
 from accel_big import cpu_offload as cpu_offload
 from accel_big import cpu_offload_with_hook as cpu_offload_with_hook

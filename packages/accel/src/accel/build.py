@@ -1,4 +1,4 @@
-"""Names become objects: the only place that knows which precision or device a run has."""
+"""Make objects of names: the only place that knows which precision or device a run has."""
 
 from __future__ import annotations
 
@@ -19,7 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """What an Accelerator is made of."""
+    """The objects that the settings of an Accelerator name.
+
+    Args:
+        run: What is settled for the process.
+        strategy: How parameters and gradients are spread.
+        precision: Which dtypes are used.
+        accumulation: The window of micro-batches.
+        scaler: The loss scaler in fp16, or None.
+        guard: What refuses optimizers that were not prepared.
+        policy: The precision, with the options of autocast.
+    """
 
     run: Run
     strategy: Strategy
@@ -31,20 +41,28 @@ class Components:
 
     @property
     def steps(self) -> Steps:
-        """How the strategy makes gradients and optimizer steps."""
+        """The steps of the strategy."""
         return self.strategy.steps
 
     def refuse(self, call: str) -> None:
-        """Raises: ValueError for a call that the strategy cannot serve."""
+        """Raise if the strategy cannot serve a call.
+
+        Raises:
+            ValueError: It cannot; with the reason, and what to do instead.
+        """
         if call in self.steps.refusals:
             raise ValueError(f"{call}: {self.steps.refusals[call]}")
 
 
 def build_components(settings: Settings) -> Components:
-    """The components that the settings name.
+    """Make the components that settings name.
 
-    Raises: CannotRun with every reason why they do not go together here; RunConflict when the process runs otherwise.
-    Collective: every process must call.
+    Raises:
+        CannotRun: It has every reason why they do not go together here.
+        RunConflict: The process runs otherwise already.
+
+    Collective:
+        Every process must call.
     """
     silent = settings.mixed_precision is None and is_initialized() and current().precision is not None
     wanted = None if silent else settings.mixed_precision or "no"

@@ -1,4 +1,4 @@
-"""torch.compile for prepared models: whole, or block by block."""
+"""The options of torch.compile for prepared models: whole, or block by block."""
 
 from __future__ import annotations
 
@@ -21,10 +21,17 @@ _FROM_WORDS = _TRUTHS | {"backend", "mode"}
 
 @dataclass
 class TorchDynamoPlugin(KwargsHandler):
-    """How `prepare` compiles models; the backend "no", or None, leaves them as they are.
+    """The options by which `prepare` compiles models.
 
-    With `use_regional_compilation` each block of a list of like blocks, as transformers have, is compiled by itself:
-    one compilation serves all of them.
+    Args:
+        backend: The compiler; "no", or None, leaves models as they are.
+        mode: A mode of `torch.compile`.
+        fullgraph: Refuse code that breaks the graph.
+        dynamic: Compile for any shapes; None to do so when shapes change.
+        options: Options of the compiler.
+        disable: Do nothing, for a test.
+        use_regional_compilation: Compile each block of a list of like blocks, as transformers have, by itself: one
+            compilation serves all of them.
     """
 
     backend: str | None = "no"
@@ -40,9 +47,10 @@ class TorchDynamoPlugin(KwargsHandler):
 
     @classmethod
     def from_words(cls, words: Mapping[str, str]) -> TorchDynamoPlugin:
-        """The plugin for the entries of `dynamo_config` in a config file.
+        """Return the plugin for the entries of `dynamo_config` in a config file.
 
-        Raises: ValueError for an entry that it does not have, or that is neither true nor false.
+        Raises:
+            ValueError: An entry is unknown, or neither true nor false.
         """
         fields = {name.removeprefix("use_") if name in _SHORT else name: word for name, word in words.items()}
         unknown = sorted(fields.keys() - _FROM_WORDS)
@@ -55,20 +63,20 @@ class TorchDynamoPlugin(KwargsHandler):
         return cls(**{**fields, **truths})
 
     def problems(self) -> list[str]:
-        """What is wrong with it, in words."""
+        """Return what is wrong with it, in words."""
         # these are the names of entry points and built-in backends; asking for them imports the compiler
         if self.backend == "no" or self.backend in known_backends():
             return []
         return [f"dynamo_backend={self.backend!r}: expected one of no, {', '.join(known_backends())}"]
 
     def settings(self) -> dict[str, Any]:
-        """Arguments of torch.compile."""
+        """Return arguments of torch.compile."""
         own = {"mode": None if self.mode == "default" else self.mode}
         return {name: it for name, it in (self.to_dict() | own).items() if name != "use_regional_compilation"}
 
 
 def known_backends() -> list[str]:
-    """Compilers that torch finds here, those for debugging included."""
+    """Return the compilers that torch finds here, those for debugging included."""
     return sorted(torch.compiler.list_backends(exclude_tags=()))
 
 
@@ -84,9 +92,15 @@ def compiled(model: nn.Module, plugin: TorchDynamoPlugin) -> nn.Module:
 def from_names(
     backend: str | None, plugin: TorchDynamoPlugin | None, words: Mapping[str, str] | None = None
 ) -> TorchDynamoPlugin:
-    """The plugin that two arguments ask for; if none is given, that of the launcher's words.
+    """Return the plugin that two arguments ask for, or that of the launcher if none is given.
 
-    Raises: ValueError when both are given, or the backend is not known.
+    Args:
+        backend: The compiler.
+        plugin: The compiler with all its options.
+        words: The words of the launcher.
+
+    Raises:
+        ValueError: Both are given, or the backend is not known.
     """
     if backend is not None and plugin is not None:
         raise ValueError("dynamo_backend and dynamo_plugin: give one of them")

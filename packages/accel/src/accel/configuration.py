@@ -1,4 +1,4 @@
-"""Settings that scripts pass as objects."""
+"""The settings that scripts pass as objects."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -9,10 +9,23 @@ from accel_ops.fingerprint import Check
 
 @dataclass(slots=True)
 class DataLoaderConfiguration:
-    """How prepared loaders share data; see `accel_data.prepare_data_loader` for each field.
+    """The way in which prepared loaders share data.
 
-    Fields may be set until an Accelerator is made with it, which keeps a copy. `use_stateful_dataloader` changes
-    nothing: every prepared loader has `state_dict` and `load_state_dict`.
+    Fields may be set until an Accelerator is made with it, which keeps a copy.
+
+    Args:
+        split_batches: The batch size of a loader is that of the whole job, not of one process.
+        dispatch_batches: The main process reads for all; None to let it do so if the data set is a stream.
+        even_batches: Every process gets as many batches as the others.
+        use_seedable_sampler: Draw shuffled orders from a seed and the number of the epoch.
+        data_seed: That seed; None for the one that torch has.
+        non_blocking: Copy batches to the device while the step before computes.
+        use_stateful_dataloader: There for scripts of Accelerate: every prepared loader has a state.
+        ending: What happens if samples do not divide evenly: "repeat", "exact", "drop" or "pad".
+        check_datasets: Compare the data sets of all processes: True refuses different ones, "warn" warns, False does
+            not look.
+        already_sharded: The data set of each process has its own samples already.
+        consumption_log: A folder in which each process notes the samples that it was served.
     """
 
     split_batches: bool = False
@@ -30,12 +43,19 @@ class DataLoaderConfiguration:
 
 @dataclass
 class ProjectConfiguration:
-    """Where a project keeps what it writes, and how its checkpoints are called.
+    """The folders that a project writes into, and the names of its checkpoints.
 
-    With `automatic_checkpoint_naming` they are `checkpoints/checkpoint_<n>` in `project_dir`, numbered on from what is
-    there, or from `iteration`; the newest `total_limit` are kept. `save_on_each_node` writes one on every machine, for
-    disks that machines do not share. `stop_signals` are noted instead of ending the process, for
-    `accelerator.stop_requested`.
+    Args:
+        project_dir: The folder of the project.
+        logging_dir: The folder of its logs; None for the same.
+        automatic_checkpoint_naming: Name checkpoints `checkpoints/checkpoint_<n>` in `project_dir`.
+        total_limit: How many checkpoints to keep, the newest; None for all.
+        iteration: The lowest number of a checkpoint. Numbers go on from what is there.
+        save_on_each_node: Write a checkpoint on every machine, for disks that machines do not share.
+        stop_signals: Names of signals that are noted for `accelerator.stop_requested`, and do not end the process.
+
+    Raises:
+        ValueError: `total_limit` or `iteration` cannot be.
     """
 
     project_dir: str | Path | None = None
@@ -57,7 +77,7 @@ class ProjectConfiguration:
         self.set_directories(self.project_dir)
 
     def set_directories(self, project_dir: str | Path | None = None) -> None:
-        """Sets the folder of the project, and that of its logs where it has none of its own, as absolute paths.
+        """Set the folder of the project, and that of its logs if it has none, as absolute paths.
 
         A script may change its working directory later: folders stay where they were when they were given.
         """
@@ -66,9 +86,10 @@ class ProjectConfiguration:
 
     @property
     def checkpoints(self) -> Path:
-        """The folder of the checkpoints that are named here.
+        """The folder of the checkpoints that are named automatically.
 
-        Raises: ValueError without a project_dir.
+        Raises:
+            ValueError: There is no `project_dir`.
         """
         if self.project_dir is None:
             raise ValueError(
@@ -87,12 +108,18 @@ def _absolute(folder: str | Path | None) -> str | Path | None:
 
 @dataclass
 class GradientAccumulationPlugin:
-    """How gradients gather over micro-batches.
+    """The way in which micro-batches form windows, each of which has one optimizer step.
 
-    `at_epoch_end` says what becomes of a window that the last batch of a loader leaves short: "flush" steps with it,
-    "drop" throws it away, "carry" goes on in the next epoch; `sync_with_dataloader=False` is "carry". With
-    `sync_each_batch` gradients travel with each micro-batch, which needs less memory where parameters are sharded. A
-    prepared schedule follows optimizer steps, whatever `adjust_scheduler` says.
+    Args:
+        num_steps: Micro-batches to an optimizer step; None for what the launcher says.
+        adjust_scheduler: There for scripts of Accelerate: a prepared schedule follows optimizer steps.
+        sync_with_dataloader: False is `at_epoch_end="carry"`.
+        sync_each_batch: Exchange gradients in each micro-batch, which needs less memory if parameters are sharded.
+        at_epoch_end: The fate of a window that the last batch of a loader leaves short: "flush" steps with it, "drop"
+            throws it away, "carry" resumes it in the next epoch. None is "flush".
+
+    Raises:
+        ValueError: It lists what cannot be.
     """
 
     num_steps: int | None = None
@@ -107,16 +134,16 @@ class GradientAccumulationPlugin:
             raise ValueError("; ".join(problems))
 
     def to_kwargs(self) -> dict[str, Any]:
-        """The fields that differ from their defaults."""
+        """Return the fields that differ from their defaults."""
         return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) != field.default}
 
     @property
     def end(self) -> str:
-        """What `at_epoch_end` comes to."""
+        """The fate of a window that is left short, from both fields that say so."""
         return self.at_epoch_end or ("flush" if self.sync_with_dataloader else "carry")
 
     def problems(self) -> list[str]:
-        """What is wrong with it, in words."""
+        """Return what is wrong with it, in words."""
         problems = []
         if self.num_steps is not None and (type(self.num_steps) is not int or self.num_steps < 1):
             problems.append(f"num_steps={self.num_steps!r}: expected a whole number of at least 1")

@@ -1,4 +1,4 @@
-"""What an Accelerator passes on to parts of torch: one class for each part."""
+"""The options that an Accelerator passes on to parts of torch: one class for each part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from accel_parallel.ddp_options import KwargsHandler as KwargsHandler
 
 @dataclass
 class AutocastKwargs(KwargsHandler):
-    """How `torch.autocast` is entered; `keep_outputs` leaves outputs of models in the dtype that they come in."""
+    """The options of `torch.autocast`.
+
+    Args:
+        enabled: Compute in the precision of the run; False computes in float32.
+        cache_enabled: Keep weights that were cast, for the next operation.
+        keep_outputs: Leave outputs of models in the dtype that they come in; otherwise they become float32.
+    """
 
     enabled: bool = True
     cache_enabled: bool = True
@@ -24,7 +30,15 @@ class AutocastKwargs(KwargsHandler):
 
 @dataclass
 class GradScalerKwargs(KwargsHandler):
-    """How `torch.amp.GradScaler` changes its scale."""
+    """The options of the loss scaler, which are those of `torch.amp.GradScaler`.
+
+    Args:
+        init_scale: The scale to start with.
+        growth_factor: The factor by which the scale grows.
+        backoff_factor: The factor by which it shrinks after a step whose gradients have overflowed.
+        growth_interval: How many steps without an overflow come before it grows.
+        enabled: False is refused in fp16: small gradients would become zero.
+    """
 
     init_scale: float = 65536.0
     growth_factor: float = 2.0
@@ -35,9 +49,10 @@ class GradScalerKwargs(KwargsHandler):
 
 @dataclass
 class ActivationCheckpointingKwargs(KwargsHandler):
-    """Which blocks of models are computed again in the backward, in place of keeping their activations.
+    """The blocks of models that are computed again in the backward, in place of keeping their activations.
 
-    `blocks` are names of classes; None are the blocks of a transformer, or the members of lists of like modules.
+    Args:
+        blocks: Names of classes; None for the blocks of a transformer, or the members of lists of like modules.
     """
 
     blocks: Sequence[str] | None = None
@@ -45,7 +60,13 @@ class ActivationCheckpointingKwargs(KwargsHandler):
 
 @dataclass
 class InitProcessGroupKwargs(KwargsHandler):
-    """How the process group is opened; `timeout` is how long a process may wait for others, half an hour if None."""
+    """The options of the process group.
+
+    Args:
+        backend: The backend of `torch.distributed`; None for that of the device.
+        init_method: The address at which the processes meet; None for that of the launcher.
+        timeout: How long a process may wait for others; None for half an hour.
+    """
 
     backend: str | None = None
     init_method: str | None = None
@@ -53,11 +74,11 @@ class InitProcessGroupKwargs(KwargsHandler):
 
     @property
     def options(self) -> GroupOptions:
-        """As accel-state takes them."""
+        """The same options, as accel-state takes them."""
         return GroupOptions(self.backend, self.init_method, self.timeout)
 
     def problems(self) -> list[str]:
-        """A timeout that is none."""
+        """Return what is wrong with the timeout."""
         if self.timeout is None or (isinstance(self.timeout, timedelta) and self.timeout > timedelta(0)):
             return []
         return [
@@ -68,7 +89,19 @@ class InitProcessGroupKwargs(KwargsHandler):
 
 @dataclass
 class ProfileKwargs(KwargsHandler):
-    """How `torch.profiler.profile` is entered; each process writes its trace into `output_trace_dir`."""
+    """The options of `torch.profiler.profile`.
+
+    Args:
+        activities: "cpu", "cuda" and so on; None for all that are there.
+        schedule_option: Arguments of `torch.profiler.schedule`, which says which steps are recorded.
+        on_trace_ready: A function that is called with the profiler when a trace is ready.
+        record_shapes: Record the shapes of inputs.
+        profile_memory: Record allocations of memory.
+        with_stack: Record source lines.
+        with_flops: Estimate operations per second.
+        with_modules: Record the names of modules.
+        output_trace_dir: The folder into which each process writes its trace.
+    """
 
     activities: Sequence[str] | None = None
     schedule_option: dict[str, int] | None = None
@@ -83,7 +116,16 @@ class ProfileKwargs(KwargsHandler):
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
-    """At most one of each class."""
+    """The options of all parts, sorted: at most one object of each class.
+
+    Args:
+        autocast: Those of `torch.autocast`.
+        scaler: Those of the loss scaler.
+        ddp: Those of `DistributedDataParallel`.
+        profile: Those of `torch.profiler`.
+        group: Those of the process group.
+        recomputation: The blocks to compute again; None for none.
+    """
 
     autocast: AutocastKwargs = field(default_factory=AutocastKwargs)
     scaler: GradScalerKwargs = field(default_factory=GradScalerKwargs)
@@ -94,9 +136,10 @@ class Handlers:
 
     @classmethod
     def of(cls, given: Sequence[KwargsHandler] | None) -> Handlers:
-        """The handlers, sorted by what they are for.
+        """Return a list of options, sorted by what they are for.
 
-        Raises: ValueError that lists what is no handler, and what is there twice.
+        Raises:
+            ValueError: It lists what is no handler, and what is there twice.
         """
         names = {AutocastKwargs: "autocast", GradScalerKwargs: "scaler"}
         names |= {DistributedDataParallelKwargs: "ddp", ProfileKwargs: "profile", InitProcessGroupKwargs: "group"}

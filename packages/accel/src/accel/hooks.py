@@ -1,4 +1,4 @@
-"""Hooks of modules, under the path that scripts import them from."""
+"""The hooks of modules, under the path that scripts import them from."""
 
 from accel_big import AlignDevicesHook as AlignDevicesHook
 from accel_big import CpuOffload as CpuOffload

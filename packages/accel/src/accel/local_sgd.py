@@ -1,4 +1,4 @@
-"""Local SGD: each process steps by itself, and every so often all take the mean of their parameters."""
+"""The context of local SGD: each process steps by itself, and every so often all take the mean of their parameters."""
 
 from __future__ import annotations
 
@@ -13,13 +13,24 @@ from accel.accelerator import Accelerator
 
 @final
 class LocalSGD:
-    """In this block gradients stay at home; each `local_sgd_steps`-th `step` makes parameters and buffers their mean.
+    """A context in which gradients stay in each process, and models become their mean every so many steps.
 
     At the end of the block optimizers, schedulers and the loss scale are those of the main process.
 
-    Raises: ValueError for a number of steps below 1, or a model that was not prepared.
-    Collective: every process must enter and leave it, and call `step` equally often.
-    Source: S. U. Stich, Local SGD Converges Fast and Communicates Little, ICLR 2019.
+    Args:
+        accelerator: The Accelerator that has prepared the model.
+        model: The prepared model.
+        local_sgd_steps: Optimizer steps from one mean of parameters and buffers to the next.
+        enabled: False, or a single process, makes it an ordinary loop.
+
+    Raises:
+        ValueError: The number of steps is below 1, or the model was not prepared.
+
+    Collective:
+        Every process must enter and leave it, and call `step` equally often.
+
+    Source:
+        S. U. Stich, Local SGD Converges Fast and Communicates Little, ICLR 2019.
     """
 
     def __init__(self, accelerator: Accelerator, model: nn.Module, local_sgd_steps: int, enabled: bool = True) -> None:
@@ -48,7 +59,11 @@ class LocalSGD:
             self._share_states()
 
     def step(self) -> None:
-        """Counts an optimizer step; in the middle of an accumulation window it does nothing."""
+        """Count an optimizer step, and take the mean if it is time. Inside a window nothing happens.
+
+        Collective:
+            Every process must call.
+        """
         if not self._accelerator.sync_gradients:
             return
         self.num_steps += 1
@@ -56,7 +71,7 @@ class LocalSGD:
             self._take_mean()
 
     def _share_states(self) -> None:
-        """Gives all the momenta, schedules and loss scale of the main process: unequal ones would part them again."""
+        """Give all processes the states of the main process: unequal ones would part the models again."""
         transport, main = self._accelerator.run.transport, self._accelerator.is_main_process
         for owner in self._accelerator.stateful:
             state = transport.broadcast_object(owner.state_dict() if main else {}, 0)

@@ -1,4 +1,4 @@
-"""Loggers that know which process they are in."""
+"""The loggers that know which process they are in."""
 
 from __future__ import annotations
 
@@ -13,14 +13,27 @@ from accel_state.environ import LOG_LEVEL, process_environ
 
 @final
 class MultiProcessAdapter(logging.LoggerAdapter[logging.Logger]):
-    """Logs on the main process only, or, with `main_process_only=False`, on all; with `in_order` one after the other.
+    """A logger whose messages appear once for the whole job.
 
-    Raises: RuntimeError for a message before there is an Accelerator or a PartialState.
-    Collective: with `in_order` every process must log the message.
+    Each method takes `main_process_only=False`, to log on all processes, and `in_order=True`, to log on one after the
+    other.
+
+    Raises:
+        RuntimeError: A message comes before there is an Accelerator or a PartialState.
+
+    Collective:
+        With `in_order` every process must log the message.
     """
 
     def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
-        """Logs `msg % args`, with the place of the caller."""
+        """Log a message, with the source line of the caller.
+
+        Args:
+            level: The level, as in the module logging.
+            msg: The message, with places for `args`.
+            *args: What goes into the places.
+            **kwargs: `main_process_only`, `in_order`, and what logging takes.
+        """
         if not is_initialized():
             raise RuntimeError(
                 "a logger of accel.logging was used before the processes know of each other; create an Accelerator() or"
@@ -45,20 +58,27 @@ class MultiProcessAdapter(logging.LoggerAdapter[logging.Logger]):
             self.logger.log(level, text, *args, **rest)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """The message with the rank before it, where there are several."""
+        """Return the message with the rank before it, if there are several, and the other arguments."""
         topology = current().topology
         return (f"[RANK {topology.rank}] {msg}" if topology.world_size > 1 else msg), kwargs
 
     @functools.lru_cache(None)  # noqa: B019 - a logger lives as long as its process
     def warning_once(self, *args: Any, **kwargs: Any) -> None:
-        """Warns of each message once a process."""
+        """Warn of each message once in a process.
+
+        Args:
+            *args: The message, and what goes into its places.
+            **kwargs: As for `log`.
+        """
         self.warning(*args, **{**kwargs, "stacklevel": kwargs.get("stacklevel", 1) + 1})
 
 
 def get_logger(name: str, log_level: str | None = None) -> MultiProcessAdapter:
-    """The logger of that name; its methods take `main_process_only` (True) and `in_order` (False).
+    """Return a logger whose messages appear once for the whole job.
 
-    Its level is `log_level`, or that of ACCEL_LOG_LEVEL, or what logging says.
+    Args:
+        name: The name of the logger, such as `__name__`.
+        log_level: Its level; None for that of the variable ACCEL_LOG_LEVEL, or of the module logging.
     """
     logger = logging.getLogger(name)
     level = log_level or process_environ().get(LOG_LEVEL)

@@ -1,4 +1,4 @@
-"""Makes models, optimizers, loaders and schedulers ready for a run."""
+"""Make models, optimizers, loaders and schedulers ready for a run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,13 @@ _ORIGINALS: weakref.WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = weakre
 
 
 class Preparer:
-    """Makes objects ready for a run, and remembers them."""
+    """The maker of objects that are ready for a run, which remembers them.
+
+    Args:
+        components: The parts of the run that objects are made ready for.
+        settings: What the script asks for.
+        on_ready: A function that is told of each object that is ready.
+    """
 
     def __init__(
         self, components: Components, settings: Settings, on_ready: Callable[[object], None] | None = None
@@ -102,9 +108,16 @@ class Preparer:
         evaluation: bool = False,
         optimizers: Sequence[Optimizer] = (),
     ) -> nn.Module:
-        """The model on its device, its forward in the run's precision, in the container of the strategy.
+        """Return a model on its device, in the precision of the run, in the container of the strategy.
 
-        Collective: every process must call, unless the model is for evaluation.
+        Args:
+            model: The model.
+            place: Move it to the device; None for what the settings say.
+            evaluation: It is not trained: it gets no container.
+            optimizers: Optimizers that follow if its parameters are replaced.
+
+        Collective:
+            Every process must call, unless the model is for evaluation.
         """
         if not isinstance(model, nn.Module):
             raise TypeError(f"only a torch.nn.Module can be prepared as a model, found a {type(model).__name__}")
@@ -134,7 +147,7 @@ class Preparer:
         return self._remember(self.models, ready)
 
     def _move(self, model: nn.Module, names: NamedParameters, optimizers: Sequence[Optimizer]) -> None:
-        """Moves the model; if that makes new parameters, ties and optimizers follow. Loading fills a model on meta."""
+        """Move a model, with ties and optimizers if that makes new parameters, but for a model on meta."""
         if any(parameter.is_meta for parameter in model.parameters()):
             return
         model.to(self.components.run.placed_on)
@@ -143,9 +156,14 @@ class Preparer:
         follow(model, names, optimizers)
 
     def optimizer(self, optimizer: Optimizer, *, place: bool | None = None) -> AcceleratedOptimizer:
-        """The optimizer, stepping when a step is due.
+        """Return an optimizer that steps when a step is due.
 
-        Raises: ValueError for an optimizer that the strategy cannot step.
+        Args:
+            optimizer: An optimizer of torch.
+            place: Move its state to the device; None for what the settings say.
+
+        Raises:
+            ValueError: The strategy cannot step it.
         """
         if isinstance(optimizer, AcceleratedOptimizer):
             if self._is_ready(optimizer):
@@ -166,7 +184,7 @@ class Preparer:
         return self._remember(self.optimizers, ready)
 
     def _meet_group(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Refuses parameters of a later group that would not train, and makes others equal on all processes."""
+        """Raise if parameters of a later group would not train, and make others equal on all processes."""
         self.components.refuse("add_param_group")
         if self.settings.device_placement:
             refuse_replaced(parameters, self.models, self.components.run.placed_on)
@@ -175,7 +193,16 @@ class Preparer:
     def loader(
         self, loader: DataLoader[Any], *, place: bool | None = None, ending: Ending | str | None = None
     ) -> DataLoader[Any]:
-        """The loader of this process. Collective: every process must call and iterate alike."""
+        """Return a loader that serves this process its part.
+
+        Args:
+            loader: The loader of the whole data set.
+            place: Move batches to the device; None for what the settings say.
+            ending: What happens if samples do not divide evenly; None for what the settings say.
+
+        Collective:
+            Every process must call and iterate alike.
+        """
         if self._is_ready(loader):
             return loader
         loader = original = _ORIGINALS.get(loader, loader)  # that of another Accelerator is prepared anew
@@ -204,9 +231,14 @@ class Preparer:
         return self._remember(self.loaders, ready)
 
     def container(self, model: nn.Module, asked_by: str) -> nn.Module:
-        """The model as `prepare` returned it, for that one, what torch.compile made of it, or the model inside of it.
+        """Return the prepared model for that model, what torch.compile made of it, or the model inside of it.
 
-        Raises: ValueError for a model that was not prepared.
+        Args:
+            model: One of these.
+            asked_by: The call that needs it, for the error.
+
+        Raises:
+            ValueError: The model was not prepared.
         """
         for prepared in self.models:  # written out: a micro-batch asks
             if prepared is model:
@@ -221,9 +253,10 @@ class Preparer:
         )
 
     def joined(self, models: Iterable[nn.Module]) -> AbstractContextManager[None]:
-        """The context in which processes may have unequal numbers of batches of prepared models.
+        """Return the context in which processes may have unequal numbers of batches of prepared models.
 
-        Raises: ValueError for a model that was not prepared, and windows that would go on after the end.
+        Raises:
+            ValueError: A model was not prepared, or a window would go on after the end of the data.
         """
         containers = [self.container(model, "join_uneven_inputs") for model in models]
         accumulation, world_size = self.components.accumulation, self.components.run.topology.world_size
@@ -238,7 +271,7 @@ class Preparer:
 
     @contextmanager
     def ending(self, ending: Ending) -> Iterator[None]:
-        """In this block map-style loaders end their passes so, whatever they were prepared for."""
+        """Replace the `ending` of prepared map-style loaders inside the block."""
         shares = [loader.share for loader in self.loaders if isinstance(loader, DataLoaderShard)]
         kept = [(share, share.ending) for share in shares if share is not None]
         for share, before in kept:
@@ -252,7 +285,11 @@ class Preparer:
                 share.ending = before
 
     def scheduler(self, scheduler: LRScheduler | AcceleratedScheduler) -> AcceleratedScheduler:
-        """The scheduler, following the prepared optimizer that it belongs to."""
+        """Return a scheduler that follows the prepared optimizer that it belongs to.
+
+        Raises:
+            ValueError: That optimizer was not prepared.
+        """
         if isinstance(scheduler, AcceleratedScheduler):
             if self._is_ready(scheduler):
                 return scheduler
@@ -293,16 +330,22 @@ class Preparer:
         logger.warning("prepared learning-rate schedulers %s", rule)
 
     def configure_loaders(self, config: DataLoaderConfiguration) -> None:
-        """Prepare loaders by this configuration from now on."""
+        """Take another configuration for loaders that are prepared from now on."""
         self.settings = replace(self.settings, data=of_loaders(config, process_environ()))
 
     def unwrap(self, model: nn.Module, *, keep_autocast: bool = True, keep_compile: bool = True) -> nn.Module:
-        """The model that was given to `prepare`; without what torch.compile made of it, unless that is kept."""
+        """Return the model that was given to `prepare`.
+
+        Args:
+            model: A prepared model.
+            keep_autocast: Keep the precision of its forward.
+            keep_compile: Keep what torch.compile made of it.
+        """
         inner = inside(model, self.components.strategy.unwrap, keep_compile=keep_compile)
         return inner if keep_autocast else unwrap_forward(inner)
 
     def forget(self) -> None:
-        """Drops every reference to what was prepared."""
+        """Forget every object that was prepared."""
         for known in (self.models, self.optimizers, self.schedulers, self.loaders):
             known.clear()
         self.components.guard.release()

@@ -1,4 +1,4 @@
-"""What an Accelerator was asked for: arguments over environment over defaults, merged once."""
+"""The settings of an Accelerator: arguments over environment over defaults, merged once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,26 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an Accelerator was asked for; `mixed_precision` is None when nobody asked."""
+    """The arguments of an Accelerator, completed from the environment and sorted by who reads them.
+
+    Args:
+        cpu: Compute on the CPU.
+        mixed_precision: The name of the precision; None if nobody has asked for one.
+        accumulation_steps: Micro-batches to an optimizer step.
+        accumulation: How micro-batches form windows.
+        handlers: Options of parts of torch.
+        compilation: How models are compiled.
+        data: How loaders are prepared.
+        rng_types: The random generators that are made equal at the start of each epoch.
+        strategy: The strategy, or its name.
+        options: Options, by the names of the strategies that take them.
+        asked: What the script asks for besides the options of its strategy.
+        parallelism: The sizes of the mesh, or None.
+        recomputation: The blocks whose activations are computed again, or None.
+        device_placement: Move prepared objects to the device.
+        step_scheduler_with_optimizer: Schedules advance only when the optimizer steps.
+        scheduler_once_per_step: Schedules advance once for each optimizer step.
+    """
 
     cpu: bool
     mixed_precision: str | None
@@ -41,12 +60,9 @@ class Settings:
     data: DataLoaderConfiguration
     rng_types: tuple[RNGType, ...]
     strategy: str | Strategy
-    #: options by the names of the strategies that take them
     options: Mapping[str, Any]
-    #: what the script asks for beside the options of its strategy
     asked: Asked
     parallelism: ParallelismConfig | None
-    #: the blocks whose activations are computed again, if somebody asked for it
     recomputation: FullyShardedDataParallelPlugin | None
     device_placement: bool
     step_scheduler_with_optimizer: bool
@@ -54,7 +70,11 @@ class Settings:
 
 
 def resolve(environ: Mapping[str, str], arguments: Mapping[str, Any]) -> Settings:
-    """Return the arguments of `Accelerator`, completed from the environment.
+    """Complete the arguments of an Accelerator from the environment.
+
+    Args:
+        environ: The variables of the environment.
+        arguments: All arguments of `Accelerator`, by name.
 
     Raises:
         ValueError: It lists every problem.
@@ -160,14 +180,14 @@ def resolve(environ: Mapping[str, str], arguments: Mapping[str, Any]) -> Setting
 
 
 def of_loaders(config: DataLoaderConfiguration, environ: Mapping[str, str]) -> DataLoaderConfiguration:
-    """The configuration of loaders; programs for Accelerate may draw their data without a seed, and are only warned."""
+    """Return a configuration of loaders that only warns a program for Accelerate of unlike data sets."""
     if config.check_datasets is True and flag(environ, AS_ACCELERATE):
         return replace(config, check_datasets="warn")
     return config
 
 
 def _sizes_of_launcher(words: Mapping[str, str], asked: ParallelismConfig | None) -> ParallelismConfig:
-    """The sizes that the script asks for; if it names none, those of the launcher with the plan of the script."""
+    """Return the sizes that the script asks for, or those of the launcher with the plan of the script."""
     if asked is not None and asked != ParallelismConfig(tp_plan=asked.tp_plan):
         return asked
     return replace(ParallelismConfig.from_words(words), tp_plan=asked.tp_plan if asked is not None else None)

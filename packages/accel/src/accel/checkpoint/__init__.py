@@ -1,1 +1,1 @@
-"""Saves all that training goes on from, and loads it."""
+"""Save all that training resumes from, and load it."""

@@ -1,4 +1,4 @@
-"""Puts what was saved into objects, in such a way that one that refuses leaves all as they were."""
+"""Put what was saved into objects, in such a way that one that refuses leaves all as they were."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from accel.checkpoint.stateful_item import StatefulItem
 
 
 def cannot_refuse(model: nn.Module) -> bool:
-    """Whether a model takes any weights of its names, shapes and dtypes.
+    """Return True if a model takes any weights of its names, shapes and dtypes.
 
     No code but torch's is asked about them, and each tensor has a place of its own for each number.
     """
@@ -32,9 +32,18 @@ def cannot_refuse(model: nn.Module) -> bool:
 def put(
     checkpoint: LoadedCheckpoint, items: Sequence[StatefulItem], models: Mapping[str, nn.Module]
 ) -> tuple[list[str], Callable[[], None]]:
-    """Loads everything up to the first thing that refuses, and why it did; and what gives all what they had.
+    """Load everything up to the first object that refuses.
 
-    Collective: every process must call, for loaders whose state is spread over processes.
+    Args:
+        checkpoint: The checkpoint.
+        items: What has a state besides models, in the order in which it is loaded.
+        models: The models, by name.
+
+    Returns:
+        Why an object refused, if one did, and a function that gives all objects what they had.
+
+    Collective:
+        Every process must call, for loaders whose state is spread over processes.
     """
     undo, name, problems = list[Callable[[], None]](), "", list[str]()
     try:
@@ -57,7 +66,7 @@ def put(
 
 
 def put_weights(checkpoint: LoadedCheckpoint, models: Mapping[str, nn.Module]) -> list[str]:
-    """Loads models that cannot refuse, of which no copy is needed; and what went wrong all the same."""
+    """Load models that cannot refuse, of which no copy is needed, and return what went wrong all the same."""
     name = ""
     try:
         for name, model in models.items():

@@ -28,7 +28,14 @@ logger = logging.getLogger("accel")
 
 @final
 class Checkpointer:
-    """The checkpoints and the weights of an Accelerator, and the signals that ask it to stop."""
+    """The checkpoints and the weights of an Accelerator, and the signals that ask it to stop.
+
+    Args:
+        processes: The processes that take part.
+        registry: What a checkpoint holds.
+        project: The folders and the names of checkpoints.
+        tracking: The trackers, whose runs a checkpoint resumes.
+    """
 
     def __init__(
         self,

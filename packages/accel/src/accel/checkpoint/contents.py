@@ -1,4 +1,4 @@
-"""The content of a checkpoint, from the things that have a state, and how it is written."""
+"""The content of a checkpoint, from the objects that have a state, and how it is written."""
 
 from __future__ import annotations
 
@@ -38,20 +38,35 @@ APART = 1 << 20
 
 @dataclass
 class CheckpointContents:
-    """What is to be written: tensors by file, small texts, and the rest of the state as JSON has it."""
+    """The content of a checkpoint before it is written.
+
+    Args:
+        files: Tensors, by file and name.
+        texts: Small texts, by file.
+        metadata: The metadata of each file of tensors.
+        fixed: The files of weights that are not trained. They may be in the checkpoint before, as they are.
+        items: The rest of the state, as JSON has it.
+        parts: The files with the parts of all ranks, by the file that they make up.
+        problems: Why it cannot be written, in words.
+    """
 
     files: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     metadata: dict[str, dict[str, str]] = field(default_factory=dict)
-    #: files of weights that are not trained: maybe they are in the checkpoint before, as they are
     fixed: set[str] = field(default_factory=set)
     items: dict[str, Any] = field(default_factory=dict)
-    #: the files with the parts of all ranks, by the file that they make up
     parts: dict[str, list[str]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
     def add_model(self, key: str, model: nn.Module, state: Mapping[str, Any], max_shard_size: int | str) -> None:
-        """The weights under their own names, in a file or in shards with an index."""
+        """Add the weights of a model under their own names, in a file or in shards with an index.
+
+        Args:
+            key: The name of the model.
+            model: The model.
+            state: Its state dict.
+            max_shard_size: The largest file.
+        """
         tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
         unsupported = find_unsupported(tensors)
         if unsupported:
@@ -79,7 +94,7 @@ class CheckpointContents:
         self.items[key] = {"kind": "model", "files": list(plan.files), "state": extra}
 
     def add(self, item: StatefulItem) -> None:
-        """The state of one thing."""
+        """Add the state of an object that is no model."""
         try:
             state = item.state()
         except Exception as error:  # noqa: BLE001 - whatever the user's own code raises is told to all
@@ -89,7 +104,13 @@ class CheckpointContents:
         self.items[item.name] = {"kind": item.kind, "file": item.file, "state": encoded}
 
     def keep_own(self, mesh: MeshSpec, rank: int, *, writer: bool) -> None:
-        """Leaves in `files` what this rank writes: its part of each file of divided tensors; the others if `writer`."""
+        """Keep in `files` what this rank writes: its part of each file of divided tensors.
+
+        Args:
+            mesh: How ranks are arranged.
+            rank: This rank.
+            writer: Whether it writes the other files too.
+        """
         files, self.files = self.files, {}
         for file, tensors in files.items():
             if not has_parts(tensors):
@@ -126,14 +147,27 @@ class CheckpointContents:
 def write_files(
     stage: StagedCheckpoint, contents: CheckpointContents, before: tuple[Path, Mapping[str, FileDigest]] | None
 ) -> None:
-    """Writes the tensors into the stage; `before` has the files of a checkpoint that may be linked."""
+    """Write the tensors into the stage.
+
+    Args:
+        stage: The hidden folder of the checkpoint.
+        contents: What to write.
+        before: The folder and the files of a checkpoint whose files may be linked.
+    """
     for name, tensors in contents.files.items():
         if name not in contents.fixed or before is None or not _linked(stage, name, contents, *before):
             stage.write_tensors(name, tensors, contents.metadata.get(name))
 
 
 def seal(stage: StagedCheckpoint, contents: CheckpointContents, about: dict[str, Any], ranks: list[Any]) -> None:
-    """Writes the small texts and, last, the manifest. All tensors are in the stage."""
+    """Write the small texts and, last, the manifest, when all tensors are in the stage.
+
+    Args:
+        stage: The hidden folder of the checkpoint.
+        contents: What to write.
+        about: What wrote it.
+        ranks: The random numbers of each rank.
+    """
     for name, text in contents.texts.items():
         stage.write(name, [text.encode()])
     stage.adopt()
@@ -143,14 +177,20 @@ def seal(stage: StagedCheckpoint, contents: CheckpointContents, about: dict[str,
 def _linked(
     stage: StagedCheckpoint, name: str, contents: CheckpointContents, folder: Path, files: Mapping[str, FileDigest]
 ) -> bool:
-    """Whether the checkpoint before has the same file, and the file could be linked."""
+    """Return True if the checkpoint before has the same file, and the file could be linked."""
     content = serialize(contents.files[name], contents.metadata.get(name))
     known = files.get(name)
     return known is not None and FileDigest.of(content) == known and stage.link(name, folder / name, known)
 
 
 def about_this_run(mesh: MeshSpec, world: int, optimizers: Iterable[AcceleratedOptimizer]) -> dict[str, Any]:
-    """What wrote a checkpoint, how its processes were arranged, and where it stood."""
+    """Return what writes a checkpoint, how its processes are arranged, and how many steps were taken.
+
+    Args:
+        mesh: How ranks are arranged.
+        world: The number of processes.
+        optimizers: The prepared optimizers.
+    """
     return {
         "accel": _version(),
         "torch": torch.__version__,

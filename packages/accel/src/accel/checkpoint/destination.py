@@ -1,4 +1,4 @@
-"""Where a checkpoint goes: what each rank was asked for, and the folder that follows from all of it."""
+"""The folder of a checkpoint: what each rank was asked for, and what follows from all of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ AUTOMATIC = "none, to be named automatically"
 
 @dataclass(frozen=True, slots=True)
 class SaveRequest:
-    """What a rank was asked for: its `writer`, the names of the folder, and the number of an automatic name."""
+    """The folder that a rank was asked to write into.
+
+    Args:
+        writer: The rank that writes what this rank has.
+        asked: The names of the folder.
+        folder: Its absolute path.
+        number: The number of an automatic name.
+    """
 
     writer: int
     asked: list[str]
@@ -26,9 +33,16 @@ class SaveRequest:
 
     @classmethod
     def of(cls, output_dir: str | Path | None, project: ProjectConfiguration, *, rank: int, writer: int) -> SaveRequest:
-        """The request of rank `rank`; only a rank that writes looks at the disk.
+        """Return the request of a rank. Only a rank that writes looks at the disk.
 
-        Raises: CheckpointError, ValueError or OSError if the project has no place for checkpoints.
+        Args:
+            output_dir: The folder, or None for an automatic name.
+            project: The folder and the numbers of automatic names.
+            rank: The rank.
+            writer: The rank that writes what it has.
+
+        Raises:
+            CheckpointError: The project has no place for checkpoints; or as ValueError or OSError.
         """
         if output_dir is None and rank != writer:
             return cls(writer, [AUTOMATIC], "")
@@ -38,21 +52,26 @@ class SaveRequest:
         return cls(writer, [str(Path(output_dir)), os.path.abspath(output_dir)], os.path.abspath(output_dir))
 
     def to_json(self) -> dict[str, Any]:
-        """The fields, to tell other ranks."""
+        """Return the fields, to tell other ranks."""
         return asdict(self)
 
 
 def next_of(project: ProjectConfiguration) -> int:
-    """The number of the next checkpoint of the project."""
+    """Return the number of the next checkpoint of a project."""
     if not project.automatic_checkpoint_naming:
         return project.iteration
     return max(project.iteration, next_number(project.checkpoints))
 
 
 def destination(requests: list[SaveRequest], writer: int) -> Path:
-    """The folder into which rank `writer` writes.
+    """Return the folder into which a rank writes.
 
-    Raises: CheckpointError if a rank was asked for another folder than the rank that writes for it.
+    Args:
+        requests: The requests of all ranks.
+        writer: The rank that writes.
+
+    Raises:
+        CheckpointError: A rank was asked for another folder than the rank that writes for it.
     """
     if any(set(request.asked).isdisjoint(requests[request.writer].asked) for request in requests):
         rows = "".join(f"\n  rank {rank}: {request.asked[0]}" for rank, request in enumerate(requests))

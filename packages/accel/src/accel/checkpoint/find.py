@@ -1,4 +1,4 @@
-"""Finds the checkpoints that can be loaded: the one that was asked for, or all of the project."""
+"""Find the checkpoints that can be loaded: the one that was asked for, or all of the project."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ from accel.configuration import ProjectConfiguration
 
 @final
 class CheckpointFinder:
-    """Finds checkpoints, the same on all ranks."""
+    """The finder of checkpoints, which finds the same on all ranks.
+
+    Args:
+        processes: The processes that take part.
+        votes: What they say to each other.
+        project: The folder of the checkpoints.
+    """
 
     def __init__(self, processes: ProcessControl, votes: RankVotes, project: ProjectConfiguration) -> None:
         self._processes = processes
@@ -36,14 +42,17 @@ class CheckpointFinder:
         return [] if os.access(there, os.W_OK | os.X_OK) else [f"{there} may not be written to"]
 
     def chosen(self, input_dir: str | Path | None, locks: ExitStack) -> tuple[list[Path], bool]:
-        """Return the folder that was asked for, or all of the project, newest first; and whether Accelerate wrote it.
+        """Return the folder that was asked for, or all of the project, newest first, and whether Accelerate wrote it.
 
         Args:
             input_dir: The folder that was asked for.
             locks: Takes a lock on the newest of the project, which then stays until all ranks have locked it.
 
-        Raises: CheckpointError, on every process, if the main process cannot look.
-        Collective: every process must call; what the main process finds counts.
+        Raises:
+            CheckpointError: The main process cannot look; raised on every process.
+
+        Collective:
+            Every process must call. What the main process finds counts.
         """
         chosen, by_accelerate, problems = list[str](), False, list[str]()
         try:

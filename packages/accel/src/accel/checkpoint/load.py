@@ -1,4 +1,4 @@
-"""Loading a checkpoint: verified and compared before anything is changed."""
+"""Load a checkpoint, which is verified and compared before anything is changed."""
 
 from __future__ import annotations
 
@@ -35,9 +35,16 @@ ATTEMPTS = 50
 
 @final
 class StateLoader:
-    """Finds a checkpoint, verifies it, compares it with what is there, and puts it there.
+    """The loader of checkpoints.
 
     `load` and `resume` return the folder, and the manifest unless Accelerate wrote the checkpoint.
+
+    Args:
+        processes: The processes that take part.
+        votes: What they say to each other.
+        registry: What is loaded.
+        project: The folder of the checkpoints.
+        tracking: The trackers, whose runs are resumed.
     """
 
     def __init__(
@@ -56,10 +63,13 @@ class StateLoader:
         self._finder = CheckpointFinder(processes, votes, project)
 
     def load(self, input_dir: str | Path | None) -> tuple[Path, Manifest | None]:
-        """Loads the checkpoint in `input_dir`, or the newest whole one of the project.
+        """Load the checkpoint in a folder, or the newest whole one of the project.
 
-        Raises: CheckpointError, on every process, that lists all that stands against it.
-        Collective: every process must call.
+        Raises:
+            CheckpointError: It lists all that conflicts with the checkpoint; raised on every process.
+
+        Collective:
+            Every process must call.
         """
         loaded = self._loaded(input_dir, resuming=False)
         if loaded is None:
@@ -68,19 +78,20 @@ class StateLoader:
         return loaded
 
     def resume(self) -> tuple[Path, Manifest | None] | None:
-        """Loads the newest checkpoint of the project, if there is one.
+        """Load the newest checkpoint of the project, if there is one.
 
-        Raises: ValueError without a project_dir; CheckpointError as `load`.
-        Collective: every process must call.
+        Raises:
+            ValueError: There is no project_dir.
+            CheckpointError: As for `load`.
+
+        Collective:
+            Every process must call.
         """
         self._votes.require("resume: where", "no checkpoint could be written here:", self._finder.unusable())
         return self._loaded(None, resuming=True)
 
     def _loaded(self, input_dir: str | Path | None, *, resuming: bool) -> tuple[Path, Manifest | None] | None:
-        """Load the first checkpoint that is not damaged; look again if another job moves one meanwhile.
-
-        Collective: every process must call.
-        """
+        """Load the first checkpoint that is not damaged, and look again if another job moves one meanwhile."""
         error = CheckpointError()
         for _ in range(ATTEMPTS):
             with ExitStack() as locks:
@@ -100,10 +111,7 @@ class StateLoader:
     def _first_whole(
         self, locks: Sequence[ReadingLock], *, resuming: bool
     ) -> tuple[Path, Manifest] | CheckpointError | None:
-        """Load the first of several checkpoints that is not damaged, or return the error if another job has moved one.
-
-        Collective: every process must call.
-        """
+        """Load the first checkpoint that is not damaged, or return the error if another job has moved one."""
         for place, lock in enumerate(locks, start=1):
             with lock:
                 problems, checkpoint = self._verified(lock)
@@ -129,9 +137,7 @@ class StateLoader:
         return None
 
     def _load_from_accelerate(self, folder: Path) -> None:
-        """Collective: every process must call."""
-        from accel_names.checkpoint.accelerate_checkpoint import AccelerateCheckpoint
-
+        """Load a checkpoint of Accelerate, on every process."""
         registry = self._registry
         preparer = registry.preparer
         checkpoint = AccelerateCheckpoint(
@@ -151,10 +157,7 @@ class StateLoader:
         self._votes.warn_once(checkpoint.left)
 
     def _verified(self, lock: ReadingLock) -> tuple[list[str], LoadedCheckpoint | None]:
-        """What is wrong with the files of a checkpoint; and what is in it, where nothing is.
-
-        Collective: every process must call; those of a machine share the reading.
-        """
+        """Return what is wrong with the files of a checkpoint, and its content if nothing is."""
         folder, problems, manifest, digest, read = lock.folder, list[str](), None, "", dict[str, Any]()
         try:
             if not folder.is_dir():
@@ -180,10 +183,7 @@ class StateLoader:
         return lines, None if lines or manifest is None else LoadedCheckpoint(lock, manifest, read)
 
     def _share(self, manifest: Manifest) -> tuple[list[str], set[str]]:
-        """The files that this rank reads to verify them, and those of which it keeps the tensors for its objects.
-
-        The ranks of a machine read each file once. Of a sharded model a rank verifies its own part, which it will need.
-        """
+        """Return the files that this rank verifies for its machine, and those whose tensors it will need."""
         here, size = self._processes.run.topology, self._processes.num_processes
         ranks = range(here.rank - here.local_rank, here.rank - here.local_rank + here.local_world_size)
         shards = any(has_parts(model.state_dict()) for model in self._registry.models().values())
@@ -200,7 +200,7 @@ class StateLoader:
         return [*own, *others[here.local_rank :: here.local_world_size]], keep
 
     def _apply(self, checkpoint: LoadedCheckpoint, *, resuming: bool) -> None:
-        """Collective: every process must call."""
+        """Compare a checkpoint with what is there, and put it there, on every process."""
         folder, saved = checkpoint.folder, checkpoint.manifest.items
         models, wanted = self._registry.models(), self._registry.items()
         # those that are not in it are the hooks' to load
@@ -223,10 +223,7 @@ class StateLoader:
         self._put(checkpoint, wanted, {name: model for name, model in own.items() if name in left})
 
     def _apply_order(self, checkpoint: LoadedCheckpoint) -> None:
-        """Restore random numbers; a loader that goes on before the window that was cut off draws its order anew.
-
-        Collective: every process must call.
-        """
+        """Restore random numbers, and let loaders that resume before a window draw their order anew."""
         SavedGenerators(checkpoint.manifest, self._processes.run).restore(self._votes)
         try:
             first = decode(checkpoint.manifest.ranks[0])["generators"]["torch"]
@@ -239,10 +236,7 @@ class StateLoader:
                 item.load(state)
 
     def _put(self, checkpoint: LoadedCheckpoint, wanted: list[StatefulItem], models: dict[str, nn.Module]) -> None:
-        """Loads everything; where one thing refuses after all, those before it get back what they had.
-
-        Collective: every process must call.
-        """
+        """Load everything, or give all what they had if one object refuses after all."""
         sure = {name: model for name, model in models.items() if cannot_refuse(model)}
         problems, put_back = put(
             checkpoint, wanted, {name: model for name, model in models.items() if name not in sure}
@@ -261,10 +255,7 @@ class StateLoader:
             )
 
     def _hooked_models(self, folder: Path, models: dict[str, nn.Module], saved: dict[str, nn.Module]) -> set[str]:
-        """The models that no hook has taken upon itself.
-
-        Collective: every process must call, where there are hooks.
-        """
+        """Return the models that no hook has taken upon itself, on every process if there are hooks."""
         if not self._registry.load_hooks:
             return set(models)
         left = list(models.values())

@@ -19,7 +19,13 @@ from accel.checkpoint.stateful_item import StatefulItem
 
 @final
 class LoadedCheckpoint:
-    """A checkpoint that was verified, as what can be loaded from it."""
+    """A checkpoint that was verified, as what can be loaded from it.
+
+    Args:
+        lock: The lock on its folder.
+        manifest: Its manifest.
+        read: Tensors that are in memory already, by file and name.
+    """
 
     def __init__(self, lock: ReadingLock, manifest: Manifest, read: Mapping[str, dict[str, torch.Tensor]]) -> None:
         self.folder, self.manifest, self.was_moved = lock.folder, manifest, lock.was_moved
@@ -28,7 +34,7 @@ class LoadedCheckpoint:
         self._read = dict(read)
 
     def state(self, item: StatefulItem) -> Any:
-        """The state of one thing, its tensors divided as the tensors of the thing are."""
+        """Return the state of an object, with tensors divided as the tensors of the object are."""
         entry = self.manifest.items[item.name]
         file, layouts = entry["file"], item.layouts()
         if not layouts and file not in self.manifest.parts:
@@ -51,7 +57,7 @@ class LoadedCheckpoint:
         return result.tensors.get(file, {})
 
     def outline(self, name: str) -> Any:
-        """The state of one thing, with tensors of which only shape and dtype are known."""
+        """Return the state of an object, with tensors of which only shape and dtype are known."""
         entry = self.manifest.items[name]
 
         def empty(path: str) -> torch.Tensor:
@@ -61,11 +67,11 @@ class LoadedCheckpoint:
         return decode(entry["state"], empty)
 
     def problems(self, item: StatefulItem) -> list[str]:
-        """Why a thing cannot go on from the state that was saved."""
+        """Return why an object cannot resume from the state that was saved."""
         return item.problems(self.outline(item.name))
 
     def model_problems(self, key: str, model: nn.Module) -> list[str]:
-        """Why a model cannot have the weights that were saved."""
+        """Return why a model cannot have the weights that were saved."""
         state = model.state_dict(keep_vars=True)
         weights = self._weights(key)
         stored_names = dict.fromkeys([*weights.names, *decode(self.manifest.items[key]["state"])])
@@ -85,7 +91,7 @@ class LoadedCheckpoint:
         return lines[:10] + ([f"and {len(lines) - 10} more"] if len(lines) > 10 else [])
 
     def load_model(self, key: str, model: nn.Module) -> None:
-        """Puts the weights into the model, of which each process reads what it holds."""
+        """Put the weights into the model, of which each process reads what it holds."""
         extra, weights = decode(self.manifest.items[key]["state"]), self._weights(key)
         state = model.state_dict(keep_vars=True)
         plain = not extra and _is_plain(model)
@@ -106,7 +112,7 @@ class LoadedCheckpoint:
         return self._stored(self.manifest.items[key]["files"])
 
     def _stored(self, names: Sequence[str]) -> StoredTensors:
-        """The tensors of these files, or of the parts that make them up."""
+        """Return the tensors of these files, or of the parts that make them up."""
         place = "/".join(names)
         if place not in self._open:
             files = [file for name in names for file in self.manifest.parts.get(name, [name])]
@@ -120,7 +126,13 @@ class LoadedCheckpoint:
 def item_problems(
     checkpoint: LoadedCheckpoint, wanted: Sequence[StatefulItem], models: Mapping[str, nn.Module]
 ) -> list[str]:
-    """Why what is here cannot go on from a checkpoint; nothing is changed to find out."""
+    """Return why what is here cannot resume from a checkpoint, without a change to find out.
+
+    Args:
+        checkpoint: The checkpoint.
+        wanted: What has a state besides models.
+        models: The models, by name.
+    """
     saved = checkpoint.manifest.items
     here = [*models, *(item.name for item in wanted)]
     lines = []
@@ -152,14 +164,14 @@ def _lines(look: Callable[[], list[str]]) -> list[str]:
 
 
 def _place(name: str, tensor: torch.Tensor) -> tuple[object, ...]:
-    """Where a tensor is; tied weights are in one place."""
+    """Return where a tensor is: tied weights are in one place."""
     if is_distributed(tensor):  # parts may be empty, and have no address then
         return (id(tensor),)
     return tensor.data_ptr() or name, tuple(tensor.shape), tensor.stride()
 
 
 def _is_plain(model: nn.Module) -> bool:
-    """Whether all that `load_state_dict` does with a model is to copy what has the same name."""
+    """Return True if all that `load_state_dict` does with a model is to copy what has the same name."""
     return all(
         type(module)._load_from_state_dict is nn.Module._load_from_state_dict
         and type(module).load_state_dict is nn.Module.load_state_dict
@@ -170,7 +182,10 @@ def _is_plain(model: nn.Module) -> bool:
 
 
 def foreign_hooks(module: nn.Module) -> list[Callable[..., Any]]:
-    """The hooks of `load_state_dict` that are not torch's own (a sharded module has one that frees whole weights)."""
+    """Return the hooks of `load_state_dict` that are not torch's own.
+
+    A sharded module has one of torch's own, which frees whole weights.
+    """
     hooks = [*module._load_state_dict_pre_hooks.values(), *module._load_state_dict_post_hooks.values()]
     functions = [getattr(hook, "hook", hook) for hook in hooks]
     return [function for function in functions if not getattr(function, "__module__", "").startswith("torch.")]

@@ -1,4 +1,4 @@
-"""Which rank writes which part of the tensors of a sharded model: each number once, and all about equally much."""
+"""The rank that writes each part of the tensors of a sharded model: each number once, and all about equally much."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ Tensors = dict[str, torch.Tensor]
 
 
 def has_parts(tensors: Mapping[str, Any]) -> bool:
-    """Whether ranks hold parts of some of the tensors."""
+    """Return True if ranks hold parts of some of the tensors."""
     return any(map(is_distributed, tensors.values()))
 
 
 def part_name(file: str, rank: int) -> str:
-    """The name of the file with the part of a rank."""
+    """Return the name of the file with the part of a rank."""
     stem, _, suffix = file.rpartition(".")
     return f"{stem}.rank{rank:05d}.{suffix}"
 
 
 def layout(mesh: MeshSpec) -> dict[str, int]:
-    """The axes of the mesh over which ranks are spread, with their sizes."""
+    """Return the axes of the mesh over which ranks are spread, with their sizes."""
     return {str(axis): size for axis, size in mesh.sizes.items() if size > 1}
 
 
 def copy_axes(tensor: torch.Tensor, mesh: MeshSpec) -> tuple[Axis, ...]:
-    """The axes of the mesh along which ranks hold the same numbers.
+    """Return the axes of the mesh along which ranks hold the same values.
 
-    Raises: CheckpointError for a tensor that is divided over a mesh of the user's own.
+    Raises:
+        CheckpointError: The tensor is divided over a mesh of the user's own.
     """
     if not is_distributed(tensor):
         return tuple(Axis)
@@ -50,7 +51,13 @@ def copy_axes(tensor: torch.Tensor, mesh: MeshSpec) -> tuple[Axis, ...]:
 
 
 def names_to_write(tensors: Mapping[str, torch.Tensor], mesh: MeshSpec, rank: int) -> Iterator[str]:
-    """The tensors of which this rank writes what it holds: ranks that hold the same take turns, by size."""
+    """Yield the tensors of which this rank writes what it holds: ranks that hold the same take turns, by size.
+
+    Args:
+        tensors: The tensors, by name.
+        mesh: How ranks are arranged.
+        rank: This rank.
+    """
     coordinate, sizes = mesh.coordinate(rank), mesh.sizes
     loads: dict[tuple[Axis, ...], list[int]] = {}
     for name, tensor in tensors.items():
@@ -66,9 +73,15 @@ def names_to_write(tensors: Mapping[str, torch.Tensor], mesh: MeshSpec, rank: in
 
 
 def own_part(tensors: Mapping[str, torch.Tensor], mesh: MeshSpec, rank: int) -> tuple[Tensors, dict[str, str]]:
-    """What this rank writes of the tensors of a file, and the metadata that says where it belongs.
+    """Return what this rank writes of the tensors of a file, and the metadata that says where it belongs.
 
-    Raises: CheckpointError for tensors that are divided in a way that is not known here.
+    Args:
+        tensors: The tensors, by name.
+        mesh: How ranks are arranged.
+        rank: This rank.
+
+    Raises:
+        CheckpointError: A tensor is divided in a way that is not known here.
     """
     part: Tensors = {}
     pieces = {}

@@ -1,4 +1,4 @@
-"""Signals by which a scheduler asks a job to stop: noted, for the loop to ask about when it can save."""
+"""The signals by which a scheduler asks a job to stop: noted, for the loop to ask about when it can save."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OF_TERMINALS = ("SIGHUP", "SIGINT", "SIGQUIT")
 
 @final
 class StopSignals:
-    """Notes signals; one that comes again, more than a second later, does what it did before this was installed.
+    """The signals that were noted. One that comes again, more than a second later, does what it did before.
 
     Loader workers that are forked meanwhile leave these signals to the process that they work for.
     """
@@ -40,7 +40,8 @@ class StopSignals:
     def install(self, names: Iterable[str]) -> None:
         """Note these signals from now on, but for signals of terminals that this process was started to ignore.
 
-        Raises: ValueError that lists names of no signal, and outside of the main thread.
+        Raises:
+            ValueError: It lists names of no signal; or this is not the main thread.
         """
         wanted = list(names)
         wrong = [name for name in wanted if not hasattr(signal, name) or not name.startswith("SIG")]
@@ -57,9 +58,10 @@ class StopSignals:
                 self._before[number] = signal.signal(number, self)
 
     def requested(self) -> bool:
-        """Whether a signal has asked any process of the job to stop.
+        """Return True if a signal has asked any process of the job to stop.
 
-        Collective: every process must call, after the same optimizer step.
+        Collective:
+            Every process must call, after the same optimizer step.
         """
         if not self._before and self.received is None:
             self.install(USUAL)

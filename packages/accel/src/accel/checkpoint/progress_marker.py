@@ -1,4 +1,4 @@
-"""What a process tells the launcher that watches over it."""
+"""The note by which a process tells its launcher that training has progressed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from accel_state.environ import FLIGHT_RECORDER, PROGRESS, process_environ
 
 
 def note_progress() -> None:
-    """Tells the launcher, where there is one, that a checkpoint is on the disk: failures are counted anew."""
+    """Tell the launcher, if there is one, that a checkpoint is on the disk: it counts failures anew."""
     folder = process_environ().get(FLIGHT_RECORDER)
     if folder:
         with suppress(OSError):

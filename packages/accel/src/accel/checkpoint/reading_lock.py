@@ -1,4 +1,4 @@
-"""Keeps a checkpoint from being removed while it is loaded, and notices if another job moves it all the same."""
+"""Keep a checkpoint from being removed while it is loaded, and notice if another job moves it all the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of an Accelerator is saved: models, and everything else that has a state, each under its name."""
+"""The content of checkpoints: models, and everything else that has a state, each under its name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LoadHook = Callable[[list[nn.Module], str], None]
 
 @final
 class CheckpointRegistry:
-    """Everything that a checkpoint holds, and the hooks of the script."""
+    """The objects that a checkpoint holds, and the hooks of the script."""
 
     def __init__(self, preparer: Preparer, training: TrainingStep) -> None:
         self.components = preparer.components
@@ -34,23 +34,24 @@ class CheckpointRegistry:
         self.load_hooks: OrderedDict[int, LoadHook] = OrderedDict()
 
     def register(self, objects: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """Adds objects under the names of their classes, and `named` ones.
+        """Add objects under the names of their classes, and others under names of their own.
 
-        Raises: ValueError that lists all objects without a state, and names that are taken.
+        Raises:
+            ValueError: It lists all objects without a state, and names that are taken.
         """
         self.objects = named_objects(objects, named, self.objects)
 
     def models(self) -> dict[str, nn.Module]:
-        """The models that were given to `prepare`."""
+        """Return the models that were given to `prepare`, by name."""
         prepared = enumerate(self.preparer.models)
         return {key("model", place): self.preparer.unwrap(model, keep_compile=False) for place, model in prepared}
 
     def items(self) -> list[StatefulItem]:
-        """Everything else."""
+        """Return everything else."""
         return items(self.preparer, self.training, self.objects, names_of(self.models()))
 
     def losses(self) -> list[str]:
-        """What a checkpoint that is taken now will lack, in words."""
+        """Return what a checkpoint that is taken now will lack, in words."""
         accumulation, lines = self.components.accumulation, []
         if accumulation.waiting and not accumulation.due:
             lines.append(

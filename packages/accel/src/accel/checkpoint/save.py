@@ -1,4 +1,4 @@
-"""Saves everything that training goes on from: every rank takes part, and one or all write."""
+"""Save everything that training resumes from: every rank takes part, and one or all write."""
 
 from __future__ import annotations
 
@@ -33,11 +33,18 @@ Weights = dict[str, dict[str, Any]]
 
 @final
 class StateSaver:
-    """Saves the state of an Accelerator.
+    """The saver of checkpoints.
 
     A save takes two rounds of messages: what all have to write, and whether it was written. Hooks take two more, and
     one more is taken if each machine writes a checkpoint. Random numbers go to the ranks that write, and to no other.
     Ranks that write parts of one checkpoint tell the main process in the store when they have.
+
+    Args:
+        processes: The processes that take part.
+        votes: What they say to each other.
+        registry: What is saved.
+        project: The folders and the names of checkpoints.
+        tracker_states: A function that returns what to keep of the trackers.
     """
 
     def __init__(
@@ -60,10 +67,19 @@ class StateSaver:
         self._in_background = self._by_all = False
 
     def save(self, output_dir: str | Path | None, *, asynchronous: bool, max_shard_size: int | str) -> Path:
-        """The folder of the checkpoint, written or, `asynchronous`, copied in memory.
+        """Write a checkpoint, and return its folder.
 
-        Raises: CheckpointError, on every process, if it could not be written; ValueError without a folder.
-        Collective: every process must call.
+        Args:
+            output_dir: The folder, or None for the next one of the project.
+            asynchronous: Return when everything is copied in memory, and write in the background.
+            max_shard_size: The largest file of weights.
+
+        Raises:
+            CheckpointError: It could not be written; raised on every process.
+            ValueError: There is no folder.
+
+        Collective:
+            Every process must call.
         """
         if output_dir is None and not self._project.automatic_checkpoint_naming:
             raise ValueError(
@@ -103,10 +119,13 @@ class StateSaver:
         return target
 
     def wait(self) -> None:
-        """Returns when the checkpoint that is being written in the background is on the disk.
+        """Return when the checkpoint that is being written in the background is on the disk.
 
-        Raises: CheckpointError, on every process, when it could not be written.
-        Collective: every process must call.
+        Raises:
+            CheckpointError: It could not be written; raised on every process.
+
+        Collective:
+            Every process must call.
         """
         if self._in_background:
             self._in_background = False
@@ -127,7 +146,7 @@ class StateSaver:
         return self._processes.process_index == self._writer
 
     def _vote(self, output_dir: str | Path | None) -> dict[str, Any]:
-        """Where this process is to write, and what stands against it, as it tells the others."""
+        """Return where this process is to write, and what conflicts with that, as it tells the others."""
         rank, problems = self._processes.process_index, list[str]()
         try:
             request = SaveRequest.of(output_dir, self._project, rank=rank, writer=self._writer)
@@ -136,10 +155,7 @@ class StateSaver:
         return {"request": request.to_json(), "problems": problems, "tag": new_tag()}
 
     def _settled(self, told: list[dict[str, Any]], job: SaveJob | None = None) -> Path:
-        """The folder of the checkpoint, from what all processes say.
-
-        Raises: CheckpointError if they were asked for different folders, or one has a problem; the job is abandoned.
-        """
+        """Return the folder of the checkpoint, from what all processes say, or abandon the job and raise."""
         try:
             refuse(FAILED, [vote["problems"] for vote in told])
             return destination([SaveRequest(**vote["request"]) for vote in told], self._writer)
@@ -149,10 +165,7 @@ class StateSaver:
             raise
 
     def _hooked(self, vote: dict[str, Any], models: dict[str, nn.Module], weights: Weights) -> SaveJob | None:
-        """Lets the hooks write into the stage of the job that it returns; `weights` loses what they have taken out.
-
-        Collective: every process must call.
-        """
+        """Let hooks write into the stage of the job that is returned, and take weights out of `weights`."""
         told = self._votes.exchange("save_state: where", vote)
         target = self._settled(told)
         job = SaveJob(target, told[self._writer]["tag"], self._writes, CheckpointContents(), {}, [])
@@ -177,7 +190,7 @@ class StateSaver:
     def _contents(
         self, models: dict[str, nn.Module], weights: Weights, shard: int | str, *, by_all: bool
     ) -> CheckpointContents:
-        """Collective: every process must call, for loaders whose state is spread over processes."""
+        """Return what this rank writes, on every process, for loaders whose state is spread over processes."""
         contents = CheckpointContents()
         for name, state in weights.items() if self._writes or by_all else ():
             add = partial(contents.add_model, name, models[name], state, shard)
@@ -195,7 +208,7 @@ class StateSaver:
         return contents
 
     def _write(self, job: SaveJob) -> None:
-        """Collective: every process must call."""
+        """Write the checkpoint, while every process waits."""
 
         work = [partial(self._write_whole, job), partial(self._commit, job)]
         try:
@@ -213,17 +226,14 @@ class StateSaver:
         job.seal()
 
     def _write_in_thread(self, name: str, writers: list[int], job: SaveJob) -> None:
-        """Writes all, and names it if all these ranks have written theirs."""
+        """Write all, and name it if all these ranks have written theirs."""
         if self._votes.done_by_all(writers, name, partial(self._write_whole, job)):
             self._commit(job)
         else:
             job.abandon()
 
     def _write_part(self, name: str, job: SaveJob) -> None:
-        """Writes the part of this rank; the main process names the checkpoint when all have written theirs.
-
-        Raises: the error of this rank, in its part or with the name; PeerFailed if a rank is gone.
-        """
+        """Write the part of this rank, and name the checkpoint on the main process when all have written theirs."""
         named = False
         try:
             ranks = range(self._processes.num_processes) if self._writes else [self._processes.process_index]
@@ -243,7 +253,7 @@ class StateSaver:
                 self.newest = job.target, job.begin().files
 
     def _write_in_background(self, job: SaveJob, work: Callable[[SaveJob], None]) -> None:
-        """Collective: every process must call."""
+        """Copy what is to be written, on every process, and leave the rest to a thread."""
         copied_by_all = Future[bool]()
 
         def write() -> None:
@@ -271,7 +281,7 @@ class StateSaver:
             copied_by_all.set_result(self._in_background)
 
     def _in_turn(self, what: str, work: Callable[[], object]) -> None:
-        """Collective: every process must call."""
+        """Let those that write do their work, while every other process waits."""
         self._votes.write(what, FAILED, work, each_machine=self._project.save_on_each_node)
 
     def _commit(self, job: SaveJob) -> None:

@@ -1,4 +1,4 @@
-"""One save of this rank: from the hidden folder to the name of the checkpoint."""
+"""The save of a checkpoint by this rank: from the hidden folder to its name."""
 
 from __future__ import annotations
 
@@ -24,21 +24,28 @@ Digests = dict[str, tuple[int, str]]
 @final
 @dataclass
 class SaveJob:
-    """What this rank does for the checkpoint in `target`. If several ranks write it, they share the hidden folder."""
+    """The part of this rank in a save. If several ranks write one checkpoint, they share the hidden folder.
+
+    Args:
+        target: The folder of the checkpoint.
+        tag: What tells the hidden folder from all others, the same on all ranks that write into it.
+        writer: Whether this rank names the checkpoint.
+        contents: What it writes.
+        about: What the manifest says about the run.
+        rng_states: The random numbers of all ranks.
+        stage: The hidden folder, if it was made already.
+    """
 
     target: Path
-    #: what tells the hidden folder from all others, the same on all ranks that write into it
     tag: str
-    #: whether this rank names the checkpoint
     writer: bool
     contents: CheckpointContents
-    #: what the manifest says about the run, and the states of random numbers of all ranks
     about: dict[str, Any]
     rng_states: list[Any]
     stage: StagedCheckpoint | None = None
 
     def begin(self) -> StagedCheckpoint:
-        """Makes the hidden folder, or joins the ranks that have."""
+        """Make the hidden folder, or join the ranks that have, and return it."""
         if self.stage is None:
             if self.writer:
                 collect(self.target.parent, keep=hidden_path(self.target, "saving", self.tag))
@@ -46,15 +53,16 @@ class SaveJob:
         return self.stage
 
     def write_own(self, before: Before) -> Digests:
-        """Writes the tensors of this rank."""
+        """Write the tensors of this rank, and return the sizes and hashes of their files."""
         stage = self.begin()
         write_files(stage, self.contents, before)
         return {name: (digest.size, digest.xxh3) for name, digest in stage.files.items()}
 
     def join(self, parts: Sequence[Digests], limit_s: float = VISIBLE_AFTER_S) -> None:
-        """Adds what other ranks have written, when it is visible here.
+        """Add what other ranks have written, when it is visible here.
 
-        Raises: CheckpointError if it is not visible in time.
+        Raises:
+            CheckpointError: It is not visible in time.
         """
         stage, until = self.begin(), time.monotonic() + limit_s
         for rank, part in enumerate(parts):
@@ -70,17 +78,17 @@ class SaveJob:
                 stage.files[name] = FileDigest(size, xxh3)
 
     def seal(self) -> None:
-        """Writes what is missing when all tensors are written: the manifest is the last file."""
+        """Write what is missing when all tensors are written: the manifest is the last file."""
         seal(self.begin(), self.contents, self.about, self.rng_states)
 
     def end(self, *, named: bool) -> None:
-        """Lets go of the hidden folder that another rank has `named`, or removes it."""
+        """Close the hidden folder that another rank has `named`, or remove it."""
         if self.stage is not None and named:
             self.stage.leave()
         else:
             self.abandon()
 
     def abandon(self) -> None:
-        """Removes what was written, as far as the disk allows."""
+        """Remove what was written, as far as the disk allows."""
         if self.stage is not None:
             self.stage.abandon()

@@ -1,4 +1,4 @@
-"""The random numbers with which a rank goes on from a checkpoint."""
+"""The random numbers with which a rank resumes from a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ class SavedGenerators:
 
     Ranks that divide layers get equal ones, whatever layout was saved: they have to drop out alike.
 
-    Raises: CheckpointError, LookupError, TypeError or ValueError if they are missing or damaged.
+    Raises:
+        CheckpointError: They are damaged; or as LookupError, TypeError or ValueError.
     """
 
     def __init__(self, manifest: Manifest, run: Run) -> None:
@@ -36,11 +37,11 @@ class SavedGenerators:
 
     @property
     def problems(self) -> list[str]:
-        """What of the generators of this process the states lack."""
+        """The generators of this process that the states lack, in words."""
         return process_rng.problems(self._states, self._run.device)
 
     def restore(self, votes: RankVotes) -> None:
-        """Puts the generators there, or where they follow from those of the first rank, and warns of what is new."""
+        """Restore the generators, or derive them from those of the first rank, and warn of what is new."""
         device = self._run.device
         if process_rng.lacks_device(self._states, device):
             votes.warn_once(

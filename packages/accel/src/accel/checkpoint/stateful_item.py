@@ -1,4 +1,4 @@
-"""What is saved and loaded besides models: each thing under its name, with how to take, check and put its state."""
+"""The objects that are saved and loaded besides models, each under its name."""
 
 from __future__ import annotations
 
@@ -21,9 +21,19 @@ from accel.step.training_step import TrainingStep
 
 @dataclass(frozen=True, slots=True)
 class StatefulItem:
-    """One thing that has a state.
+    """An object that has a state.
 
-    `file` is where its tensors go, `problems` says in words why a state cannot be loaded, and changes nothing.
+    Args:
+        name: The name that it is saved under.
+        file: The file for its tensors.
+        kind: The name of its class.
+        state: Returns its state.
+        problems: Says in words why a state cannot be loaded, and changes nothing.
+        load: Loads a state.
+        users_own: Whether it is an object of the user's own.
+        layouts: Returns its divided tensors, by the path of what is saved of each. Loaded tensors are divided like
+            them.
+        collective: Whether its state is spread over processes, so that every process must call `state` and `load`.
     """
 
     name: str
@@ -32,11 +42,8 @@ class StatefulItem:
     state: Callable[[], Any]
     problems: Callable[[Any], list[str]]
     load: Callable[[Any], None]
-    #: whether it is an object of the user's own
     users_own: bool = False
-    #: the divided tensors of the thing, by the path of what is saved of each; loaded tensors are divided as they are
     layouts: Callable[[], Mapping[str, torch.Tensor]] = dict
-    #: whether its state is spread over processes, so that every process must call `state` and `load`
     collective: bool = False
 
 
@@ -45,12 +52,19 @@ REST = "state.safetensors"
 
 
 def key(kind: str, place: int) -> str:
-    """The name of the first, second, ... thing of a kind."""
+    """Return the name of the first, second, ... object of a kind."""
     return kind if place == 0 else f"{kind}_{place}"
 
 
 def items(preparer: Preparer, training: TrainingStep, objects: dict[str, Any], names: Names) -> list[StatefulItem]:
-    """Everything that has a state besides models, in the order in which it is loaded: what may refuse comes first."""
+    """Return everything that has a state besides models, in the order of loading: what may refuse comes first.
+
+    Args:
+        preparer: What was prepared.
+        training: The steps that were taken.
+        objects: What the script has registered, by name.
+        names: The names of parameters.
+    """
     listed = [
         _of(key("loader", place), loader, _loader_problems, kind="DataLoader", collective=True)
         for place, loader in enumerate(preparer.loaders)
@@ -102,9 +116,15 @@ def _layouts(name: str, owner: Any) -> dict[str, torch.Tensor]:
 
 
 def named_objects(objects: Sequence[Any], named: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-    """The objects under the names that they are saved by: their own, or that of their class.
+    """Return objects under the names that they are saved by: their own, or that of their class.
 
-    Raises: ValueError that lists all that have no state, and names that are taken.
+    Args:
+        objects: Objects without names.
+        named: Objects with names.
+        known: Those that have their names already.
+
+    Raises:
+        ValueError: It lists all that have no state, and names that are taken.
     """
     all_named: dict[str, Any] = dict(known)
     problems = []

@@ -1,4 +1,4 @@
-"""What the ranks of a job say to each other about a checkpoint."""
+"""The messages of the ranks of a job about a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,34 +17,57 @@ logger = logging.getLogger("accel")
 
 @final
 class RankVotes:
-    """Collects what all ranks have to say: each call is one round of messages. JSON, as nothing is to be unpickled."""
+    """The rounds of messages in which ranks agree. Messages are JSON, as nothing is to be unpickled."""
 
     def __init__(self, processes: ProcessControl) -> None:
         self._processes = processes
         self._warned: set[str] = set()
 
     def exchange(self, what: str, statement: Any) -> list[Any]:
-        """What each rank says.
+        """Return what each rank says.
 
-        Collective: every process must call.
+        Args:
+            what: The name of the round, the same on all ranks.
+            statement: What this rank says, as JSON has it.
+
+        Collective:
+            Every process must call.
         """
         return [
             json.loads(said) for said in self._processes.run.transport.exchange(what, json.dumps(statement).encode())
         ]
 
     def require(self, what: str, about: str, problems: list[str], undo: Callable[[], None] = lambda: None) -> None:
-        """Returns if no rank has a problem; `undo` is called before the error is raised.
+        """Raise on all ranks if one has a problem.
 
-        Raises: CheckpointError, on all ranks, with `about` and the problems of each.
-        Collective: every process must call.
+        Args:
+            what: The name of the round, the same on all ranks.
+            about: The first line of the error.
+            problems: Those of this rank.
+            undo: Is called before the error is raised.
+
+        Raises:
+            CheckpointError: It has the problems of each rank.
+
+        Collective:
+            Every process must call.
         """
         refuse(about, self.exchange(what, problems), undo)
 
     def write(self, what: str, about: str, work: Callable[[], object], *, each_machine: bool) -> None:
-        """Lets the main process work, or that of each machine; the others wait as long as it lives.
+        """Let the main process work, or that of each machine, while the others wait as long as it lives.
 
-        Raises: CheckpointError, on all ranks, if the work fails on one.
-        Collective: every process must call.
+        Args:
+            what: The name of the round, the same on all ranks.
+            about: The first line of the error.
+            work: The work.
+            each_machine: Whether the main process of each machine works.
+
+        Raises:
+            CheckpointError: The work fails on one rank; raised on all.
+
+        Collective:
+            Every process must call.
         """
         processes, problems = self._processes, list[str]()
         first = processes.local_main_process_first if each_machine else processes.main_process_first
@@ -54,18 +77,31 @@ class RankVotes:
         self.require(what, about, problems)
 
     def gather(self, ranks: Sequence[int], statement: bytes, lengths: Sequence[int]) -> list[Any]:
-        """What each rank says, on these ranks, and nothing on others; `lengths` has the bytes of all statements.
+        """Return what each rank says on the ranks that want it, and nothing on the others.
 
-        Collective: every process must call.
+        Args:
+            ranks: The ranks that want it.
+            statement: What this rank says.
+            lengths: The bytes of the statements of all ranks.
+
+        Collective:
+            Every process must call.
         """
         transport = self._processes.run.transport
         said = {rank: transport.gather(statement, lengths, rank) for rank in ranks}
         return [json.loads(statement) for statement in said.get(transport.rank, [])]
 
     def done_by_all(self, ranks: Sequence[int], name: str, work: Callable[[], object]) -> bool:
-        """Does the work, and tells whether all these ranks have done theirs; for threads, under a name of its own.
+        """Do some work in a thread, and return True if all ranks have done theirs.
 
-        Raises: CheckpointError if the work fails here; PeerFailed if another of these ranks is gone.
+        Args:
+            ranks: The ranks that have work.
+            name: A name that no other work has.
+            work: The work of this rank.
+
+        Raises:
+            CheckpointError: The work fails here.
+            PeerFailed: Another of these ranks is gone.
         """
         problems = problems_of(work)
         done = len(ranks) == 1 or self._processes.run.transport.agree_apart(name, ranks, not problems)
@@ -74,11 +110,18 @@ class RankVotes:
         return done
 
     def results(self, ranks: Sequence[int], name: str, work: Callable[[], T]) -> list[T]:
-        """Does the work, tells its result under a name of its own, and waits for the results of these ranks.
+        """Do some work, and return the results of other ranks, or nothing if the work of one has failed.
 
-        It has no results if the work of one of them failed. Threads may call it. Results are what JSON has.
+        Threads may call it. Results are what JSON has.
 
-        Raises: CheckpointError if the work fails here; PeerFailed if one of these ranks is gone.
+        Args:
+            ranks: The ranks whose results to wait for.
+            name: A name that no other work has.
+            work: The work of this rank.
+
+        Raises:
+            CheckpointError: The work fails here.
+            PeerFailed: One of these ranks is gone.
         """
         done = list[T]()
         problems = problems_of(lambda: done.append(work()))
@@ -88,7 +131,7 @@ class RankVotes:
         return [result for results in told for result in results] if all(told) else []
 
     def warn_once(self, text: str) -> None:
-        """Warns of this on the main process, once."""
+        """Warn of this on the main process, once."""
         if text not in self._warned:
             self._warned.add(text)
             if self._processes.is_main_process:
@@ -96,7 +139,16 @@ class RankVotes:
 
 
 def refuse(about: str, problems: list[list[str]], undo: Callable[[], None] = lambda: None) -> None:
-    """Raises: CheckpointError with the problems of all ranks if there are any, when `undo` was called."""
+    """Raise if any rank has a problem.
+
+    Args:
+        about: The first line of the error.
+        problems: Those of each rank.
+        undo: Is called before the error is raised.
+
+    Raises:
+        CheckpointError: It has the problems of all ranks.
+    """
     lines = by_rank(problems)
     if lines:
         undo()
@@ -104,7 +156,7 @@ def refuse(about: str, problems: list[list[str]], undo: Callable[[], None] = lam
 
 
 def by_rank(problems: list[list[str]]) -> list[str]:
-    """The problems of each rank; those of all ranks without numbers of ranks."""
+    """Return the problems of each rank, and those of all ranks without numbers of ranks."""
     ranks_of: dict[str, list[int]] = {}
     for rank, lines in enumerate(problems):
         for line in lines:
@@ -116,7 +168,7 @@ def by_rank(problems: list[list[str]]) -> list[str]:
 
 
 def problems_of(work: Callable[[], object], before: str = "") -> list[str]:
-    """Does the work: no problem, or the error that it raised, in words after `before`."""
+    """Do some work, and return the error that it raised, in words, or nothing."""
     try:
         work()
     except CheckpointError as error:

@@ -21,9 +21,10 @@ PIECE = 1 << 24
 
 
 def gathered_rows(tensor: torch.Tensor, run: Run) -> Iterator[torch.Tensor]:
-    """The numbers of a divided tensor, some rows after the other, in memory of the CPU.
+    """Yield the values of a divided tensor, some rows after the other, in memory of the CPU.
 
-    Collective: every process must take all of them.
+    Collective:
+        Every process must take all of them.
     """
     held, box = held_part(tensor), box_of(tensor)
     coordinate = run.mesh.coordinate(run.topology.rank)
@@ -47,11 +48,12 @@ def gathered_rows(tensor: torch.Tensor, run: Run) -> Iterator[torch.Tensor]:
 
 
 def whole_state(state: Mapping[str, Any], run: Run) -> dict[str, Any]:
-    """The state dict with whole tensors on the CPU of the main process, and an empty one on the others.
+    """Return a state dict with whole tensors on the CPU of the main process, and an empty one on the others.
 
-    A state without divided tensors comes back as it is, on every process. Tensors that share numbers go on sharing.
+    A state without divided tensors comes back as it is, on every process. Tensors that share memory still do.
 
-    Collective: every process must call, if a tensor is divided.
+    Collective:
+        Every process must call, if a tensor is divided.
     """
     if not has_parts(state):
         return dict(state)
@@ -91,12 +93,25 @@ def save_whole(
     *,
     safe_serialization: bool,
 ) -> Path | None:
-    """Writes whole weights on the main process; the path to open them by, None on the others.
+    """Write whole weights on the main process.
 
     Of a sharded model only pickled weights are whole in the memory of the main process.
 
-    Raises: CheckpointError, on every process, if those of a sharded model could not be written.
-    Collective: every process must call, if a tensor is divided.
+    Args:
+        state: The state dict of a model.
+        folder: The folder for the files.
+        processes: The processes that hold parts of it.
+        max_shard_size: The largest file.
+        safe_serialization: Write safetensors, not pickled weights.
+
+    Returns:
+        The path to open the weights by on the main process; None on the others.
+
+    Raises:
+        CheckpointError: Those of a sharded model could not be written; raised on every process.
+
+    Collective:
+        Every process must call, if a tensor is divided.
     """
     run, main, sharded = processes.run, bool(processes.is_main_process), has_parts(state)
     save = partial(save_weights, max_shard_size=max_shard_size, safe_serialization=safe_serialization)

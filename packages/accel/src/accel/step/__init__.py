@@ -1,1 +1,1 @@
-"""What a loop calls between a batch and the next."""
+"""The calls of a loop between a batch and the next."""

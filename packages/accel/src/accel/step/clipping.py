@@ -82,7 +82,7 @@ class GradientClipping:
         nn.utils.clip_grad_value_(chosen, limit)
 
     def _unscale(self, parameters: list[torch.Tensor], scaler: LossScaler) -> list[Optimizer]:
-        """Unscale the optimizers that have one of the parameters: others may still wait for their backward."""
+        """Divide the gradients of optimizers that have one of the parameters: others may wait for their backward."""
         wanted = set(map(id, parameters))
         chosen = [
             optimizer.optimizer

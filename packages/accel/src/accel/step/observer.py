@@ -1,4 +1,4 @@
-"""A look into the step of every Accelerator, for tools that record it: `accel verify` does."""
+"""A look into the step of every Accelerator, for tools that record it, as `accel verify` does."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ if TYPE_CHECKING:
 
 
 class StepObserver(Protocol):
-    """Is told what scripts prepare and differentiate, if `Accelerator.observer` is one when they make an Accelerator.
+    """An object that is told what scripts prepare and differentiate.
 
-    What an optimizer was given, torch's own hooks tell (`register_step_pre_hook` of `AcceleratedOptimizer.optimizer`),
-    and when a window closed, `AcceleratedOptimizer.on_step`. What an observer raises goes on to the script.
+    Set `Accelerator.observer` before a script makes an Accelerator. torch's own hooks tell what an optimizer was given
+    (`register_step_pre_hook` of `AcceleratedOptimizer.optimizer`), and `AcceleratedOptimizer.on_step` tells when a
+    window has closed. What an observer raises is raised in the script.
     """
 
     def prepared(self, accelerator: Accelerator, ready: object) -> None:
-        """Is called once for each model, optimizer, loader and scheduler that `prepare` has made ready."""
+        """Take note of a model, optimizer, loader or scheduler that was made ready."""
         ...
 
     def loss(self, loss: torch.Tensor, weight: torch.Tensor | float | None) -> None:
-        """Is called with what `backward` was called with, before it begins."""
+        """Take note of the arguments of a `backward`, before it begins."""
         ...

@@ -1,1 +1,1 @@
-"""What stands beside the loop: batch sizes, profiles, progress bars, the test of an installation."""
+"""The things beside the loop: batch sizes, profiles, progress bars, and the test of an installation."""

@@ -1,4 +1,4 @@
-"""Runs a function again with a smaller batch size, on all processes, when one of them is out of memory."""
+"""Run a function again with a smaller batch size, on all processes, when one of them is out of memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OUT_OF_MEMORY = (
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """How the try of one process ended: well, or out of memory in the words of `shortage`."""
+    """The end of the try of one process: well, or out of memory in the words of `shortage`."""
 
     batch_size: int
     shortage: str | None = None
@@ -51,17 +51,24 @@ def find_executable_batch_size(
     starting_batch_size: int = 128,
     reduce_batch_size_fn: Callable[[], int] | None = None,
 ) -> Any:
-    """A decorator that calls with the starting batch size first, and with nine tenths of it while memory is short.
-
-    `reduce_batch_size_fn` gives the next size instead, and is called on every process.
+    """Return a function that is called with smaller and smaller batch sizes until memory suffices.
 
     Every call starts anew, and every try has to make anew what depends on the size. When one process is out of memory,
-    all try again with the same smaller size. They learn of it at the end of a try: one that leaves the function between
-    two exchanges, where others wait for it, is waited for until the process group's timeout. An error of another kind
-    is raised at once; the others fail when the process that raised it ends, or exchanges something else.
+    all try again with the same smaller size. They learn of it at the end of a try. If it leaves the function between
+    two exchanges, the others wait for it there, until the timeout of the process group. An error of another kind is
+    raised at once. The others fail when the process that raised it ends, or exchanges something else.
 
-    Raises: RuntimeError when no size above 0 is left; TypeError when the caller passes a batch size of his own.
-    Collective: where the function exchanges data or a run is open, every process must call.
+    Args:
+        function: A function whose first argument is the batch size; leave it out to decorate one.
+        starting_batch_size: The first size; the next ones have nine tenths of the size before.
+        reduce_batch_size_fn: A function that returns the next size instead. It is called on every process.
+
+    Raises:
+        RuntimeError: No size above 0 is left.
+        TypeError: The caller passes a batch size of his own.
+
+    Collective:
+        If the function exchanges data, or a run is open, every process must call.
     """
     if function is None:
         return functools.partial(
@@ -99,7 +106,7 @@ def find_executable_batch_size(
 def _try(
     function: Callable[..., Any], batch_size: int, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, str | None]:
-    """What the function returns, or in which words it is out of memory."""
+    """Return the result of the function, or in which words it is out of memory."""
     try:
         return function(batch_size, *args, **kwargs), None
     except BaseException as error:
@@ -110,14 +117,14 @@ def _try(
 
 
 def should_reduce_batch_size(error: BaseException) -> bool:
-    """Whether memory was short, of a device or of the host."""
+    """Return True if memory was short, of a device or of the host."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)
 
 
 def _exchange(trial: _Trial) -> list[_Trial]:
-    """Collective: every process of an open run must call."""
+    """Return the ends of all processes: every process of an open run must call."""
     if not is_initialized():
         return [trial]
     return current().transport.all_gather_objects(trial, "find_executable_batch_size")
@@ -129,7 +136,7 @@ def _free_memory() -> None:
 
 
 def _refuse_own_batch_size(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raises: TypeError when the arguments leave no place for the batch size."""
+    """Raise TypeError if the arguments leave no place for the batch size."""
     name = _name(function)
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()

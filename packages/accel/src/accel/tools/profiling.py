@@ -1,4 +1,4 @@
-"""Profiles a block of the script with torch.profiler, and writes a Chrome trace for each process."""
+"""Profile a block of the script with torch.profiler, and write a Chrome trace for each process."""
 
 from __future__ import annotations
 
@@ -15,9 +15,14 @@ TRACE = "profile_{rank}.json"
 
 @contextmanager
 def profiled(asked: ProfileKwargs, rank: int) -> Iterator[torch.profiler.profile]:
-    """The profiler of this block.
+    """Let torch.profiler watch the block.
 
-    Raises: ValueError for activities that torch does not know.
+    Args:
+        asked: What is recorded, and where.
+        rank: The rank of this process, for the name of its trace.
+
+    Raises:
+        ValueError: torch knows no such activities.
     """
     known = {activity.name.lower(): activity for activity in torch.profiler.ProfilerActivity.__members__.values()}
     unknown = [name for name in asked.activities or () if name not in known]

@@ -9,9 +9,15 @@ from accel_state import PartialState
 
 
 def tqdm(*args: Any, main_process_only: bool = True, **kwargs: Any) -> Any:
-    """The bar that `tqdm.auto.tqdm` makes of the other arguments, shown once a machine; on request by every process.
+    """Return a progress bar, which is shown once on each machine.
 
-    Raises: ImportError, with what to do, where tqdm is not installed.
+    Args:
+        *args: What `tqdm.auto.tqdm` takes.
+        main_process_only: False shows a bar for every process.
+        **kwargs: The options of `tqdm.auto.tqdm`.
+
+    Raises:
+        ImportError: tqdm is not installed.
     """
     if find_spec("tqdm") is None:
         raise ImportError("accel.tqdm shows the progress bars of tqdm, which is not installed: pip install tqdm")

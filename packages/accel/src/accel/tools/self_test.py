@@ -1,4 +1,4 @@
-"""What `accel test` launches: it exchanges, evaluates and trains, and compares with what must come out."""
+"""The program that `accel test` launches: it exchanges, evaluates and trains, and compares with what must come out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ SAMPLES = 21
 
 
 def problems(accelerator: Accelerator) -> list[str]:
-    """What went otherwise than it must, in words. Collective: every process must call."""
+    """Return what went otherwise than it must, in words.
+
+    Collective:
+        Every process must call.
+    """
     failures = []
     ranks = accelerator.gather(torch.tensor([accelerator.process_index], device=accelerator.device))
     if ranks.tolist() != list(range(accelerator.num_processes)):
@@ -35,7 +39,7 @@ def problems(accelerator: Accelerator) -> list[str]:
 
 
 def main() -> int:
-    """Exit code 0 when everything went as it must."""
+    """Return the exit code: 0 if everything went as it must."""
     accelerator = Accelerator()
     failures = problems(accelerator)
     for line in failures:

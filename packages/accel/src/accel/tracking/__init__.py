@@ -1,4 +1,4 @@
-"""Trackers: what scripts import to write one of their own."""
+"""The trackers of an Accelerator, and what scripts import to write one of their own."""
 
 from accel_track import GeneralTracker as GeneralTracker
 from accel_track import LoggerType as LoggerType

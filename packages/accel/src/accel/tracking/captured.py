@@ -1,4 +1,4 @@
-"""Keeps logged values as they are now, without a wait for the device, and reads them later in one go."""
+"""Keep logged values as they are now, without a wait for the device, and read them later in one go."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ _FIXED = frozenset({int, float, bool, str, type(None)})
 
 
 def captured(values: Mapping[str, Any]) -> tuple[dict[str, Any], Callable[[], bool] | None]:
-    """The values as they are now, and what waits until they can be read; None if they can be at once.
+    """Return values as they are now, and what waits until they can be read, or None if they can be read at once.
 
     A tensor on a device is copied there, whether or not a later step changes it in place, and the host goes on. A
-    number on the CPU is read. A value that holds itself is None, with a warning.
+    number on the CPU is read. A value that holds itself becomes None, with a warning.
 
-    Raises: TypeError for tensors that are divided over ranks.
+    Raises:
+        TypeError: A tensor is divided over ranks.
     """
     kept: dict[str, Any] = {}
     devices: set[torch.device] = set()
@@ -47,7 +48,7 @@ def captured(values: Mapping[str, Any]) -> tuple[dict[str, Any], Callable[[], bo
 
 @cache
 def _tell_too_deep(name: str) -> None:
-    """Warns once: a loop logs such a value in each step."""
+    """Warn once: a loop logs such a value in each step."""
     logger.warning("log: %s holds itself, or is nested too deeply, and is recorded as None", name)
 
 
@@ -58,7 +59,7 @@ def _wait(events: list[torch.Event]) -> bool:
 
 
 def runs_on_streams(device: torch.device) -> bool:
-    """Whether torch's streams order the work of this device."""
+    """Return True if torch's streams order the work of this device."""
     accelerator = torch.accelerator.current_accelerator()
     return accelerator is not None and accelerator.type == device.type
 
@@ -86,7 +87,7 @@ def _captured(value: Any, devices: set[torch.device]) -> Any:
 
 
 def read(batch: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """The values with numbers in the place of tensors of one element, which are copied together; others on the CPU."""
+    """Replace tensors of one element by numbers, which are copied together, and others by tensors on the CPU."""
     alike: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = defaultdict(list)
 
     def collect(tensor: torch.Tensor) -> torch.Tensor:

@@ -12,9 +12,15 @@ ALL = "all"
 
 
 def choose(log_with: LogWith | Iterable[LogWith] | None, logging_dir: str | Path | None) -> list[LogWith]:
-    """The trackers that were asked for: names, without "all" and doubles, and trackers of the user's own.
+    """Return the trackers that were asked for, without "all" and doubles.
 
-    Raises: ValueError or ImportError that lists all that stands against them.
+    Args:
+        log_with: Names, and trackers of the script's own.
+        logging_dir: The folder of the logs, which some trackers need.
+
+    Raises:
+        ValueError: It lists all that cannot be.
+        ImportError: It lists trackers whose clients are not installed.
     """
     asked = [] if log_with is None else [log_with] if isinstance(log_with, str | GeneralTracker) else list(log_with)
     problems, absent = list[str](), list[str]()

@@ -1,4 +1,4 @@
-"""The trackers of an Accelerator: started, called in a thread, gone on with, and ended."""
+"""The trackers of an Accelerator: started, called in a thread, resumed, and ended."""
 
 from __future__ import annotations
 
@@ -30,10 +30,7 @@ PATIENCE_S = 60.0
 
 
 def _checked(method: str, step: Any, own: Any) -> tuple[int | None, PerTracker]:
-    """The step as a whole number of now, and the arguments for single trackers.
-
-    Raises: TypeError for a step that is no whole number, or arguments that are no mappings by the names of trackers.
-    """
+    """Return the step as a whole number, and the arguments for single trackers, or raise TypeError."""
     try:
         step = None if step is None else operator.index(step)
     except TypeError:
@@ -53,7 +50,14 @@ def _checked(method: str, step: Any, own: Any) -> tuple[int | None, PerTracker]:
 
 @final
 class TrackingSession:
-    """The trackers of an Accelerator on this process."""
+    """The trackers of an Accelerator on this process.
+
+    Args:
+        log_with: The trackers: names, and trackers of the script's own.
+        project: The folder of the logs.
+        device: The device that the process computes on.
+        main: Whether this is the main process, the only one that most trackers run on.
+    """
 
     def __init__(
         self,
@@ -86,9 +90,15 @@ class TrackingSession:
     def start(
         self, project_name: str, config: Mapping[str, Any] | None = None, init_kwargs: PerTracker | None = None
     ) -> None:
-        """Starts the trackers of this process; those of a run in the checkpoint that was loaded go on in that run.
+        """Start the trackers of this process. Those of a run in the checkpoint that was loaded resume that run.
 
-        Raises: what a tracker raises; no tracker is left started then.
+        Args:
+            project_name: The name of the project.
+            config: Numbers and texts that describe the run.
+            init_kwargs: More arguments, by the name of the tracker.
+
+        Raises:
+            Exception: What a tracker raises; no tracker is left started then.
         """
         self.end()
         self._config = config
@@ -125,7 +135,7 @@ class TrackingSession:
         return tracker
 
     def _gone_on(self, tracker: GeneralTracker, states: Mapping[str, Any], *, resuming: bool) -> bool:
-        """Whether the tracker goes on in the run of its state, as `load_state` does in a run that has not ended."""
+        """Return True if the tracker resumes the run of its state: `load_state` resumes no run that has ended."""
         state = states.get(tracker.name)
         if not state or not tracker.main_process_only:
             return False
@@ -144,9 +154,16 @@ class TrackingSession:
     def log(
         self, values: Mapping[str, Any], step: int | None = None, own: PerTracker | None = None, tokens: Any = None
     ) -> None:
-        """Hands the values of a step to the trackers, without waiting for any, and what its `tokens` took.
+        """Hand the values of a step to the trackers, without a wait for any.
 
-        Raises: TypeError for a step that is no whole number, or arguments of trackers that are none.
+        Args:
+            values: Numbers, texts and tensors, by name.
+            step: The number of the step; None for the one after the last.
+            own: More arguments, by the name of the tracker.
+            tokens: How many tokens all processes have trained on; with it the speed is recorded too.
+
+        Raises:
+            TypeError: The step is no whole number, or `own` is no dictionary of dictionaries.
         """
         if self._records:
             if own is not None or type(step) is not int:  # as is most usual, and costs nothing
@@ -160,9 +177,15 @@ class TrackingSession:
             self._tell_dropped("log")
 
     def call(self, method: str, arguments: Mapping[str, Any], own: PerTracker | None = None) -> None:
-        """Calls a method of all trackers, without waiting for any; the first argument is positional.
+        """Call a method of all trackers, without a wait for any.
 
-        Raises: TypeError as `log`.
+        Args:
+            method: The name of the method.
+            arguments: Its arguments by name, of which the first is passed by position.
+            own: More arguments, by the name of the tracker.
+
+        Raises:
+            TypeError: As for `log`.
         """
         if self._records:
             step, own = _checked(method, arguments["step"], own)
@@ -182,19 +205,28 @@ class TrackingSession:
         step: int | None = None,
         own: PerTracker | None = None,
     ) -> None:
-        """Hand a table to the trackers, as the rows of `data` or as a dataframe."""
+        """Hand a table to the trackers, as rows or as a dataframe.
+
+        Args:
+            name: The name of the table.
+            columns: The names of the columns.
+            data: The rows.
+            dataframe: A dataframe, in the place of both.
+            step: The number of the step; None for the one after the last.
+            own: More arguments, by the name of the tracker.
+        """
         table = {"table_name": name, "columns": columns, "data": data, "dataframe": dataframe, "step": step}
         self.call("log_table", table, own)
 
     def _tell_dropped(self, method: str) -> None:
-        """Warns, once, that trackers were asked for and none is there; a forked process has none by design."""
+        """Warn once that trackers were asked for and none is there, as in no forked process."""
         if self.chosen and self._main and self._untold and self._process == os.getpid():
             logger.warning("%s: nothing is recorded, as %s", method, self._untold)
             self._untold = ""
 
     @property
     def _records(self) -> bool:
-        """Whether there are trackers that this very process has started; a forked process records nothing."""
+        """True if this very process has started trackers: a forked process records nothing."""
         return bool(self.trackers) and self._process == os.getpid()
 
     def _put(self, call: DueCall) -> None:
@@ -208,7 +240,7 @@ class TrackingSession:
             self._direct.deliver([call])
 
     def prepared(self, ready: object) -> None:
-        """Is told of each object that was prepared: loaders tell of waits, optimizers of steps that they skip."""
+        """Let a prepared loader tell of its waits, and an optimizer of steps that it skips."""
         if self.chosen and isinstance(ready, DataLoaderShard):
             ready.on_wait = self._throughput.waited
         if self.chosen and isinstance(ready, AcceleratedOptimizer) and ready.scaler is not None:
@@ -220,7 +252,7 @@ class TrackingSession:
             self._put(DueCall("mark", ("skipped step", {}), due=lambda: not made))
 
     def states(self) -> dict[str, Any]:
-        """What a checkpoint has of the trackers, when they have all that was logged before."""
+        """Return what a checkpoint keeps of the trackers, when they have all that was logged before."""
         self.flush("save_state")
         # only this process writes the checkpoint: trackers that every process has would all go on in its run
         states = {tracker.name: self._state(tracker) for tracker in self.trackers if tracker.main_process_only}
@@ -236,13 +268,19 @@ class TrackingSession:
             return {}
 
     def saved(self, folder: Path) -> None:
-        """Notes the newest checkpoint, which is on the disk, at the step that it was taken after."""
+        """Record that the newest checkpoint is on the disk, at the step that it was taken after."""
         self._put(DueCall("mark", ("checkpoint", {"path": str(folder), **self._saved_at})))
 
     def loaded(self, folder: Path, states: Mapping[str, Any], *, resuming: bool) -> None:
-        """Goes on in the runs of a checkpoint; what this process has logged itself stays.
+        """Resume the runs of a checkpoint. If this process has logged itself, its trackers stay in their runs.
 
-        Raises: what a tracker raises, of a record that another process writes, say.
+        Args:
+            folder: The folder of the checkpoint.
+            states: The states of its trackers, by name.
+            resuming: Whether runs that have ended are resumed too.
+
+        Raises:
+            Exception: What a tracker raises, of a record that another process writes, say.
         """
         if not self.trackers:
             self._loaded, self._resuming = states, resuming
@@ -263,9 +301,14 @@ class TrackingSession:
                 tracker.store_init_configuration(self._config)
 
     def find(self, name: str, *, unwrap: bool) -> Any:
-        """The tracker of that name, or the object of its client, when it has all that was logged so far.
+        """Return a tracker, or the object of its client, when it has all that was logged so far.
 
-        Raises: ValueError for a name that is not there.
+        Args:
+            name: The name of a tracker that was started.
+            unwrap: Return the object of its client.
+
+        Raises:
+            ValueError: No such tracker was started.
         """
         self.flush("get_tracker")
         for tracker in self.trackers:
@@ -277,14 +320,18 @@ class TrackingSession:
         raise ValueError(f"get_tracker({name!r}): no such tracker was started; there are: {there}")
 
     def flush(self, what: str) -> None:
-        """Returns when the trackers have all that was logged; warns if that takes too long."""
+        """Return when the trackers have all that was logged, or warn if that takes too long.
+
+        Args:
+            what: The call that waits, for the warning.
+        """
         until = time.monotonic() + PATIENCE_S
         # all are asked, also when the patience is gone
         if not all([pump.flush(max(until - time.monotonic(), 0)) for pump in self._pumps]):
             logger.warning("%s: trackers did not take in %s s what was logged, and get it later", what, PATIENCE_S)
 
     def end(self) -> None:
-        """Ends the runs of the trackers, when they have all that was logged; says what they have not."""
+        """End the runs of the trackers, when they have all that was logged, and warn of what they have not."""
         # the thread of a tracker ends its run, so that nothing comes beside or after
         self._put(DueCall("finish", ()))
         until, left = time.monotonic() + PATIENCE_S, 0

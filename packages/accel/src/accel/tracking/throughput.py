@@ -1,4 +1,4 @@
-"""What a step of the loop takes, by the clock of the host, which waits for no device."""
+"""The time that a step of the loop takes, by the clock of the host, which waits for no device."""
 
 from __future__ import annotations
 
@@ -8,27 +8,33 @@ from typing import Any, final
 
 @final
 class ThroughputMeter:
-    """Measures the time from one call of `log` that names tokens to the next."""
+    """The clock between one call of `log` that names tokens and the next."""
 
     def __init__(self) -> None:
         self._data_wait_s = 0.0
         self._began: tuple[float, int | None] | None = None
 
     def restart(self) -> None:
-        """Forgets the call before: the next call begins to measure."""
+        """Forget the call before: the next call begins to measure."""
         self._began = None
 
     def waited(self, seconds: float) -> None:
-        """Notes that the loop has waited for a batch.
+        """Note that the loop has waited for a batch.
 
-        Units: seconds.
+        Units:
+            seconds: seconds.
         """
         self._data_wait_s += seconds
 
     def measured(self, tokens: Any, step: int | None) -> dict[str, Any]:
-        """What passed since the call before; {} for the first call. A call without a step counts as one step.
+        """Return what has passed since the call before, or {} for the first call.
 
-        Units: tokens per second, seconds per step.
+        Args:
+            tokens: How many tokens all processes have trained on since.
+            step: The number of the step; a call without it counts as one step.
+
+        Units:
+            Tokens per second, seconds per step.
         """
         now, before = perf_counter(), self._began
         data_wait_s, self._data_wait_s = self._data_wait_s, 0.0
