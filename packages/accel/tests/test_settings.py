@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from accel import Accelerator, TorchDynamoPlugin
-from accel.compat import deepspeed_names
 from accel.configuration import DataLoaderConfiguration
 from accel.settings import Settings, resolve
 from accel_names import deepspeed

@@ -9,6 +9,7 @@ from inspect import signature
 from typing import Any, TypeVar, cast
 
 import torch
+from accel_comm import Transport
 from accel_ops.fingerprint import Check, Fingerprint, check_same_dataset, fingerprint
 from accel_ops.rng import RNGType, rng_types_of
 from accel_state import AccumulationState, Device

@@ -5,11 +5,18 @@ from __future__ import annotations
 import atexit
 import functools
 import itertools
+import os
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from accel_comm.errors import NoRun
+from accel_comm.flight_recorder import FlightRecorder
+from accel_comm.process_group import GroupOptions, close_group, limit_of_open_group
+from accel_comm.status_store import open_status_store
+from accel_comm.watchdog import Watchdog
 
 from accel_state.accumulation import AccumulationState
 from accel_state.devices import Device, choose

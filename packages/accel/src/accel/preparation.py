@@ -28,7 +28,6 @@ from torch.utils.data import DataLoader
 from accel.build import Components
 from accel.compilation import compiled
 from accel.configuration import DataLoaderConfiguration
-from accel.containers import inside, uncompiled
 from accel.settings import Settings, of_loaders
 
 Ready = TypeVar("Ready")

@@ -138,6 +138,8 @@ class StateLoader:
 
     def _load_from_accelerate(self, folder: Path) -> None:
         """Load a checkpoint of Accelerate, on every process."""
+        from accel_names.checkpoint.accelerate_checkpoint import AccelerateCheckpoint
+
         registry = self._registry
         preparer = registry.preparer
         checkpoint = AccelerateCheckpoint(

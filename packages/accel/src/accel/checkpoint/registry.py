@@ -11,7 +11,6 @@ from accel_amp.optimizer_state import names_of
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from accel.checkpoint.optimizer_state import names_of
 from accel.checkpoint.stateful_item import StatefulItem, items, key, named_objects
 from accel.preparation import Preparer
 from accel.step.training_step import TrainingStep

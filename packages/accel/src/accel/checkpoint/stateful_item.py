@@ -14,7 +14,6 @@ from accel_amp.optimizer_state import NamedOptimizerState, Names
 from accel_checkpoint import CheckpointError, encode
 from accel_checkpoint.pieces import is_distributed
 
-from accel.checkpoint.optimizer_state import NamedOptimizerState, Names
 from accel.preparation import Preparer
 from accel.step.training_step import TrainingStep
 
