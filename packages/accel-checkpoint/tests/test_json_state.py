@@ -100,6 +100,7 @@ often = settings(max_examples=250, deadline=None, suppress_health_check=list(Hea
 
 @often
 @example({"$float": "nan"})
+@example(torch.arange(2, dtype=torch.uint8).view(torch.float8_e8m0fnu))
 @given(nested(LEAVES | tensor(INLINE)))
 def test_what_goes_in_comes_out_with_tensors_in_the_text(value: Any) -> None:
     assert same(through(value), value)

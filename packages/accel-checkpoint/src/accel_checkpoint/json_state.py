@@ -22,6 +22,12 @@ DEEPEST, LONGEST_BITS = 64, 13_000
 
 Tensors = dict[str, torch.Tensor]
 
+#: the containers and bytes that have a tag, by their tags
+_SEQUENCES: dict[str, Any] = {"$tuple": tuple, "$size": torch.Size}
+_MAPPINGS: dict[str, Any] = {"$map": dict, "$ordered": OrderedDict, "$counter": Counter}
+_BYTES: dict[str, Any] = {"$bytes": bytes, "$bytearray": bytearray}
+_TAGS = {kind: tag for tag, kind in (_SEQUENCES | _MAPPINGS | _BYTES).items()}
+
 
 def encode(value: Any, tensors: Tensors | None = None) -> Any:
     """Return a value as JSON.
@@ -82,7 +88,7 @@ class _Encoder:
             return value if value.bit_length() < LONGEST_BITS else self.refuse(f"{path}: a number of too many digits")
         if kind is float:
             return value if math.isfinite(value) else {"$float": str(value)}
-        if kind in (list, tuple, torch.Size, dict, OrderedDict, Counter):
+        if kind is list or kind in _SEQUENCES.values() or kind in _MAPPINGS.values():
             if depth > DEEPEST or id(value) in self._open:
                 return self.refuse(f"{path}: nested deeper than {DEEPEST}, or in itself")
             self._open.add(id(value))
@@ -94,8 +100,8 @@ class _Encoder:
             return self.tensor(value, path)
         if kind is complex:
             return {"$complex": [self.value(value.real, path, depth), self.value(value.imag, path, depth)]}
-        if kind in (bytes, bytearray):
-            return {f"${kind.__name__}": base64.b64encode(value).decode()}
+        if kind in _BYTES.values():
+            return {_TAGS[kind]: base64.b64encode(value).decode()}
         if kind is torch.dtype:
             return {"$dtype": str(value).removeprefix("torch.")}
         if kind is torch.device:
@@ -103,18 +109,16 @@ class _Encoder:
         return self.of_numpy(value, path)
 
     def container(self, value: Any, kind: type, path: str, depth: int) -> Any:
-        if kind in (dict, OrderedDict, Counter):
+        if kind in _MAPPINGS.values():
             return self.mapping(value, kind, path, depth)
         items = [self.value(entry, f"{path}[{index}]", depth + 1) for index, entry in enumerate(value)]
-        return items if kind is list else {"$tuple" if kind is tuple else "$size": items}
+        return items if kind is list else {_TAGS[kind]: items}
 
     def mapping(self, value: Mapping[Any, Any], kind: type, path: str, depth: int) -> Any:
-        plain = kind is dict and all(type(key) is str and not key.startswith("$") for key in value)
-        if plain:
+        if kind is dict and all(type(key) is str and not key.startswith("$") for key in value):
             return {key: self.value(entry, f"{path}.{key}", depth + 1) for key, entry in value.items()}
-        name = "$map" if kind is dict else "$ordered" if kind is OrderedDict else "$counter"
         return {
-            name: [
+            _TAGS[kind]: [
                 [self.value(key, f"{path}.key", depth + 1), self.value(entry, f"{path}.{key}", depth + 1)]
                 for key, entry in value.items()
             ]
@@ -129,15 +133,17 @@ class _Encoder:
             # safetensors has no double complex numbers
             encoded = self.tensor(torch.view_as_real(plain.resolve_conj().resolve_neg()), path)
             return encoded if encoded is None else {**encoded, "as": _name(value.dtype)}
+        if plain.is_nested or plain.layout != torch.strided or plain.is_quantized or plain.is_meta:
+            return self.refuse(f"{path}: a tensor that is not plain ({plain.layout}, {plain.device})")
+        if self.tensors is None:
+            numbers = view_bytes(whole := plain.cpu().resolve_neg().contiguous())
+            return {"$inline": [_name(whole.dtype), list(whole.shape), base64.b64encode(numbers).decode()]}
         name, number = path.removeprefix(".") or "tensor", 1
-        while name in (self.tensors or ()):
+        while name in self.tensors:
             number += 1
             name = f"{path.removeprefix('.')}~{number}"
         if reasons := find_unsupported({name: plain}):
             return self.refuse(reasons[0])
-        if self.tensors is None:
-            numbers = view_bytes(whole := plain.cpu().resolve_neg().contiguous())
-            return {"$inline": [_name(whole.dtype), list(whole.shape), base64.b64encode(numbers).decode()]}
         name, _ = self._seen.setdefault(id(value), (name, value))
         self.tensors[name] = plain
         return {"$tensor": name}
@@ -189,20 +195,16 @@ def _decode_tag(tag: str, value: dict[str, Any], tensor: Callable[[str], torch.T
     if tag == "$inline" or (tag == "$tensor" and tensor is not None):
         stored = tensor(content) if tag == "$tensor" and tensor is not None else _inline(*content)
         return torch.view_as_complex(stored).to(_dtype(value["as"])) if "as" in value else stored
-    if tag in ("$tuple", "$size"):
-        items = tuple(inner(entry) for entry in content)
-        return items if tag == "$tuple" else torch.Size(items)
-    if tag in ("$map", "$ordered", "$counter"):
-        kind: Any = {"$map": dict, "$ordered": OrderedDict, "$counter": Counter}[tag]
-        pairs = [(inner(key), inner(entry)) for key, entry in content]
-        return kind(dict(pairs)) if kind is Counter else kind(pairs)
+    if tag in _SEQUENCES:
+        return _SEQUENCES[tag](map(inner, content))
+    if tag in _MAPPINGS:
+        return _MAPPINGS[tag]({inner(key): inner(entry) for key, entry in content})
     if tag == "$float":
         return {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}[content]
     if tag == "$complex":
         return complex(*map(inner, content))
-    if tag in ("$bytes", "$bytearray"):
-        plain = base64.b64decode(content, validate=True)
-        return plain if tag == "$bytes" else bytearray(plain)
+    if tag in _BYTES:
+        return _BYTES[tag](base64.b64decode(content, validate=True))
     if tag == "$dtype":
         return _dtype(content)
     if tag == "$device":
