@@ -1,10 +1,9 @@
-"""A check of a device, and the training in plain PyTorch on the CPU that checks compare with."""
+"""The training that checks of a device compare with plain PyTorch on the CPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, final
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from accel import Accelerator
@@ -20,22 +19,6 @@ HALF_TOLERANCE = 5e-2
 
 class NotOffered(Exception):
     """An error of a check of a feature that the device does not offer. The message says why."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Check:
-    """A check of one property of a device.
-
-    Args:
-        name: The property, as a sentence.
-        run: Function that returns if the device has the property. It raises NotOffered, or any other error.
-        precisions: The mixed precisions in which to run it.
-    """
-
-    name: str
-    run: Callable[[Accelerator], None]
-    precisions: Sequence[str] = ("no",)
 
 
 def make_model() -> nn.Sequential:

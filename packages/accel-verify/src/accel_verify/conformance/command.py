@@ -13,7 +13,6 @@ import click
 
 CHOSEN = "accel takes the device"
 ENDED = "all checks run to their end"
-PRECISIONS = ("no", "bf16", "fp16")
 RUNNER = "accel_verify.conformance.runner"
 HELP = """Checks that a kind of device has what accel needs, against plain PyTorch on the CPU: tensors, generators,
 loaders, training, accumulation, clipping, half precision, exchanges, checkpoints. For makers of hardware, whose package

@@ -15,7 +15,7 @@ from accel_state.errors import CannotRun
 
 from accel_verify.conformance.check import NotOffered, require
 from accel_verify.conformance.checks import CHECKS
-from accel_verify.conformance.command import CHOSEN, PRECISIONS
+from accel_verify.conformance.command import CHOSEN
 
 
 def main(folder: Path, kind: str) -> int:
@@ -32,7 +32,7 @@ def main(folder: Path, kind: str) -> int:
     """
     topology, code = detect(process_environ()), 0
     with (folder / f"{topology.rank}.jsonl").open("w", encoding="utf-8") as file:
-        for precision in PRECISIONS:
+        for precision in CHECKS:
             for check, outcome, words in _outcomes(folder, kind, precision):
                 row = {"check": check, "precision": precision, "outcome": outcome, "words": words}
                 file.write(json.dumps(row) + "\n")
@@ -47,28 +47,28 @@ def main(folder: Path, kind: str) -> int:
 
 def _outcomes(folder: Path, kind: str, precision: str) -> Iterator[tuple[str, str, str]]:
     """Yield each check of a precision with its outcome, and words about it."""
-    mine = [check for check in CHECKS if precision in check.precisions]
+    mine = {check.__name__.replace("_", " "): check for check in CHECKS[precision]}
     try:
         accelerator = Accelerator(mixed_precision=precision, cpu=kind == "cpu", project_dir=folder)
         found = accelerator.device.type
         require(f"accel found the device {found}, and not {kind}: is its package installed?", found == kind)
     except CannotRun as error:
-        yield from ((check.name, "not offered", str(error)) for check in mine)
+        yield from ((name, "not offered", str(error)) for name in mine)
         return
     except Exception as error:  # noqa: BLE001 - code of a device fails in any way, and that is what is reported
         yield CHOSEN, "failed", f"{type(error).__name__}: {error}"
         return
     yield CHOSEN, "passed", ""
-    for check in mine:
+    for name, check in mine.items():
         outcome, words = "passed", ""
         try:
-            check.run(accelerator)
+            check(accelerator)
         except NotOffered as reason:
             outcome, words = "not offered", str(reason)
         except Exception as error:  # noqa: BLE001 - as above
             traceback.print_exc()
             outcome, words = "failed", f"{type(error).__name__}: {error}"
-        yield check.name, outcome, words
+        yield name, outcome, words
         accelerator.free_memory()
 
 
