@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -44,29 +44,14 @@ def samples_in(batch: Any) -> int:
         The length of the first tensor with dims. Without such a tensor, the length of the first list without containers
         in a mapping, the length of a list or tuple, and 1 for anything else.
     """
-    length = _first_length(batch)
-    if length is not None:
-        return length
+    for _, leaf in leaves(batch):
+        if isinstance(leaf, torch.Tensor) and leaf.ndim:
+            return len(leaf)
     if isinstance(batch, Mapping):
         columns = list[Any]()
         recursively_apply(columns.append, batch, test_type=_is_column)
         return len(columns[0]) if columns else 1
     return len(batch) if isinstance(batch, list | tuple) else 1
-
-
-def _first_length(data: Any) -> int | None:
-    if isinstance(data, torch.Tensor):
-        return data.shape[0] if data.ndim else None
-    items: Iterable[Any] = ()
-    if isinstance(data, tuple | list):
-        items = data
-    elif isinstance(data, Mapping):
-        items = data.values()
-    for item in items:
-        length = _first_length(item)
-        if length is not None:
-            return length
-    return None
 
 
 def can_be_cut(batch: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, final
 
 import torch
 
-from accel_ops.tree import honor_type, is_namedtuple, same_mapping
+from accel_ops.tree import is_namedtuple, is_torch_tensor, recursively_apply
 
 
 @final
@@ -66,7 +66,8 @@ class Flat:
         Args:
             leaves: One for each leaf of the data, in the same order.
         """
-        return self._rebuilt(self._data, iter(leaves))
+        others = iter(leaves)
+        return recursively_apply(lambda _: next(others), self._data, test_type=self._is_leaf)
 
     def _walk(self, path: str, value: Any, operation: str) -> None:
         kind: str | None = None
@@ -97,22 +98,13 @@ class Flat:
         self.leaves.append(value)
         self.kinds.append(kind)
 
+    def _is_leaf(self, value: Any) -> bool:
+        if isinstance(value, tuple | list):
+            return self._is_object(value)
+        return isinstance(value, torch.Tensor) or not isinstance(value, Mapping)
+
     def _is_object(self, value: Any) -> bool:
         return self._objects and not is_namedtuple(value) and not any_tensor(value)
-
-    def _rebuilt(self, value: Any, leaves: Iterator[Any]) -> Any:
-        if isinstance(value, torch.Tensor):
-            return next(leaves)
-        if isinstance(value, tuple | list) and not self._is_object(value):
-            return honor_type(value, [self._rebuilt(item, leaves) for item in value])
-        if isinstance(value, Mapping):
-            return same_mapping(value, {key: self._rebuilt(item, leaves) for key, item in value.items()})
-        return next(leaves)
-
-
-def is_tensor(value: object) -> bool:
-    """Return whether a value is a tensor."""
-    return isinstance(value, torch.Tensor)
 
 
 def is_sharded(value: object) -> bool:
@@ -121,7 +113,7 @@ def is_sharded(value: object) -> bool:
     return module is not None and isinstance(value, module.DTensor)
 
 
-def any_tensor(value: Any, wanted: Callable[[object], bool] = is_tensor) -> bool:
+def any_tensor(value: Any, wanted: Callable[[object], bool] = is_torch_tensor) -> bool:
     """Return whether nested data has a tensor for which `wanted` is true."""
     if isinstance(value, torch.Tensor):
         return wanted(value)

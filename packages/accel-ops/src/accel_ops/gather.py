@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -189,13 +189,17 @@ def _all_enclosed(columns: Sequence[_Column], numbers: Sequence[bytes]) -> bool:
 
 def _from_numbers(columns: Sequence[_Column], numbers: Sequence[bytes]) -> list[torch.Tensor]:
     """Return the joined tensors, whose bytes each rank has sent one after the other."""
-    starts, joined = [0] * len(numbers), []
+    cut = zip(columns, _cut(columns, numbers), strict=True)
+    return [from_bytes(b"".join(parts), column.whole, column.tensor.dtype) for column, parts in cut]
+
+
+def _cut(columns: Sequence[_Column], rows: Sequence[Any]) -> Iterator[list[Any]]:
+    """Yield the part of each column in the row of each rank."""
+    starts = [0] * len(rows)
     for column in columns:
         ends = [start + size for start, size in zip(starts, column.sizes, strict=True)]
-        content = b"".join([sent[start:end] for sent, start, end in zip(numbers, starts, ends, strict=True)])
-        joined.append(from_bytes(content, column.whole, column.tensor.dtype))
+        yield [row[start:end] for row, start, end in zip(rows, starts, ends, strict=True)]
         starts = ends
-    return joined
 
 
 def _from_messages(columns: Sequence[_Column], transport: Transport) -> list[torch.Tensor]:
@@ -213,14 +217,8 @@ def _from_message(columns: Sequence[_Column], transport: Transport) -> list[torc
     """Exchange the columns in one message, which is freed on return, and join them (collective)."""
     longest = max(map(sum, zip(*(column.sizes for column in columns), strict=True)))
     message = transport.all_gather(_padded(packed([column.tensor for column in columns]), longest))
-    rows = message.view(transport.size, -1)
-    starts, joined = [0] * transport.size, []
-    for column in columns:
-        ends = [start + size for start, size in zip(starts, column.sizes, strict=True)]
-        parts = [row[start:end] for row, start, end in zip(rows, starts, ends, strict=True)]
-        joined.append(torch.cat(parts).view(column.tensor.dtype).view(column.whole))
-        starts = ends
-    return joined
+    cut = zip(columns, _cut(columns, message.view(transport.size, -1)), strict=True)
+    return [torch.cat(parts).view(column.tensor.dtype).view(column.whole) for column, parts in cut]
 
 
 def _groups(columns: Sequence[_Column]) -> list[list[int]]:

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from accel_state import Device
 
+from accel_ops.rng import seed_everything
+
 
 def captured(device: Device) -> dict[str, Any]:
     """Return the states of the generators of Python, torch, the accelerator, and NumPy if it is loaded."""
@@ -83,8 +85,4 @@ def derive(states: dict[str, Any], rank: int) -> None:
     """
     numbers = bytes(states["torch"].tolist()) + f"{states['python']}/{rank}".encode()
     seed = int.from_bytes(hashlib.sha256(numbers).digest()[:8], "little") >> 1
-    random.seed(seed)
-    torch.manual_seed(seed)
-    numpy: Any = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(seed % 2**32)
+    seed_everything(seed)
