@@ -13,13 +13,13 @@ from torch import nn
 
 from accel_checkpoint.bounded_json import read_json
 from accel_checkpoint.errors import CheckpointError
-from accel_checkpoint.pieces import is_distributed
+from accel_checkpoint.pieces import is_distributed, like
 from accel_checkpoint.save import INDEX, PICKLED, SAFETENSORS, shards_in
 from accel_checkpoint.tensor_file import TensorFile, is_utf8, read_known_header
 from accel_checkpoint.unsaved_buffers import recompute_unsaved_buffers
+from accel_checkpoint.weights.fill_by_blocks import fill_by_blocks
 from accel_checkpoint.weights.materialise import divided_tensors, materialise, move, on_meta
 from accel_checkpoint.weights.verdict import agree
-from accel_checkpoint.weights.weight_file import fill_by_blocks, fill_from_whole
 
 T = TypeVar("T")
 
@@ -233,7 +233,9 @@ def fill(files: Iterable[Path], tensors: Mapping[str, torch.Tensor]) -> None:
             if file.suffix == ".safetensors":
                 fill_by_blocks(file, tensors)
             else:
-                fill_from_whole(tensors, _read_pickled(file))
+                for name, whole in _read_pickled(file).items():
+                    if name in tensors:
+                        like(whole, tensors[name], into=tensors[name])
 
 
 def read_tensors(file: Path) -> Iterator[tuple[str, torch.Tensor]]:

@@ -10,7 +10,7 @@ import torch
 
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.memory.pinned_memory import is_plain
-from accel_checkpoint.pieces import Box, box_of, held_part, whole_box
+from accel_checkpoint.pieces import Box, box_of, held_part
 from accel_checkpoint.safetensors_header import StoredTensor
 from accel_checkpoint.tensor_file import DTYPES, read_known_header, view_bytes
 
@@ -65,15 +65,3 @@ def _read_bytes(file: FileIO, begin: int, target: torch.Tensor) -> None:
         if not count:
             raise CheckpointError(f"{file.name} became shorter while it was read")
         filled += count
-
-
-def fill_from_whole(tensors: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tensor]) -> None:
-    """Copy what this process holds of tensors from whole weights of their names.
-
-    Args:
-        tensors: Tensors to change, by name.
-        weights: Whole weights by name.
-    """
-    for name, whole in weights.items():
-        if name in tensors:
-            held_part(tensors[name]).copy_(box_of(tensors[name]).of(whole, whole_box(tuple(whole.shape))))
