@@ -79,8 +79,10 @@ class CommHookSettings:
         """
         problems, chosen = [], []
         for argument, name in (("comm_hook", hook), ("comm_wrapper", wrapper)):
-            chosen += [member for member in CommHook if name in (member, member.value)] or [CommHook.NO]
-            if name not in (chosen[-1], chosen[-1].value):
+            try:
+                chosen.append(CommHook(name))
+            except ValueError:
+                chosen.append(CommHook.NO)
                 problems.append(f"{argument}={name!r}: expected one of {', '.join(known.value for known in CommHook)}")
         if chosen[1] not in _WRAPPERS:
             problems.append(f"comm_wrapper={wrapper!r}: expected fp16 or bf16")

@@ -59,18 +59,15 @@ class ModelFacts:
         Collective:
             Every rank must call. Ranks exchange a digest, and names only if it differs.
         """
-        lines = self._lines()
-        digest = hashlib.sha256("\n".join(lines).encode()).digest()[:16]
-        if transport.agree(f"{what}: compare models", digest) is not None:
+        ranks = unlike_lists(transport, f"{what}: compare models", self._lines())
+        if not ranks:
             return
-        wanted = transport.broadcast_object(lines, 0)
-        here, there = set(lines), set(wanted)
-        mine = [f"has {line}" for line in lines if line not in there]
-        mine += [f"lacks {line}" for line in wanted if line not in here]
-        told = transport.all_gather_objects(mine)
-        details = [
-            f"rank {rank} {difference}" for rank, differences in enumerate(told) for difference in differences[:SHOWN]
-        ]
+        details: list[str] = []
+        for rank, lines in enumerate(ranks):
+            here, there = set(lines), set(ranks[0])
+            differences = [f"has {line}" for line in lines if line not in there]
+            differences += [f"lacks {line}" for line in ranks[0] if line not in here]
+            details += [f"rank {rank} {difference}" for difference in differences[:SHOWN]]
         raise BrokenInvariant(
             f"{what} needs models with equal names, shapes and dtypes on all ranks; compared with rank 0:\n  "
             + "\n  ".join(details or ["the order of the parameters differs"])
