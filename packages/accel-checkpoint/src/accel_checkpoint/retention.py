@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,16 +17,20 @@ _NAME = re.compile(r"checkpoint_(\d+)")
 
 def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
     """List the number and path of each folder called checkpoint_<number>, whole or not, the oldest first."""
-    matches = [(_NAME.fullmatch(path.name), path) for path in folder.iterdir()] if folder.is_dir() else []
-    return sorted((int(match[1]), path) for match, path in matches if match is not None and path.is_dir())
+    return sorted((number, path) for number, path in _numbered(folder) if path.is_dir())
 
 
 def next_number(folder: Path) -> int:
     """Return the highest number in the folder plus 1, or 0 in an empty folder.
 
     A checkpoint counts if it is whole or not."""
-    names = [_NAME.fullmatch(path.name) for path in folder.iterdir()] if folder.is_dir() else []
-    return max((int(match[1]) for match in names if match is not None), default=-1) + 1
+    return max((number for number, _ in _numbered(folder)), default=-1) + 1
+
+
+def _numbered(folder: Path) -> Iterator[tuple[int, Path]]:
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if match := _NAME.fullmatch(path.name):
+            yield int(match[1]), path
 
 
 def checkpoint_path(folder: Path, number: int) -> Path:

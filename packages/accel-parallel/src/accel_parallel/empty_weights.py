@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 
 import torch
@@ -13,8 +13,7 @@ from torch.nn.modules import module
 from torch.nn.parameter import is_lazy
 
 
-@contextmanager
-def init_empty_weights(include_buffers: bool = False) -> Iterator[None]:
+def init_empty_weights(include_buffers: bool = False) -> AbstractContextManager[None]:
     """Make models whose parameters are on the meta device, where they have shapes and no values.
 
     It is a context for the code that makes the model. `load_checkpoint_in_model` fills such a model.
@@ -22,8 +21,7 @@ def init_empty_weights(include_buffers: bool = False) -> Iterator[None]:
     Args:
         include_buffers: Whether buffers go there too. By default they get their values, which files may lack.
     """
-    with init_on_device("meta", include_buffers):
-        yield
+    return init_on_device("meta", include_buffers)
 
 
 @contextmanager

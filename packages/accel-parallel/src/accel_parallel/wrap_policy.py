@@ -23,7 +23,13 @@ def transformer_blocks(model: nn.Module, class_names: Sequence[str] | None = Non
         UnknownBlocks: The model has no module of a class that is named.
     """
     if class_names:
-        _refuse_unknown(model, class_names)
+        here = {type(module).__name__ for module in model.modules()}
+        unknown = [name for name in class_names if name not in here]
+        if unknown:
+            raise UnknownBlocks(
+                f"{type(model).__name__} has no module of the class {', '.join(unknown)}; it has"
+                f" {', '.join(sorted(here - {'ModuleList', 'Sequential', 'ModuleDict'}))}"
+            )
         return _of_classes(model, class_names)
     told = {name for module in model.modules() for name in getattr(module, "_no_split_modules", None) or ()}
     return _of_classes(model, told) or like_blocks(model)
@@ -78,16 +84,6 @@ def outermost(blocks: Sequence[nn.Module]) -> list[nn.Module]:
 def _of_classes(model: nn.Module, class_names: Iterable[str]) -> list[nn.Module]:
     wanted = set(class_names)
     return [module for module in model.modules() if module is not model and type(module).__name__ in wanted]
-
-
-def _refuse_unknown(model: nn.Module, class_names: Sequence[str]) -> None:
-    here = {type(module).__name__ for module in model.modules()}
-    unknown = [name for name in class_names if name not in here]
-    if unknown:
-        raise UnknownBlocks(
-            f"{type(model).__name__} has no module of the class {', '.join(unknown)}; it has"
-            f" {', '.join(sorted(here - {'ModuleList', 'Sequential', 'ModuleDict'}))}"
-        )
 
 
 def _is_called(module: nn.Module) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, final
 
@@ -59,30 +60,27 @@ class GradientComparison:
     def _compare(self) -> None:
         has_gradient = self._largest([float(parameter.grad is not None) for parameter in self._pending.values()])
         seen = [path for path, has in zip(self._pending, has_gradient, strict=True) if has]
-        found = self._largest([number for path in seen for number in self._difference(self._pending[path])])
-        shares = dict(zip(seen, found[::2], strict=True))
-        overflowed = dict(zip(seen, found[1::2], strict=True))  # scaled gradients may have
+        largest = self._largest([self._difference(self._pending[path]) for path in seen])
+        shares = dict(zip(seen, largest, strict=True))
         self._pending = {
-            path: parameter
-            for path, parameter in self._pending.items()
-            if path not in shares or shares[path] > UNLIKE or overflowed[path]
+            path: parameter for path, parameter in self._pending.items() if shares.get(path, math.inf) > UNLIKE
         }
-        unlike = [path for path, share in shares.items() if share > UNLIKE]
+        unlike = [path for path, share in shares.items() if UNLIKE < share < math.inf]
         if unlike:
             others = f" (and those of {', '.join(unlike[1:4])})" if len(unlike) > 1 else ""
             raise TensorPlanError(
                 f"{unlike[0]} is whole on all {self._mesh.size()} ranks that divide layers, and its gradients differ"
-                f" there{others} by up to {max(shares.values()):.0%}. Either it meets divided activations: put its"
-                ' module into tp_plan, as "sequence_parallel" or "replicated_with_grad_allreduce". Or these ranks had'
-                " unlike inputs, or drew unlike random numbers (dropout): seed their generators alike"
+                f" there{others} by up to {max(shares[path] for path in unlike):.0%}. Either it meets divided"
+                ' activations: put its module into tp_plan, as "sequence_parallel" or "replicated_with_grad_allreduce".'
+                " Or these ranks had unlike inputs, or drew unlike random numbers (dropout): seed them alike"
             )
         if not self._pending:
             for hook in self._hooks:
                 hook.remove()
             self._hooks.clear()
 
-    def _difference(self, parameter: nn.Parameter) -> tuple[float, float]:
-        """Return how much of its gradient differs from the group's mean, from 0 to 1, and 1 if it has overflowed."""
+    def _difference(self, parameter: nn.Parameter) -> float:
+        """Return how much of its gradient differs from the group's mean, or inf if it has overflowed when scaled."""
         gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         difference = norm = torch.zeros((), device=self._device)
         for chunk in torch.split(local_part(gradient).flatten(), CHUNK):
@@ -94,8 +92,8 @@ class GradientComparison:
             norm = torch.hypot(norm, torch.linalg.vector_norm(numbers).float())
         whole = torch.maximum(difference, norm)
         if not whole.isfinite():
-            return 0.0, 1.0
-        return (difference / whole).item() if whole > 0 else 0.0, 0.0
+            return math.inf
+        return (difference / whole).item() if whole > 0 else 0.0
 
     def _largest(self, numbers: Sequence[float]) -> list[float]:
         """Return the largest of each number on any rank of the job, as groups hold different parts of a parameter."""
