@@ -18,7 +18,7 @@ NAMED_S = stretched(15.0)
 LONG_S = 9.0
 #: what stops the launcher of a machine by itself, before its processes start
 STOPS = {
-    "has come": ("node_rendezvous", "NodeRendezvous", "_place"),
+    "has come": ("node_rendezvous", "NodeRendezvous", "_admitted"),
     "knows its rank": ("node_workers", "NodeWorkers", "_start"),
 }
 HOOK = """\

@@ -24,18 +24,15 @@ class SharedBoard:
     """What a board shows a machine; all machines of a test see what one of them writes, at once."""
 
     def __init__(self) -> None:
-        self.values: dict[str, Any] = {}
+        self.written: dict[str, list[Any]] = {}
         self.gone: dict[str, str] = {}
         self.lost: BoardLost | None = None
 
     def tell(self, what: str, key: str, value: Any) -> None:
-        if what == "append":
-            self.values.setdefault(key, []).append(value)
-        else:
-            self.values[key] = value + (self.values.get(key, 0) if what == "add" else 0)
+        self.written.setdefault(key, []).append(value)
 
-    def known(self, key: str, default: Any = None) -> Any:
-        return self.values.get(key, default)
+    def known(self, key: str) -> Sequence[Any]:
+        return self.written.get(key, [])
 
 
 def peers_of(shown: SharedBoard, machine: int, hosts: Sequence[str] = HOSTS) -> Peers:

@@ -6,7 +6,8 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from accel_launch.nodes.board_server import AGAIN_S, GREETING
@@ -39,7 +40,7 @@ class Board:
     def __init__(self, connection: socket.socket, name: str) -> None:
         self.name = name
         self._line, self._lock = MessageLine(connection), threading.Lock()
-        self._values: dict[str, Any] = {}
+        self._written: defaultdict[str, list[Any]] = defaultdict(list)
         #: launchers that are gone, by their names, and why
         self.gone: dict[str, str] = {}
         #: why the board is lost
@@ -52,8 +53,7 @@ class Board:
         self._acts: dict[str, Callable[..., None]] = {
             "hello": self._begin,
             "beat": lambda: None,
-            "set": self._values.__setitem__,
-            "append": lambda key, value: self._values.setdefault(key, []).append(value),
+            "write": lambda key, value: self._written[key].append(value),
             "gone": self._give_up,
         }
         self.tell("hello", GREETING, name)
@@ -66,17 +66,14 @@ class Board:
         return self._greeted
 
     def tell(self, what: str, *content: object) -> None:
-        """Send the server `set`, `append` or `add` with a key and a value, or `claim` with a key and a list of places.
-
-        A claim is for the first free place of the list.
-        """
+        """Send the server `write` with a key and a value for all, or `note` with both for the first machine alone."""
         with self._lock:
             self._line.put(encoded(what, *content))
             self._line.flush()
 
-    def known(self, key: str, default: Any = None) -> Any:
-        """Return the value of a key, as far as it is known here."""
-        return self._values.get(key, default)
+    def known(self, key: str) -> Sequence[Any]:
+        """Return the values that were written below a key, in the same order on all machines, as far as known here."""
+        return self._written[key]
 
     def leave(self, timeout_s: float) -> None:
         """Send the server that this machine needs the board no longer, and return once it knows."""
@@ -118,8 +115,7 @@ class Board:
             self.tell("silent")
             self.lost = BoardLost(SILENT)
 
-    def _begin(self, values: dict[str, Any]) -> None:
-        self._values.update(values)
+    def _begin(self) -> None:
         self._greeted = True
 
     def _give_up(self, name: str, why: str) -> None:

@@ -6,6 +6,7 @@ import selectors
 import socket
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection
 from typing import Any, cast, final
 
@@ -14,7 +15,7 @@ from accel_launch.nodes.silence import LOOK_S, SILENT, Silence
 
 #: seconds in which what a slow connection did not take is offered again
 AGAIN_S = 0.02
-GREETING = "accel board 1"
+GREETING = "accel board 2"
 
 
 @final
@@ -30,14 +31,13 @@ class BoardServer:
 
     def __init__(self, listening: socket.socket, own: str) -> None:
         self._own, self._listening = own, listening
-        #: what is written, by its key
-        self.values: dict[str, Any] = {}
+        #: what was written, and what of it is still to be sent to all
+        self._written, self._news = bytearray(), bytearray()
+        #: notes for the first machine alone, by key, in the order in which they came
+        self.notes: defaultdict[str, list[Any]] = defaultdict(list)
         #: launchers that are gone, by their names, and why; those that have left are not among them
         self.gone: dict[str, str] = {}
         self._names: dict[MessageLine, str] = {}
-        self._holders: dict[tuple[str, int], Any] = {}
-        #: what is still to be told to all, by what it is about
-        self._news: dict[object, tuple[object, ...]] = {}
         self._silence = Silence(time.monotonic())
         self._selector = selectors.DefaultSelector()
         listening.setblocking(False)
@@ -45,18 +45,12 @@ class BoardServer:
         self._acts: dict[str, Callable[..., None]] = {
             "hello": self._greet,
             "beat": lambda line: None,
-            "set": self._set,
-            "add": self._add,
-            "append": self._append,
-            "claim": self._claim,
+            "write": self._write,
+            "note": lambda line, key, value: self.notes[key].append(value),
             "silent": self._accuse,
             "bye": self._drop,
         }
         threading.Thread(target=self._serve, daemon=True).start()
-
-    def holder(self, key: str, place: int) -> Any:
-        """Return what the launcher that has claimed a place has said of itself, or None if the place is free."""
-        return self._holders.get((key, place))
 
     def leave(self, names: Collection[str], timeout_s: float) -> None:
         """Return once these launchers have left, or are gone. What they are to read is in this process until then."""
@@ -84,23 +78,17 @@ class BoardServer:
         for line in self._silence.silent():
             self._give_up(cast(MessageLine, line), SILENT)
         if self._silence.beat():
-            self._note("beat", "beat")
+            self._news += encoded("beat")
         self._publish()
         for line in self._names:
             line.flush()
 
     def _publish(self) -> None:
         """Send the news to all who have been greeted."""
-        news = b"".join(encoded(*message) for message in self._news.values())
-        self._news.clear()
         for line, name in self._names.items():
-            if name and news:
-                line.put(news)
-
-    def _note(self, about: object, *message: object) -> None:
-        """Note news, after all that was noted before. Of the same thing only the newest counts."""
-        self._news.pop(about, None)
-        self._news[about] = message
+            if name and self._news:
+                line.put(self._news)
+        self._news = bytearray()
 
     def _accept(self) -> None:
         try:
@@ -131,7 +119,7 @@ class BoardServer:
         name = self._names[line]
         if name:
             self.gone[name] = why
-            self._note(("gone", name), "gone", name, why)
+            self._news += encoded("gone", name, why)
             self._publish()
             line.flush()
         self._drop(line)
@@ -145,31 +133,14 @@ class BoardServer:
     def _greet(self, line: MessageLine, greeting: str, name: str) -> None:
         if greeting != GREETING or not name:
             raise ValueError(greeting)
-        self._publish()  # the values have it already
+        self._publish()  # what was written has it already
         self._names[line] = str(name)
-        line.put(encoded("hello", self.values))
+        line.put(encoded("hello") + self._written)
 
-    def _set(self, line: MessageLine, key: str, value: object) -> None:
-        self.values[key] = value
-        self._note(key, "set", key, value)
-
-    def _add(self, line: MessageLine, key: str, more: int) -> None:
-        self._set(line, key, self.values.get(key, 0) + more)
-
-    def _append(self, line: MessageLine, key: str, value: object) -> None:
-        values = self.values.setdefault(key, [])
-        values.append(value)
-        self._note((key, len(values)), "append", key, value)
-
-    def _claim(self, line: MessageLine, key: str, places: list[int], value: object) -> None:
-        """Record the first place that is free as that of a launcher, which alone is told."""
-        holder: object = None
-        for place in places:
-            holder = self._holders.setdefault((key, place), value)
-            if holder == value:
-                line.put(encoded("set", key, [place, value]))
-                return
-        line.put(encoded("set", key, [None, holder]))
+    def _write(self, line: MessageLine, key: str, value: object) -> None:
+        message = encoded("write", key, value)
+        self._written += message
+        self._news += message
 
     def _accuse(self, line: MessageLine) -> None:
         """Give up the launcher of this process, of which another one has heard nothing."""

@@ -31,7 +31,7 @@ class MessageLine:
         """True if something is left to be sent."""
         return bool(self._out)
 
-    def put(self, message: bytes) -> None:
+    def put(self, message: bytes | bytearray) -> None:
         """Add an encoded message to those that `flush` sends."""
         self._out += message
 

@@ -96,12 +96,9 @@ class NodeRendezvous:
 
     def gone(self, lost: BoardLost) -> CannotRun:
         """Return the error of a machine that has lost the others before its processes run."""
-        return CannotRun("launch", [self._is_gone(self._rank if lost.own else 0, self._mine["place"], str(lost))])
-
-    def _is_gone(self, rank: int | None, place: str, why: str) -> str:
-        """Return words for a machine that is gone, the same on all machines."""
-        who = f"machine {rank}, {place if rank else self._node.host}" if rank is not None else f"this machine, {place}"
-        return f"{who}, is gone: {why}"
+        rank = self._rank if lost.own else 0
+        who = "this machine" if rank is None else f"machine {rank}"
+        return CannotRun("launch", [f"{who}, {self._node.host if rank == 0 else self._mine['place']}, is gone: {lost}"])
 
     def _open(self) -> Board:
         node, name, patient = self._node, self._mine["name"], self._patient
@@ -117,45 +114,36 @@ class NodeRendezvous:
 
     def _join(self, board: Board, until: float) -> Peers:
         """Return the machines of a round, once all have come."""
-        rank: int | None = None
-        tried = self._round
         self._machines = {}
+        number = self._round
         if self._serves:
-            board.tell("set", "round", self._round + 1)
-        while rank is None or board.known(f"{tried} go") is None:
-            if rank is None and board.known("round", 0) > tried:
-                tried = board.known("round")
-                board.tell("claim", f"{tried} place", self._places(), self._mine)
-            if rank is None and tried > self._round:
-                rank = self._place(board, tried)
-            refused = board.known(f"{tried} refused")
-            if refused is not None:
-                raise CannotRun("launch", refused[0])
+            board.tell("write", "round", number + 1)
+        while (peers := self._admitted(board, number)) is None:
             if board.lost is not None:
                 raise board.lost
             late_s = time.monotonic() - until
             if self._server is not None:
                 # until the new round is known here, those of the last are no matter
-                if tried > self._round:
-                    self._admit(self._server, board, tried, late=late_s >= 0)
+                if number > self._round:
+                    self._admit(self._server, board, number, late=late_s >= 0)
             elif late_s >= READING_S:
                 raise not_begun(self._node, self._wait_s)
+            newest = max(board.known("round"), default=0)
+            if newest > number:
+                number = newest
+                board.tell("note", f"{number} place", [self._places(), self._mine])
             try:
                 self._source.pause(LOOK_S)
             except Interrupted as interrupted:
-                if rank is not None:
-                    board.tell(
-                        "append",
-                        f"{tried} refused",
-                        [
-                            f"machine {rank}, {self._mine['place']}, was ended by {interrupted.number.name} from"
-                            " outside, while its launcher waited for the others"
-                        ],
-                    )
+                why = f"by {interrupted.number.name} from outside, while its launcher waited for the others"
+                if self._serves:
+                    board.tell("write", f"{number} refused", [f"machine 0, {self._mine['place']}, was ended {why}"])
+                else:
+                    board.tell("note", f"{number} left", [self._mine["name"], f"was ended {why}"])
                 raise
-        self._round, self._rank = tried, rank
+        self._round, self._rank = number, peers.machine
         self._expected = {} if self._backend == C10D else self._machines
-        return Peers(board, tried, rank, *board.known(f"{tried} go"))
+        return peers
 
     def _places(self) -> Sequence[int]:
         """Return the ranks that this machine may have."""
@@ -163,50 +151,49 @@ class NodeRendezvous:
             return [self._node.rank or 0]
         return list(range(1, self._node.count))
 
-    def _place(self, board: Board, number: int) -> int | None:
-        """Return the rank of this machine in a round, or None if it is unknown yet or others have begun without it."""
-        rank, holder = board.known(f"{number} place", (None, None))
-        if rank is not None:
-            self._rank = rank
-        elif holder is not None and self._backend != C10D:
-            self._refuse(
-                board,
-                number,
-                [
-                    f"machine_rank {self._node.rank} was given on two machines, {holder['place']} and"
-                    f" {self._mine['place']}: give each its own"
-                ],
-            )
-        return rank if rank is None else int(rank)
+    def _admitted(self, board: Board, number: int) -> Peers | None:
+        """Return the machines of a round that has begun with this machine. Raise CannotRun if it is refused."""
+        for problems in board.known(f"{number} refused"):
+            raise CannotRun("launch", problems)
+        for hosts, counts, names in board.known(f"{number} go") if number > self._round else ():
+            if self._mine["name"] in names:
+                return Peers(board, number, names.index(self._mine["name"]), hosts, counts, names)
+            if self._backend != C10D:
+                rank = self._node.rank or 0
+                raise CannotRun("launch", [_given_twice(rank, hosts[rank], self._mine["place"])])
+        return None
 
     def _admit(self, server: BoardServer, board: Board, number: int, *, late: bool) -> None:
         """Let all begin once they have come, as the first machine, or refuse if one is gone, late, or does not fit."""
         node, machines = self._node, self._machines
-        for rank in range(node.count):
-            came = server.holder(f"{number} place", rank)
-            if rank not in machines and came is not None:
-                machines[rank] = came
-                problems = self._differences(came)
-                if problems:
-                    self._refuse(board, number, problems)
+        machines.clear()
+        problems = []
+        for places, machine in server.notes[f"{number} place"]:
+            rank = next((place for place in places if place not in machines), None)
+            if rank is not None:
+                machines[rank] = machine
+                problems += self._differences(machine)
+            elif self._backend != C10D:
+                problems.append(_given_twice(places[0], machines[places[0]]["place"], machine["place"]))
+        left = dict(server.notes[f"{number} left"])
+        left |= {name: f"is gone: {why}" for name, why in server.gone.items()}
         for rank, machine in sorted((self._expected | machines).items()):
-            if machine["name"] in server.gone:
-                self._refuse(board, number, [self._is_gone(rank, machine["place"], server.gone[machine["name"]])])
+            if machine["name"] in left:
+                problems.append(f"machine {rank}, {machine['place']}, {left[machine['name']]}")
+        if problems:
+            self._refuse(board, number, problems)
         if len(machines) == node.count:
             # all that machines know of each other comes at once: one that is lost later is missed, and not waited for
             told = [machines[rank] for rank in range(node.count)]
-            board.tell("set", f"{number} go", [[one[fact] for one in told] for fact in ("host", "processes", "name")])
+            board.tell("write", f"{number} go", [[one[fact] for one in told] for fact in ("host", "processes", "name")])
         elif late:
             here = ", ".join(f"{rank} ({machine['place']})" for rank, machine in sorted(machines.items()))
-            self._refuse(
-                board,
-                number,
-                [
-                    f"{self._absent()} did not come within {self._wait_s:g} s; here: machine {here}. Start accel"
-                    f" launch there with --main_process_ip {node.host} --main_process_port {node.port}, or wait"
-                    " longer: --join_timeout"
-                ],
+            problem = (
+                f"{self._absent()} did not come within {self._wait_s:g} s; here: machine {here}. Start accel"
+                f" launch there with --main_process_ip {node.host} --main_process_port {node.port}, or wait"
+                " longer: --join_timeout"
             )
+            self._refuse(board, number, [problem])
 
     def _absent(self) -> str:
         absent = [str(rank) for rank in range(self._node.count) if rank not in (self._machines or (0,))]
@@ -227,7 +214,11 @@ class NodeRendezvous:
     def _refuse(self, board: Board, number: int, problems: list[str]) -> None:
         """Raise on all machines why they cannot begin. What another machine has told before counts."""
         key, until = f"{number} refused", time.monotonic() + READING_S
-        board.tell("append", key, problems)
-        while board.known(key) is None and board.lost is None and time.monotonic() < until:
+        board.tell("write", key, problems)
+        while not board.known(key) and board.lost is None and time.monotonic() < until:
             self._source.pause(LOOK_S)
-        raise CannotRun("launch", board.known(key, [problems])[0])
+        raise CannotRun("launch", [*board.known(key), problems][0])
+
+
+def _given_twice(rank: int, one: str, other: str) -> str:
+    return f"machine_rank {rank} was given on two machines, {one} and {other}: give each its own"

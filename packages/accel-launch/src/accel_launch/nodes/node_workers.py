@@ -94,12 +94,12 @@ class NodeWorkers:
             reserved = ports.meeting
             store_fd, where = reserved.store_fd, (reserved.store_port, reserved.master_port, reserved.address)
             peers.publish("start", (attempt, *where))
-        while (begun := peers.read("start")) is None:
+        while not peers.published("start"):
             self._source.pause(LOOK_S)
             self._hear(peers.look(), peers)
             if self._elsewhere is not None and self._elsewhere.machine == 0:
                 raise CannotRun("launch", [f"on machine 0, {peers.hosts[0]}: {self._elsewhere.words.strip()}"])
-        attempt, store_port, master_port, address = begun  # as the first machine counts
+        attempt, store_port, master_port, address = peers.published("start")[0]  # as the first machine counts
         rendezvous = RendezvousInfo(
             store_port,
             store_fd,
@@ -167,10 +167,9 @@ class NodeWorkers:
         result = supervisor.result()
         if result.by_somebody:
             peers.announce("  the job was ended there from outside", result.code, order=ASKED, outside=True)
-        peers.add("progress", int(progressed(supervisor)))
-        peers.add("ended", 1)
+        peers.publish("ended", progressed(supervisor))
         until = inf
-        while peers.count("ended") < peers.size and time.monotonic() < until and not peers.any_lost:
+        while len(peers.published("ended")) < peers.size and time.monotonic() < until and not peers.any_lost:
             try:
                 self._source.pause(STEP_S)
             except Interrupted as interrupted:
@@ -184,7 +183,7 @@ class NodeWorkers:
                 until = min(until, time.monotonic() + self._grace_s + ENDING_S)
         with suppress(BoardLost):  # all have ended: the first machine may have left
             peers.look()
-        return peers.count("progress") > 0
+        return any(peers.published("ended"))
 
     def _hear(self, failures: Sequence[NodeFailure], peers: Peers) -> None:
         for failure in failures:

@@ -70,18 +70,11 @@ class Peers:
 
     def publish(self, key: str, content: object) -> None:
         """Send the other machines something that they wait for."""
-        self._board.tell("set", self._key(key), content)
+        self._board.tell("write", self._key(key), content)
 
-    def read(self, key: str) -> Any:
-        """Return the content that a machine publishes, or None if it has not come.
-
-        Raises:
-            BoardLost: It can come no more.
-        """
-        content = self._board.known(self._key(key))
-        if content is None and self._board.lost is not None:
-            raise self._board.lost
-        return content
+    def published(self, key: str) -> Sequence[Any]:
+        """Return what machines have published below a key, as far as it is known here."""
+        return self._board.known(self._key(key))
 
     def announce(self, words: str, code: int, **more: Any) -> None:
         """Send all machines a failure of this machine.
@@ -93,14 +86,6 @@ class Peers:
         """
         self._announce(NodeFailure(self.machine, self.hosts[self.machine], words, code, **more))
 
-    def add(self, what: str, more: int) -> None:
-        """Add to a count that all machines share."""
-        self._board.tell("add", self._key(what), more)
-
-    def count(self, what: str) -> int:
-        """Return such a count, as far as it is known here."""
-        return int(self._board.known(self._key(what), 0))
-
     def look(self) -> list[NodeFailure]:
         """Return the failures since the last look.
 
@@ -109,7 +94,7 @@ class Peers:
         """
         lost = self._board.lost  # before what it has left behind
         gone = dict(self._board.gone) if self.machine == 0 else {}
-        lines = self._board.known(self._key("failures"), [])[self._read :]
+        lines = self.published("failures")[self._read :]
         self._announce_gone(gone)
         self._read += len(lines)
         new = [NodeFailure(**line) for line in lines]
@@ -138,7 +123,7 @@ class Peers:
                 self._announce(NodeFailure(machine, host, f"  the machine is gone: {gone[name]}", 1, lost=True))
 
     def _announce(self, failure: NodeFailure) -> None:
-        self._board.tell("append", self._key("failures"), asdict(failure))
+        self.publish("failures", asdict(failure))
 
     def _key(self, name: str) -> str:
         return f"{self._round} {name}"
