@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
-from accel_compat.migrate.report import Note, is_comment, note_at
+from accel_compat.migrate.report import Kind, Note, is_comment, note_at
+from accel_compat.migrate.rewrites import DIFFERENT
 
 _INSTALL = "installs accelerate: install accel from a clone, see README.md"
 _LIST = "a list of words starts Accelerate: begin it with accel"
@@ -41,4 +43,13 @@ def notes_of_texts(text: str, *, shell: bool = False) -> tuple[Note, ...]:
         for pattern, words in forms.items()
         for found in re.finditer(pattern, text, re.MULTILINE)
         if not is_comment(text, found.start())
+    )
+
+
+def differences(text: str) -> tuple[Note, ...]:
+    """Return a note for each thing in a program that works differently, where it is first called or given."""
+    return tuple(
+        note_at(text, found.start(), words, Kind.DIFFERENT)
+        for names, words in DIFFERENT.items()
+        for found in itertools.islice(re.finditer(rf"^[^#\n]*\b(?:{names})[ \t]*[(=]", text, re.MULTILINE), 1)
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +17,7 @@ def _refusal(path: Path) -> str | None:
     if not target.is_relative_to(tree):
         return f"it leads by a link to {target}, which is outside of {tree}: name that file, if it is to be rewritten"
     # to root every file is writable
-    if not target.stat().st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH) or not os.access(target, os.W_OK):
+    if not target.stat().st_mode & 0o222 or not os.access(target, os.W_OK):
         return "it is read-only: make it writable first, if it is to be rewritten"
     return None
 

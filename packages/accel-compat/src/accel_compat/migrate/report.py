@@ -37,15 +37,16 @@ class CannotRewrite(ValueError):
     """A file that is left as it is; the message says why."""
 
 
-def note_at(text: str, position: int, words: str) -> Note:
+def note_at(text: str, position: int, words: str, kind: Kind = Kind.BY_HAND) -> Note:
     """Return a note of a place in a text.
 
     Args:
         text: The text.
         position: The index of the place.
         words: What to say to a person.
+        kind: Subject of the note.
     """
-    return Note(text.count("\n", 0, position) + 1, Kind.BY_HAND, words)
+    return Note(text.count("\n", 0, position) + 1, kind, words)
 
 
 def is_comment(text: str, position: int) -> bool:

@@ -24,20 +24,13 @@ ARGUMENTS = {
     "torch_tp_plugin": "parallelism_config",
     "deepspeed_plugins": "deepspeed_plugin",
 }
-_SHORT = "a window that the end of an epoch cuts short is divided by its real number of batches"
-_REST = "a schedule rests at its end, and counts steps of the optimizer that happened (docs/guides/schedules.md)"
-#: what works differently, with the page that says why, by the name of a method, a function or an argument
+#: what works differently, with the page that says why, by the names of methods, functions and arguments
 DIFFERENT = {
-    **dict.fromkeys(
-        ("accumulate", "gradient_accumulation_steps", "GradientAccumulationPlugin"),
-        f"{_SHORT} (docs/guides/accumulation.md)",
-    ),
+    "accumulate|gradient_accumulation_steps|GradientAccumulationPlugin": "a window that the end of an epoch cuts short"
+    " is divided by its real number of batches (docs/guides/accumulation.md)",
     "save_state": "a checkpoint is there whole or not at all, and its weights are safetensors (docs/guides/saving.md)",
-    "OneCycleLR": _REST,
-    "LambdaLR": _REST,
-    "get_scheduler": _REST,
-    "get_linear_schedule_with_warmup": _REST,
-    "get_cosine_schedule_with_warmup": _REST,
+    "OneCycleLR|LambdaLR|get_scheduler|get_linear_schedule_with_warmup|get_cosine_schedule_with_warmup": "a schedule"
+    " rests at its end, and counts steps of the optimizer that happened (docs/guides/schedules.md)",
     "prepare": "data that differs between processes is refused, where Accelerate trains on it"
     " (docs/explanation/disagreement.md)",
 }
