@@ -57,22 +57,34 @@ def join_board(node: NodeSpec, name: str, source: SignalSource, wait_s: float, *
         Interrupted: A signal has ended the wait.
     """
     until = time.monotonic() + wait_s
+    known_until = until if patient else min(until, time.monotonic() + KNOWN_S)
     while True:
-        board = Board(_connect(node, until, wait_s, source, patient=patient), name)
-        while not board.greeted and board.lost is None and time.monotonic() < until:
-            source.pause(LOOK_S)
-        if board.greeted:
-            return board
-        if str(board.lost) == SILENT:
-            raise CannotRun(
-                "launch",
-                [
-                    f"machine 0, {node.host}, is gone: {SILENT} (it was stopped, or another program has port"
-                    f" {node.port} there)"
-                ],
+        deadline, problem = until, not_begun(node, wait_s)
+        try:
+            timeout = max(min(TRY_S, until - time.monotonic()), RETRY_S)
+            board = Board(socket.create_connection((node.host, node.port), timeout=timeout), name)
+            while not board.greeted and board.lost is None and time.monotonic() < until:
+                source.pause(LOOK_S)
+            if board.greeted:
+                return board
+            if str(board.lost) == SILENT:
+                raise CannotRun(
+                    "launch",
+                    [
+                        f"machine 0, {node.host}, is gone: {SILENT} (it was stopped, or another program has port"
+                        f" {node.port} there)"
+                    ],
+                )
+            # a proxy may stand before a machine that does not serve yet
+        except socket.gaierror as error:
+            problem, deadline = (
+                _no_answer(node, wait_s, f"there is no machine of that name: {error.strerror}"),
+                known_until,
             )
-        if time.monotonic() >= until:  # a proxy may stand before a machine that does not serve yet
-            raise not_begun(node, wait_s)
+        except OSError as error:
+            problem = _no_answer(node, wait_s, error.strerror or str(error))
+        if time.monotonic() + RETRY_S >= deadline:
+            raise problem
         source.pause(RETRY_S)
 
 
@@ -112,24 +124,11 @@ def _resolve(node: NodeSpec, known_until: float, source: SignalSource) -> tuple[
             source.pause(RETRY_S)
 
 
-def _connect(node: NodeSpec, until: float, wait_s: float, source: SignalSource, *, patient: bool) -> socket.socket:
-    """Return a connection to the first machine, as soon as it answers."""
-    known_until = until if patient else min(until, time.monotonic() + KNOWN_S)
-    while True:
-        deadline = until
-        try:
-            timeout = max(min(TRY_S, until - time.monotonic()), RETRY_S)
-            return socket.create_connection((node.host, node.port), timeout=timeout)
-        except socket.gaierror as error:
-            why, deadline = f"there is no machine of that name: {error.strerror}", known_until
-        except OSError as error:
-            why = error.strerror or str(error)
-        if time.monotonic() + RETRY_S >= deadline:
-            raise CannotRun(
-                "launch",
-                [
-                    f"machine 0 does not answer at {node.host}:{node.port} ({why}; tried for {wait_s:g} s): start"
-                    " accel launch there with --machine_rank 0, and check --main_process_ip and --main_process_port"
-                ],
-            )
-        source.pause(RETRY_S)
+def _no_answer(node: NodeSpec, wait_s: float, why: str) -> CannotRun:
+    return CannotRun(
+        "launch",
+        [
+            f"machine 0 does not answer at {node.host}:{node.port} ({why}; tried for {wait_s:g} s): start"
+            " accel launch there with --machine_rank 0, and check --main_process_ip and --main_process_port"
+        ],
+    )
