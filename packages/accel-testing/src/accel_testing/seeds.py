@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 
 def seed(value: int) -> None:
-    """Seeds `random`, and numpy and torch where this process has imported them already."""
+    """Seed `random`, and numpy and torch where this process has imported them already."""
     random.seed(value)
     if "numpy" in sys.modules:
         import numpy
@@ -26,28 +27,20 @@ def seed(value: int) -> None:
 
 @contextmanager
 def seeded(value: int) -> Iterator[None]:
-    """Inside, the generators are seeded; after, those that were loaded before are as they were."""
+    """Seed the generators inside the block, and restore those that were loaded before at its end."""
     python = random.getstate()
-    has_numpy, has_torch = "numpy" in sys.modules, "torch" in sys.modules
-    if has_numpy:
-        import numpy
+    numpy: Any = sys.modules.get("numpy")
+    numbers = numpy.random.get_state() if numpy is not None else None
+    with ExitStack() as stack:
+        if "torch" in sys.modules:
+            import torch
 
-        numbers = numpy.random.get_state()
-    if has_torch:
-        import torch
-
-        tensors = torch.get_rng_state()
-        cuda: list[torch.Tensor] = []
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            cuda = torch.cuda.get_rng_state_all()
-    seed(value)
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        if has_numpy:
-            numpy.random.set_state(numbers)
-        if has_torch:
-            torch.set_rng_state(tensors)
-            if cuda:
-                torch.cuda.set_rng_state_all(cuda)
+            started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+            stack.enter_context(torch.random.fork_rng(range(torch.cuda.device_count()) if started else ()))
+        seed(value)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            if numbers is not None:
+                numpy.random.set_state(numbers)
