@@ -1,1 +1,1 @@
-"""`accel migrate`: rewrites programs for Accelerate as programs for accel."""
+"""Rewrite programs, scripts and config files for Accelerate, for `accel migrate`."""

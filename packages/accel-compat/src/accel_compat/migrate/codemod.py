@@ -42,7 +42,7 @@ class Codemod(cst.CSTTransformer):
         return updated_node.with_changes(module=cst.parse_expression(module_for(module)), names=names)
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
-        """Rewrite the arguments of Accelerator; those that cannot be are left for a person."""
+        """Rewrite the arguments of Accelerator, but for those that are left to a person."""
         if self.names.full(get_full_name_for_node(original_node.func)) != f"{PEER}.Accelerator":
             return updated_node
         prefix = (get_full_name_for_node(updated_node.func) or "").rpartition(".")[0]

@@ -23,7 +23,7 @@ _SOURCE = re.compile(r'"source"\s*:\s*')
 
 
 def rewrite_notebook(text: str) -> Rewritten:
-    """Rewrite the cells of a notebook; notes count lines in a cell, whose number they name.
+    """Rewrite the cells of a notebook. Notes count lines in a cell, whose number they name.
 
     Raises:
         CannotRewrite: If the text is no notebook.

@@ -34,7 +34,7 @@ class ProgramNames:
         return self.configuration not in (None, *self.origins)
 
     def full(self, name: str | None) -> str:
-        """Return the full name there of a name with dots; empty if it is not from there."""
+        """Return the full name there of a name with dots, or "" if it is not from there."""
         root, dot, rest = (name or "").partition(".")
         return f"{self.origins[root]}{dot}{rest}" if root in self.origins else ""
 

@@ -40,7 +40,7 @@ def _missing(node: ast.stmt | ast.expr, asked: list[tuple[str, str]]) -> Iterato
 
 
 def _dotted(node: ast.AST) -> str:
-    """Return a name with dots; empty for all that is more than names."""
+    """Return a name with dots, or "" for all that is more than names."""
     if isinstance(node, ast.Attribute):
         before = _dotted(node.value)
         return f"{before}.{node.attr}" if before else f"().{node.attr}"

@@ -18,7 +18,13 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Note:
-    """One line of the report: where, and in words."""
+    """A line of the report.
+
+    Args:
+        line: Number of the line in the file.
+        kind: Subject of the note.
+        words: What to say to a person.
+    """
 
     line: int
     kind: Kind
@@ -27,14 +33,14 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """The new text of a file, with notes; the text is the old text if nothing was to change."""
+    """The new text of a file, with notes. It is the old text if nothing was to change."""
 
     text: str
     notes: tuple[Note, ...] = ()
 
 
 class CannotRewrite(ValueError):
-    """A file that is left as it is; the message says why."""
+    """An error for a file that is left as it is. The message says why."""
 
 
 def note_at(text: str, position: int, words: str, kind: Kind = Kind.BY_HAND) -> Note:

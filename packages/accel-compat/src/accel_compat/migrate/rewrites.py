@@ -1,4 +1,4 @@
-"""What `accel migrate` rewrites in programs, as tables, and what a program then has to be told."""
+"""List what `accel migrate` rewrites in programs, and find what a program then has to be told."""
 
 from __future__ import annotations
 

@@ -31,7 +31,14 @@ _KINDS: tuple[tuple[str, bytes, Callable[[Path, str], Rewritten]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """A file with its text before and after."""
+    """A file with its text before and after.
+
+    Args:
+        path: Path of the file.
+        before: Its text.
+        after: Its new text, with notes.
+        encoding: Its encoding.
+    """
 
     path: Path
     before: str
