@@ -8,7 +8,7 @@ import pytest
 import torch
 from accel_data import IterableDatasetShard
 from accel_data.iterable.read_batch import ReadBatch, ReadCollate
-from accel_data.iterable.reader import Reader
+from accel_data.iterable.stream_reader import StreamReader
 from accel_data.plan import LoaderPlan
 from accel_data.sharding.rank_slices import DataRank, Ending
 from accel_state import BatchPadding
@@ -120,7 +120,7 @@ def read(
 ) -> list[tuple[Any, BatchPadding | None]]:
     """The samples of each batch of one of two ranks, and what is real in it."""
     plan = LoaderPlan(DataRank(rank, 2), ending=Ending.DROP if drop_last else Ending.REPEAT)
-    return [(batch.value, batch.tail) for batch in Reader(Sized(n), plan, batch_size)]
+    return [(batch.value, batch.tail) for batch in StreamReader(Sized(n), plan, batch_size)]
 
 
 def test_only_a_filled_round_has_a_tail() -> None:
@@ -142,7 +142,7 @@ def test_a_collate_function_sees_samples_alone() -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_tails_come_through_loader_workers(workers: int) -> None:
-    reader = Reader(Sized(5), LoaderPlan(DataRank(0, 2), readers=max(workers, 1)), 2, workers=workers)
+    reader = StreamReader(Sized(5), LoaderPlan(DataRank(0, 2), readers=max(workers, 1)), 2, workers=workers)
     collate: Any = ReadCollate(default_collate)
     loader = DataLoader(reader, batch_size=None, num_workers=workers, collate_fn=collate)
     # each worker reads the whole dataset, and ends with a filled-up round of its own

@@ -89,7 +89,7 @@ def test_who_reads_decides_what_is_exchanged(kind: str) -> None:
 def test_without_a_transport_nothing_is_exchanged_and_every_rank_reads() -> None:
     for traits in (LoaderTraits(), STREAM, SHARDED):
         plan = plan_loader(traits, DataRank(1, 2))
-        assert (plan.exchanges, plan.reads, plan.check) == (frozenset(), DataRank(1, 2), False)
+        assert (plan.exchanges, plan.reads) == (frozenset(), DataRank(1, 2))
 
 
 def test_processes_that_are_served_the_same_compare_values_too() -> None:

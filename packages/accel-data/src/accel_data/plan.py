@@ -78,7 +78,7 @@ class LoaderPlan:
     shards: int | None = None
     readers: int = 1
     copies: int = 1
-    check: Check = False
+    check: Check = True
     exchanges: frozenset[Exchange] = frozenset()
     notes: tuple[tuple[int, str], ...] = ()
     warnings: tuple[str, ...] = ()
@@ -102,11 +102,6 @@ class LoaderPlan:
     def batches_per_round(self) -> int:
         """The number of batches that a process reads for one batch of each rank."""
         return self.rank.of if self.dispatches and not self.split_batches else 1
-
-    @property
-    def divided_by(self) -> int:
-        """The number of ranks that divide a batch which rank 0 has read."""
-        return self.rank.of if self.dispatches and self.split_batches else 1
 
     @property
     def round(self) -> int:
@@ -178,18 +173,18 @@ def plan_loader(
         mode, why = ReadMode.BY_RANK_ZERO, "dispatch_batches=True asks for it"
     elif traits.stream:
         mode, why, shards = _stream_mode(traits, rank, dispatch_batches, equal=equal, connected=connected, alone=alone)
-    exchanges = {Exchange.GENERATORS} if connected else set()
-    check: Check = False
-    if connected and mode is not ReadMode.OWN_PART and check_datasets:
-        exchanges.add(Exchange.FINGERPRINTS)
-        # processes that divide layers compute one model's output from their batches: unlike ones make it wrong
-        check = "error" if check_datasets is True and copies > 1 else check_datasets
-        if mode is ReadMode.BY_EVERY_RANK and check_datasets != "warn":
-            exchanges.add(Exchange.FIRST_SAMPLE)
-    if connected and mode is ReadMode.BY_RANK_ZERO:
-        exchanges.add(Exchange.BATCHES)
-    elif connected and rank.of > 1 and shards is not None and end is not Ending.UNEVEN:
-        exchanges.add(Exchange.VOTES)  # ranks run out apart, and are to get equally many
+    uses = {
+        Exchange.FINGERPRINTS: check_datasets and mode is not ReadMode.OWN_PART,
+        Exchange.FIRST_SAMPLE: check_datasets in (True, "error") and mode is ReadMode.BY_EVERY_RANK,
+        Exchange.GENERATORS: True,
+        # ranks run out of their shards apart, and are to get equally many batches
+        Exchange.VOTES: mode is not ReadMode.BY_RANK_ZERO
+        and shards is not None
+        and rank.of > 1
+        and end is not Ending.UNEVEN,
+        Exchange.BATCHES: mode is ReadMode.BY_RANK_ZERO,
+    }
+    exchanges = frozenset(exchange for exchange, used in uses.items() if used and connected)
     divided = split_batches and Exchange.BATCHES not in exchanges
     unit = "samples" if traits.batch_size is not None and (traits.by_sample or divided) else "batches"
     if shards is not None:
@@ -206,8 +201,9 @@ def plan_loader(
         shards=shards,
         readers=readers,
         copies=copies,
-        check=check,
-        exchanges=frozenset(exchanges),
+        # processes that divide layers compute one model's output from their batches: unlike ones make it wrong
+        check="error" if check_datasets is True and copies > 1 else check_datasets,
+        exchanges=exchanges,
         notes=() if alone or not traits.stream else tuple(_notes(traits, mode, why, asked=bool(dispatch_batches))),
         warnings=tuple(_warnings(traits, rank, size)),
     )

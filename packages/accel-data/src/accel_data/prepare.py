@@ -13,16 +13,16 @@ from accel_comm import Transport
 from accel_ops.fingerprint import Check, Fingerprint, check_same_dataset, fingerprint
 from accel_ops.rng import RNGType, rng_types_of
 from accel_state import AccumulationState, Device
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
 from accel_data.iterable.read_batch import ReadCollate
-from accel_data.iterable.reader import Reader
+from accel_data.iterable.stream_reader import StreamReader
 from accel_data.loaders.dispatcher import DataLoaderDispatcher
 from accel_data.loaders.loader import DataLoaderShard
-from accel_data.plan import Exchange, LoaderPlan, ReadMode, plan_loader
+from accel_data.plan import Exchange, ReadMode, plan_loader
 from accel_data.resume.consumption_log import ConsumptionLog
 from accel_data.sharding.batch_sampler_shard import BatchSamplerShard
-from accel_data.sharding.rank_slices import DataRank, Ending
+from accel_data.sharding.rank_slices import DataRank, Ending, refuse_split
 from accel_data.sharding.samplers import innermost_sampler
 from accel_data.sharding.seedable_sampler import SeedableRandomSampler
 from accel_data.traits import sampler_of, shards_of, traits_of
@@ -108,12 +108,13 @@ def prepare_data_loader(
         raise ValueError(f'check_datasets={check_datasets!r}: expected True, False, "error" or "warn"')
     if not isinstance(dataloader, DataLoader):
         raise TypeError(f"only a torch.utils.data.DataLoader can be prepared, found a {type(dataloader).__name__}")
-    settings, rng_types = settings_of(dataloader), rng_types_of(rng_types or ())
+    settings, kinds = settings_of(dataloader), rng_types_of(rng_types or ())
     rank, sampler = _rank(num_processes, process_index, transport), sampler_of(dataloader)
     if use_seedable_sampler:
         sampler = _seedable(sampler, data_seed, transport)
+    source, traits = dataloader.dataset, traits_of(dataloader, sampler)
     plan = plan_loader(
-        traits_of(dataloader, sampler),
+        traits,
         rank,
         size=None if transport is None else transport.size,
         copies=1 if transport is None else transport.copies,
@@ -126,7 +127,8 @@ def prepare_data_loader(
     )
     if isinstance(dataloader, DataLoaderShard) and not plan.alone:
         raise ValueError("this DataLoader is prepared already; prepare it once")
-    source: Any = dataloader.dataset
+    if split_batches:
+        refuse_split(source if traits.stream else sampler, traits.batch_size, rank.of)
     known: Fingerprint | None = None
     if Exchange.FINGERPRINTS in plan.exchanges and transport is not None:
         # rank 0 alone reads for all; it is reported if ranks leave a stream at different batches
@@ -134,12 +136,18 @@ def prepare_data_loader(
         known = check_same_dataset(source, transport.world, plan.check, unequal=unequal)
     elif plan.mode is not ReadMode.OWN_PART:  # there, ranks hold unlike streams
         known = fingerprint(source)
-    _report(plan, rank.index if transport is None else transport.world.rank)
-    own_seeds = plan.shards is not None if isinstance(source, IterableDataset) else RNGType.TORCH not in rng_types
+    for level, note in plan.notes if rank.index == 0 and (transport is None or transport.world.rank == 0) else ():
+        logger.log(level, note)
+    for warning in plan.warnings:
+        warnings.warn(warning, stacklevel=2)
+    own_seeds = plan.shards is not None if traits.stream else RNGType.TORCH not in kinds
     settings["worker_init_fn"] = worker_start(settings["worker_init_fn"], plan.reads.index if own_seeds else 0)
-    if isinstance(source, IterableDataset):
+    if traits.stream:
+        shard = shards_of(source)[1] if plan.unit == "shards" else None
+        source = StreamReader(
+            source, plan, dataloader.batch_size, shard, dataloader.num_workers, dataloader.persistent_workers
+        )
         settings |= {"collate_fn": ReadCollate(settings["collate_fn"]), "batch_size": None}
-        source = _reader(dataloader, plan)
     else:
         split = split_batches and not plan.dispatches
         share = BatchSamplerShard(sampler, plan.reads.of, plan.reads.index, split, even_batches, ending=plan.ending)
@@ -147,12 +155,23 @@ def prepare_data_loader(
         unbatched = dataloader.batch_sampler is None
         settings |= {"sampler": shown, "batch_size": None} if unbatched else {"batch_sampler": shown}
         settings["share"] = share
-    settings |= {"device": device if put_on_device else None, "non_blocking": non_blocking, "rng_types": rng_types}
-    settings |= {"plan": plan, "transport": transport, "hardware": hardware, "fingerprint": known}
-    settings |= {"consumption_log": consumption_log, "accumulation": accumulation}
     if plan.dispatches:
-        return DataLoaderDispatcher(source, split_batches, **settings)
-    return DataLoaderShard(source, **settings)
+        settings["split_batches"] = split_batches
+    kind: Any = DataLoaderDispatcher if plan.dispatches else DataLoaderShard
+    prepared: DataLoader[Batch] = kind(
+        source,
+        device=device if put_on_device else None,
+        rng_types=kinds,
+        plan=plan,
+        transport=transport,
+        hardware=hardware,
+        accumulation=accumulation,
+        non_blocking=non_blocking,
+        fingerprint=known,
+        consumption_log=consumption_log,
+        **settings,
+    )
+    return prepared
 
 
 def skip_first_batches(dataloader: DataLoader[Batch], num_batches: int = 0) -> DataLoader[Batch]:
@@ -221,18 +240,6 @@ def _rank(num_processes: int | None, process_index: int | None, transport: Trans
     return DataRank(index, of)
 
 
-def _reader(loader: DataLoader[Any], plan: LoaderPlan) -> Reader:
-    return Reader(
-        loader.dataset,
-        plan,
-        loader.batch_size,
-        shards_of(loader.dataset)[1] if plan.unit == "shards" else None,
-        workers=loader.num_workers,
-        # workers are started anew for each epoch of a stream with `set_epoch`
-        persistent=loader.persistent_workers and not hasattr(loader.dataset, "set_epoch"),
-    )
-
-
 def _seedable(sampler: Any, data_seed: int | None, transport: Transport | None) -> Any:
     inner = innermost_sampler(sampler)
     if type(inner) is not RandomSampler:
@@ -251,11 +258,3 @@ def _seedable(sampler: Any, data_seed: int | None, transport: Transport | None) 
             " SeedableRandomSampler yourself"
         )
     return BatchSampler(seedable, sampler.batch_size, sampler.drop_last)
-
-
-def _report(plan: LoaderPlan, rank: int) -> None:
-    """Log and warn what the plan notes."""
-    for level, note in plan.notes if rank == 0 else ():
-        logger.log(level, note)
-    for warning in plan.warnings:
-        warnings.warn(warning, stacklevel=3)

@@ -9,10 +9,10 @@ from typing import Any, Self, final
 from accel_state import BatchPadding
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from accel_data.iterable.round_robin import Ring
+from accel_data.iterable.round_robin import ItemCounts
 
 #: what a batch says that takes nothing of any source
-NOTHING = Ring((), {})
+NOTHING = ItemCounts((), {})
 
 
 @final
@@ -34,7 +34,7 @@ class ReadBatch:
 
     value: Any
     reader: int | None
-    ring: Ring = NOTHING
+    ring: ItemCounts = NOTHING
     given: int = 0
     samples: int = 0
     tail: BatchPadding | None = None

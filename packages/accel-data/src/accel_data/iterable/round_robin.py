@@ -7,7 +7,7 @@ from itertools import cycle, islice
 from typing import Any, NamedTuple, final
 
 
-class Ring(NamedTuple):
+class ItemCounts(NamedTuple):
     """A ring of sources that give one item each, again and again.
 
     A batch has the ring and a number of items. To count what was taken of each source would cost each batch more.
@@ -44,9 +44,9 @@ class RoundRobin:
 
     def __init__(self, sources: Mapping[int, Iterator[Any]], taken: dict[int, int]) -> None:
         self._sources = sources
-        self._go_on(Ring(tuple(sorted(sources, key=lambda source: (taken[source], source))), taken))
+        self._go_on(ItemCounts(tuple(sorted(sources, key=lambda source: (taken[source], source))), taken))
 
-    def _go_on(self, ring: Ring) -> None:
+    def _go_on(self, ring: ItemCounts) -> None:
         #: the sources that have not ended, and what they have given since one did
         self.ring, self.given = ring, 0
         items = [self._sources[source] for source in ring.order]
@@ -59,7 +59,7 @@ class RoundRobin:
         self.given += len(items)
         while len(items) < count and self.ring.order:
             ended, order = self.given % len(self.ring.order), self.ring.order
-            self._go_on(Ring(order[ended + 1 :] + order[:ended], self.ring.after(self.given)))
+            self._go_on(ItemCounts(order[ended + 1 :] + order[:ended], self.ring.after(self.given)))
             before = len(items)
             items += islice(self._items, count - before)
             self.given = len(items) - before

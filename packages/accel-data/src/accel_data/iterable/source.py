@@ -38,7 +38,7 @@ class Source:
         return state_of(self._stream) if self.stateful and self.ended else self._front
 
     @property
-    def place(self) -> Any:
+    def position(self) -> Any:
         """The state of the stream in the current epoch."""
         said = state_of(self._stream)
         return {"ended": ENDED, "next": said} if self.ended else said

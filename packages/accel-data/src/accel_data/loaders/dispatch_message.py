@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 from accel_ops.batch_size import can_be_cut, cut, joined, samples_in
 from accel_state import BatchPadding
 
-from accel_data.sharding.rank_slices import Ending
+from accel_data.sharding.rank_slices import Ending, divided_evenly, samples_in_slices
 
 
 class BatchNote(NamedTuple):
@@ -72,15 +71,12 @@ def slices_of(
 def _divided(whole: Any, first: Any, world: int, ending: Ending) -> tuple[list[Any], BatchPadding | None]:
     real, rows = samples_in(whole), -(-samples_in(whole) // world)
     if ending is Ending.EXACT and real < rows * world:
-        bounds = [rank * real // world for rank in range(world + 1)]
-        counts = tuple(end - begin for begin, end in pairwise(bounds))
-        # a rank that gets none is served one that does not count
-        parts = [cut(whole, slice(begin, end) if begin < end else slice(0, 1)) for begin, end in pairwise(bounds)]
-        return parts, BatchPadding(counts, tuple(max(count, 1) for count in counts))
+        slices, padding = divided_evenly(real, world)
+        return [cut(whole, part) for part in slices], padding
     # also if it comes out even: what was repeated for a full batch has more entries
-    tail = BatchPadding((rows,) * world, (rows,) * world) if rows < samples_in(first) // world else None
-    if real < rows * world:
-        tail = BatchPadding(tuple(min(max(real - rank * rows, 0), rows) for rank in range(world)), (rows,) * world)
-        while (have := samples_in(whole)) < rows * world:
-            whole = joined([whole, cut(first, slice(0, rows * world - have))])
-    return [cut(whole, slice(rank * rows, (rank + 1) * rows)) for rank in range(world)], tail
+    short = real < rows * world or rows < samples_in(first) // world
+    counts = tuple(samples_in_slices(real, rows, world))
+    while (have := samples_in(whole)) < rows * world:
+        whole = joined([whole, cut(first, slice(0, rows * world - have))])
+    parts = [cut(whole, slice(rank * rows, (rank + 1) * rows)) for rank in range(world)]
+    return parts, BatchPadding(counts, (rows,) * world) if short else None

@@ -7,8 +7,7 @@ from typing import Any, TypeVar, final
 from accel_comm import Transport
 
 from accel_data.loaders.loader import DataLoaderShard
-from accel_data.plan import Exchange, LoaderPlan, ReadMode
-from accel_data.sharding.rank_slices import DataRank, refuse_split
+from accel_data.plan import LoaderPlan
 
 Batch = TypeVar("Batch")
 
@@ -21,11 +20,8 @@ class DataLoaderDispatcher(DataLoaderShard[Batch]):
         dataset: The dataset, or the reader of a stream.
         split_batches: Divide each batch among the ranks; otherwise as many batches as ranks make a round.
         transport: Transport of the ranks that share the data.
-        plan: How ranks share the data.
+        plan: How ranks share the data; without it, this process gets all of it.
         **settings: Further arguments of `DataLoaderShard`.
-
-    Raises:
-        ValueError: `split_batches` cannot divide the batch size.
 
     Collective:
         Every rank must take part in each epoch, from its start to its end, and in `state_dict`.
@@ -40,22 +36,7 @@ class DataLoaderDispatcher(DataLoaderShard[Batch]):
         plan: LoaderPlan | None = None,
         **settings: Any,
     ) -> None:
-        super().__init__(
-            dataset,
-            plan=plan
-            or LoaderPlan(
-                DataRank(transport.rank, transport.size),
-                ReadMode.BY_RANK_ZERO,
-                "it is a DataLoaderDispatcher",
-                rows=settings.get("batch_size", 1),
-                split_batches=split_batches,
-                exchanges=frozenset({Exchange.BATCHES}),
-            ),
-            transport=transport,
-            **settings,
-        )
-        if split_batches:
-            refuse_split(self._source, self._source.rows, transport.size)
-            if self.share is not None:  # a script may change the batch size later
-                self.share.divided_by = transport.size
+        super().__init__(dataset, plan=plan, transport=transport, **settings)
         self.split_batches = split_batches
+        if split_batches and self.share is not None:  # a script may change the batch size later
+            self.share.divided_by = transport.size

@@ -19,8 +19,8 @@ from accel_state import AccumulationState, Device
 from torch.utils.data import DataLoader
 
 from accel_data.iterable.read_batch import ReadCollate
-from accel_data.iterable.reader import Reader, cut_alike
 from accel_data.iterable.source import is_stateful, state_of
+from accel_data.iterable.stream_reader import StreamReader
 from accel_data.loaders.device_prefetch import on_device, timed
 from accel_data.loaders.dispatch import Dispatch
 from accel_data.plan import LoaderPlan, plan_loader
@@ -82,7 +82,7 @@ class DataLoaderShard(DataLoader[Batch]):
         super().__init__(dataset, **loader_settings)
         #: how ranks share the data
         self.plan = plan or plan_loader(traits_of(self), DataRank(0, 1))
-        self._reader = dataset if isinstance(dataset, Reader) else None
+        self._reader = dataset if isinstance(dataset, StreamReader) else None
         if self._reader is not None:  # which makes the batches; for torch, each is a sample of its own
             drops = self.plan.ending is Ending.DROP
             self.__dict__ |= {"batch_size": self._reader.rows, "drop_last": drops}
@@ -220,9 +220,8 @@ class DataLoaderShard(DataLoader[Batch]):
             Every rank must call, with the same state.
         """
         resumed = LoaderState.of(state, fresh=self.fresh(), strict=strict)
-        cut_alike(self.dataset, resumed)
         if self._reader is not None:
-            self._reader.place_at(resumed.position())
+            self._reader.resume(resumed)
         self._epochs.put_at(resumed)
         self._seeds = resumed.seeded
         self._iterator = None  # workers that live on would not hear of it
@@ -264,7 +263,9 @@ class DataLoaderShard(DataLoader[Batch]):
     def rows(self) -> int | None:
         """The number of samples in a full batch of this rank, or None if batches vary."""
         rows: int | None = self._source.rows
-        return None if rows is None else rows // self.plan.divided_by
+        if rows is None or self._dispatch is None:
+            return rows
+        return rows * self.plan.batches_per_round // self.plan.rank.of
 
     @property
     def _index_sampler(self) -> Any:

@@ -12,7 +12,7 @@ from accel_comm import Transport
 
 from accel_data.iterable.rank_step import in_step, rotated
 from accel_data.iterable.read_batch import ReadBatch
-from accel_data.iterable.reader import Reader
+from accel_data.iterable.stream_reader import StreamReader
 from accel_data.resume.epoch_pass import EpochPass
 from accel_data.resume.loader_state import LoaderState, ResumeError, StreamPosition, as_entries
 from accel_data.sharding.batch_sampler_shard import BatchSamplerShard
@@ -98,14 +98,14 @@ class IterableCursor:
         state: The state to resume from, or None.
     """
 
-    def __init__(self, reader: Reader, transport: Transport | None, state: LoaderState | None) -> None:
+    def __init__(self, reader: StreamReader, transport: Transport | None, state: LoaderState | None) -> None:
         self._reader = reader
         self._same = transport if reader.tells_first else None
         self._transport = transport if reader.in_step else None
         self._first = 0
         if state is not None:
             self._first = state.next_stream % reader.readers
-            reader.place_at(state.position())
+            reader.resume(state)
             _warn_of_replay(state.position(), reader.dataset)
         self._taken = {} if reader.start is None else reader.start.taken
         self._states = reader.front_states()

@@ -143,13 +143,36 @@ def last_of_samples(
         # with nobody else, what is short is known to be the end of the job's data
         yield RankSlice(own, BatchPadding((taken,), (taken,)) if where.of == 1 else None)
     elif ending is Ending.REPEAT:
-        real = [min(max(taken - rank * rows, 0), rows) for rank in range(where.of)]
-        yield _filled(own, real, start, where, rows)
+        yield _filled(own, samples_in_slices(taken, rows, where.of), start, where, rows)
     else:
-        bounds = [rank * taken // where.of for rank in range(where.of + 1)]
-        counts = tuple(end - begin for begin, end in pairwise(bounds))
-        own = kept[bounds[where.index] : bounds[where.index + 1]] or kept[:1]
-        yield RankSlice(own, BatchPadding(counts, tuple(max(count, 1) for count in counts)))
+        slices, padding = divided_evenly(taken, where.of)
+        yield RankSlice(kept[slices[where.index]], padding)
+
+
+def samples_in_slices(items: int, rows: int, of: int) -> list[int]:
+    """Return how many of the samples of a round the slice of each rank has.
+
+    Args:
+        items: Number of samples of the round.
+        rows: Samples of a full slice.
+        of: Number of ranks.
+    """
+    return [min(max(items - rank * rows, 0), rows) for rank in range(of)]
+
+
+def divided_evenly(items: int, of: int) -> tuple[list[slice], BatchPadding]:
+    """Return the slices that divide a round evenly.
+
+    A rank that gets none is served the first sample, which does not count.
+
+    Args:
+        items: Number of samples of the round.
+        of: Number of ranks.
+    """
+    bounds = [rank * items // of for rank in range(of + 1)]
+    slices = [slice(begin, end) if begin < end else slice(0, 1) for begin, end in pairwise(bounds)]
+    real = tuple(end - begin for begin, end in pairwise(bounds))
+    return slices, BatchPadding(real, tuple(max(count, 1) for count in real))
 
 
 def slices_of_batches(

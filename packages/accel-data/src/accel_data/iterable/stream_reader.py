@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from accel_data.iterable.every_rank import IterableDatasetShard
 from accel_data.iterable.read_batch import ReadBatch
-from accel_data.iterable.round_robin import Ring, RoundRobin
+from accel_data.iterable.round_robin import ItemCounts, RoundRobin
 from accel_data.iterable.source import Source
 from accel_data.plan import Exchange, LoaderPlan
 from accel_data.resume.loader_state import LoaderState, ResumeError, StreamPosition
@@ -24,7 +24,7 @@ from accel_data.workers import unseen_worker
 
 
 @final
-class Reader(IterableDataset[Any]):
+class StreamReader(IterableDataset[Any]):
     """A stream as one rank reads it, for a DataLoader that does not batch by itself.
 
     Without `shards`, it reads the whole stream and keeps the slice of this rank of each round. With `shards`, it reads
@@ -37,7 +37,7 @@ class Reader(IterableDataset[Any]):
         batch_size: Samples of a batch of the script, or None if the elements of the stream are batches.
         shard: Function that makes a shard. Without it, the stream divides itself, and is the one shard of each reader.
         workers: Number of loader workers.
-        persistent: Whether these live on.
+        persistent: Whether these live on after an epoch.
     """
 
     def __init__(
@@ -46,7 +46,6 @@ class Reader(IterableDataset[Any]):
         plan: LoaderPlan,
         batch_size: int | None,
         shard: Shard | None = None,
-        *,
         workers: int = 0,
         persistent: bool = False,
     ) -> None:
@@ -56,7 +55,9 @@ class Reader(IterableDataset[Any]):
             dataset, batch_size, False, self.where.of, self.where.index, split, ending=plan.ending
         )
         self.rows, self.ending = self.share.rows, self.share.ending
-        self.readers, self.persistent = plan.readers, persistent
+        self.readers = plan.readers
+        #: whether workers live on; they are started anew for each epoch of a stream with `set_epoch`
+        self.persistent = persistent and not hasattr(dataset, "set_epoch")
         #: whether other ranks read other samples, so that only all of them know the position and the end
         self.rank_alone = plan.shards is not None
         #: whether ranks agree on each batch
@@ -68,7 +69,7 @@ class Reader(IterableDataset[Any]):
         self.start: StreamPosition | None = None
         #: epochs that began, and the newest of which the script had all, as loader workers that live on see it
         self.passes, self.finished = 0, torch.zeros(1, dtype=torch.int64, device="cpu")
-        if persistent:
+        if self.persistent:
             self.finished.share_memory_()  # type: ignore[no-untyped-call] # of torch
         #: batches of a list, 1 for batches without a list; workers take turns batch by batch, in another order
         self.at_a_time = 1 if workers else plan.batches_per_round
@@ -155,7 +156,7 @@ class Reader(IterableDataset[Any]):
         self, reader: int, source: Source, items: Iterator[Any], again: list[Any], taken: dict[int, int]
     ) -> Iterator[ReadBatch]:
         """Yield the batches of a stream that every rank reads."""
-        ring, given, digest = Ring((reader,), taken), 0, None
+        ring, given, digest = ItemCounts((reader,), taken), 0, None
         if self.tells_first:
             first = list(islice(items, 1))
             digest, items = digest_of(first), chain(first, items)
@@ -189,7 +190,7 @@ class Reader(IterableDataset[Any]):
         for batch in batches:
             taken = batch.taken
             moved = (number for number, source in sources.items() if source.ended or taken[number] != before[number])
-            batch.states = {number: sources[number].place for number in moved}  # others are where they were put
+            batch.states = {number: sources[number].position for number in moved}  # others are where they were put
             yield batch
         if self.persistent and self._lives_on:
             yield ReadBatch(None, reader, states={number: source.front for number, source in sources.items()}, end=True)
@@ -205,13 +206,26 @@ class Reader(IterableDataset[Any]):
         """The number of samples, or of elements that are batches, that all ranks take together."""
         return self.where.of * (self.rows or 1)
 
-    def place_at(self, start: StreamPosition) -> None:
-        """Begin the next epoch at a position, with new shards.
+    def resume(self, state: LoaderState) -> None:
+        """Begin the next epoch at the position of a state, with as many logical shards as the state has.
 
         Args:
-            start: The position of each source.
+            state: The state of the loader.
+
+        Raises:
+            ResumeError: The readers of this world cannot share the shards equally.
         """
-        self.start = start
+        if self.unit == state.unit == "shards":
+            shards, ranks, readers = state.streams, self.where.of, self.readers
+            if shards < 1 or shards % (ranks * readers):
+                fitting = [str(number) for number in range(1, shards + 1) if shards % number == 0]
+                raise ResumeError(
+                    f"the stream was cut into {shards} logical shards, which {ranks} processes with {readers} readers"
+                    " each cannot share equally; continue with processes and loader workers whose product divides"
+                    f" {shards}: {', '.join(fitting)}"
+                )
+            self.streams = shards
+        self.start = state.position()
         if self.rank_alone:
             self._sources = {}
 
@@ -236,26 +250,3 @@ class Reader(IterableDataset[Any]):
         if self.ending is Ending.UNEVEN:
             return batches[self.where.index] * rows
         return (min(batches) if drop else max(batches)) * rows
-
-
-def cut_alike(dataset: Any, state: LoaderState) -> None:
-    """Cut a stream into as many logical shards as a state has.
-
-    Args:
-        dataset: The dataset of a loader; anything but a reader of shards is left as it is.
-        state: The state that the loader resumes from.
-
-    Raises:
-        ResumeError: The readers of this world cannot share the shards equally.
-    """
-    if not isinstance(dataset, Reader) or not dataset.unit == state.unit == "shards":
-        return
-    streams, ranks, readers = state.streams, dataset.where.of, dataset.readers
-    if streams < 1 or streams % (ranks * readers):
-        fitting = [str(number) for number in range(1, streams + 1) if streams % number == 0]
-        raise ResumeError(
-            f"the stream was cut into {streams} logical shards, which {ranks} processes with {readers} readers each"
-            f" cannot share equally; continue with processes and loader workers whose product divides {streams}:"
-            f" {', '.join(fitting)}"
-        )
-    dataset.streams = streams
