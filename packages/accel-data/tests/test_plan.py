@@ -25,6 +25,14 @@ ending     pad: samples from the start fill the last round
 exchanged  nothing
 noted      how many samples of the order were served"""
 
+SHOWN_OF_A_STREAM = """\
+rank       0 of 2
+read       at the source: in 8 logical shards of its 12, for 4 readers
+round      8 samples, 4 for each rank
+ending     pad: samples from the start fill the last round
+exchanged  fingerprints of the dataset (once), random states (each epoch), votes (each batch)
+noted      how many samples of each of 8 shards were served"""
+
 
 def plan_of_two(traits: LoaderTraits, **asked: Any) -> LoaderPlan:
     """The plan of rank 1 of two that are connected."""
@@ -34,7 +42,7 @@ def plan_of_two(traits: LoaderTraits, **asked: Any) -> LoaderPlan:
 def test_a_plan_is_printed_in_six_lines() -> None:
     loader: Any = prepare_data_loader(DataLoader[Any](range(10), 4), num_processes=2, process_index=1)  # type: ignore[arg-type]
     assert str(loader.plan) == SHOWN
-    assert "how many samples of each of 4 shards" in str(plan_of_two(replace(SHARDED, shards=4)))
+    assert str(plan_loader(replace(SHARDED, workers=2), DataRank(0, 2), size=2)) == SHOWN_OF_A_STREAM
     assert "2 batches, 1 for each rank" in str(plan_of_two(replace(STREAM, batch_size=None)))
 
 

@@ -164,15 +164,9 @@ def plan_loader(
         )
     if dispatch_batches:
         _refuse_dispatching(size == rank.of, equal=equal, sharded=traits.stream and already_sharded)
-    readers = max(traits.workers, 1)
-    mode, why, shards = ReadMode.BY_INDEX, BY_INDEX, None
-    if traits.stream and already_sharded and rank.of > 1:
-        mode, why = ReadMode.OWN_PART, "already_sharded=True says that it gives each rank its part"
-        shards = rank.of * readers
-    elif dispatch_batches and (traits.stream or connected):
-        mode, why = ReadMode.BY_RANK_ZERO, "dispatch_batches=True asks for it"
-    elif traits.stream:
-        mode, why, shards = _stream_mode(traits, rank, dispatch_batches, equal=equal, connected=connected, alone=alone)
+    mode, why, shards = _mode(
+        traits, rank, dispatch_batches, own=already_sharded, equal=equal, connected=connected, alone=alone
+    )
     uses = {
         Exchange.FINGERPRINTS: check_datasets and mode is not ReadMode.OWN_PART,
         Exchange.FIRST_SAMPLE: check_datasets in (True, "error") and mode is ReadMode.BY_EVERY_RANK,
@@ -199,7 +193,7 @@ def plan_loader(
         split_batches=split_batches,
         ending=end if rank.of > 1 or end is Ending.DROP else Ending.UNEVEN,
         shards=shards,
-        readers=readers,
+        readers=max(traits.workers, 1),
         copies=copies,
         # processes that divide layers compute one model's output from their batches: unlike ones make it wrong
         check="error" if check_datasets is True and copies > 1 else check_datasets,
@@ -233,18 +227,25 @@ def _refuse_dispatching(possible: bool, *, equal: bool, sharded: bool) -> None:
         )
 
 
-def _stream_mode(
+def _mode(
     traits: LoaderTraits,
     rank: DataRank,
     dispatch_batches: bool | None,
     *,
+    own: bool,
     equal: bool,
     connected: bool,
     alone: bool,
 ) -> tuple[ReadMode, str, int | None]:
-    """Return who reads a stream that the script says nothing of, why, and in how many shards."""
+    """Return who reads, why, and in how many shards."""
     workers = max(traits.workers, 1)
     readers = rank.of * workers
+    if traits.stream and own and rank.of > 1:
+        return ReadMode.OWN_PART, "already_sharded=True says that it gives each rank its part", readers
+    if dispatch_batches and (traits.stream or connected):
+        return ReadMode.BY_RANK_ZERO, "dispatch_batches=True asks for it", None
+    if not traits.stream:
+        return ReadMode.BY_INDEX, BY_INDEX, None
     if traits.shardable:
         shards = logical_shards(traits.shards, readers, alone=rank.of == 1, even=connected)
         if shards is not None:
