@@ -81,7 +81,7 @@ def traits_of(loader: DataLoader[Any], sampler: Any = None) -> LoaderTraits:
         seeded=isinstance(inner, SeedableRandomSampler) or (owner is not None and owner.generator is not None),
         distributed=isinstance(inner, DistributedSampler),
         rank_names=_rank_names(dataset) if stream else (),
-        unseeded_shuffle=shuffles_unseeded(dataset),
+        unseeded_shuffle=stream and shuffles_unseeded(dataset),
     )
 
 

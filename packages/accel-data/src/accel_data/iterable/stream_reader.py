@@ -206,7 +206,7 @@ class StreamReader(IterableDataset[Any]):
         """The number of samples, or of elements that are batches, that all ranks take together."""
         return self.where.of * (self.rows or 1)
 
-    def resume(self, state: LoaderState) -> None:
+    def begin_at(self, state: LoaderState) -> None:
         """Begin the next epoch at the position of a state, with as many logical shards as the state has.
 
         Args:

@@ -221,7 +221,7 @@ class DataLoaderShard(DataLoader[Batch]):
         """
         resumed = LoaderState.of(state, fresh=self.fresh(), strict=strict)
         if self._reader is not None:
-            self._reader.resume(resumed)
+            self._reader.begin_at(resumed)
         self._epochs.put_at(resumed)
         self._seeds = resumed.seeded
         self._iterator = None  # workers that live on would not hear of it

@@ -105,7 +105,7 @@ class IterableCursor:
         self._first = 0
         if state is not None:
             self._first = state.next_stream % reader.readers
-            reader.resume(state)
+            reader.begin_at(state)
             _warn_of_replay(state.position(), reader.dataset)
         self._taken = {} if reader.start is None else reader.start.taken
         self._states = reader.front_states()
