@@ -38,17 +38,18 @@ class SamplingRng:
     def __init__(self, loader: DataLoader[Any], *roots: Any) -> None:
         owner = generator_owner(*roots)
         own = None if isinstance(owner, SeedableRandomSampler | None) else owner.generator
+        of_torch = {
+            "loader": loader.generator,
+            "sampler": None if own is loader.generator else own,
+            "default": torch.default_generator,
+        }
         #: how to read the state of each generator, and how to put it there
-        self._generators: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {}
-        if loader.generator is not None:
-            self._generators["loader"] = loader.generator.get_state, loader.generator.set_state
-        if own is not None and own is not loader.generator:
-            self._generators["sampler"] = own.get_state, own.set_state
-        self._generators["default"] = torch.default_generator.get_state, torch.default_generator.set_state
-        foreign = [
-            owner for owner in samplers_under(*roots) if isinstance(owner, Sampler) and not _is_known(type(owner))
-        ]
-        if foreign or any(isinstance(root, IterableDataset) for root in roots):
+        self._generators: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+            name: (generator.get_state, generator.set_state)
+            for name, generator in of_torch.items()
+            if generator is not None
+        }
+        if any(map(_may_draw_from_any, samplers_under(*roots))):
             self._generators["python"] = (lambda: _listed(random.getstate())), _set_python_state
             if (numpy := sys.modules.get("numpy")) is not None:
                 numbers: Any = numpy.random
@@ -113,5 +114,8 @@ def _listed(state: tuple[Any, ...]) -> list[Any]:
     return [list(part) if isinstance(part, tuple) else part for part in lists]
 
 
-def _is_known(kind: type) -> bool:
-    return kind.__module__ == torch_samplers.__name__ or kind.__module__.startswith("accel_data.")
+def _may_draw_from_any(owner: object) -> bool:
+    """Return whether it is a stream, or a sampler of neither torch nor accel."""
+    module = type(owner).__module__
+    known = module == torch_samplers.__name__ or module.startswith("accel_data.")
+    return isinstance(owner, IterableDataset) or (isinstance(owner, Sampler) and not known)
