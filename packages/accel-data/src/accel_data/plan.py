@@ -172,10 +172,7 @@ def plan_loader(
         Exchange.FIRST_SAMPLE: check_datasets in (True, "error") and mode is ReadMode.BY_EVERY_RANK,
         Exchange.GENERATORS: True,
         # ranks run out of their shards apart, and are to get equally many batches
-        Exchange.VOTES: mode is not ReadMode.BY_RANK_ZERO
-        and shards is not None
-        and rank.of > 1
-        and end is not Ending.UNEVEN,
+        Exchange.VOTES: mode in (ReadMode.IN_SHARDS, ReadMode.OWN_PART) and rank.of > 1 and end is not Ending.UNEVEN,
         Exchange.BATCHES: mode is ReadMode.BY_RANK_ZERO,
     }
     exchanges = frozenset(exchange for exchange, used in uses.items() if used and connected)

@@ -136,7 +136,7 @@ def prepare_data_loader(
         known = check_same_dataset(source, transport.world, plan.check, unequal=unequal)
     elif plan.mode is not ReadMode.OWN_PART:  # there, ranks hold unlike streams
         known = fingerprint(source)
-    for level, note in plan.notes if rank.index == 0 and (transport is None or transport.world.rank == 0) else ():
+    for level, note in plan.notes if (rank.index if transport is None else transport.world.rank) == 0 else ():
         logger.log(level, note)
     for warning in plan.warnings:
         warnings.warn(warning, stacklevel=2)
@@ -155,8 +155,6 @@ def prepare_data_loader(
         unbatched = dataloader.batch_sampler is None
         settings |= {"sampler": shown, "batch_size": None} if unbatched else {"batch_sampler": shown}
         settings["share"] = share
-    if plan.dispatches:
-        settings["split_batches"] = split_batches
     kind: Any = DataLoaderDispatcher if plan.dispatches else DataLoaderShard
     prepared: DataLoader[Batch] = kind(
         source,

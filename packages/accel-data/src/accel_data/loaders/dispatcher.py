@@ -37,6 +37,6 @@ class DataLoaderDispatcher(DataLoaderShard[Batch]):
         **settings: Any,
     ) -> None:
         super().__init__(dataset, plan=plan, transport=transport, **settings)
-        self.split_batches = split_batches
-        if split_batches and self.share is not None:  # a script may change the batch size later
+        self.split_batches = split_batches or self.plan.split_batches
+        if self.split_batches and self.share is not None:  # a script may change the batch size later
             self.share.divided_by = transport.size
