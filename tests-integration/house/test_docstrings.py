@@ -21,18 +21,17 @@ DONE = (
     "accel-runs",
     "accel-submit",
     "accel-launch",
-    "accel-checkpoint",
-    "accel-deepspeed",
-    "accel-parallel",
+    "accel-names",
 )
 #: the verbs that a function or a module may begin with: add one if none of them says it
 VERBS = frozenset(
     """
-    Act Add Advance Append Apply Ask Begin Call Check Choose Clear Clip Close Collect Combine Compare Complete
-    Compute Continue Convert Copy Count Cut Declare Describe Digest Divide Do Draw End Exchange Find Flatten Forget
-    Gather Give Hand Index Install Join Keep Kill Let List Load Log Make Merge Move Multiply Note Open Pad Pin
-    Postpone Print Profile Put Raise Read Record Register Remove Rename Repeat Replace Restore Resume Return Run
-    Save Scale Seed Send Set Shard Show Skip Start Step Switch Take Tell Track Train Turn Wait Warn Write Yield
+    Act Add Advance Append Apply Ask Begin Bind Call Check Choose Clear Clip Close Collect Combine Compare Compile
+    Compute Continue Convert Copy Count Cut Declare Describe Digest Divide Do Draw End Estimate Exchange Find
+    Flatten Forget Gather Give Index Install Join Keep Kill Launch Let List Load Log Make Map Merge Move Multiply
+    Name Note Open Pad Pin Postpone Prepare Print Put Raise Read Record Register Remove Rename Repeat Replace
+    Restore Resume Return Run Save Scale Seed Send Set Shard Show Skip Start Step Switch Take Tell Tie Track Train
+    Turn Wait Warn Write Yield
     """.split()  # noqa: SIM905
 )
 #: how the noun phrase of a class or a property begins

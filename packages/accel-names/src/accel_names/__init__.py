@@ -1,1 +1,1 @@
-"""Answer the names of Accelerate for package accel, which reaches each of them when a script asks for it."""
+"""Give names of Accelerate to package accel, which reaches each of them when a script asks for it."""

@@ -1,4 +1,4 @@
-"""`is_X_available` of scripts for Accelerate: whether a library is installed, or torch has a device of a kind."""
+"""Return for `is_X_available` whether a library is installed, or torch has a device of a kind."""
 
 from __future__ import annotations
 
@@ -64,9 +64,16 @@ def _has_device(kind: str) -> bool:
 
 
 def compare_versions(library_or_version: Any, operation: str, requirement_version: str) -> bool:
-    """Whether the version of a library, or a version, stands in this relation (<, <=, ==, !=, >=, >) to another one.
+    """Compare two versions.
 
-    Raises: ValueError for another relation; PackageNotFoundError for a library that is not installed.
+    Args:
+        library_or_version: The name of a library, or a version.
+        operation: "<", "<=", "==", "!=", ">=" or ">".
+        requirement_version: The version to compare with.
+
+    Raises:
+        ValueError: For another operation.
+        PackageNotFoundError: For a library that is not installed.
     """
     if operation not in _COMPARE:
         raise ValueError(f"operation={operation!r}: expected one of {', '.join(_COMPARE)}")
@@ -75,12 +82,12 @@ def compare_versions(library_or_version: Any, operation: str, requirement_versio
 
 
 def is_torch_version(operation: str, version: str) -> bool:
-    """Whether torch's version, without what follows its numbers, stands in this relation to another version."""
+    """Compare torch's version, without what follows its numbers, with another version."""
     return compare_versions(TorchVersion(re.match(r"[\d.]*\d", torch.__version__)[0]), operation, version)  # type: ignore[index]
 
 
 def is_bf16_available(ignore_tpu: bool = False) -> bool:
-    """Whether the device of a run computes in bfloat16 by itself."""
+    """Return whether the device of a run computes in bfloat16 by itself."""
     return _precision_runs("bf16")
 
 
@@ -90,38 +97,34 @@ def _precision_runs(name: str) -> bool:
 
 
 def is_fp8_available() -> bool:
-    """Whether the library for float8 is installed: torchao."""
+    """Return whether the library for float8, torchao, is installed."""
     return _installed("torchao")
 
 
 def is_rocm_available() -> bool:
-    """Whether torch was built for ROCm."""
+    """Return whether torch was built for ROCm."""
     return torch.version.hip is not None
 
 
 def is_weights_only_available() -> bool:
-    """True: torch reads weights without running code from files."""
+    """Return True, as torch reads weights without running code from files."""
     return True
 
 
 def is_peft_model(model: torch.nn.Module) -> bool:
-    """Whether the model, in whatever containers, is of the library peft."""
+    """Return whether a model, in whatever containers, is of the library peft."""
     inner = extract_model_from_parallel(model)
     return any(kind.__name__ == "PeftModel" and kind.__module__.startswith("peft.") for kind in type(inner).__mro__)
 
 
 def check_os_kernel() -> None:
-    """Warns of a Linux before 5.5, on which processes that share memory may hang."""
-    release = platform.release().split("-")[0].split("+")[0]
-    if platform.system() == "Linux" and _numbers(release) < (5, 5):
+    """Warn of a Linux before 5.5, on which processes that share memory may hang."""
+    release = platform.release()
+    if platform.system() == "Linux" and tuple(map(int, re.findall(r"\d+", release)[:2])) < (5, 5):
         warnings.warn(
             f"Linux {release}: before 5.5 a process may hang while it shares memory; a newer kernel is recommended",
             stacklevel=2,
         )
-
-
-def _numbers(release: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in release.split(".")[:2] if part.isdecimal())
 
 
 def _required(module: str, install: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -138,7 +141,7 @@ def _required(module: str, install: str) -> Callable[[Callable[P, R]], Callable[
 
 
 def is_fp16_available() -> bool:
-    """Whether the device of a run has a loss scaler, which float16 needs."""
+    """Return whether the device of a run has a loss scaler, which float16 needs."""
     return _precision_runs("fp16")
 
 

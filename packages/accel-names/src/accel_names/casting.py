@@ -1,4 +1,4 @@
-"""Layers that keep their weights in a small dtype, and compute in a larger one."""
+"""Let layers keep their weights in a small dtype, and compute in a larger one."""
 
 from __future__ import annotations
 
@@ -23,10 +23,17 @@ def attach_layerwise_casting_hooks(
     skip_modules_classes: tuple[type[nn.Module], ...] | None = None,
     non_blocking: bool = False,
 ) -> None:
-    """Keeps the weights of linear, convolution and embedding layers in `storage_dtype` between their forwards.
+    """Keep the weights of linear, convolution and embedding layers in a small dtype between their forwards.
 
-    Each computes in `compute_dtype`. Layers whose name has one of the patterns stay as they are, and so do those of the
-    classes; layers of normalisation always do.
+    Layers of normalisation stay as they are.
+
+    Args:
+        module: The model.
+        storage_dtype: The dtype between forwards.
+        compute_dtype: The dtype that a forward computes in.
+        skip_modules_pattern: Patterns of names; a layer whose name has one stays as it is.
+        skip_modules_classes: Classes of layers that stay as they are.
+        non_blocking: Whether a conversion may go on while the program does.
     """
     patterns = [skip_modules_pattern] if isinstance(skip_modules_pattern, str) else list(skip_modules_pattern or ())
     skipped = (*NORMS, *(skip_modules_classes or ()))

@@ -1,22 +1,36 @@
-"""The launcher as a function, for programs that read its options with argparse."""
+"""Run commands of accel as functions, for programs that read their options with argparse."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
 from accel_launch.cli.commands.launch import COMMAND
 from accel_launch.cli.options import OPTIONS
 
 
-def launch_command_parser(subparsers: Any = None) -> argparse.ArgumentParser:
-    """A parser with the options of `accel launch`, the script, and what follows the script."""
-    about = "Starts a script on one or many processes."
-    parser: argparse.ArgumentParser
+def parser_of(
+    command: str, about: str, run: Callable[[argparse.Namespace], None], subparsers: Any
+) -> argparse.ArgumentParser:
+    """Return a parser without options.
+
+    Args:
+        command: The word that the command line begins with.
+        about: What the command does.
+        run: The function that runs it.
+        subparsers: The commands of a program, to which this command is added; None for a program of its own.
+    """
     if subparsers is None:
-        parser = argparse.ArgumentParser("accel launch", description=about, allow_abbrev=False)
-    else:
-        parser = subparsers.add_parser("launch", description=about, allow_abbrev=False)
+        return argparse.ArgumentParser(f"accel {command}", description=about, allow_abbrev=False)
+    parser: argparse.ArgumentParser = subparsers.add_parser(command, description=about, allow_abbrev=False)
+    parser.set_defaults(func=run)
+    return parser
+
+
+def launch_command_parser(subparsers: Any = None) -> argparse.ArgumentParser:
+    """Return a parser with the options of `accel launch`, the script, and what follows the script."""
+    parser = parser_of("launch", "Starts a script on one or many processes.", launch_command, subparsers)
     for option in OPTIONS:
         for flags, value in ((option.opts, True), (option.secondary_opts, False)):
             if not flags:
@@ -27,8 +41,6 @@ def launch_command_parser(subparsers: Any = None) -> argparse.ArgumentParser:
                 parser.add_argument(*_spellings(flags), dest=option.name, default=None)
     parser.add_argument("training_script")
     parser.add_argument("training_script_args", nargs=argparse.REMAINDER)
-    if subparsers is not None:
-        parser.set_defaults(func=launch_command)
     return parser
 
 
@@ -38,9 +50,14 @@ def _spellings(flags: list[str]) -> list[str]:
 
 
 def launch_command(args: argparse.Namespace) -> None:
-    """Launches as `accel launch` does, by what the parser has read, and ends with the exit code of the job.
+    """Launch as `accel launch` does, and end with the exit code of the job.
 
-    Raises: SystemExit; CannotRun with every reason why nothing was started.
+    Args:
+        args: What `launch_command_parser` has read.
+
+    Raises:
+        SystemExit: Always.
+        CannotRun: With every reason why nothing was started.
     """
     words: list[str] = []
     for option in OPTIONS:

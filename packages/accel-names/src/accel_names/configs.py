@@ -1,4 +1,4 @@
-"""Config files of the launcher, as scripts for Accelerate write and read them."""
+"""Write and read config files of the launcher, as scripts for Accelerate do."""
 
 from __future__ import annotations
 
@@ -16,20 +16,33 @@ PRECISIONS = ("no", "fp16", "bf16", "fp8")
 
 def __getattr__(name: str) -> str:
     if name == "default_config_file":
-        return str(config_folder(process_environ()) / DEFAULT_NAME)
+        return str(_path(None))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def _path(given: str | Path | None) -> Path:
+    return Path(given) if given is not None else config_folder(process_environ()) / DEFAULT_NAME
+
+
 def write_basic_config(mixed_precision: str = "no", save_location: str | Path | None = None) -> Path | bool:
-    """The path of a config file with this precision, written now; False if there is a file already, which stays.
+    """Write a config file with a precision, unless there is a file already.
 
     Processes are not counted: `accel launch` starts one for each accelerator that a machine has then.
 
-    Raises: ValueError for an unknown precision; CannotRun if the file cannot be written.
+    Args:
+        mixed_precision: "no", "fp16", "bf16" or "fp8".
+        save_location: The path of the file; by default that of `accel config`.
+
+    Returns:
+        The path; False if there is a file, which stays.
+
+    Raises:
+        ValueError: For an unknown precision.
+        CannotRun: If the file cannot be written.
     """
     if mixed_precision not in PRECISIONS:
         raise ValueError(f"mixed_precision={mixed_precision!r}: expected one of {', '.join(PRECISIONS)}")
-    path = Path(save_location) if save_location is not None else config_folder(process_environ()) / DEFAULT_NAME
+    path = _path(save_location)
     if path.exists():
         return False
     write_config(path, file_text({"mixed_precision": mixed_precision}, path))
@@ -37,11 +50,15 @@ def write_basic_config(mixed_precision: str = "no", save_location: str | Path | 
 
 
 def load_config_from_file(config_file: str | Path | None) -> Any:
-    """The settings of a config file as attributes with the names of launch options; without a path the default file's.
+    """Return the settings of a config file as attributes with the names of launch options.
 
-    Raises: CannotRun if there is no such file, and with all that is wrong in it.
+    Args:
+        config_file: The path; None for that of `accel config`.
+
+    Raises:
+        CannotRun: If there is no such file, and with all that is wrong in it.
     """
-    path = Path(config_file) if config_file is not None else config_folder(process_environ()) / DEFAULT_NAME
+    path = _path(config_file)
     values, problems = translate(read_content(path))
     if problems:
         raise CannotRun(f"config file {path}", problems)

@@ -1,4 +1,4 @@
-"""Names of files in Accelerate's checkpoints, which `load_state` and other tools look for, and words of its options."""
+"""Name files in Accelerate's checkpoints, which other tools look for, and words of its options."""
 
 from accel_state.distributed_type import DistributedType
 

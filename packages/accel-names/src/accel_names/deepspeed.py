@@ -1,4 +1,4 @@
-"""What scripts import for DeepSpeed; without package accel-deepspeed, classes that nobody can make."""
+"""Give scripts what they import for DeepSpeed, or classes that nobody can make if accel-deepspeed is not installed."""
 
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -8,7 +8,7 @@ from accel_state import CannotRun
 
 
 def _stand_in(name: str) -> type:
-    """A class of this name, whose making is refused: scripts import it at their top, whether they use it or not."""
+    """Return a class that cannot be made, since scripts import it at their top whether they use it or not."""
 
     def refuse(self: object, *args: Any, **kwargs: Any) -> NoReturn:
         raise CannotRun(name, [f"it comes with package accel-deepspeed, which is not installed: {INSTALLS[DEEPSPEED]}"])

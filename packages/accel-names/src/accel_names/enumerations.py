@@ -1,18 +1,8 @@
-"""Words that scripts for Accelerate take from enumerations."""
+"""List the words that scripts for Accelerate take from enumerations."""
 
 from __future__ import annotations
 
 from enum import Enum, EnumMeta
-
-from accel_parallel import CommHook as DDPCommunicationHookType
-
-__all__ = [
-    "ComputeEnvironment",
-    "CustomDtype",
-    "DDPCommunicationHookType",
-    "DynamoBackend",
-    "PrecisionType",
-]
 
 
 class _WithWords(EnumMeta):
@@ -29,19 +19,19 @@ class Words(Enum, metaclass=_WithWords):
 
     @classmethod
     def list(cls) -> list[str]:
-        """All words."""
+        """Return all words."""
         return [str(member.value) for member in cls]
 
 
 class ComputeEnvironment(str, Words):
-    """Where a job runs."""
+    """The kind of place that a job runs in."""
 
     LOCAL_MACHINE = "LOCAL_MACHINE"
     AMAZON_SAGEMAKER = "AMAZON_SAGEMAKER"
 
 
 class CustomDtype(Words):
-    """Types of numbers that torch's dtypes do not name."""
+    """A type of numbers that torch's dtypes do not name."""
 
     FP8 = "fp8"
     INT4 = "int4"
@@ -49,7 +39,7 @@ class CustomDtype(Words):
 
 
 class PrecisionType(str, Words):
-    """Names of precisions, for `mixed_precision`."""
+    """The name of a precision, for `mixed_precision`."""
 
     NO = "no"
     FP8 = "fp8"
@@ -58,7 +48,7 @@ class PrecisionType(str, Words):
 
 
 class DynamoBackend(str, Words):
-    """Names of compilers, for `dynamo_backend`."""
+    """The name of a compiler, for `dynamo_backend`."""
 
     NO = "NO"
     EAGER = "EAGER"

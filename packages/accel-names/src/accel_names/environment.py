@@ -1,4 +1,4 @@
-"""Variables of the environment, as scripts for Accelerate read and change them."""
+"""Read and change variables of the environment, as scripts for Accelerate do."""
 
 from __future__ import annotations
 
@@ -24,9 +24,14 @@ OURS = ("ACCEL_", "ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_")
 
 
 def str_to_bool(value: str, to_bool: bool = False) -> int | bool:
-    """1 or 0, or with `to_bool` True or False, for a word such as yes, on, false or 0.
+    """Return 1 or 0 for a word such as yes, on, false or 0.
 
-    Raises: ValueError for another word.
+    Args:
+        value: The word.
+        to_bool: Whether to return True or False instead.
+
+    Raises:
+        ValueError: For another word.
     """
     word = value.lower()
     if word not in _TRUE + _FALSE:
@@ -35,7 +40,7 @@ def str_to_bool(value: str, to_bool: bool = False) -> int | bool:
 
 
 def get_int_from_env(env_keys: Iterable[str], default: int) -> int:
-    """The first of these variables that is a number of at least 0, or the default."""
+    """Return the first of some variables that is a number of at least 0, or the default."""
     for name in env_keys:
         number = int(process_environ().get(name, "-1"))
         if number >= 0:
@@ -44,20 +49,21 @@ def get_int_from_env(env_keys: Iterable[str], default: int) -> int:
 
 
 def parse_flag_from_env(key: str, default: bool = False) -> bool:
-    """The truth of a variable.
+    """Return whether a variable says true.
 
-    Raises: ValueError for a word that is neither true nor false.
+    Raises:
+        ValueError: For a word that is neither true nor false.
     """
     return str_to_bool(process_environ().get(key, str(default))) == 1
 
 
 def parse_choice_from_env(key: str, default: str = "no") -> str:
-    """The value of a variable."""
+    """Return the value of a variable."""
     return process_environ().get(key, str(default))
 
 
 def convert_dict_to_env_variables(current_env: Mapping[str, Any]) -> list[str]:
-    """The entries as lines NAME=value, for a file that a program reads; an entry with a line break or = is left out."""
+    """Return entries as lines NAME=value, without those that have a line break, a semicolon or =."""
     lines = []
     for name, value in current_env.items():
         if not name or set("\n;=") & set(name) or set("\n;") & set(str(value)):
@@ -69,20 +75,20 @@ def convert_dict_to_env_variables(current_env: Mapping[str, Any]) -> list[str]:
 
 @contextmanager
 def patch_environment(**kwargs: Any) -> Iterator[None]:
-    """In this block these variables have these values; names are written in capitals. They are restored after it."""
+    """Give variables, whose names are written in capitals here, other values in a block."""
     with changed({name.upper(): str(value) for name, value in kwargs.items()}):
         yield
 
 
 @contextmanager
 def clear_environment() -> Iterator[None]:
-    """In this block the environment is empty; after it, it is what it was before."""
+    """Clear the environment in a block."""
     with changed(dict.fromkeys(process_environ())):
         yield
 
 
 def purge_accelerate_environment(func_or_cls: T) -> T:
-    """A decorator of a function, or of a class with tests: variables of the launcher that it sets are gone after it."""
+    """Remove variables of the launcher that a function, or each test of a class, has set when it ends."""
     if inspect.isclass(func_or_cls):
         for name, method in list(vars(func_or_cls).items()):
             if inspect.isfunction(method) and (name.startswith("test") or name == "setUp"):
@@ -106,17 +112,17 @@ def _purged(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def are_libraries_initialized(*library_names: str) -> list[str]:
-    """Those of the libraries that are imported."""
+    """Return those of the libraries that are imported."""
     return [name for name in library_names if name in sys.modules]
 
 
 def get_current_device_type() -> tuple[str, str]:
-    """The `DistributedType` of several processes on the device that a run would take, and the kind of that device."""
+    """Return the `DistributedType` of several processes on the device that a run would take, and its kind."""
     kind = choose(cpu=False, environ=process_environ()).place(None).type
     return distributed_type(kind, 2).value, kind
 
 
 def is_port_in_use(port: int | str | None = None) -> bool:
-    """Whether a program of this machine listens on the port, which is 29500 by default."""
+    """Return whether a program of this machine listens on a port, which is 29500 by default."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         return probe.connect_ex(("localhost", int(port or 29500))) == 0

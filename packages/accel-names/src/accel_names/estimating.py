@@ -1,4 +1,4 @@
-"""`accel estimate-memory` for programs that read its options with argparse, or want its numbers."""
+"""Estimate the memory of a model, for programs that read options with argparse, or want the numbers."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from accel_big.model_source import load, locate
 from accel_state.errors import CannotRun
 from torch import nn
 
+from accel_names.commands import parser_of
+
 _DEFAULT = ("float32", "float16", "int8", "int4")
 
 
 def estimate_command_parser(subparsers: Any = None) -> argparse.ArgumentParser:
-    """A parser of a model and the dtypes; the model is named as for `accel estimate-memory`."""
+    """Return a parser of the dtypes and of a model, which is named as for `accel estimate-memory`."""
     about = "Prints what a model takes in several dtypes; nothing is downloaded."
-    parser: argparse.ArgumentParser
-    if subparsers is None:
-        parser = argparse.ArgumentParser("accel estimate-memory", description=about)
-    else:
-        parser = subparsers.add_parser("estimate-memory", description=about)
+    parser = parser_of("estimate-memory", about, estimate_command, subparsers)
     parser.add_argument("model_name")
     parser.add_argument("--dtypes", nargs="+", default=list(_DEFAULT), choices=list(DTYPES))
-    if subparsers is not None:
-        parser.set_defaults(func=estimate_command)
     return parser
 
 
 def estimate_command(args: argparse.Namespace) -> None:
-    """Prints the estimate.
+    """Print the estimate.
 
-    Raises: CannotRun with every reason why there is none.
+    Args:
+        args: What `estimate_command_parser` has read.
+
+    Raises:
+        CannotRun: With every reason why there is none.
     """
     words = [args.model_name, *(word for dtype in args.dtypes for word in ("--dtypes", dtype))]
     COMMAND.main(words, prog_name="accel estimate-memory", standalone_mode=False)
@@ -42,9 +42,16 @@ def estimate_command(args: argparse.Namespace) -> None:
 def create_empty_model(
     model_name: str, library_name: str | None = None, trust_remote_code: bool = False, access_token: str | None = None
 ) -> nn.Module:
-    """The model without memory for its weights; nothing is downloaded, so the name is a folder or MODULE:NAME.
+    """Return a model without memory for its weights.
 
-    Raises: CannotRun if there is none, or for code that would come from a folder.
+    Args:
+        model_name: A folder with a config, or MODULE:NAME. Nothing is downloaded.
+        library_name: Not used: the folder or the module says it.
+        trust_remote_code: True is refused.
+        access_token: Not used.
+
+    Raises:
+        CannotRun: If there is no such model, or for code that would come from a folder.
     """
     if trust_remote_code:
         raise CannotRun("create_empty_model", ["trust_remote_code: no code out of a folder is run"])
@@ -55,10 +62,14 @@ def create_empty_model(
 
 
 def gather_data(args: argparse.Namespace) -> list[list[Any]]:
-    """A row for each dtype: its name, the bytes of the largest layer, of the model, and of what training needs.
+    """Return a row for each dtype: its name, the bytes of the largest layer, of the model, and of training.
 
-    Units: bytes; what training needs is those of the model, gradients and the state of AdamW; None if the dtype is not
-    trained in.
+    Args:
+        args: What `estimate_command_parser` has read.
+
+    Units:
+        Training takes the bytes of the model, of gradients and of the state of AdamW; None if no model is trained in
+        the dtype.
     """
     size = measure_model(create_empty_model(args.model_name), args.model_name)
     rows: list[list[Any]] = []

@@ -1,13 +1,13 @@
-"""Parts of Accelerate's launcher that programs use by themselves."""
+"""Do by themselves what parts of a launcher do, for programs that start processes."""
 
 from __future__ import annotations
 
 import argparse
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from accel_state import Topology, detect
 from accel_state.environ import change, process_environ
 
 #: names of torchrun's options
@@ -19,7 +19,7 @@ TORCH_LAUNCH_PARAMS = [
 
 
 def _filter_args(args: argparse.Namespace, parser: argparse.ArgumentParser, default_args: Any = None) -> Any:
-    """The arguments that the parser knows, with its defaults for others."""
+    """Return the arguments that the parser knows, with its defaults for others."""
     known, _ = parser.parse_known_args(list(default_args or ()))
     for name, value in vars(args).items():
         if hasattr(known, name):
@@ -28,7 +28,13 @@ def _filter_args(args: argparse.Namespace, parser: argparse.ArgumentParser, defa
 
 
 class PrepareForLaunch:
-    """A function for processes that a program starts by itself: tells each its rank, and calls."""
+    """A function for processes that a program starts by itself, which tells each its rank.
+
+    Args:
+        launcher: The function that each process runs.
+        distributed_type: Not used: the device decides it.
+        debug: Not used.
+    """
 
     def __init__(self, launcher: Callable[..., Any], distributed_type: str = "NO", debug: bool = False) -> None:
         self.launcher = launcher
@@ -36,35 +42,27 @@ class PrepareForLaunch:
         self.debug = debug
 
     def __call__(self, index: int, *args: Any) -> None:
-        """Calls the function as the process of this rank, of as many as WORLD_SIZE says."""
+        """Call the function as the process of the rank `index`, of as many as WORLD_SIZE says."""
         size = process_environ().get("WORLD_SIZE", "1")
         rank = str(index)
         change({"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size})
         self.launcher(*args)
 
 
-@dataclass(frozen=True)
-class CpuInformation:
-    """The place of a process among those that a launcher started."""
-
-    rank: int
-    world_size: int
-    local_rank: int
-    local_world_size: int
-
-
-def get_cpu_distributed_information() -> CpuInformation:
-    """The place of this process, as its launcher wrote it into the environment: torchrun, MPI, SLURM or accel."""
-    from accel_state import detect
-
-    place = detect(process_environ())
-    return CpuInformation(place.rank, place.world_size, place.local_rank, place.local_world_size)
+def get_cpu_distributed_information() -> Topology:
+    """Return the ranks of this process, as its launcher (torchrun, MPI, SLURM or accel) wrote them."""
+    return detect(process_environ())
 
 
 def set_numa_affinity(local_process_index: int, verbose: bool | None = None) -> None:
-    """Binds this process to its share of the cores that it may use: as many for each process of the machine.
+    """Bind this process to its share of the cores, which is the same for each process of the machine.
 
-    Raises: ValueError if the machine has fewer cores than processes.
+    Args:
+        local_process_index: The rank of the process on its machine.
+        verbose: Not used.
+
+    Raises:
+        ValueError: If the machine has fewer cores than processes.
     """
     cores, share = sorted(os.sched_getaffinity(0)), get_cpu_distributed_information().local_world_size
     each = len(cores) // share

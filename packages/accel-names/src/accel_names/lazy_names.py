@@ -1,4 +1,4 @@
-"""Paths that scripts for Accelerate import from: each name comes from where it lives, when somebody asks for it."""
+"""Find names of Accelerate where they live, when a script asks a module of accel for them."""
 
 from __future__ import annotations
 
@@ -18,30 +18,34 @@ TABLE = Path(__file__).with_name("accelerate_names.toml")
 
 @dataclass(frozen=True, slots=True)
 class NameTable:
-    """What became of Accelerate's public names."""
+    """A statement on each public name of Accelerate.
 
-    #: the module that has each public name of Accelerate that is here
+    Args:
+        homes: The module and the name there, such as "accel_ops.listify", of each public name that is here.
+        also: The same of each other name that scripts import from a module of Accelerate.
+        different: How a name behaves in another way than Accelerate's.
+        instead: What to do in place of using a name that is not here.
+        vendors: The names that are about the product of one vendor.
+        libraries: The library that each `is_X_available` looks for.
+        devices: The kind of device that each other `is_X_available` asks torch for.
+    """
+
     homes: dict[str, str]
-    #: the module that has each other name that scripts import from a module of Accelerate
     also: dict[str, str]
-    #: how a name behaves in another way than Accelerate's
     different: dict[str, str]
-    #: what to do in place of using a name that is not here
     instead: dict[str, str]
-    #: names that are about the product of one vendor
     vendors: frozenset[str]
-    #: the library, or the kind of device, that `is_X_available` asks for
     libraries: dict[str, str]
     devices: dict[str, str]
 
 
 @functools.cache
 def table() -> NameTable:
-    """The table, read once."""
+    """Return the table, which is read once."""
     content = tomllib.loads(TABLE.read_text(encoding="utf-8"))
     libraries, devices = content["libraries"], content["devices"]
     homes = _homes(content["homes"])
-    homes |= dict.fromkeys([*libraries, *devices], "accel_names.availability")
+    homes |= {name: f"accel_names.availability.{name}" for name in [*libraries, *devices]}
     instead = {name: words for words, names in content["instead"].items() for name in names.split()}
     different = {name: words for words, names in content["different"].items() for name in names.split()}
     vendors = frozenset([*content["vendors"]["names"].split(), *devices])
@@ -49,11 +53,16 @@ def table() -> NameTable:
 
 
 def _homes(modules: dict[str, str]) -> dict[str, str]:
-    return {name: module for module, names in modules.items() for name in names.split()}
+    named = [(module, *word.partition("=")) for module, words in modules.items() for word in words.split()]
+    return {name: f"{module}.{own or name}" for module, name, _, own in named}
 
 
 def find(name: str, asked_of: str) -> Any:
     """Return the object of this name, or the module in a package that nothing has imported yet.
+
+    Args:
+        name: The name in Accelerate.
+        asked_of: The module that a script asks for it.
 
     Raises:
         AttributeError: If there is neither, with what to do in its place.
@@ -61,7 +70,8 @@ def find(name: str, asked_of: str) -> Any:
     known = table()
     home = known.homes.get(name) or known.also.get(name)
     if home is not None:
-        return getattr(import_module(home), name)
+        module, _, own = home.rpartition(".")
+        return getattr(import_module(module), own)
     if hasattr(sys.modules[asked_of], "__path__") and find_spec(f"{asked_of}.{name}") is not None:
         return import_module(f"{asked_of}.{name}")
     raise AttributeError(f"{asked_of}.{name} {_advice(name, known)}")
@@ -74,9 +84,14 @@ def _advice(name: str, known: NameTable) -> str:
     return f"is not in accel: do you mean {nearest[0]}?" if nearest else "is not in accel, and not known of Accelerate"
 
 
-def door(module: str, names: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a module that has these names, wherever they live."""
-    own = sorted(names.split())
+def door(module: str, names: str | None = None) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a module.
+
+    Args:
+        module: The name of the module.
+        names: The names that it lists, with blanks between them; by default all of the table.
+    """
+    own = sorted([*table().homes, *table().also] if names is None else names.split())
 
     def get(name: str) -> Any:
         if name == "__all__":
@@ -86,8 +101,3 @@ def door(module: str, names: str) -> tuple[Callable[[str], Any], Callable[[], li
         return find(name, module)
 
     return get, lambda: own
-
-
-def utilities() -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of `accel.utils`: all names of the table."""
-    return door("accel.utils", " ".join([*table().homes, *table().also]))

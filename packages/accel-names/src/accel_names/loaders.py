@@ -1,4 +1,4 @@
-"""`prepare_data_loader` bound to the run of this process, under the arguments that scripts give it."""
+"""Prepare loaders for the run of this process, by the arguments that scripts give."""
 
 from __future__ import annotations
 
@@ -32,7 +32,14 @@ class SkipBatchSampler(BatchSampler):
 
 
 class SkipDataLoader(DataLoaderShard[Batch]):
-    """A loader whose passes lack the first `skip_batches` batches."""
+    """A loader whose passes lack the first batches.
+
+    Args:
+        dataset: The dataset.
+        skip_batches: How many batches a pass lacks.
+        use_stateful_dataloader: Not used: every loader has a state.
+        **more: Arguments of `DataLoaderShard`.
+    """
 
     def __init__(self, dataset: Any, skip_batches: int = 0, use_stateful_dataloader: bool = False, **more: Any) -> None:
         super().__init__(dataset, **more)
@@ -57,13 +64,32 @@ def prepare_data_loader(
     torch_device_mesh: Any = None,
     **more: Any,
 ) -> DataLoader[Batch]:
-    """The loader of a process; its place, its transport and its device are those of the run if they are left out.
+    """Return the loader of a process.
 
-    With other numbers than the run's, each rank draws for itself. The rest is as in `accel_data.prepare_data_loader`;
-    `use_stateful_dataloader` changes nothing, and the mesh is that of the run.
+    Args:
+        dataloader: The loader to share out.
+        device: Where batches are put; by default the device of the run.
+        num_processes: How many processes share the batches; by default those of the run. With other numbers than the
+            run's, each process draws random orders for itself.
+        process_index: Which of them this is; by default its rank.
+        split_batches: Whether the batch size is that of all processes together.
+        put_on_device: Whether batches are moved to the device.
+        rng_types: The random generators that are made equal at the start of each pass.
+        dispatch_batches: Whether the main process reads for all; None leaves the choice to the dataset.
+        even_batches: Whether samples are repeated until all processes have as many.
+        slice_fn_for_dispatch: None: batches are cut along dim 0.
+        use_seedable_sampler: Whether shuffled orders are drawn from a seed and the number of the epoch.
+        data_seed: The seed.
+        non_blocking: Whether batches are copied while the program goes on.
+        use_stateful_dataloader: Not used: every prepared loader has a state.
+        torch_device_mesh: Not used: the mesh is that of the run.
+        **more: Further arguments of `accel_data.prepare_data_loader`.
 
-    Raises: ValueError for a `slice_fn_for_dispatch`, and as `accel_data.prepare_data_loader`.
-    Collective: every process must prepare and iterate alike.
+    Raises:
+        ValueError: For a `slice_fn_for_dispatch`, and as `accel_data.prepare_data_loader`.
+
+    Collective:
+        Every process must prepare and iterate alike.
     """
     if slice_fn_for_dispatch is not None:
         raise ValueError("slice_fn_for_dispatch: batches are cut along dim 0; cut them otherwise in the collate_fn")

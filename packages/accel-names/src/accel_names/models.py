@@ -1,10 +1,10 @@
-"""What scripts for Accelerate ask of models: their containers, their parts, and whether they are compiled."""
+"""Take models apart and compile them, write and read objects, and free memory, as scripts for Accelerate do."""
 
 from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -25,32 +25,35 @@ from torch.distributed.tensor import DTensor
 def extract_model_from_parallel(
     model: nn.Module, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True, recursive: bool = False
 ) -> nn.Module:
-    """The model in torch's parallel containers and compiled modules; with `recursive` those of its parts go as well."""
-    inner = inside(model, _itself, keep_compile=keep_torch_compile)
+    """Return the model in torch's parallel containers.
+
+    Args:
+        model: The model, maybe in containers.
+        keep_fp32_wrapper: Whether the forward that computes under autocast stays.
+        keep_torch_compile: Whether a compiled module stays compiled.
+        recursive: Whether containers of its parts go as well.
+    """
+    inner = inside(model, lambda outer: outer, keep_compile=keep_torch_compile)
     if recursive:
         _replace_parts(inner, keep_torch_compile=keep_torch_compile)
     return inner if keep_fp32_wrapper else unwrap_forward(inner)
 
 
-def _itself(model: nn.Module) -> nn.Module:
-    return model
-
-
 def _replace_parts(model: nn.Module, *, keep_torch_compile: bool) -> None:
     for name, part in model.named_children():
-        inner = inside(part, _itself, keep_compile=keep_torch_compile)
+        inner = inside(part, lambda outer: outer, keep_compile=keep_torch_compile)
         if inner is not part:
             setattr(model, name, inner)
         _replace_parts(inner, keep_torch_compile=keep_torch_compile)
 
 
 def is_compiled_module(module: nn.Module) -> bool:
-    """Whether torch.compile made this module."""
+    """Return whether torch.compile made a module."""
     return uncompiled(module) is not module
 
 
 def has_compiled_regions(module: nn.Module) -> bool:
-    """Whether some part of the module, but not the module itself, is compiled."""
+    """Return whether a part of a module, but not the module itself, is compiled."""
     parts = [part for part in module.modules() if part is not module]
     return not _compiles(module) and any(map(_compiles, parts))
 
@@ -60,7 +63,7 @@ def _compiles(module: nn.Module) -> bool:
 
 
 def compile_regions(module: nn.Module, **compile_kwargs: Any) -> nn.Module:
-    """The module itself, of which each block of a list of like blocks is compiled; the whole if there is no list."""
+    """Compile each block of a list of like blocks in place, or the whole model if there is no list."""
     blocks = like_blocks(module)
     if not blocks:
         return torch.compile(module, **compile_kwargs)  # type: ignore[return-value] # a module, as it is given one
@@ -69,41 +72,40 @@ def compile_regions(module: nn.Module, **compile_kwargs: Any) -> nn.Module:
 
 
 def model_has_dtensor(model: nn.Module) -> bool:
-    """Whether a parameter of the model is divided over processes."""
+    """Return whether a parameter of a model is divided over processes."""
     return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
 def get_module_children_bottom_up(model: nn.Module, return_fqns: bool = False) -> list[Any]:
-    """All modules, each after those inside it and the model last; with `return_fqns` as pairs of name and module."""
-    found: list[tuple[str, nn.Module]] = []
+    """Return all modules, each after those inside it and the model last, or pairs of name and module."""
+    modules = list(_bottom_up("", model))
+    return modules if return_fqns else [module for _, module in modules]
 
-    def visit(name: str, module: nn.Module) -> None:
-        for child_name, child in module.named_children():
-            visit(f"{name}.{child_name}".lstrip("."), child)
-        found.append((name, module))
 
-    visit("", model)
-    return found if return_fqns else [module for _, module in found]
+def _bottom_up(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    for child_name, child in module.named_children():
+        yield from _bottom_up(f"{name}.{child_name}".lstrip("."), child)
+    yield name, module
 
 
 def get_module_class_from_name(module: nn.Module, name: str) -> type[nn.Module] | None:
-    """The class of this name of a module in the model; None if no module has such a class."""
+    """Return the class of this name of a module in a model, or None if no module has such a class."""
     return next((type(part) for part in module.modules() if type(part).__name__ == name), None)
 
 
 def get_pretty_name(obj: Any) -> str:
-    """The name of a function or class, or that of the class of an object."""
+    """Return the name of a function or class, or that of the class of an object."""
     named = obj if hasattr(obj, "__qualname__") or hasattr(obj, "__name__") else type(obj)
     return str(getattr(named, "__qualname__", None) or named.__name__)
 
 
 def recursive_getattr(obj: Any, attr: str) -> Any:
-    """The attribute at a path with dots."""
+    """Return the attribute at a path with dots."""
     return functools.reduce(getattr, attr.split("."), obj)
 
 
 def merge_dicts(source: MutableMapping[Any, Any], destination: MutableMapping[Any, Any]) -> Any:
-    """`destination`, into which the entries of `source` were put; mappings in both are merged."""
+    """Put the entries of a mapping into another, merging mappings that are in both, and return the other."""
     for key, value in source.items():
         if isinstance(value, MutableMapping):
             merge_dicts(value, destination.setdefault(key, {}))
@@ -113,7 +115,7 @@ def merge_dicts(source: MutableMapping[Any, Any], destination: MutableMapping[An
 
 
 def convert_bytes(size: float) -> str:
-    """The size in words, such as 1.5 KB: with steps of 1024, rounded to two places."""
+    """Return a size in words such as 1.5 KB, with steps of 1024 and two decimal places."""
     unit = 0
     units = ("bytes", "KB", "MB", "GB", "TB", "PB")
     while size >= 1024 and unit < len(units) - 1:
@@ -122,7 +124,7 @@ def convert_bytes(size: float) -> str:
 
 
 def release_memory(*objects: Any) -> list[None]:
-    """A None for each object, to assign to its name; the device's unused memory is given back."""
+    """Give unused memory of the device back, and return a None for each object, to assign to its name."""
     count = len(objects)
     del objects
     clear_device_cache(garbage_collection=True)
@@ -130,28 +132,46 @@ def release_memory(*objects: Any) -> list[None]:
 
 
 def clear_device_cache(garbage_collection: bool = False) -> None:
-    """Gives unused memory of the device back, after a garbage collection if it is asked for."""
+    """Give unused memory of the device back, after a garbage collection if it is asked for."""
     if garbage_collection:
         gc.collect()
     PartialState().run.device.release_memory()
 
 
 def wait_for_everyone() -> None:
-    """Returns when every process has called. Collective."""
+    """Wait until every process has called.
+
+    Collective:
+        Every process must call.
+    """
     PartialState().wait_for_everyone()
 
 
 def save(obj: Any, f: str | Path, save_on_each_node: bool = False, safe_serialization: bool = False) -> None:
-    """Writes an object on the main process, or on one process of each machine."""
+    """Write an object on the main process.
+
+    Args:
+        obj: The object.
+        f: The path of the file.
+        save_on_each_node: Whether one process of each machine writes it.
+        safe_serialization: Whether to write safetensors, which takes a mapping of tensors, in place of torch.save.
+    """
     state = PartialState()
     if state.is_local_main_process if save_on_each_node else state.is_main_process:
         save_object(obj, f, safe_serialization=safe_serialization)
 
 
 def load(f: str | Path, map_location: torch.device | str | None = None, *, weights_only: bool = True) -> Any:
-    """The tensors, numbers and texts that torch.save wrote into a file, on a device; no code of the file runs.
+    """Read the tensors, numbers and texts that torch.save wrote, without running code of the file.
 
-    Raises: ValueError for `weights_only=False`; CheckpointError for a file that holds anything else.
+    Args:
+        f: The path of the file.
+        map_location: The device to move tensors to.
+        weights_only: True; False is refused.
+
+    Raises:
+        ValueError: For `weights_only=False`.
+        CheckpointError: For a file that holds anything else.
     """
     if not weights_only:
         raise ValueError("load(weights_only=False) would run code from the file; call torch.load for a file you trust")
@@ -160,15 +180,20 @@ def load(f: str | Path, map_location: torch.device | str | None = None, *, weigh
 
 
 def get_mixed_precision_context_manager(native_amp: bool = False, autocast_kwargs: Any = None) -> Any:
-    """The context of `torch.autocast` in the precision of the run; without `native_amp` a context that does nothing."""
-    run = PartialState().run
+    """Return the context of `torch.autocast` in the precision of the run.
+
+    Args:
+        native_amp: Whether there is mixed precision; without it the context does nothing.
+        autocast_kwargs: An `AutocastKwargs` that may turn it off.
+    """
     if not native_amp:
         return nullcontext()
+    run = PartialState().run
     policy = PRECISIONS.load(run.precision or "no")().policy
     enabled = True if autocast_kwargs is None else autocast_kwargs.enabled
     return autocast(policy, run.placed_on.type, enabled=enabled)
 
 
 def get_grad_scaler(distributed_type: Any = None, **kwargs: Any) -> torch.amp.GradScaler:
-    """torch's scaler of losses for the device of the run."""
+    """Return torch's scaler of losses for the device of the run."""
     return torch.amp.GradScaler(PartialState().device.type, **kwargs)

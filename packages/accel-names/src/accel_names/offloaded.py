@@ -1,4 +1,4 @@
-"""Weights in a folder of plain files with an index: what Accelerate's `offload_folder` holds."""
+"""Write and read weights in a folder of plain files with an index, as Accelerate's `offload_folder` is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,17 @@ INDEX = "index.json"
 def offload_weight(
     weight: torch.Tensor, weight_name: str, offload_folder: str | Path, index: dict[str, Any] | None = None
 ) -> dict[str, Any] | None:
-    """The index with an entry of the weight, whose bytes are in `NAME.dat` in the folder now."""
+    """Write the bytes of a weight into `NAME.dat` in a folder.
+
+    Args:
+        weight: The weight.
+        weight_name: Its name.
+        offload_folder: The folder.
+        index: The index, which gets an entry of the weight.
+
+    Returns:
+        The index.
+    """
     plain = weight.detach().cpu().contiguous()
     (Path(offload_folder) / f"{weight_name}.dat").write_bytes(view_bytes(plain) if plain.numel() else b"")
     if index is not None:
@@ -30,7 +40,7 @@ def offload_weight(
 
 
 def load_offloaded_weight(weight_file: str | Path, weight_info: Mapping[str, Any]) -> torch.Tensor:
-    """The weight in a file of `offload_weight`, as its entry of the index describes it; the file is mapped."""
+    """Map the weight in a file of `offload_weight`, as its entry of the index describes it."""
     dtype, shape = getattr(torch, weight_info["dtype"]), tuple(weight_info["shape"])
     count = int(torch.Size(shape).numel())
     if not count:
@@ -39,7 +49,7 @@ def load_offloaded_weight(weight_file: str | Path, weight_info: Mapping[str, Any
 
 
 def save_offload_index(index: Mapping[str, Any], offload_folder: str | Path) -> None:
-    """Writes the entries into the index of the folder, beside those that it has, if there are any."""
+    """Add entries to the index of a folder, if there are any."""
     path = Path(offload_folder) / INDEX
     if index:
         before = read_json(path) if path.is_file() else {}
@@ -47,14 +57,20 @@ def save_offload_index(index: Mapping[str, Any], offload_folder: str | Path) -> 
 
 
 def load_offloaded_weights(model: nn.Module, index: Mapping[str, Any], offload_folder: str | Path) -> None:
-    """Puts the weights of the index into the model, on the CPU."""
+    """Put the weights of an index into a model, on the CPU.
+
+    Args:
+        model: The model.
+        index: The index.
+        offload_folder: The folder that has the weights.
+    """
     for name, about in index.items():
         value = load_offloaded_weight(Path(offload_folder) / f"{name}.dat", about)
         set_module_tensor_to_device(model, name, "cpu", value=value)
 
 
 class PrefixedDataset(Mapping[str, Any]):
-    """A mapping whose names are those of another one that begin with the prefix, which is put before each name."""
+    """A mapping of the names of another one that begin with a prefix, which is put before each name."""
 
     def __init__(self, dataset: Mapping[str, Any], prefix: str) -> None:
         self.dataset = dataset
@@ -71,9 +87,16 @@ class PrefixedDataset(Mapping[str, Any]):
 
 
 class OffloadedWeightsLoader(Mapping[str, Any]):
-    """Weights in memory, and weights in a folder that are read when somebody asks for them.
+    """A mapping of weights in memory, and of weights in a folder that are read when somebody asks for them.
 
-    Raises: ValueError if there are no weights, no folder and no index.
+    Args:
+        state_dict: The weights in memory.
+        save_folder: The folder.
+        index: The index of the folder; by default it is read from there.
+        device: Where weights of safetensors are moved to.
+
+    Raises:
+        ValueError: If there are no weights, no folder and no index.
     """
 
     def __init__(
@@ -114,7 +137,7 @@ class OffloadedWeightsLoader(Mapping[str, Any]):
 def extract_submodules_state_dict(
     state_dict: Mapping[str, torch.Tensor], submodule_names: list[str]
 ) -> dict[str, torch.Tensor]:
-    """The weights of these modules, and of those inside them."""
+    """Return the weights of some modules, and of those inside them."""
     return {
         name: weight
         for name, weight in state_dict.items()

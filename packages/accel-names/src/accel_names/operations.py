@@ -1,4 +1,4 @@
-"""The functions of accel-ops, bound to the run of this process."""
+"""Call the functions of accel-ops for the run of this process."""
 
 from __future__ import annotations
 
@@ -20,29 +20,52 @@ def _data_transport() -> Transport:
 
 
 def gather(tensor: Any) -> Any:
-    """Nested tensors of all processes, joined along dim 0. Collective."""
+    """Join nested tensors of all processes along dim 0.
+
+    Collective:
+        Every process must call.
+    """
     return accel_ops.gather(tensor, _data_transport())
 
 
 def gather_object(object: Any) -> Any:
-    """The lists of all processes, joined in rank order. Collective."""
+    """Join the lists of all processes in rank order.
+
+    Collective:
+        Every process must call.
+    """
     return accel_ops.gather_object(object, _data_transport())
 
 
 def broadcast(tensor: Any, from_process: int = 0) -> Any:
-    """Nested tensors of one process, on all. Collective."""
+    """Return the nested tensors of one process on all.
+
+    Collective:
+        Every process must call, with tensors of like shapes.
+    """
     return accel_ops.broadcast(tensor, _transport(), source=from_process)
 
 
 def broadcast_object_list(object_list: list[Any], from_process: int = 0) -> list[Any]:
-    """The list, overwritten in place by that of one process. Collective."""
+    """Put the objects of one process into the list of each.
+
+    Collective:
+        Every process must call.
+    """
     return accel_ops.broadcast_object_list(object_list, _transport(), source=from_process)
 
 
 def copy_tensor_to_devices(tensor: torch.Tensor | None = None) -> torch.Tensor:
-    """The tensor of the one process that has one, on the device of each; the others give None. Collective.
+    """Return the tensor of one process on the device of each.
 
-    Raises: ValueError on every process unless exactly one has a tensor.
+    Args:
+        tensor: The tensor, on one process; None on the others.
+
+    Raises:
+        ValueError: On every process, unless exactly one has a tensor.
+
+    Collective:
+        Every process must call.
     """
     run = PartialState().run
     having = run.transport.all_gather_objects(tensor is not None, "copy_tensor_to_devices")
@@ -56,31 +79,70 @@ def copy_tensor_to_devices(tensor: torch.Tensor | None = None) -> torch.Tensor:
 
 
 def reduce(tensor: Any, reduction: Reduction = "mean", scale: float = 1.0) -> Any:
-    """Nested tensors of all processes, combined element by element. Collective."""
+    """Combine nested tensors of all processes element by element.
+
+    Args:
+        tensor: The nested tensors.
+        reduction: "mean" or "sum"; "none" returns the tensors of this process.
+        scale: What the result is multiplied by.
+
+    Collective:
+        Every process must call, with tensors of like shapes.
+    """
     return accel_ops.reduce(tensor, _data_transport(), how=reduction, scale=scale)
 
 
 def pad_across_processes(tensor: Any, dim: int = 0, pad_index: float = 0, pad_first: bool = False) -> Any:
-    """Nested tensors as long along `dim` as the longest process's. Collective."""
+    """Pad nested tensors to the length of the longest process's.
+
+    Args:
+        tensor: The nested tensors.
+        dim: The dim along which lengths differ.
+        pad_index: The value of what is added.
+        pad_first: Whether it comes before what is there.
+
+    Collective:
+        Every process must call.
+    """
     return accel_ops.pad_across_processes(tensor, _data_transport(), dim=dim, pad_index=pad_index, pad_first=pad_first)
 
 
 def synchronize_rng_state(rng_type: str | None = None, generator: torch.Generator | None = None) -> None:
-    """Puts one random generator where that of the main process stands. Collective."""
+    """Set a random generator to the state that it has on the main process.
+
+    Args:
+        rng_type: Its kind, such as "torch"; "generator" for the given one.
+        generator: The generator of this kind.
+
+    Collective:
+        Every process must call.
+    """
     run = PartialState().run
     accel_ops.synchronize_rng_state(rng_type, generator, transport=run.transport, device=run.device)
 
 
 def synchronize_rng_states(rng_types: Iterable[str], generator: torch.Generator | None = None) -> None:
-    """Puts random generators where those of the main process stand. Collective."""
+    """Set random generators to the states that they have on the main process.
+
+    Args:
+        rng_types: Their kinds, such as "torch"; "generator" for the given one.
+        generator: The generator of this kind.
+
+    Collective:
+        Every process must call.
+    """
     run = PartialState().run
     accel_ops.synchronize_rng_states(rng_types, generator, transport=run.transport, device=run.device)
 
 
 def set_seed(seed: int, device_specific: bool = False, deterministic: bool = False) -> None:
-    """Seeds Python, NumPy and torch; if device-specific, one seed for each process that has samples of its own.
+    """Seed Python, NumPy and torch.
 
-    Processes that divide layers train on the same samples, and have to drop out alike.
+    Args:
+        seed: The seed.
+        device_specific: Whether processes that have different samples get different seeds. Those that divide layers
+            train on the same samples, and have to drop out alike.
+        deterministic: Whether torch is told to use deterministic algorithms.
     """
     rank = 0
     if device_specific:

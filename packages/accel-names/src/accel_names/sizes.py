@@ -1,4 +1,4 @@
-"""The sizes of layers, as scripts for Accelerate ask for them."""
+"""Compute sizes of layers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ from torch import nn
 def get_max_layer_size(
     modules: Sequence[tuple[str, nn.Module]], module_sizes: Mapping[str, int], no_split_module_classes: Sequence[str]
 ) -> tuple[int, list[str]]:
-    """The size of the largest layer, and the names of all layers of this size.
+    """Return the size of the largest layer, and the names of all layers of this size.
 
     A layer has no modules inside it, or is of a class that must not be split.
+
+    Args:
+        modules: The names and modules to look through.
+        module_sizes: The size of each module by its name, as `compute_module_sizes` returns it.
+        no_split_module_classes: The names of classes that must not be split.
     """
     layers: dict[str, int] = {}
     waiting = list(modules)
@@ -29,7 +34,7 @@ def get_max_layer_size(
 
 
 def calculate_maximum_sizes(model: nn.Module) -> tuple[int, tuple[int, list[str]]]:
-    """The bytes of the model, and those of its largest layer with the names of all layers of this size."""
+    """Return the bytes of a model, and those of its largest layer with the names of all layers of this size."""
     sizes = compute_module_sizes(model)
     unsplit = getattr(model, "_no_split_modules", None) or []
     return sizes[""], get_max_layer_size(list(model.named_children()), sizes, unsplit)

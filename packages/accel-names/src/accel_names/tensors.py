@@ -1,4 +1,4 @@
-"""What scripts for Accelerate do with nested tensors, beside the functions of accel-ops."""
+"""Describe, make and convert nested tensors, beside the functions of accel-ops."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from accel_comm import CollectiveMismatch as DistributedOperationException
 from accel_ops import convert_to_fp32, recursively_apply
 from torch import nn
 
-__all__ = ["DistributedOperationException"]
-
 
 class CannotPadNestedTensorWarning(UserWarning):
-    """Tensors of unequal rows in one tensor cannot be padded."""
+    """A warning that tensors of unequal rows in one tensor cannot be padded."""
 
 
 @dataclass
@@ -30,17 +28,17 @@ class TensorInformation:
 
 
 def is_tensor_information(tensor_info: object) -> bool:
-    """Whether it is the shape and dtype of a tensor."""
+    """Return whether an object is the shape and dtype of a tensor."""
     return isinstance(tensor_info, TensorInformation)
 
 
 def get_data_structure(data: Any) -> Any:
-    """The data with a TensorInformation in place of each tensor."""
+    """Return data with a TensorInformation in place of each tensor."""
     return recursively_apply(lambda tensor: TensorInformation(tensor.shape, tensor.dtype), data)
 
 
 def initialize_tensors(data_structure: Any) -> Any:
-    """The data with a tensor, of any content, in place of each TensorInformation."""
+    """Return data with a tensor, of any content, in place of each TensorInformation."""
 
     def empty(about: TensorInformation) -> torch.Tensor:
         return torch.empty(*about.shape, dtype=about.dtype, device="cpu")
@@ -49,7 +47,7 @@ def initialize_tensors(data_structure: Any) -> Any:
 
 
 def find_device(data: Any) -> torch.device | None:
-    """The device of the first tensor in the data; None if there is none."""
+    """Return the device of the first tensor in nested data, or None if there is no tensor."""
     if isinstance(data, Mapping):
         data = list(data.values())
     if isinstance(data, torch.Tensor):
@@ -76,18 +74,6 @@ class ConvertOutputsToFp32:
         )
 
 
-def convert_outputs_to_fp32(model_forward: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, whose float16 and bfloat16 results come in float32."""
-    convert = ConvertOutputsToFp32(model_forward)
-
-    @functools.wraps(model_forward)
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        return convert(*args, **kwargs)
-
-    forward.__wrapped__ = model_forward
-    return forward
-
-
 @contextmanager
 def GatheredParameters(  # the name that scripts know
     params: Iterable[nn.Parameter] | nn.Parameter,
@@ -95,9 +81,18 @@ def GatheredParameters(  # the name that scripts know
     fwd_module: nn.Module | None = None,
     enabled: bool = True,
 ) -> Iterator[None]:
-    """In this block parameters that DeepSpeed has divided are whole; others are whole always. Collective.
+    """Keep parameters that DeepSpeed has divided whole in a block.
 
-    With `modifier_rank` what that rank changes in them is kept by all.
+    Others are whole always.
+
+    Args:
+        params: The parameters.
+        modifier_rank: The rank whose changes of them all ranks keep; None if none changes them.
+        fwd_module: The module whose forward the block is part of.
+        enabled: Whether they are gathered at all.
+
+    Collective:
+        Every rank must enter and leave the block.
     """
     listed = [params] if isinstance(params, nn.Parameter) else list(params)
     if not any(hasattr(parameter, "ds_id") for parameter in listed):

@@ -1,4 +1,4 @@
-"""What tests for Accelerate use: the devices of this machine, launches, and reasons to skip."""
+"""Give tests for Accelerate the devices of this machine, launches, and reasons to skip."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import sys
 import unittest
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import torch
@@ -27,7 +27,7 @@ device_count = torch.accelerator.device_count() if _accelerator is not None else
 
 
 def get_launch_command(**options: Any) -> list[str]:
-    """The words of `accel launch` with these options, for the Python that runs; True is a flag without a value."""
+    """Return the words of `accel launch` with options, of which True is a flag without a value."""
     command = [sys.executable, "-m", "accel", "launch"]
     for name, value in options.items():
         if value is True:
@@ -41,9 +41,10 @@ DEFAULT_LAUNCH_COMMAND = get_launch_command(num_processes=device_count, monitor_
 
 
 def are_the_same_tensors(tensor: Tensor) -> bool:
-    """Whether the tensor is equal on all ranks, bit by bit.
+    """Return whether a tensor is equal on all ranks, bit by bit.
 
-    Collective: every rank must call, with tensors of one shape.
+    Collective:
+        Every rank must call, with tensors of one shape.
     """
     own = tensor.detach().clone()
     parts = gather(own[None])
@@ -52,9 +53,14 @@ def are_the_same_tensors(tensor: Tensor) -> bool:
 
 @contextmanager
 def assert_exception(exception_class: type[BaseException], msg: str | None = None) -> Iterator[None]:
-    """A block that has to raise this error, with these words in it.
+    """Check that a block raises an error.
 
-    Raises: AssertionError if it raises none, another one, or one of other words.
+    Args:
+        exception_class: The class of the error.
+        msg: Words that the text of the error has.
+
+    Raises:
+        AssertionError: If the block raises none, or one without these words.
     """
     try:
         yield
@@ -65,42 +71,36 @@ def assert_exception(exception_class: type[BaseException], msg: str | None = Non
         raise AssertionError(f"expected {exception_class.__name__}, and nothing was raised")
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessOutput:
-    """What a command left, line by line."""
-
-    returncode: int
-    stdout: list[str]
-    stderr: list[str]
-
-
 def execute_subprocess_async(
     cmd: Sequence[str], env: Mapping[str, str] | None = None, timeout: float = 180, **ignored: object
-) -> ProcessOutput:
-    """Runs a command to its end.
+) -> Any:
+    """Run a command to its end.
 
-    Raises: RuntimeError with its errors if it fails; subprocess.TimeoutExpired.
-    Units: timeout in seconds.
+    Args:
+        cmd: The words of the command.
+        env: Its environment; by default that of this process.
+        timeout: How long it may take, in seconds.
+        **ignored: Other arguments of Accelerate's function.
+
+    Returns:
+        An object with its `returncode`, and the lines of `stdout` and `stderr`.
+
+    Raises:
+        RuntimeError: With what it wrote to stderr, if it fails.
+        subprocess.TimeoutExpired: If it takes longer.
     """
     done = subprocess.run(list(cmd), env=env, capture_output=True, text=True, timeout=timeout, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(cmd)} ended with exit code {done.returncode}:\n{done.stderr}")
-    return ProcessOutput(0, done.stdout.splitlines(), done.stderr.splitlines())
+    return SimpleNamespace(returncode=0, stdout=done.stdout.splitlines(), stderr=done.stderr.splitlines())
 
 
-def _needs(condition: bool, words: str) -> Callable[[Test], Test]:
-    """A decorator that skips a test, or all of a class, unless the condition holds."""
-    return unittest.skipUnless(condition, words)
-
-
-def _there(*libraries: str) -> bool:
-    return all(find_spec(name) is not None for name in libraries)
-
-
-slow = _needs(flag(process_environ(), "RUN_SLOW"), "it is slow: set RUN_SLOW=1")
-require_cpu = _needs(torch_device == "cpu", "it needs a machine without accelerators")
-require_non_cpu = _needs(torch_device != "cpu", "it needs an accelerator")
-require_single_device = _needs(torch_device != "cpu" and device_count == 1, "it needs a single accelerator")
-require_multi_device = _needs(device_count > 1, "it needs several accelerators")
-require_bnb = _needs(_there("bitsandbytes"), "it needs bitsandbytes")
-require_huggingface_suite = _needs(_there("transformers", "datasets"), "it needs transformers and datasets")
+slow = unittest.skipUnless(flag(process_environ(), "RUN_SLOW"), "it is slow: set RUN_SLOW=1")
+require_cpu = unittest.skipUnless(torch_device == "cpu", "it needs a machine without accelerators")
+require_non_cpu = unittest.skipUnless(torch_device != "cpu", "it needs an accelerator")
+require_single_device = unittest.skipUnless(torch_device != "cpu" and device_count == 1, "it needs one accelerator")
+require_multi_device = unittest.skipUnless(device_count > 1, "it needs several accelerators")
+require_bnb = unittest.skipUnless(find_spec("bitsandbytes"), "it needs bitsandbytes")
+require_huggingface_suite = unittest.skipUnless(
+    find_spec("transformers") and find_spec("datasets"), "it needs transformers and datasets"
+)

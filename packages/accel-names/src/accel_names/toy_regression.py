@@ -1,4 +1,4 @@
-"""The line through noisy points that tests for Accelerate train."""
+"""Make the line through noisy points that tests for Accelerate train."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from torch.utils.data import Dataset
 
 
 class RegressionDataset(Dataset[dict[str, Tensor]]):
-    """Points x with y = a x + b and noise of 0.1; without a seed they differ in each process."""
+    """A dataset of points x with y = a x + b and noise of 0.1.
+
+    Args:
+        a: The slope.
+        b: The value at 0.
+        length: How many points there are.
+        seed: What they are drawn from; None for others in each process.
+    """
 
     def __init__(self, a: float = 2, b: float = 3, length: int = 64, seed: int | None = None) -> None:
         draw = torch.Generator("cpu")
@@ -37,5 +44,5 @@ class RegressionModel(nn.Module):
         self.b = nn.Parameter(torch.full((), float(b), dtype=torch.float32, device=device))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The line at these points."""
+        """Return the line at these points."""
         return x * self.a + self.b

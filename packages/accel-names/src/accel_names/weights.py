@@ -1,4 +1,4 @@
-"""What scripts for Accelerate do with single tensors of models: name, size, place and tie them."""
+"""Name, size, place and tie single tensors of models, as scripts for Accelerate do."""
 
 from __future__ import annotations
 
@@ -10,21 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accel_checkpoint import size_in_bytes
 from accel_checkpoint.load import read_tensors
 from torch import nn
 
 
-def convert_file_size_to_int(size: int | str) -> int:
-    """The bytes of a size such as "10GB".
-
-    Raises: ValueError for other text.
-    """
-    return size_in_bytes(size)
-
-
 def dtype_byte_size(dtype: Any) -> float:
-    """The bytes of one number of a dtype: an eighth for bool, a half for four bits."""
+    """Return the bytes of one number of a dtype: an eighth for bool, a half for four bits."""
     if dtype == torch.bool:
         return 1 / 8
     name = str(dtype.value if hasattr(dtype, "value") else dtype)
@@ -37,7 +28,7 @@ def dtype_byte_size(dtype: Any) -> float:
 
 
 def id_tensor_storage(tensor: torch.Tensor) -> tuple[torch.device, int, int]:
-    """The device, address and bytes of the memory of a tensor: equal for tensors that share memory."""
+    """Return the device, address and bytes of the memory of a tensor, which tensors that share it have in common."""
     storage = tensor.untyped_storage()
     return tensor.device, storage.data_ptr() or id(tensor), storage.nbytes()
 
@@ -45,19 +36,19 @@ def id_tensor_storage(tensor: torch.Tensor) -> tuple[torch.device, int, int]:
 def named_module_tensors(
     module: nn.Module, include_buffers: bool = True, recurse: bool = False, remove_non_persistent: bool = False
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """The parameters of a module by their names, then its buffers, with `recurse` also those of modules inside it."""
+    """Yield the parameters of a module with their names, then its buffers.
+
+    Args:
+        module: The module.
+        include_buffers: Whether to yield buffers.
+        recurse: Whether to yield those of modules inside it as well.
+        remove_non_persistent: Whether to leave out buffers that a state dict lacks.
+    """
     yield from module.named_parameters(recurse=recurse)
-    if not include_buffers:
-        return
-    unsaved = _unsaved_buffers(module, recurse=recurse) if remove_non_persistent else set()
-    for name, buffer in module.named_buffers(recurse=recurse):
-        if name not in unsaved:
+    for name, buffer in module.named_buffers(recurse=recurse) if include_buffers else ():
+        path, _, leaf = name.rpartition(".")
+        if not remove_non_persistent or leaf not in module.get_submodule(path)._non_persistent_buffers_set:
             yield name, buffer
-
-
-def _unsaved_buffers(module: nn.Module, *, recurse: bool) -> set[str]:
-    modules = module.named_modules() if recurse else [("", module)]
-    return {f"{path}.{name}".lstrip(".") for path, part in modules for name in part._non_persistent_buffers_set}
 
 
 def set_module_tensor_to_device(
@@ -71,13 +62,23 @@ def set_module_tensor_to_device(
     non_blocking: bool = False,
     clear_cache: bool = True,
 ) -> None:
-    """Puts a parameter or buffer on a device, with these values, or with those that it has.
+    """Put a parameter or buffer on a device.
 
-    Values of a floating-point tensor come in `dtype`, or in the dtype that the tensor has. `tied_params_map` has the
-    copies by the address of the tensor they are of, and is filled.
+    Args:
+        module: The model.
+        tensor_name: The name of the parameter or buffer in it.
+        device: The device.
+        value: New values; by default those that it has.
+        dtype: The dtype of floating-point values; by default that of the tensor.
+        fp16_statistics: None: these are of 8-bit layers, whose library loads them.
+        tied_params_map: Copies on each device, by the address of the tensor that they are of. They are taken in
+            place of a new copy, and a new copy is put in.
+        non_blocking: Whether the copy may go on while the program does.
+        clear_cache: Not used: unused memory is given back by `clear_device_cache`.
 
-    Raises: ValueError for a name that is none, a shape that differs, a tensor on meta that gets no values, and for
-    `fp16_statistics`, which are of 8-bit layers.
+    Raises:
+        ValueError: For a name that is none, a shape that differs, a tensor on meta that gets no values, and for
+            `fp16_statistics`.
     """
     path, _, leaf = tensor_name.rpartition(".")
     owner = module.get_submodule(path)
@@ -119,23 +120,18 @@ def set_module_tensor_to_device(
 
 
 def retie_parameters(model: nn.Module, tied_params: Sequence[Sequence[str]]) -> None:
-    """Makes the parameters of each group one again: the first of them that is not on the meta device."""
+    """Tie the parameters of each group again, to the first of them that is not on the meta device."""
+    parameters = dict(model.named_parameters(remove_duplicate=False))
     for group in tied_params:
-        held = {name: _parameter(model, name) for name in group}
-        real = [parameter for parameter in held.values() if parameter is not None and not parameter.is_meta]
-        shared = (real or [parameter for parameter in held.values() if parameter is not None])[:1]
-        for name in group if shared else ():
+        held = [parameters[name] for name in group if name in parameters]
+        shared = next((parameter for parameter in held if not parameter.is_meta), held[0] if held else None)
+        for name in group if shared is not None else ():
             path, _, leaf = name.rpartition(".")
-            setattr(model.get_submodule(path), leaf, shared[0])
-
-
-def _parameter(model: nn.Module, name: str) -> nn.Parameter | None:
-    path, _, leaf = name.rpartition(".")
-    return model.get_submodule(path)._parameters.get(leaf)
+            setattr(model.get_submodule(path), leaf, shared)
 
 
 def check_tied_parameters_in_config(model: nn.Module) -> bool:
-    """Whether the config of a transformers model says that its weights are tied."""
+    """Return whether the config of a transformers model says that its weights are tied."""
     config = getattr(model, "config", None)
     text: Any = config
     if config is not None and hasattr(config, "get_text_config"):
@@ -146,7 +142,7 @@ def check_tied_parameters_in_config(model: nn.Module) -> bool:
 
 
 def check_tied_parameters_on_same_device(tied_params: Iterable[Sequence[str]], device_map: Mapping[str, Any]) -> None:
-    """Warns of parameters that are one, and that a device map puts on several devices."""
+    """Warn of parameters that are tied, and that a device map puts on several devices."""
     for group in tied_params:
         places = {name: _place_of(name, device_map) for name in group}
         if len(set(places.values())) > 1:
@@ -163,7 +159,7 @@ def _place_of(name: str, device_map: Mapping[str, Any]) -> Any:
 def load_state_dict(
     checkpoint_file: str | Path, device_map: Mapping[str, Any] | None = None
 ) -> dict[str, torch.Tensor]:
-    """The weights of a file, each on the device that the map gives its name, or on the CPU."""
+    """Read the weights of a file, each to the device that a map gives its name, or to the CPU."""
     weights = {}
     for name, tensor in read_tensors(Path(checkpoint_file)):
         place = _place_of(name, device_map or {})
@@ -172,37 +168,33 @@ def load_state_dict(
 
 
 def clean_state_dict_for_safetensors(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """The weights without names of memory that another name has, with a warning; each contiguous."""
+    """Return weights that are contiguous and share no memory, with a warning of the names that are left out."""
+    kept: dict[str, Any] = {}
     owners: dict[tuple[Any, ...], str] = {}
-    for name, tensor in state_dict.items():
-        if isinstance(tensor, torch.Tensor):
-            owners.setdefault(id_tensor_storage(tensor), name)
-    shared = [
-        name
-        for name, tensor in state_dict.items()
-        if isinstance(tensor, torch.Tensor) and owners[id_tensor_storage(tensor)] != name
-    ]
+    shared = []
+    for name, value in state_dict.items():
+        if not isinstance(value, torch.Tensor):
+            kept[name] = value
+        elif owners.setdefault(id_tensor_storage(value), name) == name:
+            kept[name] = value.contiguous()
+        else:
+            shared.append(name)
     if shared:
         warnings.warn(f"shared tensors are left out, as another name holds them: {', '.join(shared)}", stacklevel=2)
-    return {
-        name: tensor.contiguous() if isinstance(tensor, torch.Tensor) else tensor
-        for name, tensor in state_dict.items()
-        if name not in shared
-    }
+    return kept
 
 
 @contextmanager
 def align_module_device(module: nn.Module, execution_device: torch.device | str | None = None) -> Iterator[None]:
-    """In this block the own tensors of the module are on a device; after it they are where they were."""
+    """Put the own parameters of a module on a device in a block, if one is given."""
     if execution_device is None:
         yield
         return
-    own = list(module.named_parameters(recurse=False))
-    before = {name: parameter.data for name, parameter in own}
+    before = [(parameter, parameter.data) for parameter in module.parameters(recurse=False)]
     try:
-        for _, parameter in own:
-            parameter.data = parameter.data.to(execution_device)
+        for parameter, data in before:
+            parameter.data = data.to(execution_device)
         yield
     finally:
-        for name, parameter in own:
-            parameter.data = before[name]
+        for parameter, data in before:
+            parameter.data = data

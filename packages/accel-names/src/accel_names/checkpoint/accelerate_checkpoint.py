@@ -1,4 +1,4 @@
-"""Checkpoints that Hugging Face Accelerate wrote, read without running code from them.
+"""Read checkpoints that Hugging Face Accelerate wrote, without running code from them.
 
 Those of sharded models are a file of whole tensors (FULL_STATE_DICT) or a folder of torch.distributed.checkpoint
 (SHARDED_STATE_DICT); optimizers go by the names of parameters in them.
@@ -12,7 +12,6 @@ from typing import Any, final
 
 import torch
 from accel_amp import AcceleratedScheduler, LossScaler
-from accel_amp.optimizer_parameters import parameters_of
 from accel_amp.optimizer_state import NamedOptimizerState, names_of
 from accel_checkpoint import CheckpointError, weight_files
 from accel_checkpoint.load import read_plain, read_shapes, read_tensors
@@ -27,7 +26,7 @@ MARK = "random_states_0.pkl"
 
 
 def is_accelerates(folder: Path) -> bool:
-    """Whether a folder looks like what Accelerate's save_state writes."""
+    """Return whether a folder looks like what Accelerate's save_state writes."""
     return (folder / MARK).is_file()
 
 
@@ -73,7 +72,7 @@ class AccelerateCheckpoint:
             self.problems.append(f"{saved} registered objects were saved, and {len(objects)} are registered here")
 
     def load(self) -> None:
-        """Loads everything; to be called when there are no problems."""
+        """Load everything, if there are no problems."""
         for model, path in self._models:
             state = model.state_dict(keep_vars=True)
             with torch.no_grad():
@@ -84,7 +83,7 @@ class AccelerateCheckpoint:
 
     @property
     def left(self) -> str:
-        """What cannot be gone on from, in words."""
+        """A sentence on what cannot be resumed from it."""
         return (
             f"{self.folder} was written by Accelerate: models, optimizers, schedulers and registered objects go on from"
             " it; random numbers, which it pickles, and places in loaders do not. Leave out what an epoch has seen with"
@@ -121,12 +120,12 @@ class AccelerateCheckpoint:
             self.problems.append(f"{path.name} does not fit the model: {', '.join(wrong[:5])}")
 
     def _optimizer(self, place: int, optimizer: Optimizer) -> tuple[Callable[[Any], object], Any]:
-        """What loads the state of an optimizer, and the state, divided as its parameters are; None if there is none."""
+        """Return what loads the state of an optimizer, and the state by names of parameters, or None."""
         name = f"{_key('optimizer', place)}.bin"
         by_name = NamedOptimizerState(optimizer, self._names)
-        layouts = by_name.parameters()
+        parameters = by_name.parameters()
         if (self.folder / f"optimizer_{place}" / METADATA).is_file():
-            state = self._distributed_optimizer(place, layouts)
+            state = self._distributed_optimizer(place, parameters)
         else:
             state = self._read(name)
         if state is None:
@@ -134,34 +133,44 @@ class AccelerateCheckpoint:
         if not {"state", "param_groups"} <= set(state):
             self.problems.append(f"{name} holds no state of an optimizer")
             return by_name.load, None
-        if any(isinstance(given, str) for group in state["param_groups"] for given in group["params"]):
-            state = self._renamed(place, state, layouts)
-            self.problems += [f"optimizer {place}: {problem}" for problem in by_name.problems(state)]
-            return by_name.load, state
-        saved = [len(group["params"]) for group in state["param_groups"]]
-        here = [len(group["params"]) for group in optimizer.param_groups]
-        if saved != here:
-            self.problems.append(f"optimizer {place} had groups of {saved} parameters, and has {here}")
-            return by_name.load, None
-        numbers = [number for group in state["param_groups"] for number in group["params"]]
-        parameters = parameters_of(optimizer)
+        saved = [group["params"] for group in state["param_groups"]]
+        listed = [key for keys in saved for key in keys]
+        if any(isinstance(key, str) for key in listed):
+            names = {key: self._full_name(place, key) for key in [*listed, *state["state"]]}
+        else:
+            here = [len(group["params"]) for group in optimizer.param_groups]
+            if list(map(len, saved)) != here:
+                self.problems.append(
+                    f"optimizer {place} had groups of {list(map(len, saved))} parameters, and has {here}"
+                )
+                return by_name.load, None
+            names = dict(zip(listed, parameters, strict=True))
+        entries = {names[key]: entry for key, entry in state["state"].items()}
+        state = {
+            **state,
+            "state": {key: _divided(entry, parameters.get(key)) for key, entry in entries.items()},
+            "param_groups": [
+                {**group, "params": [names[key] for key in group["params"]]} for group in state["param_groups"]
+            ],
+        }
+        self.problems += [f"optimizer {place}: {problem}" for problem in by_name.problems(state)]
         wrong = [
-            f"{name} of parameter {number}"
-            for number, parameter in zip(numbers, parameters, strict=True)
-            for name, value in state["state"].get(number, {}).items()
-            if isinstance(value, torch.Tensor) and value.ndim == parameter.ndim > 0 and value.shape != parameter.shape
+            f"{key} of {name}"
+            for name, entry in entries.items()
+            for key, value in entry.items()
+            if name in parameters and isinstance(value, torch.Tensor)
+            if value.ndim == parameters[name].ndim > 0 and value.shape != parameters[name].shape
         ]
         if wrong:
             self.problems.append(f"optimizer {place}: another shape than the parameter: {', '.join(wrong[:5])}")
-        of_number = dict(zip(numbers, parameters, strict=True))
-        entries = {number: _divided(entry, of_number.get(number)) for number, entry in state["state"].items()}
-        return optimizer.load_state_dict, {**state, "state": entries}
+        return by_name.load, state
 
-    def _distributed_optimizer(self, place: int, layouts: Mapping[str, torch.Tensor]) -> Any:
-        """The state of an optimizer that is a folder of torch.distributed.checkpoint."""
+    def _distributed_optimizer(self, place: int, parameters: Mapping[str, torch.Tensor]) -> Any:
+        """Return the state of an optimizer that is a folder of torch.distributed.checkpoint."""
 
         def layout(path: StatePath) -> torch.Tensor | None:
-            return layouts.get(self._full_name(place, str(path[2]))) if len(path) > 3 and path[1] == "state" else None
+            is_entry = len(path) > 3 and path[1] == "state"
+            return parameters.get(self._full_name(place, str(path[2]))) if is_entry else None
 
         try:
             state = DistributedCheckpoint(self.folder / f"optimizer_{place}").state(layout).get("optimizer", {})
@@ -170,20 +179,8 @@ class AccelerateCheckpoint:
             return None
         return {**state, "param_groups": [group for _, group in sorted(state.get("param_groups", {}).items())]}
 
-    def _renamed(self, place: int, state: dict[str, Any], layouts: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-        """The state of an optimizer with the names that parameters have here."""
-        entries = {self._full_name(place, name): entry for name, entry in state["state"].items()}
-        return {
-            **state,
-            "state": {name: _divided(entry, layouts.get(name)) for name, entry in entries.items()},
-            "param_groups": [
-                {**group, "params": [self._full_name(place, name) for name in group["params"]]}
-                for group in state["param_groups"]
-            ],
-        }
-
     def _full_name(self, place: int, name: str) -> str:
-        """The name of a parameter of the model that has the optimizer's number, or else of the first."""
+        """Return the name of a parameter of the model that has the optimizer's number, or else of the first."""
         known = set(self._names.values())
         names = [f"{model}.{given}" for model in (_key("model", place), "model") for given in (name, _bare(name, ()))]
         return next((given for given in names if given in known), names[0])
@@ -210,14 +207,14 @@ def _key(kind: str, place: int) -> str:
 
 
 def _bare(name: str, known: Collection[str]) -> str:
-    """The name of a weight without those of the containers that Accelerate saves with it; one that is known stays."""
+    """Return the name of a weight, if it is not known, without those of its containers."""
     if name in known:
         return name
     return ".".join(part for part in name.removeprefix("module.").split(".") if part != "_orig_mod")
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """Where a tensor is; parts may be empty, and have no address then."""
+    """Return where a tensor is, or its identity, as parts may be empty and have no address then."""
     return id(tensor) if is_distributed(tensor) else tensor.data_ptr()
 
 
@@ -229,7 +226,7 @@ def _shapes_at(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _weights_at(path: Path, state: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The name in the state, and the tensor, of each weight."""
+    """Yield the name in the state, and the tensor, of each weight."""
     if path.is_dir():
         weights = DistributedCheckpoint(path)
         for place in weights.shapes:
@@ -242,7 +239,7 @@ def _weights_at(path: Path, state: Mapping[str, Any]) -> Iterator[tuple[str, tor
 
 
 def _divided(entry: Any, parameter: torch.Tensor | None) -> Any:
-    """An entry of an optimizer's state, its tensors divided as the parameter is."""
+    """Return an entry of an optimizer's state with tensors that are divided as the parameter is."""
     if parameter is None or not is_distributed(parameter) or not isinstance(entry, dict):
         return entry
     return {

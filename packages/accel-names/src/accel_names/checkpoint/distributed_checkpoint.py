@@ -1,4 +1,4 @@
-"""Folders that torch.distributed.checkpoint wrote, read without running code from them."""
+"""Read folders that torch.distributed.checkpoint wrote, without running code from them."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class _Record:
 
 
 class _Records(pickle.Unpickler):
-    """Reads the metadata as records; calls no function that it names."""
+    """A reader of the metadata as records, which calls no function that it names."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """A record for the classes of the format; shapes as tuples. Raises: UnpicklingError for all else."""
+        """Return a record in place of a class of the format, and a tuple in place of a shape."""
         if (module, name) == ("torch", "Size"):
             return tuple
         known = ("torch", "torch.serialization", "pathlib", "pathlib._local", "torch.distributed.checkpoint")
@@ -49,7 +49,8 @@ class _Records(pickle.Unpickler):
 class DistributedCheckpoint:
     """The values of a folder, by their paths in the state that was saved.
 
-    Raises: CheckpointError if the folder is damaged, or of a format that is not known here.
+    Raises:
+        CheckpointError: If the folder is damaged, or of a format that is not known here.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -76,7 +77,13 @@ class DistributedCheckpoint:
             raise CheckpointError(f"{folder / METADATA} cannot be read as plain metadata: {error}") from error
 
     def read(self, path: StatePath, layout: torch.Tensor | None = None) -> Any:
-        """The value at a path; of a tensor that is divided as `layout` is, only the parts that this process holds."""
+        """Return the value at a path.
+
+        Args:
+            path: The path.
+            layout: A tensor of the same shape. If it is divided, the value is divided as it is, and only the parts that
+                this process holds are read.
+        """
         if path not in self.shapes:
             return self._load(self._places[path][0][1])
         shape = self.shapes[path]
@@ -99,7 +106,11 @@ class DistributedCheckpoint:
         return target
 
     def state(self, layout: Callable[[StatePath], torch.Tensor | None]) -> dict[Any, Any]:
-        """All values, nested as they were saved; a list is a mapping of numbers."""
+        """Return all values, nested as they were saved, with a mapping of numbers for a list.
+
+        Args:
+            layout: Returns a tensor that the value at a path is divided like, or None.
+        """
         nested: dict[Any, Any] = {}
         for path in self._places:
             inner = nested

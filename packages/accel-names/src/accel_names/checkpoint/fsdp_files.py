@@ -1,4 +1,4 @@
-"""Files of sharded models as libraries for Accelerate write them: one folder of torch's distributed checkpoint each."""
+"""Write and read sharded models as libraries for Accelerate do, in a folder of torch's distributed checkpoint each."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _own_part(leaf: Any) -> Any:
 
 
 def _restored(own: Any, kept: Any) -> Any:
-    """What was kept, in the tensors that are there."""
+    """Return what was kept, in the tensors that are there."""
     if not isinstance(own, torch.Tensor):
         return kept
     with torch.no_grad():
@@ -79,11 +79,19 @@ def save_fsdp_model(
     adapter_only: bool = False,
     use_dcp: bool = True,
 ) -> None:
-    """Writes the part of each rank into `output_dir/pytorch_model_fsdp_N`, of trained weights alone if `adapter_only`.
+    """Write the part of each rank into `output_dir/pytorch_model_fsdp_N`.
 
-    Without `use_dcp` each rank writes a file of its own, which as many ranks can read.
+    Args:
+        fsdp_plugin: Not used: the model is sharded already.
+        accelerator: The accelerator that has prepared it.
+        model: The prepared model.
+        output_dir: The folder that gets it.
+        model_index: The number in the name, for one of several.
+        adapter_only: Whether trained weights alone are written.
+        use_dcp: Whether all ranks share a folder; without it each rank has a file, which as many ranks can read.
 
-    Collective: every rank must call.
+    Collective:
+        Every rank must call.
     """
     state = _weights(accelerator.unwrap_model(model), adapter_only=adapter_only)
     _write(state, _folder(output_dir, FSDP_MODEL_NAME, model_index), accelerator.process_index, whole=use_dcp)
@@ -98,10 +106,22 @@ def load_fsdp_model(
     adapter_only: bool = False,
     use_dcp: bool = True,
 ) -> None:
-    """Reads into the model what `save_fsdp_model` wrote on any number of ranks, with the same words.
+    """Read into a model what `save_fsdp_model` wrote with the same arguments, on any number of ranks.
 
-    Raises: CheckpointError if there is no file of this rank.
-    Collective: every rank must call.
+    Args:
+        fsdp_plugin: Not used: the model is sharded already.
+        accelerator: The accelerator that has prepared it.
+        model: The prepared model.
+        input_dir: The folder that has it.
+        model_index: The number in the name, for one of several.
+        adapter_only: Whether trained weights alone are read.
+        use_dcp: Whether all ranks share a folder; without it each rank has a file, which as many ranks can read.
+
+    Raises:
+        CheckpointError: If there is no file of this rank.
+
+    Collective:
+        Every rank must call.
     """
     inner = accelerator.unwrap_model(model)
     state = _weights(inner, adapter_only=adapter_only)
@@ -118,9 +138,19 @@ def save_fsdp_optimizer(
     optimizer_index: int = 0,
     use_dcp: bool = True,
 ) -> None:
-    """Writes the state of each rank's part into `output_dir/optimizer_N`.
+    """Write the state of each rank's part into `output_dir/optimizer_N`.
 
-    Collective: every rank must call.
+    Args:
+        fsdp_plugin: Not used: the model is sharded already.
+        accelerator: The accelerator that has prepared it.
+        optimizer: The prepared optimizer.
+        model: The prepared model.
+        output_dir: The folder that gets it.
+        optimizer_index: The number in the name, for one of several.
+        use_dcp: Whether all ranks share a folder; without it each rank has a file, which as many ranks can read.
+
+    Collective:
+        Every rank must call.
     """
     inner = accelerator.unwrap_model(model)
     state = {"optimizer": get_optimizer_state_dict(inner, getattr(optimizer, "optimizer", optimizer))}
@@ -137,12 +167,23 @@ def load_fsdp_optimizer(
     adapter_only: bool = False,
     use_dcp: bool = True,
 ) -> None:
-    """Reads into the optimizer what `save_fsdp_optimizer` wrote on any number of ranks.
+    """Read into an optimizer what `save_fsdp_optimizer` wrote on any number of ranks.
 
-    `adapter_only` changes nothing: the optimizer has the state of what it trains.
+    Args:
+        fsdp_plugin: Not used: the model is sharded already.
+        accelerator: The accelerator that has prepared it.
+        optimizer: The prepared optimizer.
+        model: The prepared model.
+        input_dir: The folder that has it.
+        optimizer_index: The number in the name, for one of several.
+        adapter_only: Not used: the optimizer has the state of what it trains.
+        use_dcp: Whether all ranks share a folder; without it each rank has a file, which as many ranks can read.
 
-    Raises: CheckpointError if there is no file of this rank.
-    Collective: every rank must call.
+    Raises:
+        CheckpointError: If there is no file of this rank.
+
+    Collective:
+        Every rank must call.
     """
     inner, stepped = accelerator.unwrap_model(model), getattr(optimizer, "optimizer", optimizer)
     state = {"optimizer": get_optimizer_state_dict(inner, stepped)}
@@ -156,9 +197,19 @@ def merge_fsdp_weights(
     safe_serialization: bool = True,
     remove_checkpoint_dir: bool = False,
 ) -> Path:
-    """The file of the whole weights in a folder of `save_fsdp_model`, written now; no process group is needed.
+    """Write the whole weights in a folder of `save_fsdp_model` as one file, without a process group.
 
-    Raises: CheckpointError if the folder is damaged, or has no weights.
+    Args:
+        checkpoint_dir: The folder `pytorch_model_fsdp_N`.
+        output_path: The folder to write into.
+        safe_serialization: Whether to write safetensors, in place of what torch.save writes.
+        remove_checkpoint_dir: Whether the folder with the parts is removed then.
+
+    Returns:
+        The path of the file, or of its index if there are several.
+
+    Raises:
+        CheckpointError: If the folder is damaged, or has no weights.
     """
     folder = Path(checkpoint_dir)
     if not folder.is_dir():

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from accel_names.lazy_names import utilities
+from accel_names.lazy_names import door
 
 if TYPE_CHECKING:
     from accel_big import check_device_map as check_device_map
@@ -60,4 +60,4 @@ if TYPE_CHECKING:
     from accel.tools.auto_batch_size import find_executable_batch_size as find_executable_batch_size
     from accel.tools.progress import tqdm as tqdm
 
-__getattr__, __dir__ = utilities()
+__getattr__, __dir__ = door("accel.utils")
