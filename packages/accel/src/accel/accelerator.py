@@ -28,11 +28,11 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
+from accel.accelerator_pickle import AcceleratorPickle
 from accel.build import Components, build_components
 from accel.checkpoint.checkpointer import Checkpointer
 from accel.checkpoint.registry import CheckpointRegistry, LoadHook, SaveHook, add_hook
 from accel.collectives import CollectiveOps
-from accel.compat.copied_accelerator import CopiedAccelerator
 from accel.compilation import TorchDynamoPlugin
 from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin, ProjectConfiguration
 from accel.handlers import (
@@ -162,11 +162,11 @@ class Accelerator:
         registry = CheckpointRegistry(self.preparation, self.training)
         self.checkpoints = Checkpointer(self.processes, registry, project, self.tracking)
 
-    def __getstate__(self) -> CopiedAccelerator:
+    def __getstate__(self) -> AcceleratorPickle:
         # Processes, devices and threads belong to the run of the process that reads this.
-        return CopiedAccelerator.of(self.settings, self.project_configuration, self.components, self.preparation)
+        return AcceleratorPickle.of(self.project_configuration, self.preparation)
 
-    def __setstate__(self, copied: CopiedAccelerator) -> None:
+    def __setstate__(self, copied: AcceleratorPickle) -> None:
         self._assemble(
             copied.settings, copied.components(build_components(copied.settings)), copied.project, log_with=None
         )

@@ -251,7 +251,7 @@ class Preparer:
             f" {len(self.models)} that this Accelerator prepared"
         )
 
-    def joined(self, models: Iterable[nn.Module]) -> AbstractContextManager[None]:
+    def join_context(self, models: Iterable[nn.Module]) -> AbstractContextManager[None]:
         """Return the context in which processes may have unequal numbers of batches of prepared models.
 
         Raises:

@@ -19,7 +19,7 @@ from accel.checkpoint.preemption import StopSignals
 from accel.checkpoint.registry import CheckpointRegistry
 from accel.checkpoint.save import StateSaver
 from accel.checkpoint.votes import RankVotes
-from accel.checkpoint.whole_weights import save_whole, whole_state
+from accel.checkpoint.whole_weights import full_state_dict, save_full_weights
 from accel.configuration import ProjectConfiguration
 from accel.tracking.session import TrackingSession
 
@@ -189,7 +189,7 @@ class Checkpointer:
             Every process must call, if the model is sharded.
         """
         inner = self.registry.preparer.unwrap(model, keep_compile=False) if unwrap else model
-        return whole_state(inner.state_dict(), self._processes.run)
+        return full_state_dict(inner.state_dict(), self._processes.run)
 
     def save_model(
         self, model: nn.Module, folder: str | Path, max_shard_size: int | str = "10GB", safe_serialization: bool = True
@@ -209,7 +209,7 @@ class Checkpointer:
             Every process must call, if the model is sharded.
         """
         state = self.registry.preparer.unwrap(model, keep_compile=False).state_dict()
-        return save_whole(state, folder, self._processes, max_shard_size, safe_serialization=safe_serialization)
+        return save_full_weights(state, folder, self._processes, max_shard_size, safe_serialization=safe_serialization)
 
     def save_object(self, content: Any, path: str | Path, *, safe_serialization: bool = False) -> None:
         """Write an object on the main process.

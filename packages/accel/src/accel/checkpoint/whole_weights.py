@@ -47,7 +47,7 @@ def gathered_rows(tensor: torch.Tensor, run: Run) -> Iterator[torch.Tensor]:
         yield whole.view(tensor.dtype).reshape(rows.shape).cpu()
 
 
-def whole_state(state: Mapping[str, Any], run: Run) -> dict[str, Any]:
+def full_state_dict(state: Mapping[str, Any], run: Run) -> dict[str, Any]:
     """Return a state dict with whole tensors on the CPU of the main process, and an empty one on the others.
 
     A state without divided tensors comes back as it is, on every process. Tensors that share memory still do.
@@ -85,7 +85,7 @@ def _gathered(tensor: torch.Tensor, run: Run, *, keep: bool) -> torch.Tensor | N
     return whole
 
 
-def save_whole(
+def save_full_weights(
     state: Mapping[str, Any],
     folder: str | Path,
     processes: ProcessControl,
@@ -117,7 +117,7 @@ def save_whole(
     save = partial(save_weights, max_shard_size=max_shard_size, safe_serialization=safe_serialization)
     if not sharded:
         return save(state, folder) if main else None
-    weights = state if safe_serialization else whole_state(state, run)
+    weights = state if safe_serialization else full_state_dict(state, run)
     paths: list[Path] = []
 
     def write() -> None:

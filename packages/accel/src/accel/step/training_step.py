@@ -143,7 +143,7 @@ class TrainingStep:
         with ExitStack() as changed:
             if even_batches is not None:
                 changed.enter_context(self._preparer.ending(Ending.REPEAT if even_batches else Ending.UNEVEN))
-            changed.enter_context(self._preparer.joined(models))
+            changed.enter_context(self._preparer.join_context(models))
             self._joining = True
             try:
                 yield

@@ -1,4 +1,4 @@
-"""What goes with an Accelerator into a pickle or a copy: what it was asked for, has prepared, and its window."""
+"""The part of an Accelerator that goes into a pickle or a copy."""
 
 from __future__ import annotations
 
@@ -18,8 +18,19 @@ from accel.settings import Settings
 
 
 @dataclass(frozen=True)
-class CopiedAccelerator:
-    """An Accelerator without its processes, devices, threads and trackers: those of the process that reads it count."""
+class AcceleratorPickle:
+    """An Accelerator without its processes, devices, threads and trackers: it gets those of the process that reads it.
+
+    Args:
+        settings: What it was asked for.
+        project: Its folders.
+        window: Its window of micro-batches.
+        scaler: Its loss scaler, or None.
+        models: The prepared models.
+        optimizers: The prepared optimizers.
+        schedulers: The prepared schedulers.
+        loaders: The prepared loaders.
+    """
 
     settings: Settings
     project: ProjectConfiguration
@@ -31,13 +42,18 @@ class CopiedAccelerator:
     loaders: list[DataLoader[Any]]
 
     @classmethod
-    def of(cls, settings: Settings, project: ProjectConfiguration, components: Components, preparer: Preparer) -> Self:
-        """What is copied of these."""
+    def of(cls, project: ProjectConfiguration, preparer: Preparer) -> Self:
+        """Return what is pickled of an Accelerator.
+
+        Args:
+            project: Its folders.
+            preparer: What it has prepared, from what settings.
+        """
         return cls(
-            settings,
+            preparer.settings,
             project,
-            components.accumulation,
-            components.scaler,
+            preparer.components.accumulation,
+            preparer.components.scaler,
             models=list(preparer.models),
             optimizers=list(preparer.optimizers),
             schedulers=list(preparer.schedulers),
@@ -45,13 +61,13 @@ class CopiedAccelerator:
         )
 
     def components(self, made: Components) -> Components:
-        """The components of this process, with the window and the scale that prepared objects have with them."""
-        follow(self.window)
+        """Return the components of this process, with the window and the scale that prepared objects have with them."""
+        GradientState.follow(self.window)
         guard = UnpreparedGuard(self.window, self.scaler)
         return replace(made, accumulation=self.window, scaler=self.scaler, guard=guard)
 
     def hand_over(self, preparer: Preparer) -> None:
-        """Lets the preparer know what was prepared."""
+        """Tell a preparer what was prepared."""
         for model in self.models:
             preparer.components.guard.watch(model.parameters())
         preparer.models += self.models
