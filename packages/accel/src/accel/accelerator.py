@@ -65,7 +65,15 @@ class Accelerator:
     """The object that runs an ordinary PyTorch loop on any number of processes, devices and precisions.
 
     Create it before the model, on every process. Then pass models, optimizers, loaders and schedulers to `prepare`,
-    and call `backward` in place of `loss.backward()`.
+    and call `backward` in place of `loss.backward()`::
+
+        accelerator = Accelerator(gradient_accumulation_steps=4)
+        model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+        for batch in loader:
+            with accelerator.accumulate(model):
+                accelerator.backward(model(batch).mean())
+                optimizer.step()
+                optimizer.zero_grad()
 
     The work is done by its parts: `processes`, `preparation`, `training`, `clipping`, `collectives`, `tracking` and
     `checkpoints`.
@@ -600,7 +608,7 @@ class Accelerator:
         return self.processes.split_between_processes(inputs, apply_padding)
 
     def set_trigger(self) -> None:
-        """Raise a flag, for `check_trigger` to see on every process."""
+        """Raise a flag, for `check_trigger` to see on every process: so one process can decide for all."""
         self.collectives.set_trigger()
 
     def check_trigger(self) -> bool:
@@ -876,8 +884,12 @@ class Accelerator:
 
         The folder is there whole, or not at all. If it cannot be written, what was there before stays.
 
+        Call it where `sync_gradients` is true, after the optimizer step. To save by the clock, let one process decide
+        for all: it calls `set_trigger`, and every process calls `save_state` if `check_trigger` returns True.
+
         Args:
-            output_dir: The folder; without it, the next `checkpoint_N` of the project.
+            output_dir: The folder; without it, the next `checkpoint_N` of the project. For that, pass
+                `ProjectConfiguration(project_dir=..., automatic_checkpoint_naming=True)` to the Accelerator.
             safe_serialization: There for scripts of Accelerate: checkpoints are safetensors.
             asynchronous: Return when everything is copied in memory, and write while training goes on. Errors of the
                 writing come with the next call, or with `wait_for_checkpoint`.
@@ -933,6 +945,9 @@ class Accelerator:
 
     def resume(self) -> Path | None:
         """Restore everything from the newest checkpoint of the project, if there is one.
+
+        Call it when everything is prepared and registered, before the loop. Loaders go on at the right batch. Begin
+        with the epoch that they are in: `for epoch in range(loader.iteration, epochs)`.
 
         Returns:
             The folder of the checkpoint, or None if there is none yet.
