@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from accel_comm import CollectiveMismatch as DistributedOperationException
 from accel_ops import convert_to_fp32, recursively_apply
 from torch import nn
 

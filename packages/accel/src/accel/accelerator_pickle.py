@@ -62,7 +62,7 @@ class AcceleratorPickle:
 
     def components(self, made: Components) -> Components:
         """Return the components of this process, with the window and the scale that prepared objects have with them."""
-        GradientState.follow(self.window)
+        follow(self.window)
         guard = UnpreparedGuard(self.window, self.scaler)
         return replace(made, accumulation=self.window, scaler=self.scaler, guard=guard)
 
