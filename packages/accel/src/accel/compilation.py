@@ -81,7 +81,7 @@ def known_backends() -> list[str]:
 
 
 def compiled(model: nn.Module, plugin: TorchDynamoPlugin) -> nn.Module:
-    """`model` itself, which runs compiled code from its first call on."""
+    """Compile a model in place, as the plugin says, and return it."""
     if plugin.backend == "no":
         return model
     blocks = like_blocks(model) if plugin.use_regional_compilation else []

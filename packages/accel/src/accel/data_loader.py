@@ -1,4 +1,4 @@
-"""Prepared loaders, under the path that scripts import them from."""
+"""The prepared loaders, under the path that scripts import them from."""
 
 from accel_data import BatchSamplerShard as BatchSamplerShard
 from accel_data import DataLoaderDispatcher as DataLoaderDispatcher

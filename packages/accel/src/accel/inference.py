@@ -1,4 +1,4 @@
-"""The path of `prepare_pippy` in Accelerate; asked for, it says what to do in its place."""
+"""The path of `prepare_pippy` in Accelerate, which says what to do in its place."""
 
 from accel_names.lazy_names import door
 

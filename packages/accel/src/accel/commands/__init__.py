@@ -1,1 +1,1 @@
-"""Commands of the launcher as functions, under the paths that programs import them from."""
+"""The commands of the launcher as functions, under the paths that programs import them from."""

@@ -1,4 +1,4 @@
-"""The estimate of a model's memory as functions."""
+"""The estimate of the memory of a model, under the path that programs import it from."""
 
 from accel_names.estimating import create_empty_model as create_empty_model
 from accel_names.estimating import estimate_command as estimate_command

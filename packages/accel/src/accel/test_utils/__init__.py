@@ -1,4 +1,4 @@
-"""Names that tests and test scripts for Accelerate import from `test_utils`."""
+"""The names that tests for Accelerate import from `test_utils`."""
 
 from accel_names.testing import DEFAULT_LAUNCH_COMMAND as DEFAULT_LAUNCH_COMMAND
 from accel_names.testing import are_the_same_tensors as are_the_same_tensors

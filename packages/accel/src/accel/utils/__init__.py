@@ -1,4 +1,4 @@
-"""Names that scripts import from `utils`: each comes from where it lives; nothing is defined here."""
+"""The names that scripts import from `utils`, each from where it lives."""
 
 from typing import TYPE_CHECKING
 

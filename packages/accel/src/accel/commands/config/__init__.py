@@ -1,4 +1,4 @@
-"""Config files of the launcher."""
+"""The functions that write and read config files, under the path that scripts import them from."""
 
 from accel_names.lazy_names import door
 
