@@ -21,6 +21,7 @@ DONE = (
     "accel-runs",
     "accel-submit",
     "accel-launch",
+    "accel",
     "accel-names",
 )
 #: the verbs that a function or a module may begin with: add one if none of them says it
