@@ -5,19 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 import unittest
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from accel_state.environ import flag, process_environ
 from torch import Tensor
 
 from accel_names.operations import gather
-
-Test = TypeVar("Test", bound=Callable[..., Any])
 
 _accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
 #: the kind of device that tests run on
